@@ -1,0 +1,295 @@
+"""Linearised regression: what a network predicts after training on labels, without training.
+
+    f_lin(x) = f(x) + Θ(x,X) (Θ(X,X) + σ I)⁻¹ (Y − f(X))                               (LA-10)
+    k(x,x')  = Θ(x,x') − Θ(x,X) (Θ(X,X) + σ I)⁻¹ Θ(X,x')
+
+`prior(f, Θ)` knows no label; `.condition(at, targets)` adds some and returns a new `Posterior`.
+One verb serves the labelled set, a greedy batch, a single new label and the look-ahead. σ is fixed
+by the prior, so conditioning in any order and in any portions gives the same answer.
+
+Precision: solves and everything of size n×C or r×d are float64 whatever the kernel's dtype; blocks
+of the covariance keep the kernel's dtype.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labelahead import checks
+from labelahead.checks import Positions
+from labelahead.covariance import Covariance, DenseKernel, Kernel, LowRankKernel
+from labelahead.errors import InputError
+from labelahead.linalg import (
+    block_factor,
+    block_solve,
+    cholesky,
+    cholesky_inverse,
+    solve_factored,
+    whiten,
+)
+
+__all__ = ["Posterior", "Step", "leave_one_out", "prior"]
+
+_NARROW = 64  # up to this many factor rows, a step also knows its fall at every position
+
+
+class Step(NamedTuple):
+    """One conditioning: k_new = k − fallᵀ fall and mean_new = mean + fallᵀ gain."""
+
+    posterior: "Posterior"
+    factor: Tensor  # (q·b, d) factor rows
+    fall: Tensor | None  # (q·b, N) their values everywhere; None when too many to be worth it
+    gain: Tensor  # (q·b, C/b)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Mean and covariance of the linearised network at n points, given labels at some of them.
+
+    outputs: (n, C) f, the network now. mean: (n, C) f_lin. labelled: (L,) positions in the order
+    seen, targets: (L, C). noise: σ, absolute. scale: mean diagonal of the prior kernel. jitter:
+    the most that a Cholesky factorisation had to add (0.0 normally). width: b, the rows of the
+    kernel per point: 1 for a scalar kernel, C for the full one.
+    """
+
+    outputs: Tensor
+    mean: Tensor
+    covariance: Covariance
+    noise: float
+    scale: float
+    labelled: Tensor
+    targets: Tensor
+    jitter: float
+    width: int
+    _white: Tensor = field(repr=False)  # (r, C/b + b): L⁻¹ of the targets and of the ones
+    _memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def points(self) -> int:
+        """n."""
+        return self.outputs.shape[0]
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return self.outputs.shape[1]
+
+    def flat(self, at: Tensor) -> Tensor:
+        """Positions (q,) as flat positions (q·b,) of the kernel."""
+        if self.width == 1:
+            return at
+        inner = torch.arange(self.width, device=at.device)
+        return (at[:, None] * self.width + inner).reshape(-1)
+
+    def folded(self, values: Tensor) -> Tensor:
+        """Vectors per point (q, C) as rows per flat position (q·b, C/b)."""
+        return values.reshape(-1, self.classes // self.width)
+
+    def condition(self, at: Positions, targets: Tensor) -> "Posterior":
+        """The posterior after labels arrive: at (q,), targets (q, C)."""
+        return self.step(at, targets).posterior
+
+    def step(self, at: Positions, targets: Tensor) -> Step:
+        """`condition`, together with what changed: at (q,), targets (q, C)."""
+        at, targets = self._checked(at, targets)
+        where, kernel = self.flat(at), self.covariance.prior
+        rows = self.covariance.rows(where)
+        system = kernel.lift(rows, where)
+        system = (system + system.T) / 2
+        system.diagonal().add_(self.noise)
+        lower, jitter = cholesky(system, scale=self.scale, what="the kernel of the labelled points")
+        factor = whiten(lower, rows)
+        gain = whiten(lower, self.folded(targets - self.mean[at]))
+        narrow = len(factor) <= _NARROW or factor.shape[1] == kernel.size
+        fall = kernel.spread(factor) if narrow else None
+        shift = gain.T @ fall if fall is not None else kernel.spread(gain.T @ factor)
+        memo = {}
+        if fall is not None and "variance" in self._memo:
+            memo["variance"] = self._memo["variance"] - _outer(fall, self.width)
+        return Step(
+            Posterior(
+                outputs=self.outputs,
+                mean=self.mean + shift.T.reshape(self.mean.shape),
+                covariance=self.covariance.less(factor),
+                noise=self.noise,
+                scale=self.scale,
+                labelled=torch.cat([self.labelled, at]),
+                targets=torch.cat([self.targets, targets]),
+                jitter=max(self.jitter, jitter),
+                width=self.width,
+                _white=torch.cat([self._white, whiten(lower, self._fresh(where, targets))]),
+                _memo=memo,
+            ),
+            factor, fall, gain,
+        )  # fmt: skip
+
+    def _fresh(self, where: Tensor, targets: Tensor) -> Tensor:
+        """[Y, 1] at new points, less what the rows of W so far explain of them: (q·b, C/b + b)."""
+        ones = torch.eye(self.width, dtype=torch.float64, device=targets.device)
+        out = torch.cat([self.folded(targets), ones.repeat(len(targets), 1)], 1)
+        start = 0
+        for factor in self.covariance.factors:
+            stop = start + len(factor)
+            out -= self.covariance.prior.lift(factor, where).T @ self._white[start:stop]
+            start = stop
+        return out
+
+    def _checked(self, at: Positions, targets: Tensor) -> tuple[Tensor, Tensor]:
+        at = checks.positions(at, "at", self.points).to(self.outputs.device)
+        self.require_unlabelled(at, "at")
+        return at, self.checked_targets(targets, len(at))
+
+    def checked_targets(self, targets: Tensor, q: int) -> Tensor:
+        """Targets as float64 (q, C), or an InputError."""
+        targets = checks.floating(targets, "targets", "(q, C)", (2,))
+        if targets.shape != (q, self.classes):
+            raise InputError(
+                f"targets has shape {tuple(targets.shape)}; expected ({q}, {self.classes}): one "
+                "row per position, one column per output (one-hot for classes)"
+            )
+        return checks.finite(targets, "targets").to(self.outputs)
+
+    def require_unlabelled(self, at: Tensor, what: str) -> None:
+        """Raise if any of the positions (q,) has been conditioned on already."""
+        again = at[torch.isin(at, self.labelled)]
+        if len(again):
+            raise InputError(
+                f"{what} holds {len(again)} positions that are already labelled (first: "
+                f"{int(again[0])}); expected unlabelled ones: leave them out"
+            )
+
+    def columns(self, at: Positions) -> Tensor:
+        """Columns of the covariance: (n, q) in the kernel's dtype; full kernel: (n, C, q, C)."""
+        everywhere = torch.arange(self.points, device=self.outputs.device)
+        return self.block(everywhere, at)
+
+    def block(self, rows: Positions, cols: Positions) -> Tensor:
+        """The covariance between points: (p, q) in the kernel's dtype; full: (p, C, q, C)."""
+        p = checks.positions(rows, "rows", self.points, distinct=False)
+        q = checks.positions(cols, "cols", self.points, distinct=False)
+        flat = self.covariance.block(self.flat(p), self.flat(q))
+        if self.width == 1:
+            return flat
+        return flat.view(len(p), self.width, len(q), self.width)
+
+    def variance(self) -> Tensor:
+        """Posterior variances (n,), float64; for the full kernel the C×C blocks (n, C, C)."""
+        if "variance" not in self._memo:
+            self._memo["variance"] = self.covariance.diagonal(self.width)
+        blocks = self._memo["variance"]
+        # Exact variances are never negative; rounding may make them so where a label sits.
+        return blocks[:, 0, 0].clamp_min(0.0) if self.width == 1 else blocks
+
+    def amplitude(self) -> float:
+        """a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C): the kernel's scale as the labels see it (METHOD §8).
+
+        Without labels, or when all have the same target, they say nothing of it: then a² is what
+        one-hot targets of equally frequent classes would have, (1/C)(1 − 1/C), over the mean
+        diagonal of the prior kernel.
+        """
+        p, c = self.classes // self.width, self.classes
+        if len(self.labelled) > 0:
+            average = self.targets.mean(0).reshape(self.width, p)
+            spread = self._white[:, :p] - self._white[:, p:] @ average
+            value = float(spread.square().sum()) / (len(self.labelled) * c)
+            if value * self.scale > 1e-12 * max(1.0, float(self.targets.square().mean())):
+                return value
+        return (1 / c) * (1 - 1 / c) / self.scale if c > 1 else 1.0 / self.scale
+
+
+def prior(
+    outputs: Tensor,
+    kernel: Tensor | None = None,
+    *,
+    features: Tensor | None = None,
+    noise: float = 1e-5,
+) -> Posterior:
+    """The network as it is: mean f, covariance Θ, no label yet.
+
+    outputs: (n, C) the network's outputs at every point of one index space (labelled, candidates
+    and evaluation points alike). kernel: (n, n) for a scalar tangent kernel, (n·C, n·C) with index
+    i·C + c for the full one; or features: (n, k) [full: (n·C, k)] with Θ = ΨΨᵀ. Both are
+    referenced, not copied. noise: relative regulariser λ; σ = λ·mean diag Θ goes into Θ(X,X) and
+    into u alike. 1e-5 survives duplicate points in float32; METHOD §8 used 1e-3 for `flip`, and a
+    large one (0.1) keeps MLMOC away from near-copies of labelled points.
+    """
+    f = checks.finite(checks.floating(outputs, "outputs", "(n, C)", (2,)), "outputs")
+    f = f.to(torch.float64)
+    if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
+        raise InputError(f"noise is {noise!r}; expected a finite number >= 0, such as 1e-5")
+    theta, width = _kernel(kernel, features, *f.shape)
+    scale = float(theta.diagonal((), 1).mean())
+    if not (scale > 0 and math.isfinite(scale)):
+        raise InputError(
+            f"the kernel's mean diagonal is {scale:.3g}; expected a positive finite number: a "
+            "network whose gradients vanish everywhere has no tangent kernel to work with"
+        )
+    empty = torch.zeros((0, f.shape[1]), dtype=torch.float64, device=f.device)
+    return Posterior(
+        outputs=f, mean=f, covariance=Covariance(theta), noise=noise * scale, scale=scale,
+        labelled=torch.zeros(0, dtype=torch.int64, device=f.device), targets=empty, jitter=0.0,
+        width=width, _white=empty.new_zeros((0, f.shape[1] // width + width)),
+    )  # fmt: skip
+
+
+def _kernel(kernel: Tensor | None, features: Tensor | None, n: int, c: int) -> tuple[Kernel, int]:
+    """The prior kernel and its rows per point."""
+    if (kernel is None) == (features is None):
+        both = "neither" if kernel is None else "both"
+        raise InputError(f"{both} of kernel and features given; expected exactly one of them")
+    if kernel is not None:
+        theta = checks.floating(kernel, "kernel", "(n, n) or (n*C, n*C)", (2,))
+        if theta.shape not in ((n, n), (n * c, n * c)):
+            raise InputError(
+                f"kernel has shape {tuple(theta.shape)}; expected ({n}, {n}), or "
+                f"({n * c}, {n * c}) for the full kernel, to match outputs ({n}, {c})"
+            )
+        checks.symmetric(theta, "kernel")
+        return DenseKernel(theta), len(theta) // n
+    psi = checks.floating(features, "features", "(n, k) or (n*C, k)", (2,))
+    if psi.shape[0] not in (n, n * c):
+        raise InputError(
+            f"features has {psi.shape[0]} rows; expected {n}, or {n * c} for the full kernel, to "
+            f"match outputs ({n}, {c})"
+        )
+    # One product instead of an n×k mask: NaN and infinity survive a sum with positive weights.
+    probe = psi @ torch.ones(psi.shape[1], dtype=psi.dtype, device=psi.device)
+    if not bool(torch.isfinite(probe).all()):
+        raise InputError(
+            f"features {tuple(psi.shape)} holds NaN or infinite entries; expected finite numbers: "
+            "check the network's weights and inputs"
+        )
+    return LowRankKernel(psi), len(psi) // n
+
+
+def _outer(fall: Tensor, b: int) -> Tensor:
+    """Diagonal blocks of fallᵀ fall: (q, N) -> (N/b, b, b)."""
+    rows = fall.view(len(fall), -1, b).permute(1, 2, 0)
+    return rows @ rows.mT if b > 1 else rows.square().sum(-1, keepdim=True)
+
+
+def leave_one_out(posterior: Posterior) -> Tensor:
+    """Leave-one-out residuals of the labelled set in closed form, (L, C), in order of `labelled`.
+
+    Row i is the prediction for labelled point i from all the other labels, minus its target:
+    positive where the others predict too much. With α = (Θ(X,X)+σI)⁻¹(Y − f(X)) it is
+    −([(Θ(X,X)+σI)⁻¹]ᵢᵢ)⁻¹ αᵢ, a number for a scalar kernel and a C×C block for the full one. A
+    large norm marks a label that its neighbours contradict.
+    """
+    labelled, b = posterior.labelled, posterior.width
+    if len(labelled) == 0:
+        raise InputError("the posterior holds no label; expected at least one: condition it first")
+    where = posterior.flat(labelled)
+    theta = posterior.covariance.prior
+    system = theta.lift(theta.rows(where), where).clone()
+    system.diagonal().add_(posterior.noise + posterior.jitter)
+    lower, _ = cholesky(system, scale=posterior.scale, what="the kernel of the labelled points")
+    residual = posterior.folded(posterior.targets - posterior.outputs[labelled])
+    alpha = solve_factored(lower, residual).view(len(labelled), b, -1)
+    inverse = cholesky_inverse(lower).view(len(labelled), b, len(labelled), b)
+    blocks = inverse.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    factors = block_factor(blocks, float(blocks.diagonal(dim1=1, dim2=2).mean()))
+    return -block_solve(factors, alpha).reshape(posterior.targets.shape)
