@@ -1,0 +1,134 @@
+"""From a plan to numbers: captures batches of samples as factors of their gradients."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.errors import InputError, VerificationError
+from labelahead.tangent.capture import differentiable, gradients_at, outputs_and_sites
+from labelahead.tangent.factors import Factor, PlainFactor, factor, joined
+from labelahead.tangent.fallback import per_sample_gradients
+from labelahead.tangent.layout import close
+from labelahead.tangent.plan import Plan, make_plan
+from labelahead.tangent.premises import Inputs, take, tensors
+from labelahead.tangent.rules import read
+
+__all__ = ["KINDS", "Engine", "GraphChangedError", "directions", "open_engine", "verifying"]
+
+BATCH_BYTES = 16 << 20  # activations and gradients of one capture: about what the caches hold
+KINDS = ("pseudo", "full", "single", "trace")
+
+
+def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
+    """(K, C): the combinations of outputs whose gradients make the kernel (METHOD §1)."""
+    eye = torch.eye(outputs, dtype=like.dtype, device=like.device)
+    if kind == "pseudo":
+        return eye.sum(0, keepdim=True) / outputs**0.5  # (PN-2)
+    if kind == "single":
+        return eye[:1]  # (LA §3)
+    if kind == "trace":
+        return eye / outputs**0.5
+    if kind == "full":
+        return eye  # (PN-1)
+    raise InputError(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
+
+
+class GraphChangedError(Exception):
+    """The autograd graph of a batch is not the one that was planned for."""
+
+
+class Engine:
+    """Differentiates one network; made by `open_engine`, which prepares and restores it."""
+
+    def __init__(self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan) -> None:
+        self.model, self.chosen, self.plan = model, chosen, plan
+        self.names = {p: k for k, p in chosen.items()}
+
+    def captured(
+        self, x: Inputs, cotangents: Tensor, *, chunk: int | None = None, check: bool = False
+    ) -> Iterator[tuple[slice, dict[str, Factor]]]:
+        """Batch by batch: which samples, and the factors of every parameter with an effect.
+
+        `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i).
+        """
+        for rows in self._batches(*cotangents.shape[:2], chunk):
+            part, v = take(x, rows), cotangents[rows]
+            if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
+                twice = torch.zeros(2, dtype=torch.long, device=v.device)
+                found = self._factors(take(part, twice), v.expand(2, -1, -1))
+                found = {k: f.first(1) for k, f in found.items()}
+            else:
+                found = self._factors(part, v)
+            if check:
+                self._verify(part, v, found)
+            yield rows, found
+
+    def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
+        """Even sizes, so that no small rest is left over."""
+        size = chunk or max(2, min(2048, 2 * BATCH_BYTES // (self.plan.bytes_per_sample * (1 + K))))
+        count = -(-n // size)
+        edges = [round(i * n / count) for i in range(count + 1)]
+        yield from (slice(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a)
+
+    def _factors(self, x: Inputs, cotangents: Tensor) -> dict[str, Factor]:
+        """One forward, and one backward a direction."""
+        plan, n = self.plan, tensors(x)[0].shape[0]
+        found: dict[str, Factor] = {}
+        if plan.ruled:
+            out, sites = outputs_and_sites(self.model, x, self.names)
+            if tuple(s.signature for s in sites) != plan.signature:
+                raise GraphChangedError
+            # Inputs are read before the backward, which frees what autograd saved.
+            readings = {i: read(sites[i], p.shape) for p in plan.ruled for i in p.sites}
+            nodes = {plan.nodes[i]: sites[i].node for i in readings}
+            arriving = gradients_at(out, list(nodes.values()), list(cotangents.unbind(1)))
+            grads = dict(zip(nodes, arriving, strict=True))
+            for p in plan.ruled:
+                parts = []
+                for i in p.sites:
+                    reading, layout = readings[i], plan.layouts[i]
+                    if reading is None or layout is None:
+                        raise GraphChangedError
+                    parts.append(factor(reading, grads[plan.nodes[i]], layout, n, p.shape))
+                found[p.name] = joined(parts)
+        if plan.fallback:
+            rest = per_sample_gradients(self.model, x, self.chosen, plan.fallback, cotangents)
+            for name, v in rest.items():
+                found[name] = PlainFactor(v.flatten(2), tuple(self.chosen[name].shape))
+        return found
+
+    def _verify(self, x: Inputs, cotangents: Tensor, found: Mapping[str, Factor]) -> None:
+        """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
+        k = cotangents.shape[1] - 1
+        for count in {1, min(4, cotangents.shape[0])}:
+            out, _ = outputs_and_sites(self.model, take(x, slice(0, count)), {})
+            expected = torch.autograd.grad(
+                out, list(self.chosen.values()), cotangents[:count, k], allow_unused=True
+            )
+            scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
+            for (name, p), want in zip(self.chosen.items(), expected, strict=True):
+                ours = torch.zeros_like(p)
+                if name in found:
+                    ours = found[name].first(count).gradient()[:, k].sum(0)
+                if not close(ours, torch.zeros_like(p) if want is None else want, scale):
+                    raise VerificationError(
+                        f"the gradient of {name!r} over {count} sample(s) differs from autograd's: "
+                        "a defect of labelahead, please report the network; rules=False avoids it"
+                    )
+
+
+@contextmanager
+def open_engine(
+    model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, *, rules: bool = True
+) -> Iterator[Engine]:
+    """An engine for the network; gradients and flags are as before afterwards."""
+    with differentiable(model, chosen):
+        yield Engine(model, chosen, make_plan(model, x, chosen, rules=rules))
+
+
+def verifying(check: bool | None) -> bool:
+    """Whether to compare with autograd: as asked, else as LABELAHEAD_VERIFY says."""
+    return os.environ.get("LABELAHEAD_VERIFY", "") not in ("", "0") if check is None else check

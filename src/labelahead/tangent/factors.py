@@ -1,0 +1,230 @@
+"""The gradient of one parameter for a batch of samples, in factored form.
+
+After a capture every site yields a factor: its captured input and arriving gradient with samples
+in front. `gradient()` multiplies a factor out to (n, K, *shape of the parameter); K counts the
+directions that were sent back (1 for a scalar kernel, C for the full and the trace kernel).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labelahead.tangent.layout import Layout
+from labelahead.tangent.rules import Broadcast, Conv, Lookup, Outer, Reading, elementwise
+
+__all__ = ["Factor", "Geometry", "OuterFactor", "PlainFactor", "factor", "joined"]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Of a convolution: everything but its numbers."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    space: tuple[int, ...]  # of the input
+    out: tuple[int, ...]  # of the output
+
+
+@dataclass(frozen=True)
+class OuterFactor:
+    """Gradient = Σ_t g_t a_tᵀ.
+
+    a: (n, T, d), or integer (n, T) for a lookup, or (n, M, C, *space) with a `geometry`;
+    g: (n, K, T, o), or (n, K, M, O, *out) with a `geometry`.
+    """
+
+    a: Tensor
+    g: Tensor
+    shape: tuple[int, ...]
+    transposed: bool = False
+    geometry: Geometry | None = None
+    lookup: bool = False
+
+    def product(self, out: Tensor | None = None) -> Tensor:
+        """(n, K, p) in the factor's own order of entries; into `out` if given."""
+        n, K = self.g.shape[:2]
+        if self.lookup:
+            return _scattered(self.a, self.g, self.shape[0], out)
+        if self.geometry is None:
+            left = self.g.transpose(-1, -2).reshape(n, -1, self.a.shape[1])  # n, K·o, T
+            right = self.a
+            if K > 1:
+                left = self.g.movedim(2, -1).reshape(n, -1, self.a.shape[1])
+        elif self.geometry.groups == 1:
+            left = self.g.movedim(2, 3).reshape(n, K * self.g.shape[3], -1)
+            right = patches(self.a, self.geometry)
+        else:
+            return _into(_grouped(self.a, self.g, self.geometry), out)
+        if out is not None and K == 1:
+            target = out.view(n, left.shape[1], right.shape[2])
+            torch.bmm(left, right, out=target)
+            return out
+        return _into(torch.bmm(left, right).view(n, K, -1), out)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Positions and entries of a, positions and entries of g: (S, d, T, o)."""
+        if self.lookup:
+            return self.a.shape[1], 0, self.g.shape[2], self.g.shape[3]
+        if self.geometry is None:
+            return self.a.shape[1], self.a.shape[2], self.g.shape[2], self.g.shape[3]
+        M = self.a.shape[1]
+        S, T = math.prod(self.geometry.space), math.prod(self.geometry.out)
+        return M * S, self.a.shape[2], M * T, self.g.shape[3]
+
+    def first(self, count: int) -> "OuterFactor":
+        """The same for the first samples."""
+        return replace(self, a=self.a[:count], g=self.g[:count])
+
+    def gradient(self) -> Tensor:
+        """(n, K, *shape)."""
+        v = self.product()
+        n, K = v.shape[:2]
+        if self.geometry is not None:
+            o = self.shape[0]
+            v = v.view(n, K, o, *self.geometry.size, -1).movedim(-1, 3)
+        elif not self.lookup and self.transposed:
+            v = v.view(n, K, self.shape[1], self.shape[0]).transpose(-1, -2)
+        return v.reshape(n, K, *self.shape)
+
+
+@dataclass(frozen=True)
+class PlainFactor:
+    """The gradient itself, (n, K, p): small."""
+
+    v: Tensor
+    shape: tuple[int, ...]
+
+    def first(self, count: int) -> "PlainFactor":
+        """The same for the first samples."""
+        return replace(self, v=self.v[:count])
+
+    def product(self, out: Tensor | None = None) -> Tensor:
+        """(n, K, p)."""
+        return _into(self.v, out)
+
+    def gradient(self) -> Tensor:
+        """(n, K, *shape)."""
+        return self.v.reshape(*self.v.shape[:2], *self.shape)
+
+
+Factor = OuterFactor | PlainFactor
+
+
+def joined(parts: Sequence[Factor]) -> Factor:
+    """One factor for a parameter that is used several times: its gradient is the sum of theirs."""
+    if len(parts) == 1:
+        return parts[0]
+    outer = [f for f in parts if isinstance(f, OuterFactor) and not f.lookup and not f.geometry]
+    if len(outer) == len(parts) and len({f.transposed for f in outer}) == 1:
+        a = torch.cat([f.a for f in outer], dim=1)
+        return replace(outer[0], a=a, g=torch.cat([f.g for f in outer], dim=2))
+    total = parts[0].gradient()
+    for f in parts[1:]:
+        total = total + f.gradient()
+    return PlainFactor(total.flatten(2), parts[0].shape)
+
+
+def _into(v: Tensor, out: Tensor | None) -> Tensor:
+    return v if out is None else out.copy_(v.view(out.shape))
+
+
+def factor(reading: Reading, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]) -> Factor:
+    """Samples to the front; g is (K, ...) as it arrived at the site."""
+    if isinstance(reading, Broadcast):
+        return PlainFactor(_summed(reading, g, layout, n), shape)
+    K = g.shape[0]
+    gs = layout.split(g, n, lead=1)  # n, K, before, outer, inner, rest
+    if isinstance(reading, Outer):
+        a = layout.split(reading.a, n).reshape(n, -1, reading.a.shape[-1])
+        gs = gs.reshape(n, K, -1, g.shape[-1])
+        return OuterFactor(a, gs, shape, reading.transposed)
+    if isinstance(reading, Lookup):
+        a = layout.split(reading.a, n).reshape(n, -1)
+        return OuterFactor(a, gs.reshape(n, K, -1, g.shape[-1]), shape, lookup=True)
+    assert isinstance(reading, Conv)
+    space, out = tuple(reading.a.shape[2:]), tuple(g.shape[3:])
+    a = layout.split(reading.a, n).reshape(n, -1, *reading.a.shape[1:])
+    gs = gs.reshape(n, K, -1, *g.shape[2:])
+    geometry = Geometry(
+        reading.size,
+        reading.stride,
+        reading.padding,
+        reading.dilation,
+        reading.groups,
+        space,
+        out,
+    )
+    return OuterFactor(a, gs, shape, geometry=geometry)
+
+
+def _summed(reading: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
+    """(n, K, p): the elementwise product, summed over all that the parameter is spread over."""
+    full = elementwise(reading, g)
+    K, rank = full.shape[0], full.ndim - 1
+    if rank == 1:  # repeated once per sample: (n·p) -> (n, p)
+        return layout.split(full, n, lead=1).reshape(n, K, -1)
+    aligned = (1,) * (rank - len(reading.shape)) + reading.shape
+    after = [i for i in range(rank) if aligned[i] == 1 and i != layout.axis]
+    if after:
+        full = full.sum([i + 1 for i in after], keepdim=True)
+    parts = layout.split(full, n, lead=1)  # n, K, before, outer, inner, rest
+    parts = parts.sum([layout.axis + 2, layout.axis + 3])
+    return parts.reshape(n, K, -1)
+
+
+def patches(a: Tensor, geometry: Geometry) -> Tensor:
+    """(n, M, C, *space) -> (n, M·T, window·C), channels last: copies long runs, unlike F.unfold."""
+    windows = _windows(a, geometry)
+    n, M = a.shape[:2]
+    T = math.prod(geometry.out)
+    return windows.reshape(n, M * T, math.prod(geometry.size) * a.shape[2])
+
+
+def _windows(a: Tensor, geometry: Geometry) -> Tensor:
+    """A view (n·M, *out, *size, C) of the padded input."""
+    n, M, C, *space = a.shape
+    pixels = a.reshape(n * M, C, *space).movedim(1, -1)
+    if any(geometry.padding):
+        pad = [0, 0] + [p for q in reversed(geometry.padding) for p in (q, q)]
+        pixels = F.pad(pixels, pad)
+    else:
+        pixels = pixels.contiguous()
+    steps = pixels.stride()[1:-1]
+    return pixels.as_strided(
+        (n * M, *geometry.out, *geometry.size, C),
+        (
+            pixels.stride(0),
+            *(s * st for s, st in zip(geometry.stride, steps, strict=True)),
+            *(d * st for d, st in zip(geometry.dilation, steps, strict=True)),
+            1,
+        ),
+    )
+
+
+def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    """(n, K, p) for a convolution in groups: each group is a convolution of its own."""
+    n, M, C = a.shape[:3]
+    K, O, G = g.shape[1], g.shape[3], geometry.groups
+    T = math.prod(geometry.out)
+    windows = _windows(a, geometry).reshape(n, M * T, -1, G, C // G)
+    right = windows.permute(0, 3, 1, 2, 4).reshape(n * G, M * T, -1)
+    left = g.reshape(n, K, M, G, O // G, T).permute(0, 3, 1, 4, 2, 5)
+    out = torch.bmm(left.reshape(n * G, K * (O // G), M * T), right)
+    return out.view(n, G, K, O // G, -1).transpose(1, 2).reshape(n, K, -1)
+
+
+def _scattered(index: Tensor, g: Tensor, rows: int, out: Tensor | None) -> Tensor:
+    """(n, K, rows·d): each gradient added to the row of the table it belongs to."""
+    n, K, T, d = g.shape
+    table = g.new_zeros(n, K, rows + 1, d)  # the last row takes what is not learned
+    where = torch.where(index < 0, rows, index)[:, None, :, None].expand(n, K, T, d)
+    table.scatter_add_(2, where, g)
+    return _into(table[:, :, :rows].reshape(n, K, -1), out)

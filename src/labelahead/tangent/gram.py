@@ -1,0 +1,157 @@
+"""Contracting factors of two sets of samples into a kernel block.
+
+Two forms are kept per set of samples, whichever is cheaper for a layer:
+
+- dense: per-sample gradients side by side, one matrix product for all layers at once;
+- pairs: Σ over pairs of positions (t, t') of (a_t·a'_t' [+1 for the bias])(g_t·g'_t'), which never
+  builds a gradient. For a convolution a_t·a'_t' over patches is summed from the inner products of
+  pixels by shifts, axis by axis, so the window's size costs additions, not multiplications.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from labelahead.tangent.factors import Geometry
+
+__all__ = ["Pairs", "Store", "gram_into", "mirror"]
+
+TILE = 512  # samples a tile of the pair contraction: three tiles stay in the cache
+PANEL = 384  # rows a panel of the dense product: little wasted below the diagonal
+
+
+@dataclass
+class Pairs:
+    """Positions first, so that tiles have long runs over samples."""
+
+    a: Tensor  # (S, n, d), or integer (S, n) for a lookup
+    g: Tensor  # (T, n, K, o)
+    bias: bool = False  # the layer's bias comes along: +1 in every inner product of inputs
+    geometry: Geometry | None = None
+
+    def rows(self, start: int, stop: int) -> "Pairs":
+        """The same for some of the samples."""
+        return Pairs(self.a[:, start:stop], self.g[:, start:stop], self.bias, self.geometry)
+
+
+@dataclass
+class Store:
+    """What is kept of `n` samples to contract them with others."""
+
+    n: int
+    directions: int
+    dense: Tensor | None = None  # (n, K, P)
+    pairs: list[Pairs] = field(default_factory=list)
+
+
+def gram_into(out: Tensor, one: Store, other: Store, *, fold: bool) -> None:
+    """Add <gradient i, gradient j> to out (n, m), or (n·K, m·K) when not `fold`ed over directions.
+
+    With `one is other` only the entries on and above the diagonal are right: see `mirror`.
+    """
+    symmetric = one is other
+    if one.dense is not None and other.dense is not None:
+        _dense_into(out, _flat(one.dense, fold), _flat(other.dense, fold), symmetric)
+    for p, q in zip(one.pairs, other.pairs, strict=True):
+        _pairs_into(out, p, q, symmetric, fold)
+
+
+def mirror(out: Tensor) -> Tensor:
+    """Copy what is above the diagonal below it, panel by panel, in place."""
+    n = out.shape[0]
+    for i in range(0, n, PANEL):
+        j = min(i + PANEL, n)
+        out[j:, i:j] = out[i:j, j:].T
+        corner = out[i:j, i:j]
+        corner.copy_(corner.triu() + corner.triu(1).T)
+    return out
+
+
+def _flat(v: Tensor, fold: bool) -> Tensor:
+    return v.flatten(1) if fold else v.flatten(0, 1)
+
+
+def _dense_into(out: Tensor, left: Tensor, right: Tensor, symmetric: bool) -> None:
+    if not symmetric:
+        out.addmm_(left, right.T)
+        return
+    n = left.shape[0]
+    panel = max(PANEL, -(-n // 16)) if n > PANEL else n
+    for i in range(0, n, panel):
+        out[i : i + panel, i:].addmm_(left[i : i + panel], right[i:].T)
+
+
+def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) -> None:
+    T, n, K, o = p.g.shape
+    m = q.g.shape[1]
+    if fold:
+        K, o = 1, K * o
+    blocks = (
+        out.view(n, K, m, K)
+        if out.is_contiguous()
+        else out.unflatten(0, (n, K)).unflatten(2, (m, K))
+    )
+    S = p.a.shape[0]
+    step = max(1, min(TILE, 1024 // (max(S, T) * K)))
+    for i in range(0, n, step):
+        left = p.rows(i, min(i + step, n))
+        for j in range(i if symmetric else 0, m, step):
+            right = q.rows(j, min(j + step, m))
+            blocks[i : i + step, :, j : j + step].add_(_tile(left, right, K, o))
+
+
+def _tile(p: Pairs, q: Pairs, K: int, o: int) -> Tensor:
+    """(b, K, c, K) for b samples of p and c of q."""
+    T, b, c = p.g.shape[0], p.g.shape[1], q.g.shape[1]
+    inputs = _input_products(p, q, T)  # T·b, T·c
+    if p.bias:
+        inputs += 1
+    grads = p.g.reshape(T * b * K, o) @ q.g.reshape(T * c * K, o).T
+    if K == 1:
+        product = grads.mul_(inputs)
+        if T == 1:
+            return product.view(b, 1, c, 1)
+        return product.view(T, b, T, c).sum((0, 2)).view(b, 1, c, 1)
+    product = grads.view(T, b, K, T, c, K).mul_(inputs.view(T, b, 1, T, c, 1))
+    return product.sum((0, 3))
+
+
+def _input_products(p: Pairs, q: Pairs, T: int) -> Tensor:
+    b, c = p.g.shape[1], q.g.shape[1]
+    if p.a.ndim == 2:  # a lookup: equal rows of the table, one; others, nothing
+        left, right = p.a.reshape(-1, 1), q.a.reshape(1, -1)
+        return ((left == right) & (left >= 0)).to(p.g.dtype)
+    left, right = p.a.reshape(-1, p.a.shape[2]), q.a.reshape(-1, q.a.shape[2])
+    pixels = left @ right.T
+    if p.geometry is None:
+        return pixels
+    space = p.geometry.space
+    shifted = _shift_sums(pixels.view(*space, b, *space, c), p.geometry)
+    return shifted.reshape(T * b, T * c)
+
+
+def _shift_sums(pixels: Tensor, geometry: Geometry) -> Tensor:
+    """(*space, b, *space, c) inner products of pixels -> (*out, b, *out, c) of patches."""
+    rank = len(geometry.space)
+    for axis in reversed(range(rank)):
+        width, length = geometry.out[axis], geometry.space[axis]
+        stride = geometry.stride[axis]
+        shape = list(pixels.shape)
+        twin = axis + rank + 1
+        shape[axis] = shape[twin] = width
+        total = pixels.new_zeros(shape)
+        for tap in range(geometry.size[axis]):
+            offset = tap * geometry.dilation[axis] - geometry.padding[axis]
+            low = max(0, -(offset // stride))  # first output whose tap falls inside the input
+            high = min(width, (length - 1 - offset) // stride + 1)
+            if high <= low:
+                continue
+            inside = slice(low * stride + offset, (high - 1) * stride + offset + 1, stride)
+            to, source = [slice(None)] * len(shape), [slice(None)] * len(shape)
+            to[axis] = to[twin] = slice(low, high)
+            source[axis] = source[twin] = inside
+            total[tuple(to)] += pixels[tuple(source)]
+        pixels = total
+    return pixels

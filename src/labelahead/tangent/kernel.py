@@ -1,0 +1,142 @@
+"""The tangent kernel of any PyTorch network: full, pseudo, single-logit and trace."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.errors import InputError
+from labelahead.tangent.engine import (
+    Engine,
+    GraphChangedError,
+    directions,
+    open_engine,
+    verifying,
+)
+from labelahead.tangent.gram import Store, gram_into, mirror
+from labelahead.tangent.premises import (
+    Inputs,
+    ParamFilter,
+    check_inputs,
+    check_model,
+    choose_parameters,
+    take,
+    tensors,
+    unwrapped,
+)
+from labelahead.tangent.terms import Term, allocate, bytes_kept, make_terms, put
+
+__all__ = ["kernel"]
+
+MEMORY = 2 << 30  # bytes of working memory besides the result
+
+
+def kernel(
+    model: nn.Module,
+    x: Inputs,
+    x2: Inputs | None = None,
+    *,
+    kind: str = "pseudo",
+    params: ParamFilter = None,
+    chunk: int | None = None,
+    memory: int = MEMORY,
+    verify: bool | None = None,
+    rules: bool = True,
+) -> Tensor:
+    """Exact tangent kernel of `model` between the samples of `x` and of `x2` (default: `x`).
+
+    kind: "pseudo" (n, m), gradient of the scaled sum of outputs (PN-2); "single" (n, m), of the
+    first output; "trace" (n, m), mean over the outputs of each one's own kernel; "full"
+    (n·C, m·C), all pairs of outputs, entry (i·C + c, j·C + d) (PN-1).
+
+    params: which parameters to differentiate by: names, module prefixes, wildcards, or a
+    predicate on (name, parameter). Default: those that require a gradient.
+    chunk: samples a forward and backward pass; default from the size of the activations.
+    memory: bytes of working memory besides the result; what does not fit is computed again.
+    verify: compare gradients with autograd's on the way; default from LABELAHEAD_VERIFY.
+    rules=False differentiates everything by torch.func: slow, for comparison.
+
+    The network must be in eval mode and treat samples independently; it is left untouched.
+    """
+    model = unwrapped(model)
+    check_model(model)
+    chosen = choose_parameters(model, params)
+    check_inputs(x, chosen, "x")
+    if x2 is not None:
+        check_inputs(x2, chosen, "x2")
+    if chunk is not None and chunk < 1:
+        raise InputError(f"chunk is {chunk}, expected at least 1 sample a pass, or None")
+    try:
+        with open_engine(model, chosen, x, rules=rules) as engine:
+            return _Run(engine, kind, chunk, memory, verifying(verify)).blocks(x, x2)
+    except GraphChangedError:
+        # The graph depends on the data: only sample-by-sample differentiation is safe.
+        with open_engine(model, chosen, x, rules=False) as engine:
+            return _Run(engine, kind, chunk, memory, verifying(verify)).blocks(x, x2)
+
+
+class _Run:
+    """One kernel computation: its directions, forms and block sizes."""
+
+    def __init__(
+        self, engine: Engine, kind: str, chunk: int | None, memory: int, check: bool
+    ) -> None:
+        self.engine, self.chunk, self.check, self.memory = engine, chunk, check, memory
+        like = next(iter(engine.chosen.values())).detach()
+        self.like = like
+        self.directions = directions(kind, engine.plan.outputs, like)
+        self.fold = kind != "full"
+        self.rows = 1 if self.fold else self.directions.shape[0]  # of the kernel, a sample
+
+    def blocks(self, x: Inputs, x2: Inputs | None) -> Tensor:
+        """The whole kernel, block by block where the memory asks for it."""
+        K, r = self.directions.shape[0], self.rows
+        n = tensors(x)[0].shape[0]
+        m = n if x2 is None else tensors(x2)[0].shape[0]
+        mates = n / 2 if x2 is None else n * m / (n + m)
+        plan = self.engine.plan
+        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates)
+        each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
+        out = self.like.new_zeros(n * r, m * r)
+        if x2 is None and n * each <= self.memory:
+            store = self._store(x, slice(0, n), terms)
+            gram_into(out, store, store, fold=self.fold)
+            return mirror(out)
+        # One large block is held while small ones pass by: samples are captured once for every
+        # large block that they meet.
+        large = max(1, int(0.75 * self.memory) // each)
+        small = max(1, int(0.25 * self.memory) // each)
+        for rows in _slices(0, n, large):
+            held = self._store(x, rows, terms)
+            start = 0
+            if x2 is None:
+                gram_into(_part(out, rows, rows, r), held, held, fold=self.fold)
+                start = rows.stop
+            for columns in _slices(start, m, small):
+                passing = self._store(x if x2 is None else x2, columns, terms)
+                gram_into(_part(out, rows, columns, r), held, passing, fold=self.fold)
+        return mirror(out) if x2 is None else out
+
+    def _store(self, x: Inputs, rows: slice, terms: list[Term]) -> Store:
+        part = take(x, rows)
+        n, K = rows.stop - rows.start, self.directions.shape[0]
+        store = allocate(self.engine.plan, terms, n, K, self.like)
+        cotangents = self.directions.expand(n, -1, -1)
+        for batch, found in self.engine.captured(
+            part, cotangents, chunk=self.chunk, check=self.check
+        ):
+            put(store, terms, batch, found)
+        return store
+
+
+def _part(out: Tensor, rows: slice, columns: slice, r: int) -> Tensor:
+    return out[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
+
+
+def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Even pieces of at most `size`."""
+    if stop <= start:
+        return
+    count = -(-(stop - start) // size)
+    edges = [start + round(i * (stop - start) / count) for i in range(count + 1)]
+    yield from (slice(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a)

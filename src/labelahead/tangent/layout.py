@@ -1,0 +1,74 @@
+"""Which entries at a site belong to which sample, found by values and never guessed from shapes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelahead.tangent.rules import Broadcast, Lookup, Reading
+
+__all__ = ["Layout", "close", "find_layout"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the samples are at a site: axis of g, and how many positions lie before them in it."""
+
+    axis: int
+    outer: int
+
+    def split(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
+        """Samples to the front: (lead, before, n·r, rest) -> (n, lead, before, outer, inner, rest).
+
+        `lead` counts leading dimensions (the directions) that precede the site's own.
+        """
+        axis = self.axis + lead
+        inner = t.shape[axis] // (self.outer * n)
+        return t.unflatten(axis, (self.outer, n, inner)).movedim(axis + 1, 0)
+
+
+def close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
+    """Equal up to what another order of summation may change in numbers of that scale."""
+    if a.shape != b.shape:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    tolerance = 1e-3 if torch.finfo(a.dtype).eps > 1e-10 else 1e-7
+    if a.numel():
+        scale = max(scale, float(a.detach().abs().amax()), float(b.detach().abs().amax()))
+    return bool(((a - b).abs() <= tolerance * scale).all())
+
+
+def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor) -> Layout | None:
+    """The only layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
+
+    g and h are what arrived at the site, without directions. None when no layout fits or several
+    do: then it must not be used.
+    """
+    if one is None or other is None or g.ndim != h.ndim:
+        return None
+    axes = [i for i, (p, q) in enumerate(zip(g.shape, h.shape, strict=True)) if p != q]
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    positions = g.shape[axis] // 2
+    if g.shape[axis] != 2 * positions or h.shape[axis] != 3 * positions:
+        return None
+    pairs = [(g, h)]
+    if not isinstance(one, Broadcast) and not isinstance(other, Broadcast):
+        leading = one.a.ndim if isinstance(one, Lookup) else 1  # axes that can hold samples
+        if axis >= leading or one.a.shape[axis] != g.shape[axis]:
+            return None
+        pairs.append((one.a, other.a))
+    if positions == 1:
+        return Layout(axis, 1)
+    fits = [
+        outer
+        for outer in range(1, positions + 1)
+        if positions % outer == 0 and all(_agrees(p, q, Layout(axis, outer)) for p, q in pairs)
+    ]
+    return Layout(axis, fits[0]) if len(fits) == 1 else None
+
+
+def _agrees(p: Tensor, q: Tensor, layout: Layout) -> bool:
+    return close(layout.split(p, 2)[[1, 0]], layout.split(q, 3)[:2])

@@ -1,0 +1,222 @@
+"""How one network is to be differentiated: decided once, by a probe, before the real work.
+
+Two small batches that share samples go through the network. They tell (1) whether a sample's
+output depends on that sample alone, (2) the sites of every parameter, and (3) the layout at each
+site: which axis holds the samples, and whether other positions (tokens) are folded around them.
+A site that no rule knows, or whose layout stays in doubt, is handed to `torch.func`, which is
+slower and always right.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.errors import ModelError, NumericalError
+from labelahead.tangent.capture import Site, gradients_at, outputs_and_sites
+from labelahead.tangent.factors import Factor, factor, joined
+from labelahead.tangent.layout import Layout, close, find_layout
+from labelahead.tangent.premises import Inputs, forward, take, tensors
+from labelahead.tangent.rules import read
+
+__all__ = ["Plan", "Planned", "make_plan"]
+
+log = logging.getLogger("labelahead")
+_SAID: "WeakKeyDictionary[nn.Module, tuple[str, ...]]" = WeakKeyDictionary()  # once a network
+PROBES = 3  # samples in the larger probe
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A parameter and the sites, by their place in the list of sites, that make its gradient."""
+
+    name: str
+    shape: tuple[int, ...]
+    sites: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the engine needs to know of a network besides its numbers."""
+
+    signature: tuple[object, ...]  # of the sites, to notice a graph that changes with the data
+    nodes: tuple[int, ...]  # per site, which of the distinct nodes it is at
+    layouts: tuple[Layout | None, ...]  # per site
+    ruled: tuple[Planned, ...]  # parameters whose every site has a rule and a layout
+    fallback: tuple[str, ...]  # the others; parameters without any effect are in neither
+    examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction
+    biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
+    outputs: int  # C
+    bytes_per_sample: int  # of activations and gradients that a capture holds
+
+
+def make_plan(
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True
+) -> Plan:
+    """Probe the network with a few samples of `x`. Gradients must be enabled for `chosen`.
+
+    `rules=False` hands every parameter to torch.func.
+    """
+    names = {p: k for k, p in chosen.items()}
+    first, second = _probe_batches(x)
+    out, sites = outputs_and_sites(model, first, names)
+    twin_out, twins = outputs_and_sites(model, second, names)
+    _check_outputs(model, first, out, twin_out)
+    _check_unseen(out, sites, chosen)
+    signature = tuple(s.signature for s in sites)
+    factors: list[Factor | None] = [None] * len(sites)
+    layouts: list[Layout | None] = [None] * len(sites)
+    if rules and signature == tuple(s.signature for s in twins):
+        layouts, factors = _probed(out, sites, twin_out, twins, chosen)
+    uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
+    ruled = tuple(
+        Planned(name, tuple(chosen[name].shape), tuple(own))
+        for name, own in uses.items()
+        if own and all(factors[i] is not None for i in own)
+    )
+    known = {p.name for p in ruled}
+    fallback = tuple(name for name, own in uses.items() if own and name not in known)
+    _say(model, fallback, sites, layouts)
+    distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
+    nodes = tuple(distinct[s.node] for s in sites)
+    return Plan(
+        signature=signature,
+        nodes=nodes,
+        layouts=tuple(layouts),
+        ruled=ruled,
+        fallback=fallback,
+        examples={p.name: joined([f for i in p.sites if (f := factors[i])]) for p in ruled},
+        biases=_biases(ruled, sites, nodes),
+        outputs=out.shape[1],
+        bytes_per_sample=_held(factors),
+    )
+
+
+def _biases(
+    ruled: tuple[Planned, ...], sites: list[Site], nodes: tuple[int, ...]
+) -> dict[str, str]:
+    def entering(p: Planned, argument: int) -> tuple[int, ...] | None:
+        own = [sites[i] for i in p.sites]
+        if any(s.kind != "AddmmBackward0" or s.argument != argument for s in own):
+            return None
+        return tuple(sorted(nodes[i] for i in p.sites))
+
+    added = {at: p.name for p in ruled if (at := entering(p, 0))}
+    return {p.name: added[at] for p in ruled if (at := entering(p, 2)) and at in added}
+
+
+def _probe_batches(x: Inputs) -> tuple[Inputs, Inputs]:
+    """Samples (0, j) and (j, 0, k), with j unlike sample 0 where there is such a sample.
+
+    Never a batch of one, for which some operations take other paths than for many.
+    """
+    first = tensors(x)
+    n = first[0].shape[0]
+    unlike = (i for i in range(1, min(n, 64)) if any(not torch.equal(t[0], t[i]) for t in first))
+    j = next(unlike, n - 1)
+    k = min(n - 1, j + 1)
+    pick = [torch.tensor(i, device=first[0].device) for i in ([0, j], [j, 0, k])]
+    return take(x, pick[0]), take(x, pick[1])
+
+
+def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -> None:
+    if not bool(torch.isfinite(out).all() & torch.isfinite(twin).all()):
+        raise NumericalError(
+            "the network's outputs hold NaN or infinity: check the scale of the inputs and "
+            "whether training diverged"
+        )
+    if out.grad_fn is None:
+        raise ModelError(
+            "the outputs do not depend on any of the chosen parameters: does forward() detach "
+            "them or run under no_grad()?"
+        )
+    if close(out[[1, 0]], twin[:2]):
+        return
+    if not close(forward(model, first), out):
+        raise ModelError(
+            "two passes over the same samples gave different outputs: the forward is random; "
+            "call model.eval() and remove noise, augmentation or sampling from it"
+        )
+    raise ModelError(
+        "a sample's output changes with the other samples of its batch, so it has no gradient of "
+        "its own: take batch statistics and other exchange between samples out of the forward"
+    )
+
+
+def _check_unseen(out: Tensor, sites: list[Site], chosen: Mapping[str, nn.Parameter]) -> None:
+    """Parameters without a site must truly have no gradient: a custom node may hide them."""
+    unseen = [k for k in chosen if k not in {s.parameter for s in sites}]
+    if not unseen:
+        return
+    try:
+        grads = torch.autograd.grad(
+            out,
+            [chosen[k] for k in unseen],
+            torch.ones_like(out),
+            allow_unused=True,
+            retain_graph=True,
+        )
+    except RuntimeError as error:
+        raise ModelError(
+            f"autograd cannot differentiate this network ({error}): re-entrant checkpointing "
+            "hides parameters; use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+        ) from error
+    hidden = [k for k, g in zip(unseen, grads, strict=True) if g is not None]
+    if hidden:
+        raise ModelError(f"parameters {hidden} act through a graph that cannot be read")
+
+
+def _probed(
+    out: Tensor,
+    sites: list[Site],
+    twin_out: Tensor,
+    twins: list[Site],
+    chosen: Mapping[str, nn.Parameter],
+) -> tuple[list[Layout | None], list[Factor | None]]:
+    shapes = [tuple(chosen[s.parameter].shape) for s in sites]
+    ones = [read(s, shape) for s, shape in zip(sites, shapes, strict=True)]
+    others = [read(s, shape) for s, shape in zip(twins, shapes, strict=True)]
+    # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
+    weights = torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype, device=out.device)
+    g = gradients_at(out, [s.node for s in sites], [weights.expand_as(out)])
+    h = gradients_at(twin_out, [s.node for s in twins], [weights.expand_as(twin_out)])
+    layouts = [
+        find_layout(one, other, p[0], q[0])
+        for one, other, p, q in zip(ones, others, g, h, strict=True)
+    ]
+    factors = [
+        factor(reading, q, layout, PROBES, shape) if reading is not None and layout else None
+        for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True)
+    ]
+    return layouts, factors
+
+
+def _held(factors: list[Factor | None]) -> int:
+    """Bytes a sample that one capture keeps alive."""
+    parts = [t for f in factors if f is not None for t in vars(f).values() if isinstance(t, Tensor)]
+    return max(1, sum(t.numel() * t.element_size() for t in parts) // PROBES)
+
+
+def _say(
+    model: nn.Module, fallback: tuple[str, ...], sites: list[Site], layouts: list[Layout | None]
+) -> None:
+    """One log line that names the modules without a rule, so that slowness has an explanation."""
+    if not fallback or _SAID.get(model) == fallback:
+        return
+    _SAID[model] = fallback
+    modules = dict(model.named_modules())
+    reasons = []
+    for name in fallback:
+        owner = type(modules.get(name.rpartition(".")[0], model)).__name__
+        kinds = {
+            s.kind for s, w in zip(sites, layouts, strict=True) if s.parameter == name and w is None
+        }
+        reasons.append(f"{name} ({owner}: {', '.join(sorted(kinds))})")
+    log.warning(
+        "no rule for %d parameter(s), differentiated by torch.func instead (exact, slower): %s",
+        len(fallback),
+        "; ".join(reasons),
+    )

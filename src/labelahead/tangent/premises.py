@@ -1,0 +1,211 @@
+"""What must be true of a network and its input before a tangent kernel means anything.
+
+The kernel is a Gram matrix of per-sample gradients, so a sample's output may depend on that sample
+alone and must be the same each time it is computed. What can be seen from the modules is checked
+here before any work; the rest is found by the probe in `plan`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.errors import DeviceError, InputError, ModelError, NumericalError
+
+__all__ = ["Inputs", "ParamFilter", "check_inputs", "check_model", "choose_parameters", "forward"]
+
+Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""One tensor, a tuple for `model(*x)`, or a mapping for `model(**x)`; samples lead everywhere."""
+
+ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
+"""Names, module prefixes or wildcards of parameters; or a predicate; or None for the trainable."""
+
+_RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The plain module behind `torch.compile`, whose fused graph hides where parameters enter."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise `ModelError` for modules that mix samples or draw random numbers."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
+    for name, module in model.named_modules():
+        label = f"{type(module).__name__} at {name or 'the top'!r}"
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            _check_batchnorm(module, label)
+        elif isinstance(module, nn.modules.dropout._DropoutNd):
+            _check_dropout(module, float(module.p), label)
+        elif isinstance(module, (nn.MultiheadAttention, *_RECURRENT)):
+            _check_dropout(module, float(module.dropout), label)
+
+
+def _check_batchnorm(module: nn.modules.batchnorm._BatchNorm, label: str) -> None:
+    if module.running_mean is None and not isinstance(module, nn.SyncBatchNorm):
+        raise ModelError(
+            f"{label} keeps no running statistics, so every sample's output depends on its "
+            "batch: build it with track_running_stats=True and train it before taking a kernel"
+        )
+    if module.training:
+        raise ModelError(
+            f"{label} is in train mode, where samples of a batch influence each other: "
+            "call model.eval() first"
+        )
+
+
+def _check_dropout(module: nn.Module, p: float, label: str) -> None:
+    if module.training and p > 0:
+        raise ModelError(
+            f"{label} drops out at random (p={p}) in train mode: call model.eval() first"
+        )
+
+
+def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Parameter]:
+    """The parameters to differentiate by, name -> parameter, tied ones once."""
+    everything = dict(model.named_parameters())
+    if params is None:
+        chosen = {k: p for k, p in everything.items() if p.requires_grad}
+        if not chosen:
+            raise ModelError(
+                f"none of the network's {len(everything)} parameters requires a gradient: "
+                "unfreeze some, or name those to use with params=[...]"
+            )
+    elif callable(params):
+        chosen = {k: p for k, p in everything.items() if params(k, p)}
+    else:
+        chosen = _by_name(everything, [params] if isinstance(params, str) else list(params))
+    if not chosen:
+        raise InputError(
+            "params selects no parameter: give names, module prefixes or wildcards out of "
+            f"{_some(everything)}"
+        )
+    for name, p in chosen.items():
+        if not p.is_floating_point():
+            raise ModelError(
+                f"parameter {name!r} has dtype {p.dtype}, but gradients need a floating type: "
+                "leave it out with params=, or use the float version of the network"
+            )
+        if not bool(torch.isfinite(p).all()):
+            raise NumericalError(
+                f"parameter {name!r} holds NaN or infinity: training has diverged; "
+                "retrain with a smaller learning rate or load sound weights"
+            )
+    return chosen
+
+
+def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str, nn.Parameter]:
+    hits: set[str] = set()
+    for want in wanted:
+        found = {
+            k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)
+        }
+        if not found:
+            near = get_close_matches(want, everything, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {_some(everything)}"
+            raise InputError(f"params names {want!r}, which no parameter is called: {hint}")
+        hits |= found
+    return {k: p for k, p in everything.items() if k in hits}
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:6]) + (f", ... ({len(listed)} in all)" if len(listed) > 6 else "")
+
+
+def tensors(x: Inputs) -> list[Tensor]:
+    """The tensors of an input, in order."""
+    if isinstance(x, Tensor):
+        return [x]
+    if isinstance(x, Mapping):
+        return list(x.values())
+    if isinstance(x, tuple):
+        return list(x)
+    raise InputError(
+        f"expected a tensor, a tuple of tensors or a mapping of tensors as input, got "
+        f"{type(x).__name__}: torch.as_tensor(x) turns an array into a tensor"
+    )
+
+
+def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x") -> int:
+    """Number of samples of `x`; raises when it is empty, ragged, not finite or elsewhere."""
+    parts = tensors(x)
+    if not parts or not all(isinstance(t, Tensor) for t in parts):
+        raise InputError(f"{label} must hold at least one tensor, and tensors only")
+    sizes = {t.shape[0] if t.ndim else None for t in parts}
+    if None in sizes or len(sizes) != 1:
+        raise InputError(
+            f"{label} has shapes {[tuple(t.shape) for t in parts]}: every tensor needs the same "
+            "leading dimension, the samples; add one with x[None] for a single sample"
+        )
+    (n,) = sizes
+    if not n:
+        raise InputError(f"{label} is empty, shape {tuple(parts[0].shape)}: give at least one row")
+    device = next(iter(chosen.values())).device
+    for t in parts:
+        if t.device != device:
+            raise DeviceError(
+                f"{label} is on {t.device} but the network is on {device}: "
+                f"move one of them, e.g. x.to({str(device)!r})"
+            )
+        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+            bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
+            raise InputError(
+                f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows"
+            )
+    return int(n)
+
+
+def take(x: Inputs, index: Tensor | slice) -> Inputs:
+    """The samples of `x` at `index`."""
+    if isinstance(x, Tensor):
+        return x[index]
+    if isinstance(x, Mapping):
+        return {k: t[index] for k, t in x.items()}
+    return tuple(t[index] for t in x)
+
+
+def forward(call: Callable[..., Any], x: Inputs) -> Tensor:
+    """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
+    try:
+        if isinstance(x, Tensor):
+            out = call(x)
+        elif isinstance(x, Mapping):
+            out = call(**x)
+        else:
+            out = call(*x)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise _explained(x, error) from error
+    out = getattr(out, "logits", out)
+    if not isinstance(out, Tensor):
+        raise ModelError(
+            f"the network returned a {type(out).__name__}, expected a tensor of outputs (n, C): "
+            "wrap it in a module that returns its logits alone"
+        )
+    n = tensors(x)[0].shape[0]
+    if out.ndim == 1 and out.shape[0] == n:
+        out = out[:, None]
+    if out.ndim != 2 or out.shape[0] != n or out.shape[1] == 0:
+        raise ModelError(
+            f"the network returned shape {tuple(out.shape)} for {n} samples, expected (n, C): "
+            "e.g. nn.Sequential(model, nn.Flatten(1)) treats every entry as one output"
+        )
+    return out
+
+
+def _explained(x: Inputs, error: Exception) -> InputError:
+    given = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in tensors(x))
+    hint = "check the input's shape and dtype against what the network takes"
+    if any(not t.is_floating_point() for t in tensors(x)):
+        hint = "the input is of integer type: x.float() if the network takes real numbers"
+    elif "dtype" in str(error) or "type" in str(error):
+        hint = "give network and input one dtype, e.g. x.to(next(model.parameters()).dtype)"
+    first = str(error).strip().splitlines()[0]
+    return InputError(f"the network's forward failed on input {given} ({first}): {hint}")

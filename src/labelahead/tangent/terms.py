@@ -1,0 +1,143 @@
+"""What is contracted together, and in which form.
+
+A term is a parameter, with its bias where both enter the same matrix products. Its form is chosen
+from its sizes: `pairs` keeps the factors, dense keeps multiplied-out gradients (see `gram`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.tangent.factors import Factor, OuterFactor
+from labelahead.tangent.gram import Pairs, Store
+from labelahead.tangent.plan import Plan
+
+__all__ = ["Term", "allocate", "bytes_kept", "make_terms", "put"]
+
+ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
+
+
+@dataclass(frozen=True)
+class Term:
+    """A parameter, its form, and its columns in the dense store."""
+
+    name: str
+    bias: bool  # contracted along with the weight, in `pairs` form only
+    pairs: bool
+    offset: int
+    width: int
+
+
+def make_terms(
+    plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float
+) -> list[Term]:
+    """Terms for a kernel in which every sample is paired with `mates` others.
+
+    K directions are summed over (`fold`) or kept apart as rows and columns.
+    """
+    terms: list[Term] = []
+    alone = [p.name for p in plan.ruled if p.name not in plan.biases.values()]
+    offset = 0
+    for name in [*alone, *plan.fallback]:
+        width = chosen[name].numel()
+        example = plan.examples.get(name)
+        if example is not None and _pairs_cheaper(example, width, K, fold, mates):
+            terms.append(Term(name, name in plan.biases, True, 0, 0))
+            continue
+        for part in (name, plan.biases.get(name)):
+            if part is not None:
+                terms.append(Term(part, False, False, offset, chosen[part].numel()))
+                offset += chosen[part].numel()
+    return terms
+
+
+def _pairs_cheaper(f: Factor, width: int, K: int, fold: bool, mates: float) -> bool:
+    """Compare operations a sample: GEMMs at one, additions through memory at ADDITION each."""
+    if not isinstance(f, OuterFactor):
+        return False
+    window = f.geometry
+    if window is not None and (window.groups > 1 or f.a.shape[1] > 1):
+        return False
+    S, d, T, o = f.sizes
+    grads = K if fold else K * K
+    shifts = S * S * sum(window.size) if window else 0
+    touched = 3 * T * T * (1 if fold else K * K) + shifts
+    pairs = 2.0 * S * S * d + 2.0 * T * T * o * grads + ADDITION * touched
+    build = 2.0 * T * width * K
+    return mates * pairs < build + mates * 2.0 * width * grads
+
+
+def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
+    """Bytes a sample that a store of these terms takes; `size` bytes a number."""
+    total = 0
+    for term in terms:
+        f = plan.examples.get(term.name)
+        if term.pairs and isinstance(f, OuterFactor):
+            S, d, T, o = f.sizes
+            total += size * (S * max(d, 2) + T * o * K)
+        else:
+            total += size * term.width * K
+    return total
+
+
+def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Store:
+    """An empty store for n samples; filled by `put`."""
+    width = sum(t.width for t in terms)
+    dense = like.new_empty(n, K, width) if width else None
+    pairs = []
+    for term in terms:
+        if term.pairs:
+            f = plan.examples[term.name]
+            assert isinstance(f, OuterFactor)
+            S, d, T, o = f.sizes
+            a = f.a.new_empty(S, n) if f.lookup else like.new_empty(S, n, d)
+            pairs.append(Pairs(a, like.new_empty(T, n, K, o), term.bias, f.geometry))
+    return Store(n, K, dense, pairs)
+
+
+def put(store: Store, terms: list[Term], rows: slice, found: Mapping[str, Factor]) -> None:
+    """Write the factors of a batch to its rows."""
+    kept = iter(store.pairs)
+    for term in terms:
+        f = found[term.name]
+        if not term.pairs:
+            assert store.dense is not None
+            f.product(store.dense[rows, :, term.offset : term.offset + term.width])
+            continue
+        assert isinstance(f, OuterFactor)
+        target = next(kept)
+        n, K = f.g.shape[:2]
+        if f.geometry is not None:  # one image a sample: channels last, positions first
+            a = f.a[:, 0].flatten(2).permute(2, 0, 1)
+            g = f.g[:, :, 0].flatten(3).permute(3, 0, 1, 2)
+        else:
+            a = f.a.transpose(0, 1)
+            g = f.g.permute(2, 0, 1, 3)
+        target.a[:, rows].copy_(a)
+        target.g[:, rows].copy_(g)
+
+
+def dense_terms(plan: Plan, chosen: Mapping[str, nn.Parameter]) -> list[Term]:
+    """Every parameter multiplied out, for features and sketches."""
+    names = [p.name for p in plan.ruled] + list(plan.fallback)
+    widths = [chosen[k].numel() for k in names]
+    starts = [sum(widths[:i]) for i in range(len(widths))]
+    return [Term(k, False, False, s, w) for k, s, w in zip(names, starts, widths, strict=True)]
+
+
+def squared_norm(f: Factor) -> Tensor:
+    """(n, K): |gradient|², without building it where that is cheaper."""
+    if isinstance(f, OuterFactor) and f.geometry is None and not f.lookup:
+        n, T, d = f.a.shape
+        o = f.g.shape[3]
+        if T == 1:
+            return f.a.square().sum((1, 2))[:, None] * f.g.square().sum((2, 3))
+        if T * (d + o) < d * o:
+            inputs = torch.bmm(f.a, f.a.transpose(1, 2))[:, None]
+            return ((f.g @ f.g.transpose(2, 3)) * inputs).sum((2, 3))
+    if isinstance(f, OuterFactor) and f.lookup:
+        same = (f.a[:, :, None] == f.a[:, None, :]) & (f.a >= 0)[:, None]
+        return ((f.g @ f.g.transpose(2, 3)) * same[:, None]).sum((2, 3))
+    return f.product().square().sum(2)
