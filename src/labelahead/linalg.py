@@ -15,6 +15,7 @@ from labelahead.errors import InputError, NumericalError
 __all__ = [
     "block_factor",
     "block_solve",
+    "block_whiten",
     "cholesky",
     "cholesky_inverse",
     "conjugate_gradients",
@@ -152,6 +153,13 @@ def block_solve(lower: Tensor, rhs: Tensor) -> Tensor:
     if lower.shape[-1] == 1:  # a division: batched LAPACK on 1 x 1 blocks is a slow loop
         return rhs / lower.square()
     return torch.cholesky_solve(rhs, lower)
+
+
+def block_whiten(lower: Tensor, rhs: Tensor) -> Tensor:
+    """L_j⁻¹ rhs_j for every block j: lower (m, b, b), rhs (m, b, p) -> (m, b, p)."""
+    if lower.shape[-1] == 1:
+        return rhs / lower
+    return torch.linalg.solve_triangular(lower, rhs, upper=False)
 
 
 def gram_downdate(base: Tensor, left: Tensor, right: Tensor | None = None) -> Tensor:

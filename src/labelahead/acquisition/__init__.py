@@ -1,0 +1,30 @@
+"""View -> scores: one function each, larger = label sooner; one dict names them all."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from labelahead.acquisition.change import emoc, mlmoc
+from labelahead.acquisition.error import eer
+from labelahead.acquisition.uncertainty import flip, variance
+from labelahead.acquisition.view import View, view
+
+__all__ = [
+    "ACQUISITIONS",
+    "Acquisition",
+    "View",
+    "eer",
+    "emoc",
+    "flip",
+    "mlmoc",
+    "variance",
+    "view",
+]
+
+Acquisition = Callable[[View, torch.Generator | None], Tensor]
+
+ACQUISITIONS: Mapping[str, Acquisition] = MappingProxyType(
+    {"mlmoc": mlmoc, "emoc": emoc, "eer": eer, "variance": variance, "flip": flip}
+)

@@ -1,0 +1,208 @@
+"""All that a strategy may see: predictions, covariance, who is labelled. No label of the pool."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labelahead import checks
+from labelahead.acquisition.cross import Cross, cross
+from labelahead.acquisition.probability import probabilities
+from labelahead.checks import Positions
+from labelahead.errors import InputError
+from labelahead.linalg import block_solve
+from labelahead.lookahead import innovation
+from labelahead.posterior import Posterior, Step
+
+__all__ = ["SOURCES", "Moments", "View", "view"]
+
+SOURCES = ("outputs", "linearised")
+
+
+class Moments(NamedTuple):
+    """Sums over evaluation points x, for every candidate x' that the view began with."""
+
+    squares: Tensor  # (m, b, b): Σₓ k(x',x) k(x,x')
+    drift: Tensor  # (m, b, C/b): Σₓ k(x',x) d(x), with d = f_lin − f
+
+
+class View:
+    """A posterior, the candidates among its points, and the points that criteria sum over.
+
+    posterior: the present one. candidates: (m,) unlabelled positions. evaluation: (e,) positions.
+    embedding: (n, h) or None. An immutable value: `condition` returns a new view, and the two share
+    what the label did not change.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        candidates: Tensor,
+        evaluation: Tensor,
+        embedding: Tensor | None,
+        *,
+        rows: Tensor | None = None,
+        memo: dict[str, object] | None = None,
+    ) -> None:
+        self.posterior = posterior
+        self.candidates = candidates
+        self.evaluation = evaluation
+        self.embedding = embedding
+        # Which rows of the shared sums belong to the candidates that are left.
+        device = candidates.device
+        self._rows = torch.arange(len(candidates), device=device) if rows is None else rows
+        self._memo: dict[str, object] = {} if memo is None else memo
+
+    def __repr__(self) -> str:
+        return (
+            f"View({len(self.candidates)} candidates, {len(self.evaluation)} evaluation points, "
+            f"{len(self.labelled)} labelled, {self.posterior.classes} outputs)"
+        )
+
+    @property
+    def labelled(self) -> Tensor:
+        """(L,) positions labelled so far."""
+        return self.posterior.labelled
+
+    @property
+    def outputs(self) -> Tensor:
+        """(n, C) the network's outputs f."""
+        return self.posterior.outputs
+
+    def values(self, source: str) -> Tensor:
+        """(n, C): f for source "outputs", f_lin for "linearised"."""
+        if source not in SOURCES:
+            raise InputError(f"source is {source!r}; expected one of {', '.join(SOURCES)}")
+        return self.outputs if source == "outputs" else self.posterior.mean
+
+    def probabilities(self, method: str = "simplex", source: str = "outputs") -> Tensor:
+        """(m, C) class probabilities of the candidates."""
+        return probabilities(self.values(source)[self.candidates], method)
+
+    def predicted(self, source: str = "outputs") -> Tensor:
+        """(m, C) one-hot most likely labels of the candidates."""
+        best = self.values(source)[self.candidates].argmax(1, keepdim=True)
+        return torch.zeros_like(self.outputs[: len(best)]).scatter_(1, best, 1.0)
+
+    def push(self, targets: Tensor, which: Tensor | None = None) -> Tensor:
+        """u⁻¹ (y' − f_lin(x')): what a label pushes with, (q, C) -> (q, b, C/b).
+
+        which: (q,) indices into `candidates`, default all of them.
+        """
+        factors, at = self.innovations(), self.candidates
+        if which is not None:
+            factors, at = factors[which], at[which]
+        surprise = targets - self.posterior.mean[at]
+        return block_solve(factors, surprise.view(len(at), self.posterior.width, -1))
+
+    def innovations(self) -> Tensor:
+        """Cholesky factors of u = k(x',x') + σI: (m, b, b)."""
+        if "factors" not in self._memo:
+            self._memo["factors"] = innovation(self.posterior, self.candidates)
+        return self._memo["factors"]  # type: ignore[return-value]
+
+    def drift(self) -> Tensor:
+        """d = f_lin − f at the evaluation points, (e, C)."""
+        return (self.posterior.mean - self.outputs)[self.evaluation]
+
+    def covariance(self, which: Tensor) -> Tensor:
+        """k between some candidates and all evaluation points, in the kernel's dtype.
+
+        which: (q,) indices into `candidates`. (q, e); full kernel: (q, C, e, C). Do not modify.
+        """
+        flat = self._cross().rows(self.posterior.flat(self._rows[which]))
+        if self.posterior.width == 1:
+            return flat
+        b = self.posterior.width
+        return flat.view(len(which), b, len(self.evaluation), b)
+
+    def moments(self) -> Moments:
+        """Sums over the evaluation points, one row per candidate."""
+        every = self._moments()
+        return Moments(every.squares[self._rows], every.drift[self._rows])
+
+    def _cross(self) -> Cross:
+        if "cross" not in self._memo:
+            self._memo["cross"] = cross(self.posterior, self.candidates, self.evaluation)
+        return self._memo["cross"]  # type: ignore[return-value]
+
+    def _moments(self) -> Moments:
+        if "moments" not in self._memo:
+            k, b = self._cross(), self.posterior.width
+            drift = k.product(self.posterior.folded(self.drift()))
+            squares = k.squares(b)
+            self._memo["moments"] = Moments(squares, drift.view(len(squares), b, -1))
+        return self._memo["moments"]  # type: ignore[return-value]
+
+    def condition(self, at: Positions, targets: Tensor) -> "View":
+        """The view after labels arrive: at (q,) positions, targets (q, C).
+
+        Picked candidates leave `candidates`. `evaluation` stays as given: a labelled point's
+        covariance is of the order of σ, so it adds the same to every candidate's sum. What has
+        been computed is corrected, not dropped: k −= w wᵀ, and with z = k w (METHOD §8)
+
+            s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
+        """
+        step = self.posterior.step(at, targets)
+        keep = ~torch.isin(self.candidates, step.posterior.labelled)
+        memo: dict[str, object] = {}
+        if "cross" in self._memo and step.fall is not None:
+            before = self._cross()
+            memo["cross"], current = before.less(step)
+            if "moments" in self._memo and current:
+                memo["moments"] = self._fallen(before, step)
+        return View(
+            step.posterior,
+            self.candidates[keep],
+            self.evaluation,
+            self.embedding,
+            rows=self._rows[keep] if "cross" in memo else None,
+            memo=memo,
+        )
+
+    def _fallen(self, before: Cross, step: Step) -> Moments:
+        """The moments after a step, from those before it and one product with k."""
+        assert step.fall is not None
+        squares, drift = self._moments()
+        m, b, p = drift.shape
+        w_rows = step.fall[:, before.at_rows]
+        w_cols = step.fall[:, before.at_cols]
+        z = before.against(step)
+        after = step.posterior.folded((step.posterior.mean - self.outputs)[self.evaluation])
+        moved = drift.reshape(m * b, p) + z @ step.gain - w_rows.T @ (w_cols @ after)
+        inner = w_cols @ w_cols.T
+        if b == 1 and len(z[0]) == 1:
+            w, norm = w_rows[0], float(inner)
+            fallen = squares[:, 0, 0] - 2 * w * z[:, 0] + w * w * norm
+            return Moments(fallen.view(m, 1, 1), moved.view(m, b, p))
+        w_blocks, z_blocks = w_rows.T.reshape(m, b, -1), z.view(m, b, -1)
+        twice = w_blocks @ z_blocks.mT
+        squares = squares - twice - twice.mT + w_blocks @ inner @ w_blocks.mT
+        return Moments(squares, moved.view(m, b, p))
+
+
+def view(
+    posterior: Posterior,
+    candidates: Positions,
+    evaluation: Positions | None = None,
+    embedding: Tensor | None = None,
+) -> View:
+    """What a strategy sees: a posterior and which of its n points may be labelled next.
+
+    candidates: (m,) distinct unlabelled positions. evaluation: (e,) positions whose predictions
+    matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
+    """
+    at = checks.positions(candidates, "candidates", posterior.points)
+    posterior.require_unlabelled(at, "candidates")
+    where = at
+    if evaluation is not None:
+        where = checks.positions(evaluation, "evaluation", posterior.points)
+    if embedding is not None:
+        embedding = checks.finite(
+            checks.floating(embedding, "embedding", "(n, h)", (2,)), "embedding"
+        )
+        if len(embedding) != posterior.points:
+            raise InputError(
+                f"embedding has {len(embedding)} rows; expected {posterior.points}, one per point"
+            )
+    return View(posterior, at, where, embedding)

@@ -1,0 +1,149 @@
+"""Scores -> a batch: the best at once, one by one on predictions, or one by one on the truth."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labelahead.acquisition import ACQUISITIONS, Acquisition, View
+from labelahead.errors import InputError, NumericalError
+
+__all__ = ["BELIEFS", "Selection", "best", "greedy", "sequential", "top"]
+
+BELIEFS = ("linearised", "outputs", "mean")
+
+
+class Selection(NamedTuple):
+    """What was picked, why, and what is seen afterwards."""
+
+    positions: Tensor  # (q,) distinct, in the order picked
+    scores: Tensor  # (q,) each as it was when picked
+    view: View  # after the picks: go on from here
+
+
+def best(
+    view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None
+) -> tuple[int, float]:
+    """The next position to label and its score; ties go to the first candidate.
+
+    A labelling page is `view = view.condition([position], target)` and then this, again and again.
+    """
+    scores = _scores(view, acquisition, rng)
+    index = int(scores.argmax())
+    return int(view.candidates[index]), float(scores[index])
+
+
+def top(
+    view: View, acquisition: str | Acquisition, q: int, rng: torch.Generator | None = None
+) -> Selection:
+    """The q best scores at once, as the paper does; the view comes back unchanged."""
+    _require(view, q)
+    scores = _scores(view, acquisition, rng)
+    order = torch.sort(scores, descending=True, stable=True).indices[:q]
+    return Selection(view.candidates[order], scores[order], view)
+
+
+def greedy(
+    view: View,
+    acquisition: str | Acquisition,
+    q: int,
+    rng: torch.Generator | None = None,
+    *,
+    believe: str = "linearised",
+) -> Selection:
+    """q picks, conditioning on a predicted label after each, so that near-copies lose their worth.
+
+    believe: what label a pick is taken to have. "linearised": the most likely by f_lin, which has
+    heard of the earlier picks; "outputs": the most likely by f; "mean": f_lin itself, so that the
+    predictions stay and only the covariance falls.
+    """
+    if believe not in BELIEFS:
+        raise InputError(f"believe is {believe!r}; expected one of {', '.join(BELIEFS)}")
+
+    def answer(now: View, position: int) -> Tensor:
+        values = now.values("outputs" if believe == "outputs" else "linearised")[position]
+        if believe == "mean":
+            return values
+        return torch.zeros_like(values).index_fill_(0, values.argmax(), 1.0)
+
+    return _one_by_one(view, acquisition, q, rng, answer)
+
+
+def sequential(
+    view: View,
+    acquisition: str | Acquisition,
+    q: int,
+    ask: Callable[[int], Tensor | int],
+    rng: torch.Generator | None = None,
+) -> Selection:
+    """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
+
+    ask(position) returns a target (C,) or a class 0..C−1. The labels end up in
+    `selection.view.posterior.targets`.
+    """
+    return _one_by_one(view, acquisition, q, rng, lambda now, position: _target(ask(position), now))
+
+
+def _one_by_one(
+    view: View,
+    acquisition: str | Acquisition,
+    q: int,
+    rng: torch.Generator | None,
+    answer: Callable[[View, int], Tensor],
+) -> Selection:
+    _require(view, q)
+    positions, scores = [], []
+    for _ in range(q):
+        position, score = best(view, acquisition, rng)
+        positions.append(position)
+        scores.append(score)
+        view = view.condition([position], answer(view, position)[None])
+    return Selection(torch.tensor(positions), torch.tensor(scores, dtype=torch.float64), view)
+
+
+def _scores(view: View, acquisition: str | Acquisition, rng: torch.Generator | None) -> Tensor:
+    """Scores (m,) by name or function, refused unless finite."""
+    if isinstance(acquisition, str):
+        if acquisition not in ACQUISITIONS:
+            raise InputError(
+                f"acquisition is {acquisition!r}; expected one of {', '.join(ACQUISITIONS)} or a "
+                "function of (view, rng)"
+            )
+        acquisition = ACQUISITIONS[acquisition]
+    _require(view, 1)
+    scores = acquisition(view, rng)
+    if scores.shape != view.candidates.shape:
+        raise InputError(
+            f"the acquisition returned shape {tuple(scores.shape)}; expected "
+            f"{tuple(view.candidates.shape)}, one score per candidate"
+        )
+    if bool(torch.isnan(scores).any()):
+        raise NumericalError(
+            f"the acquisition returned NaN for {int(torch.isnan(scores).sum())} of {len(scores)} "
+            "candidates; expected numbers: raise `noise` or check the kernel"
+        )
+    return scores
+
+
+def _require(view: View, q: int) -> None:
+    if not 1 <= q <= len(view.candidates):
+        raise InputError(
+            f"{q} picks asked of {len(view.candidates)} candidates; expected between 1 and that "
+            "number: ask for fewer or give more candidates"
+        )
+
+
+def _target(answer: Tensor | int, view: View) -> Tensor:
+    """A class or a target as a target (C,)."""
+    classes = view.posterior.classes
+    if isinstance(answer, Tensor):
+        if answer.shape != (classes,):
+            raise InputError(
+                f"ask returned shape {tuple(answer.shape)}; expected a class number or a target of "
+                f"shape ({classes},)"
+            )
+        return answer
+    if isinstance(answer, bool) or not 0 <= int(answer) < classes:
+        raise InputError(f"ask returned class {answer!r}; expected 0 to {classes - 1}")
+    return torch.zeros_like(view.outputs[0]).index_fill_(0, torch.tensor(int(answer)), 1.0)
