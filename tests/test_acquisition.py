@@ -3,11 +3,11 @@
 import itertools
 
 import pytest
-import reference_lookahead as ref
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference_lookahead as ref
 from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, variance, view
 from labelahead.acquisition import cross as cross_module
 from labelahead.acquisition.probability import entropy, simplex
