@@ -106,7 +106,7 @@ def test_conjugate_gradients():
     b = torch.randn(12, 3, generator=RNG, dtype=torch.float64)
     b[:, 1] = 0.0  # a finished column must stand still
     exact = torch.linalg.solve(GRAM, b)
-    x, steps = linalg.conjugate_gradients(lambda v: GRAM @ v, b, tolerance=1e-12)
+    x, _ = linalg.conjugate_gradients(lambda v: GRAM @ v, b, tolerance=1e-12)
     ref.close(x, exact, 1e-8)
     x1, _ = linalg.conjugate_gradients(lambda v: GRAM @ v, b[:, 0], tolerance=1e-12)
     ref.close(x1, exact[:, 0], 1e-8)

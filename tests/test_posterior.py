@@ -1,4 +1,4 @@
-"""Conditioning against refits; gradient flow, warm starts and leave-one-out against the long way."""
+"""Conditioning, gradient flow, warm starts and leave-one-out against doing it the long way."""
 
 import math
 

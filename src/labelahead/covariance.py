@@ -81,7 +81,7 @@ class DenseKernel:
 
     def rows(self, at: Tensor) -> Tensor:
         """Θ(at, ·): (q, N)."""
-        return self.matrix[at].to(torch.float64)
+        return _fresh(take(self.matrix, at, 0))
 
     def lift(self, factor: Tensor, at: Tensor) -> Tensor:
         """Columns of the factor: (r, q)."""
@@ -133,7 +133,7 @@ class LowRankKernel:
 
     def rows(self, at: Tensor) -> Tensor:
         """Ψ(at): (q, k)."""
-        return self.features[at].to(torch.float64)
+        return _fresh(take(self.features, at, 0))
 
     def lift(self, factor: Tensor, at: Tensor) -> Tensor:
         """V Ψ(at)ᵀ: (r, q), accumulated in float64."""
@@ -173,6 +173,11 @@ class LowRankKernel:
         size = max(b, _ROWS // b * b)
         for lo in range(0, len(rows), size):
             yield rows[lo : lo + size].to(torch.float64)
+
+
+def _fresh(rows: Tensor) -> Tensor:
+    """A float64 copy, row-major."""
+    return rows.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
 
 
 def _outer(rows: Tensor) -> Tensor:

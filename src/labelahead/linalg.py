@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 import torch
+from scipy.linalg import blas
 from torch import Tensor
 
 from labelahead.errors import InputError, NumericalError
@@ -22,6 +23,7 @@ __all__ = [
     "gram_downdate",
     "solve_factored",
     "symmetric_eigen",
+    "symmetric_product",
     "whiten",
 ]
 
@@ -94,8 +96,11 @@ def cholesky(
 
 
 def whiten(lower: Tensor, b: Tensor) -> Tensor:
-    """L⁻¹ b for lower (q, q) and b (q, p)."""
-    return torch.linalg.solve_triangular(lower, b, upper=False)
+    """L⁻¹ b for lower (q, q) and b (q, p), row-major.
+
+    Solved as bᵀ L⁻ᵀ: LAPACK is column-major, so the transpose of a row-major b needs no copy.
+    """
+    return torch.linalg.solve_triangular(lower.mT, b.mT, left=False, upper=True).mT
 
 
 def solve_factored(lower: Tensor, b: Tensor) -> Tensor:
@@ -178,10 +183,22 @@ def gram_downdate(base: Tensor, left: Tensor, right: Tensor | None = None) -> Te
     panel = -(-n // 8)
     for lo in range(0, n, panel):
         hi = min(n, lo + panel)
-        part = torch.addmm(base[lo:hi, lo:], left[:, lo:hi].T, left[:, lo:], alpha=-1)
-        out[lo:hi, lo:] = part
-        out[hi:, lo:hi] = part[:, hi - lo :].T
+        panel_out = out[lo:hi, lo:]
+        torch.addmm(base[lo:hi, lo:], left[:, lo:hi].T, left[:, lo:], alpha=-1, out=panel_out)
+        out[hi:, lo:hi] = panel_out[:, hi - lo :].T
     return out
+
+
+def symmetric_product(matrix: Tensor, vector: Tensor) -> Tensor:
+    """matrix @ vector for a symmetric row-major (n, n) and (n,), reading half of the matrix.
+
+    The product is bound by memory, so on a CPU BLAS's symv takes half to two thirds of the time.
+    """
+    if matrix.device.type != "cpu" or not matrix.is_contiguous():
+        return matrix @ vector
+    symv = blas.dsymv if matrix.dtype == torch.float64 else blas.ssymv
+    product = symv(1.0, matrix.numpy().T, vector.to(matrix.dtype).numpy())
+    return torch.from_numpy(product)
 
 
 def conjugate_gradients(

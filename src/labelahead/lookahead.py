@@ -41,7 +41,12 @@ def lookahead(
     (q, C). evaluate: (e,) positions to predict at, default all n. Yields (≤chunk, e, C) float64,
     in the order of `at`.
     """
-    at, targets, x = _checked(posterior, at, targets, evaluate, chunk)
+    return _by_blocks(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
+
+
+def _by_blocks(
+    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
+) -> Iterator[Tensor]:
     b, mean = posterior.width, posterior.mean[x]
     for lo in range(0, len(at), chunk):
         here = at[lo : lo + chunk]
@@ -72,7 +77,12 @@ def lookahead_by_solving(
 
     The paper's "NTK w/o block", kept as a rival for tests, benchmarks and studies.
     """
-    at, targets, x = _checked(posterior, at, targets, evaluate, chunk)
+    return _by_solving(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
+
+
+def _by_solving(
+    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
+) -> Iterator[Tensor]:
     old, theta = posterior.flat(posterior.labelled), posterior.covariance.prior
     cross = theta.rows(torch.cat([old, posterior.flat(at[:1])]))  # the last b rows change
     border = torch.cat([old, posterior.flat(at[:1])])

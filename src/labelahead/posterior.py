@@ -64,6 +64,7 @@ class Posterior:
     targets: Tensor
     jitter: float
     width: int
+    is_labelled: Tensor = field(repr=False)  # (n,) bool
     _white: Tensor = field(repr=False)  # (r, C/b + b): L⁻¹ of the targets and of the ones
     _memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -120,6 +121,7 @@ class Posterior:
                 targets=torch.cat([self.targets, targets]),
                 jitter=max(self.jitter, jitter),
                 width=self.width,
+                is_labelled=self.is_labelled.index_fill(0, at, True),
                 _white=torch.cat([self._white, whiten(lower, self._fresh(where, targets))]),
                 _memo=memo,
             ),
@@ -154,7 +156,7 @@ class Posterior:
 
     def require_unlabelled(self, at: Tensor, what: str) -> None:
         """Raise if any of the positions (q,) has been conditioned on already."""
-        again = at[torch.isin(at, self.labelled)]
+        again = at[self.is_labelled[at]]
         if len(again):
             raise InputError(
                 f"{what} holds {len(again)} positions that are already labelled (first: "
@@ -231,7 +233,8 @@ def prior(
     return Posterior(
         outputs=f, mean=f, covariance=Covariance(theta), noise=noise * scale, scale=scale,
         labelled=torch.zeros(0, dtype=torch.int64, device=f.device), targets=empty, jitter=0.0,
-        width=width, _white=empty.new_zeros((0, f.shape[1] // width + width)),
+        width=width, is_labelled=torch.zeros(len(f), dtype=torch.bool, device=f.device),
+        _white=empty.new_zeros((0, f.shape[1] // width + width)),
     )  # fmt: skip
 
 

@@ -5,13 +5,14 @@ label changes all of it by a matrix of low rank. So it is formed once, and the r
 are kept beside it: a sequential step is one matrix-vector product and copies nothing.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from labelahead.covariance import Covariance, LowRankKernel, take
+from labelahead.linalg import symmetric_product
 from labelahead.posterior import Posterior, Step
 
 __all__ = ["Cross", "Projected", "Stored", "cross"]
@@ -53,7 +54,7 @@ def cross(posterior: Posterior, candidates: Tensor, evaluation: Tensor) -> Cross
     covariance = posterior.covariance
     if isinstance(covariance.prior, LowRankKernel):
         return Projected(covariance, rows, cols)
-    return Stored(covariance.block(rows, cols), rows, cols)
+    return Stored(covariance.block(rows, cols), rows, cols, torch.equal(rows, cols))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,7 @@ class Stored:
     block: Tensor  # (m·b, e·b), never modified
     at_rows: Tensor  # (m·b,) flat positions
     at_cols: Tensor  # (e·b,)
+    symmetric: bool = False  # evaluation = candidates
     tail_rows: Tensor | None = None  # (t, m·b)
     tail_cols: Tensor | None = None  # (t, e·b)
 
@@ -77,9 +79,11 @@ class Stored:
     def product(self, right: Tensor) -> Tensor:
         """One pass over the block: (e·b, p) -> (m·b, p)."""
         narrow = right.to(self.block.dtype)
-        # gemv reads the block at memory speed; gemm with one column does not
-        out = (self.block @ narrow[:, 0])[:, None] if right.shape[1] == 1 else self.block @ narrow
-        out = out.to(torch.float64)
+        if right.shape[1] == 1:  # bound by memory: gemv, or symv, which reads half
+            product = symmetric_product if self.symmetric else torch.mv
+            out = product(self.block, narrow[:, 0])[:, None].to(torch.float64)
+        else:
+            out = (self.block @ narrow).to(torch.float64)
         if self.tail_rows is not None and self.tail_cols is not None:
             out = out - self.tail_rows.T @ (self.tail_cols @ right)
         return out
@@ -100,19 +104,19 @@ class Stored:
     def against(self, step: Step) -> Tensor:
         """k fallᵀ at the evaluation points: the one matrix-vector product of a step."""
         assert step.fall is not None
-        return self.product(step.fall[:, self.at_cols].T)
+        return self.product(take(step.fall, self.at_cols, 1).T)
 
     def less(self, step: Step) -> tuple["Stored", bool]:
         """Append what fell; fold a long tail into a fresh block."""
         assert step.fall is not None
-        rows, cols = step.fall[:, self.at_rows], step.fall[:, self.at_cols]
+        rows, cols = take(step.fall, self.at_rows, 1), take(step.fall, self.at_cols, 1)
         if self.tail_rows is not None and self.tail_cols is not None:
             rows, cols = torch.cat([self.tail_rows, rows]), torch.cat([self.tail_cols, cols])
         if len(rows) <= _TAIL:
-            return Stored(self.block, self.at_rows, self.at_cols, rows, cols), True
+            return replace(self, tail_rows=rows, tail_cols=cols), True
         left, right = rows.to(self.block.dtype), cols.to(self.block.dtype)
         folded = torch.addmm(self.block, left.T, right, alpha=-1)
-        return Stored(folded, self.at_rows, self.at_cols), False
+        return replace(self, block=folded, tail_rows=None, tail_cols=None), False
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from labelahead import checks
 from labelahead.acquisition.cross import Cross, cross
 from labelahead.acquisition.probability import probabilities
 from labelahead.checks import Positions
+from labelahead.covariance import take
 from labelahead.errors import InputError
 from labelahead.linalg import block_solve
 from labelahead.lookahead import innovation
@@ -103,7 +104,10 @@ class View:
 
     def drift(self) -> Tensor:
         """d = f_lin − f at the evaluation points, (e, C)."""
-        return (self.posterior.mean - self.outputs)[self.evaluation]
+        if "drift" not in self._memo:
+            at = self.evaluation
+            self._memo["drift"] = take(self.posterior.mean, at, 0) - take(self.outputs, at, 0)
+        return self._memo["drift"]  # type: ignore[return-value]
 
     def covariance(self, which: Tensor) -> Tensor:
         """k between some candidates and all evaluation points, in the kernel's dtype.
@@ -144,7 +148,7 @@ class View:
             s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
         """
         step = self.posterior.step(at, targets)
-        keep = ~torch.isin(self.candidates, step.posterior.labelled)
+        keep = ~step.posterior.is_labelled[self.candidates]
         memo: dict[str, object] = {}
         if "cross" in self._memo and step.fall is not None:
             before = self._cross()
@@ -165,10 +169,9 @@ class View:
         assert step.fall is not None
         squares, drift = self._moments()
         m, b, p = drift.shape
-        w_rows = step.fall[:, before.at_rows]
-        w_cols = step.fall[:, before.at_cols]
+        w_rows, w_cols = take(step.fall, before.at_rows, 1), take(step.fall, before.at_cols, 1)
         z = before.against(step)
-        after = step.posterior.folded((step.posterior.mean - self.outputs)[self.evaluation])
+        after = step.posterior.folded(self.drift()) + w_cols.T @ step.gain
         moved = drift.reshape(m * b, p) + z @ step.gain - w_rows.T @ (w_cols @ after)
         inner = w_cols @ w_cols.T
         if b == 1 and len(z[0]) == 1:
