@@ -59,8 +59,8 @@ class Kernel(Protocol):
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
         """Θ − WᵀW at (p,) × (q,): (p, q), in `dtype`."""
 
-    def diagonal(self, factors: tuple[Tensor, ...], b: int) -> Tensor:
-        """The b×b diagonal blocks of Θ − WᵀW: (N/b, b, b), float64."""
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """The b×b diagonal blocks of Θ − WᵀW at flat positions: (q/b, b, b), float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ class DenseKernel:
             base = gram_downdate(base, left, None if same else self.lift(factor, cols))
         return base
 
-    def diagonal(self, factors: tuple[Tensor, ...], b: int) -> Tensor:
-        """b×b diagonal blocks, (n, b, b)."""
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """b×b diagonal blocks, (n, b, b); all of them: `at` would save nothing here."""
         n = self.size // b
         if b == 1:
             out = self.matrix.diagonal().to(torch.float64).reshape(n, 1, 1)
@@ -111,8 +111,8 @@ class DenseKernel:
             grid = self.matrix.view(n, b, n, b).diagonal(dim1=0, dim2=2)  # (b, b, n)
             out = grid.permute(2, 0, 1).to(torch.float64)
         for factor in factors:
-            out = out - _outer(factor.view(-1, n, b))
-        return out.clone()
+            out = out - _outer(factor.view(-1, n, b).permute(1, 2, 0))
+        return out.clone() if at is None else out[at[::b] // b]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,15 +158,29 @@ class LowRankKernel:
             out.addmm_(rows @ factor.T, factor, alpha=-1)
         return out
 
-    def diagonal(self, factors: tuple[Tensor, ...], b: int) -> Tensor:
-        """b×b diagonal blocks, (n, b, b), in float64: a difference of nearly equal numbers."""
-        parts = []
-        for part in self._chunks(self.features, b):
-            block = _outer(part.T.reshape(part.shape[1], -1, b))
-            for factor in factors:
-                block -= _outer((factor @ part.T).reshape(len(factor), -1, b))
-            parts.append(block)
-        return torch.cat(parts)
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """b×b diagonal blocks at flat positions, default all: (q/b, b, b), float64."""
+        features = self.features if at is None else take(self.features, at, 0)
+        return torch.cat([self.residue(factors, part, b)[0] for part in self._chunks(features, b)])
+
+    @staticmethod
+    def residue(
+        factors: tuple[Tensor, ...], psi: Tensor, b: int, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What labels leave of some features: diagonal blocks and, if a dtype is given, ψ(I − VᵀV).
+
+        psi (q, k) float64 -> (q/b, b, b) float64 and (q, k) in `dtype` (empty without one). V ψ is
+        float64: the variance is a difference of nearly equal numbers where labels determine a
+        point. The rest of the row may be rounder: it enters products, not differences.
+        """
+        block = _outer(psi.view(-1, b, psi.shape[1]))
+        rest = psi.to(dtype, copy=True) if dtype is not None else psi[:0]
+        for factor in factors:
+            part = psi @ factor.T
+            block -= _outer(part.view(-1, b, len(factor)))
+            if dtype is not None:
+                rest.addmm_(part.to(dtype), factor.to(dtype), alpha=-1)
+        return block, rest
 
     @staticmethod
     def _chunks(rows: Tensor, b: int = 1) -> Iterator[Tensor]:
@@ -181,11 +195,10 @@ def _fresh(rows: Tensor) -> Tensor:
 
 
 def _outer(rows: Tensor) -> Tensor:
-    """Σ_r rows[r, i, :] rows[r, i, :]ᵀ: (r, n, b) -> (n, b, b)."""
-    if rows.shape[2] == 1:
-        return torch.linalg.vecdot(rows, rows, dim=0).unsqueeze(-1)
-    flat = rows.permute(1, 2, 0)
-    return flat @ flat.mT
+    """Gram matrix of each point's b rows: (n, b, r) -> (n, b, b)."""
+    if rows.shape[1] == 1:  # a norm sums squares in one pass, where a product would be written out
+        return torch.linalg.vector_norm(rows, dim=2, keepdim=True).square()
+    return rows @ rows.mT
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +235,6 @@ class Covariance:
         """(p,), (q,) -> (p, q), in the prior's dtype."""
         return self.prior.block(self.factors, rows, cols)
 
-    def diagonal(self, b: int) -> Tensor:
-        """Diagonal blocks (N/b, b, b), float64."""
-        return self.prior.diagonal(self.factors, b)
+    def diagonal(self, b: int, at: Tensor | None = None) -> Tensor:
+        """Diagonal blocks at flat positions, default all: (q/b, b, b), float64."""
+        return self.prior.diagonal(self.factors, b, at)

@@ -185,6 +185,17 @@ class Posterior:
         # Exact variances are never negative; rounding may make them so where a label sits.
         return blocks[:, 0, 0].clamp_min(0.0) if self.width == 1 else blocks
 
+    def note_variance(self, at: Tensor, blocks: Tensor) -> None:
+        """Spare `variance` the work for points (q,) whose blocks (q, b, b) are known anyway."""
+        if "variance" in self._memo:
+            return
+        full = blocks.new_empty((self.points, self.width, self.width))
+        missing = torch.ones_like(self.is_labelled).index_fill_(0, at, False).nonzero().squeeze(1)
+        full[at] = blocks
+        if len(missing):
+            full[missing] = self.covariance.diagonal(self.width, self.flat(missing))
+        self._memo["variance"] = full
+
     def amplitude(self) -> float:
         """a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C): the kernel's scale as the labels see it (METHOD §8).
 

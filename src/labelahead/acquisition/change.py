@@ -61,10 +61,9 @@ def emoc(
         classes = torch.eye(p.shape[1], dtype=p.dtype, device=p.device)
         if squared:
             parts = [_squared(view, y.expand_as(p), baseline) for y in classes]
-        else:
-            parts = [view.push(y.expand_as(p))[:, 0].norm(dim=1) for y in classes]
-        mean = (p * torch.stack(parts, 1)).sum(1)
-        return mean if squared else mean * _reach(view, chunk)
+            return (p * torch.stack(parts, 1)).sum(1)
+        surprise = torch.cdist(view.posterior.mean[view.candidates], classes)  # ‖r_y‖, (m, C)
+        return _reach(view, chunk) * (p * surprise).sum(1) / view.innovations()[:, 0, 0].square()
     which, label = p.nonzero(as_tuple=True)
     targets = torch.nn.functional.one_hot(label, p.shape[1]).to(p)
     change = _change(view, which, targets, baseline, method, squared, chunk)
@@ -73,7 +72,8 @@ def emoc(
 
 def _squared(view: View, targets: Tensor, baseline: str) -> Tensor:
     """Σₓ ‖d + k u⁻¹ r‖² = ‖D‖² + 2 M·G + tr(Gᵀ S G) with G = u⁻¹ r, M = k D, S = k kᵀ: (m,)."""
-    g, moments = view.push(targets), view.moments()
+    moments = view.moments()  # first: it may find the variances that `push` needs
+    g = view.push(targets)
     change = ((moments.squares @ g) * g).sum((1, 2))
     if baseline == "linearised":
         return change

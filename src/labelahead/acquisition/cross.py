@@ -38,8 +38,11 @@ class Cross(Protocol):
     def product(self, right: Tensor) -> Tensor:
         """k right: (e·b, p) -> (m·b, p), float64."""
 
-    def squares(self, b: int) -> Tensor:
-        """Σₓ k(x',x) k(x',x)ᵀ for every candidate: (m, b, b), float64."""
+    def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
+        """Σₓ k(x',x) k(x',x)ᵀ for every candidate: (m, b, b), float64.
+
+        With it the candidates' own variances (m, b, b), if they came as a by-product.
+        """
 
     def against(self, step: Step) -> Tensor:
         """k times what falls at the evaluation points in `step`: (m·b, q), float64."""
@@ -88,18 +91,18 @@ class Stored:
             out = out - self.tail_rows.T @ (self.tail_cols @ right)
         return out
 
-    def squares(self, b: int) -> Tensor:
+    def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
         """Chunk by chunk: (m, b, b)."""
         parts, size = [], max(1, _CHUNK // b) * b
         every = torch.arange(len(self.block), device=self.block.device)
         for lo in range(0, len(every), size):
             part = self.rows(every[lo : lo + size])
             if b == 1:
-                parts.append(torch.linalg.vecdot(part, part).view(-1, 1, 1))
+                parts.append(torch.linalg.vector_norm(part, dim=1).square().view(-1, 1, 1))
             else:
                 grid = part.view(-1, b, part.shape[1])
                 parts.append(grid @ grid.mT)
-        return torch.cat(parts).to(torch.float64)
+        return torch.cat(parts).to(torch.float64), None
 
     def against(self, step: Step) -> Tensor:
         """k fallᵀ at the evaluation points: the one matrix-vector product of a step."""
@@ -150,32 +153,31 @@ class Projected:
         rest = self.kernel.explained(self.covariance.factors, weights.T)
         psi = take(self.kernel.features, self.at_rows, 0)
         rest = rest.to(psi.dtype)
-        out = (psi @ rest[0])[:, None] if len(rest) == 1 else psi @ rest.T
-        return out.to(torch.float64)
+        # Features on the right: with few columns that is several times the speed of psi @ rest.T
+        out = (psi @ rest[0])[None] if len(rest) == 1 else rest @ psi.T
+        return out.T.to(torch.float64)
 
     def product(self, right: Tensor) -> Tensor:
         """Two passes over the features: (e·b, p) -> (m·b, p)."""
         psi = take(self.kernel.features, self.at_cols, 0)
-        return self._out((psi.T @ right.to(psi.dtype)).to(torch.float64))
+        return self._out((right.T.to(psi.dtype) @ psi).T.to(torch.float64))
 
-    def squares(self, b: int) -> Tensor:
-        """ψ A G A ψᵀ with A = I − VᵀV: (m, b, b), O(m k²)."""
-        dtype, parts = self.kernel.dtype, []
-        gram = self.gram().to(dtype)
+    def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
+        """ψ A G A ψᵀ with A = I − VᵀV: (m, b, b), O(m k²). A ψ comes first: where labels determine
+        a point it is small, and rounding A G A instead would drown it."""
+        parts, variances = [], []
+        gram = self.gram().to(self.kernel.dtype)
         size = max(1, 8 * _CHUNK // b) * b
         for lo in range(0, len(self.at_rows), size):
-            # A ψ first and in float64: where labels determine a point it is a small difference
-            rest = self.covariance_rows(self.at_rows[lo : lo + size]).to(dtype)
-            half = rest @ gram
+            psi = self.kernel.rows(self.at_rows[lo : lo + size])
+            variance, rest = self.kernel.residue(self.covariance.factors, psi, b, gram.dtype)
+            variances.append(variance)
             if b == 1:
-                parts.append(torch.linalg.vecdot(rest, half).view(-1, 1, 1))
+                parts.append(_quadratic(rest, gram).view(-1, 1, 1))
             else:
-                parts.append(rest.view(-1, b, rest.shape[1]) @ half.view(-1, b, rest.shape[1]).mT)
-        return torch.cat(parts).to(torch.float64)
-
-    def covariance_rows(self, at: Tensor) -> Tensor:
-        """A ψ for flat positions: (q, k)."""
-        return self.kernel.explained(self.covariance.factors, self.kernel.rows(at))
+                grid = rest.view(-1, b, len(gram))
+                parts.append(grid @ gram @ grid.mT)
+        return torch.cat(parts).to(torch.float64), torch.cat(variances)
 
     def against(self, step: Step) -> Tensor:
         """k fallᵀ = Ψ_c A G Fᵀ: one pass over the features."""
@@ -198,3 +200,15 @@ def _gram(psi: Tensor) -> Tensor:
             right = slice(left, None)
             out[left : left + panel, right] += part[:, left : left + panel].T @ part[:, right]
     return out.triu() + out.triu(1).T
+
+
+def _quadratic(rows: Tensor, gram: Tensor) -> Tensor:
+    """rᵀ G r for every row r of (q, k) and a symmetric G (k, k), multiplying half of it: (q,)."""
+    k, total = len(gram), torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    panel = max(1, -(-k // 8))
+    for lo in range(0, k, panel):
+        hi = min(k, lo + panel)
+        half = gram[:hi, lo:hi].clone()
+        half[:lo] *= 2  # what lies above the diagonal block stands for its mirror image too
+        total += torch.linalg.vecdot(rows[:, :hi] @ half, rows[:, lo:hi])
+    return total

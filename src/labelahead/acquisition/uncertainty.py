@@ -14,8 +14,9 @@ __all__ = ["flip", "variance"]
 
 def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
     """Variance reduction: Σₓ k(x,x')²/u; Σₓ tr(k u⁻¹ kᵀ) for the full kernel. (m,)."""
+    squares = view.moments().squares  # first: it may find the variances that u needs
     factors = view.innovations()
-    half = block_whiten(factors, view.moments().squares)
+    half = block_whiten(factors, squares)
     return block_whiten(factors, half.mT).diagonal(dim1=1, dim2=2).sum(1)
 
 

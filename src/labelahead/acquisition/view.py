@@ -134,7 +134,9 @@ class View:
         if "moments" not in self._memo:
             k, b = self._cross(), self.posterior.width
             drift = k.product(self.posterior.folded(self.drift()))
-            squares = k.squares(b)
+            squares, variances = k.squares(b)
+            if variances is not None:
+                self.posterior.note_variance(self.candidates, variances)
             self._memo["moments"] = Moments(squares, drift.view(len(squares), b, -1))
         return self._memo["moments"]  # type: ignore[return-value]
 
