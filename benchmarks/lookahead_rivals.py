@@ -1,0 +1,108 @@
+"""What the look-ahead is measured against, and the made-up network it is measured on."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CLASSES = 10
+
+
+@dataclass
+class Pool:
+    """n points: outputs (n, C), one-hot truth (n, C), tangent kernel (n, n) float32."""
+
+    outputs: Tensor
+    truth: Tensor
+    kernel: Tensor
+    gradients: Tensor | None = None  # (n, P), if asked for
+
+
+def made_up_pool(n: int, seed: int, *, width: int = 128, gradients: bool = False) -> Pool:
+    """Ten clusters in 64 dimensions and a two-layer ReLU network with half-trained outputs.
+
+    The kernel is that network's exact single-logit tangent kernel, written out:
+    (x·x')(g·g') + h·h', g = a∘1[Wx>0]. TO WIRE IN: labelahead.tangent.kernel of a trained network.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    centres = torch.randn(CLASSES, 64, generator=rng)
+    label = torch.randint(CLASSES, (n,), generator=rng)
+    x = centres[label] + 0.9 * torch.randn(n, 64, generator=rng)
+    w = torch.randn(width, 64, generator=rng) / 8
+    a = torch.randn(width, generator=rng) / width**0.5
+    hidden = x @ w.T
+    g, h = (hidden > 0) * a, hidden.clamp_min(0) / width**0.5
+    x = x / 8
+    kernel = (x @ x.T).mul_(g @ g.T).addmm_(h, h.T)
+    kernel = (kernel + kernel.T).div_(2)
+    truth = torch.nn.functional.one_hot(label, CLASSES).float()
+    # most points all but decided, one in four still open between classes
+    doubt = torch.where(torch.rand(n, 1, generator=rng) < 0.25, 0.35, 0.05)
+    outputs = truth * (1 - 1.5 * doubt) + doubt * torch.randn(n, CLASSES, generator=rng)
+    features = None
+    if gradients:
+        features = torch.cat([(g[:, :, None] * x[:, None, :]).flatten(1), h], 1)
+    return Pool(outputs.double(), truth.double(), kernel, features)
+
+
+def project(gradients: Tensor, k: int, seed: int) -> Tensor:
+    """Random-sign projection of gradients (n, P) to (n, k).
+
+    TO WIRE IN: labelahead.tangent.features(model, x, sketch=k) of a real network.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    out = torch.zeros(len(gradients), k)
+    for lo in range(0, gradients.shape[1], 2048):
+        part = gradients[:, lo : lo + 2048]
+        signs = torch.randint(0, 2, (part.shape[1], k), generator=rng).float().mul_(2).sub_(1)
+        out.addmm_(part, signs)
+    return out.div_(k**0.5)
+
+
+def plain_solve(
+    pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, noise: float
+) -> Tensor:
+    """MLMOC by (LA-11) as one would write it down: border the system, solve it, predict."""
+    kernel, f = pool.kernel.double(), pool.outputs
+    sigma = noise * float(kernel.diagonal().mean())
+    scores = []
+    for j in some:
+        plus = torch.cat([labelled, j[None]])
+        system = kernel[plus][:, plus] + sigma * torch.eye(len(plus), dtype=torch.float64)
+        target = pool.truth[plus].clone()
+        target[-1] = torch.nn.functional.one_hot(f[j].argmax(), CLASSES)
+        weights = torch.linalg.solve(system, target - f[plus])
+        after = f[candidates] + kernel[candidates][:, plus] @ weights
+        scores.append((after - f[candidates]).norm(dim=1).sum())
+    return torch.stack(scores)
+
+
+def paper_block(
+    pool: Pool, labelled: Tensor, candidates: Tensor, noise: float, chunk: int = 64
+) -> Tensor:
+    """MLMOC by the paper's block formula (LA-12), errata corrected, a chunk of candidates at once.
+
+    v and u per candidate, f₊ for every pair as a C-vector: matrix products throughout, solves in
+    float64 and pairs in the kernel's dtype, as ours.
+    """
+    kernel, f = pool.kernel, pool.outputs
+    sigma = noise * float(kernel.diagonal().double().mean())
+    xx = kernel[labelled][:, labelled].double()
+    lower = torch.linalg.cholesky(xx + sigma * torch.eye(len(labelled), dtype=torch.float64))
+    cross = kernel[labelled][:, candidates].double()
+    v = torch.cholesky_solve(cross, lower)
+    residual = pool.truth[labelled] - f[labelled]
+    u = kernel.diagonal().double()[candidates] - (cross * v).sum(0) + sigma
+    f_lin = f[candidates] + v.T @ residual
+    label = torch.nn.functional.one_hot(f[candidates].argmax(1), CLASSES).double()
+    right = (v.T @ residual - (label - f[candidates])) / u[:, None]
+    reach, v32 = cross.T.to(kernel.dtype).contiguous(), v.to(kernel.dtype)
+    pairs = kernel[candidates][:, candidates]
+    now, start, push = (t.to(kernel.dtype) for t in (f[candidates], f_lin, right))
+    scores = []
+    for lo in range(0, len(candidates), chunk):
+        hi = lo + chunk
+        left = (reach @ v32[:, lo:hi] - pairs[:, lo:hi]).T
+        after = start + left[:, :, None] * push[lo:hi, None, :]
+        scores.append((after - now).norm(dim=2).sum(1))
+    return torch.cat(scores).double()
