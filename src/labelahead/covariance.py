@@ -160,27 +160,13 @@ class LowRankKernel:
 
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
         """b×b diagonal blocks at flat positions, default all: (q/b, b, b), float64."""
-        features = self.features if at is None else take(self.features, at, 0)
-        return torch.cat([self.residue(factors, part, b)[0] for part in self._chunks(features, b)])
-
-    @staticmethod
-    def residue(
-        factors: tuple[Tensor, ...], psi: Tensor, b: int, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """What labels leave of some features: diagonal blocks and, if a dtype is given, ψ(I − VᵀV).
-
-        psi (q, k) float64 -> (q/b, b, b) float64 and (q, k) in `dtype` (empty without one). V ψ is
-        float64: the variance is a difference of nearly equal numbers where labels determine a
-        point. The rest of the row may be rounder: it enters products, not differences.
-        """
-        block = _outer(psi.view(-1, b, psi.shape[1]))
-        rest = psi.to(dtype, copy=True) if dtype is not None else psi[:0]
-        for factor in factors:
-            part = psi @ factor.T
-            block -= _outer(part.view(-1, b, len(factor)))
-            if dtype is not None:
-                rest.addmm_(part.to(dtype), factor.to(dtype), alpha=-1)
-        return block, rest
+        features, parts = self.features if at is None else take(self.features, at, 0), []
+        for psi in self._chunks(features, b):  # float64: a difference of nearly equal numbers
+            block = _outer(psi.view(-1, b, psi.shape[1]))
+            for factor in factors:
+                block -= _outer((psi @ factor.T).view(-1, b, len(factor)))
+            parts.append(block)
+        return torch.cat(parts)
 
     @staticmethod
     def _chunks(rows: Tensor, b: int = 1) -> Iterator[Tensor]:

@@ -95,12 +95,14 @@ def cholesky(
     )
 
 
-def whiten(lower: Tensor, b: Tensor) -> Tensor:
-    """L⁻¹ b for lower (q, q) and b (q, p), row-major.
+def whiten(lower: Tensor, b: Tensor, *, overwrite: bool = False) -> Tensor:
+    """L⁻¹ b for lower (q, q) and b (q, p), row-major; in b's own memory with `overwrite`.
 
     Solved as bᵀ L⁻ᵀ: LAPACK is column-major, so the transpose of a row-major b needs no copy.
     """
-    return torch.linalg.solve_triangular(lower.mT, b.mT, left=False, upper=True).mT
+    flipped = b.mT
+    out = flipped if overwrite else None
+    return torch.linalg.solve_triangular(lower.mT, flipped, left=False, upper=True, out=out).mT
 
 
 def solve_factored(lower: Tensor, b: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ class Posterior:
         system = (system + system.T) / 2
         system.diagonal().add_(self.noise)
         lower, jitter = cholesky(system, scale=self.scale, what="the kernel of the labelled points")
-        factor = whiten(lower, rows)
+        factor = whiten(lower, rows, overwrite=True)
         gain = whiten(lower, self.folded(targets - self.mean[at]))
         narrow = len(factor) <= _NARROW or factor.shape[1] == kernel.size
         fall = kernel.spread(factor) if narrow else None

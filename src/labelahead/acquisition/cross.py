@@ -163,21 +163,31 @@ class Projected:
         return self._out((right.T.to(psi.dtype) @ psi).T.to(torch.float64))
 
     def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
-        """ψ A G A ψᵀ with A = I − VᵀV: (m, b, b), O(m k²). A ψ comes first: where labels determine
-        a point it is small, and rounding A G A instead would drown it."""
+        """ψ A G A ψᵀ and ψ A ψᵀ with A = I − VᵀV: (m, b, b) each, O(m k²).
+
+        The order matters in float32. A is formed in float64 and ψA multiplied out first: where
+        labels determine a point it is small, and stays small. Measured at σ = 1e-5 of the scale,
+        on exact copies of labelled points: u within 0.3 %, squares within 1 %; rounding A G A
+        instead is wrong by a factor of 20, and ‖ψ‖² − ‖Vψ‖² in float32 by 14 %.
+        """
+        dtype, features = self.kernel.dtype, self.kernel.features
+        rest_of = torch.eye(features.shape[1], dtype=torch.float64, device=features.device)
+        for factor in self.covariance.factors:
+            rest_of.addmm_(factor.T, factor, alpha=-1)
+        rest_of, gram = rest_of.to(dtype), self.gram().to(dtype)
         parts, variances = [], []
-        gram = self.gram().to(self.kernel.dtype)
-        size = max(1, 8 * _CHUNK // b) * b
+        size = max(1, 4 * _CHUNK // b) * b
         for lo in range(0, len(self.at_rows), size):
-            psi = self.kernel.rows(self.at_rows[lo : lo + size])
-            variance, rest = self.kernel.residue(self.covariance.factors, psi, b, gram.dtype)
-            variances.append(variance)
+            psi = take(features, self.at_rows[lo : lo + size], 0)
+            rest = psi @ rest_of
             if b == 1:
                 parts.append(_quadratic(rest, gram).view(-1, 1, 1))
+                variances.append((psi * rest).sum(1, dtype=torch.float64).view(-1, 1, 1))
             else:
                 grid = rest.view(-1, b, len(gram))
                 parts.append(grid @ gram @ grid.mT)
-        return torch.cat(parts).to(torch.float64), torch.cat(variances)
+                variances.append(psi.reshape(grid.shape) @ grid.mT)
+        return torch.cat(parts).to(torch.float64), torch.cat(variances).to(torch.float64)
 
     def against(self, step: Step) -> Tensor:
         """k fallᵀ = Ψ_c A G Fᵀ: one pass over the features."""
