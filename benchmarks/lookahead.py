@@ -24,7 +24,15 @@ import torch
 
 from labelahead.acquisition import eer, emoc, flip, mlmoc, view
 from labelahead.posterior import prior
-from lookahead_rivals import CLASSES, Pool, made_up_pool, paper_block, plain_solve, project
+from lookahead_rivals import (
+    CLASSES,
+    Pool,
+    digits_pool,
+    made_up_pool,
+    paper_block,
+    plain_solve,
+    project,
+)
 
 RESULTS = Path(__file__).parent / "results" / "lookahead.json"
 NOISE = 1e-5
@@ -77,7 +85,7 @@ def scoring(pool: Pool, labels: int, seed: int, subset: int, rivals: bool) -> di
         "emoc lin": partial(emoc, baseline="linearised"),
         "flip": flip,
     }.items():
-        out[name], value = best_of(partial(criterion, look), 5)
+        out[name], value = best_of(partial(criterion, look), 10)
         if name == "mlmoc":
             scores = value
     some = torch.randperm(n - labels, generator=torch.Generator().manual_seed(seed))[:subset]
@@ -106,8 +114,8 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
         rows.append(scoring(pool, labels, seed, subset=32, rivals=True))
         gc.collect()
     table(
-        "One round of scoring, seconds (C=10, float32 kernel, float64 solves; posterior: from kernel "
-        "to k(U,U); eer from 32 random candidates)",
+        "One round of scoring, seconds (C=10, float32 kernel, float64 solves; posterior: from "
+        "kernel to k(U,U); eer from 32 random candidates)",
         [
             {k: f"{v:.3g}" for k, v in row.items() if "agree" not in k and k not in RIVALS}
             for row in rows
@@ -115,7 +123,7 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
     )
     table(
         "MLMOC from kernel to scores: how many times faster than the rivals (solve: Cholesky of "
-        "the bordered system per candidate,\n  plain: the same with torch.linalg.solve, both from 32 "
+        "the bordered system per candidate,\n  plain: torch.linalg.solve of it, both from 32 "
         "random candidates and extrapolated; paper: block formula, batched)",
         [
             {
@@ -164,8 +172,9 @@ def steps(seed: int, quick: bool) -> list[dict[str, object]]:
                     "U": unlabelled,
                     "evaluation": points,
                     "posterior ms": round(1e3 * time_posterior, 1),
-                    "step ms (median)": round(1e3 * each, 2),
-                    "posterior / step": round(time_posterior / each, 1),
+                    "step ms (best)": round(1e3 * each[0], 2),
+                    "(median)": round(1e3 * each[len(each) // 2], 2),
+                    "posterior / step": round(time_posterior / each[0], 1),
                     "drift from fresh": f"{fresh:.1e}",
                 }
             )
@@ -185,8 +194,8 @@ def scoring_posterior(pool: Pool, labels: int) -> float:
     return best_of(run)[0]
 
 
-def walk(pool: Pool, labels: int, criterion, points: int, count: int) -> tuple[float, float]:
-    """Median seconds of a step, and how far its scores are from a fresh view's at the end."""
+def walk(pool: Pool, labels: int, criterion, points: int, count: int) -> tuple[list[float], float]:
+    """Seconds of each step, sorted, and how far its scores are from a fresh view's at the end."""
     every = torch.arange(labels, len(pool.outputs))
     post = prior(pool.outputs, pool.kernel, noise=NOISE)
     post = post.condition(torch.arange(labels), pool.truth[:labels])
@@ -207,7 +216,7 @@ def walk(pool: Pool, labels: int, criterion, points: int, count: int) -> tuple[f
         every[:points],
     )
     fresh = criterion(again)
-    return sorted(times)[count // 2], float((scores - fresh).abs().max() / fresh.abs().max())
+    return sorted(times), float((scores - fresh).abs().max() / fresh.abs().max())
 
 
 def low_rank(seed: int, quick: bool) -> dict[str, object]:
@@ -235,13 +244,14 @@ def low_rank(seed: int, quick: bool) -> dict[str, object]:
         look = look.condition([pick], truth[[pick]])
         pick = int(look.candidates[mlmoc(look, squared=True).argmax()])
         times.append(time.perf_counter() - begin)
-    step = sorted(times)[len(times) // 2]
+    step = min(times)
     row = {
         "L": labels,
         "U": unlabelled,
         "k": k,
         "features to scores s": round(total, 2),
-        "step ms (median)": round(1e3 * step, 1),
+        "step ms (best)": round(1e3 * step, 1),
+        "(median)": round(1e3 * sorted(times)[len(times) // 2], 1),
         "scoring / step": round(total / step),
         "peak RSS GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2, 2),
     }
@@ -251,15 +261,19 @@ def low_rank(seed: int, quick: bool) -> dict[str, object]:
 
 def sketch(seed: int, quick: bool) -> list[dict[str, object]]:
     """Does a projection of the gradients keep the best candidates?"""
-    labels, unlabelled = (100, 500) if quick else (200, 2000)
-    pool = made_up_pool(labels + unlabelled, seed, gradients=True)
-    every = torch.arange(labels, labels + unlabelled)
+    labels = 100
+    pool = digits_pool(seed, labels)
+    every = torch.arange(labels, 600 if quick else len(pool.outputs))
     rows = []
 
     def ranks(**kernel):
-        post = prior(pool.outputs, noise=1e-3, **kernel)
+        post = prior(pool.outputs, noise=NOISE, **kernel)
         look = view(post.condition(torch.arange(labels), pool.truth[:labels]), every)
-        scored = {"mlmoc": mlmoc(look), "variance": mlmoc(look, squared=True), "flip": flip(look)}
+        scored = {
+            "mlmoc": mlmoc(look),
+            "mlmoc squared": mlmoc(look, squared=True),
+            "flip": flip(look),
+        }
         return {k: set(v.topk(50).indices.tolist()) for k, v in scored.items()}
 
     exact = ranks(kernel=pool.kernel)
@@ -268,7 +282,8 @@ def sketch(seed: int, quick: bool) -> list[dict[str, object]]:
             got = ranks(features=project(pool.gradients, k, seed + trial))
             same = {name: f"{len(exact[name] & got[name]) / 50:.2f}" for name in exact}
             rows.append({"k": k, "P": pool.gradients.shape[1], "seed": seed + trial, **same})
-    table("Top 50 of the exact kernel that a random projection keeps (noise 1e-3)", rows)
+    title = f"Top 50 of {len(every)} that a random projection to k of P gradient entries keeps"
+    table(f"{title} (MLP on digits, noise {NOISE:g})", rows)
     return rows
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 CLASSES = 10
@@ -18,7 +19,7 @@ class Pool:
     gradients: Tensor | None = None  # (n, P), if asked for
 
 
-def made_up_pool(n: int, seed: int, *, width: int = 128, gradients: bool = False) -> Pool:
+def made_up_pool(n: int, seed: int, *, width: int = 128) -> Pool:
     """Ten clusters in 64 dimensions and a two-layer ReLU network with half-trained outputs.
 
     The kernel is that network's exact single-logit tangent kernel, written out:
@@ -39,10 +40,37 @@ def made_up_pool(n: int, seed: int, *, width: int = 128, gradients: bool = False
     # most points all but decided, one in four still open between classes
     doubt = torch.where(torch.rand(n, 1, generator=rng) < 0.25, 0.35, 0.05)
     outputs = truth * (1 - 1.5 * doubt) + doubt * torch.randn(n, CLASSES, generator=rng)
-    features = None
-    if gradients:
-        features = torch.cat([(g[:, :, None] * x[:, None, :]).flatten(1), h], 1)
-    return Pool(outputs.double(), truth.double(), kernel, features)
+    return Pool(outputs.double(), truth.double(), kernel)
+
+
+def digits_pool(seed: int, labels: int, *, width: int = 128) -> Pool:
+    """scikit-learn's digits, shuffled, and an MLP 64-128-10 trained on the first `labels` of them.
+
+    Kernel and gradients are of its summed logits/√C (the pseudo-NTK), written out by hand.
+    TO WIRE IN: labelahead.tangent.kernel.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    images, label = load_digits(return_X_y=True)
+    order = torch.randperm(len(label), generator=rng)
+    x = torch.as_tensor(images).float()[order] / 16
+    truth = torch.nn.functional.one_hot(torch.as_tensor(label), CLASSES).float()[order]
+    w1 = (torch.randn(width, 64, generator=rng) / 8).requires_grad_()
+    w2 = (torch.randn(CLASSES, width, generator=rng) / width**0.5).requires_grad_()
+    b1, b2 = torch.zeros(width, requires_grad=True), torch.zeros(CLASSES, requires_grad=True)
+    optimiser = torch.optim.Adam([w1, w2, b1, b2], lr=2e-3)
+    for _ in range(200):
+        optimiser.zero_grad()
+        f = (x[:labels] @ w1.T + b1).relu() @ w2.T + b2
+        (f - truth[:labels]).square().sum(1).mean().backward()
+        optimiser.step()
+    with torch.no_grad():
+        hidden = x @ w1.T + b1
+        h, g = hidden.relu(), (hidden > 0) * w2.sum(0) / CLASSES**0.5
+        one = torch.ones(len(x), 1)
+        wide = torch.cat([x, one], 1)
+        gradients = torch.cat([(g[:, :, None] * wide[:, None, :]).flatten(1), h, one], 1)
+        kernel = gradients @ gradients.T
+        return Pool((h @ w2.T + b2).double(), truth.double(), (kernel + kernel.T) / 2, gradients)
 
 
 def project(gradients: Tensor, k: int, seed: int) -> Tensor:
@@ -63,16 +91,19 @@ def plain_solve(
     pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, noise: float
 ) -> Tensor:
     """MLMOC by (LA-11) as one would write it down: border the system, solve it, predict."""
-    kernel, f = pool.kernel.double(), pool.outputs
-    sigma = noise * float(kernel.diagonal().mean())
-    scores = []
+    kernel, f = pool.kernel, pool.outputs
+    sigma = noise * float(kernel.diagonal().double().mean())
+    reach, scores = kernel[candidates][:, labelled].double(), []
     for j in some:
         plus = torch.cat([labelled, j[None]])
-        system = kernel[plus][:, plus] + sigma * torch.eye(len(plus), dtype=torch.float64)
+        system = kernel[plus[:, None], plus].double() + sigma * torch.eye(
+            len(plus), dtype=torch.float64
+        )
         target = pool.truth[plus].clone()
         target[-1] = torch.nn.functional.one_hot(f[j].argmax(), CLASSES)
         weights = torch.linalg.solve(system, target - f[plus])
-        after = f[candidates] + kernel[candidates][:, plus] @ weights
+        bordered = torch.cat([reach, kernel[candidates, j].double()[:, None]], 1)
+        after = f[candidates] + bordered @ weights
         scores.append((after - f[candidates]).norm(dim=1).sum())
     return torch.stack(scores)
 
