@@ -1,5 +1,7 @@
-"""A network's tangent kernel. Knows torch.nn, nothing of active learning."""
+"""A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning."""
 
 from labelahead.tangent.kernel import kernel
+from labelahead.tangent.norms import directional, inner_products, squared_norms
+from labelahead.tangent.sketch import features
 
-__all__ = ["kernel"]
+__all__ = ["directional", "features", "inner_products", "kernel", "squared_norms"]

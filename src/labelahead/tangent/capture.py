@@ -63,6 +63,7 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
         if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in model.modules()):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
             stack.enter_context(_unfused_recurrence())
+        stack.enter_context(_unfused_attention())
         try:
             for p, _ in before:
                 p.requires_grad_(id(p) in ids)
@@ -74,12 +75,26 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
 
 @contextmanager
 def _unfused_recurrence() -> Iterator[None]:
-    mkldnn, cudnn = torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled  # type: ignore[attr-defined]
+    backends: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    before = [backend.enabled for backend in backends]
     try:
-        torch.backends.mkldnn.enabled = torch.backends.cudnn.enabled = False  # type: ignore[attr-defined]
+        for backend in backends:
+            backend.enabled = False
         yield
     finally:
-        torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled = mkldnn, cudnn  # type: ignore[attr-defined]
+        for backend, enabled in zip(backends, before, strict=True):
+            backend.enabled = enabled
+
+
+@contextmanager
+def _unfused_attention() -> Iterator[None]:
+    """Without gradients a transformer layer is one opaque call; forward mode needs its parts."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def outputs_and_sites(

@@ -1,8 +1,10 @@
 """From a plan to numbers: captures batches of samples as factors of their gradients."""
 
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -13,24 +15,35 @@ from labelahead.tangent.factors import Factor, PlainFactor, factor, joined
 from labelahead.tangent.fallback import per_sample_gradients
 from labelahead.tangent.layout import close
 from labelahead.tangent.plan import Plan, make_plan
-from labelahead.tangent.premises import Inputs, take, tensors
+from labelahead.tangent.premises import (
+    Inputs,
+    ParamFilter,
+    check_inputs,
+    check_model,
+    choose_parameters,
+    take,
+    tensors,
+    unwrapped,
+)
 from labelahead.tangent.rules import read
 
-__all__ = ["KINDS", "Engine", "GraphChangedError", "directions", "open_engine", "verifying"]
+__all__ = ["KINDS", "Engine", "directions", "open_engine", "verifying", "with_engine"]
 
-BATCH_BYTES = 16 << 20  # activations and gradients of one capture: about what the caches hold
+# Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
+# of all. Small batches pay for calls, large ones for page faults.
+LAYER_BYTES, BATCH_BYTES = 6 << 20, 64 << 20
 KINDS = ("pseudo", "full", "single", "trace")
 
 
 def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
     """(K, C): the combinations of outputs whose gradients make the kernel (METHOD §1)."""
-    eye = torch.eye(outputs, dtype=like.dtype, device=like.device)
+    eye: Tensor = torch.eye(outputs, dtype=like.dtype, device=like.device)
     if kind == "pseudo":
-        return eye.sum(0, keepdim=True) / outputs**0.5  # (PN-2)
+        return eye.sum(0, keepdim=True) / math.sqrt(outputs)  # (PN-2)
     if kind == "single":
         return eye[:1]  # (LA §3)
     if kind == "trace":
-        return eye / outputs**0.5
+        return eye / math.sqrt(outputs)
     if kind == "full":
         return eye  # (PN-1)
     raise InputError(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
@@ -54,12 +67,12 @@ class Engine:
 
         `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i).
         """
-        for rows in self._batches(*cotangents.shape[:2], chunk):
+        for rows in self._batches(cotangents.shape[0], cotangents.shape[1], chunk):
             part, v = take(x, rows), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
                 found = self._factors(take(part, twice), v.expand(2, -1, -1))
-                found = {k: f.first(1) for k, f in found.items()}
+                found = {k: f.part(slice(0, 1)) for k, f in found.items()}
             else:
                 found = self._factors(part, v)
             if check:
@@ -68,10 +81,12 @@ class Engine:
 
     def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
         """Even sizes, so that no small rest is left over."""
-        size = chunk or max(2, min(2048, 2 * BATCH_BYTES // (self.plan.bytes_per_sample * (1 + K))))
+        more = (1 + K) / 2  # K gradients beside every activation
+        fits = min(LAYER_BYTES / self.plan.largest, BATCH_BYTES / self.plan.held) / more
+        size = chunk or max(2, min(2048, int(fits)))
         count = -(-n // size)
         edges = [round(i * n / count) for i in range(count + 1)]
-        yield from (slice(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a)
+        yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
 
     def _factors(self, x: Inputs, cotangents: Tensor) -> dict[str, Factor]:
         """One forward, and one backward a direction."""
@@ -112,7 +127,7 @@ class Engine:
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):
                 ours = torch.zeros_like(p)
                 if name in found:
-                    ours = found[name].first(count).gradient()[:, k].sum(0)
+                    ours = found[name].part(slice(0, count)).gradient()[:, k].sum(0)
                 if not close(ours, torch.zeros_like(p) if want is None else want, scale):
                     raise VerificationError(
                         f"the gradient of {name!r} over {count} sample(s) differs from autograd's: "
@@ -127,6 +142,28 @@ def open_engine(
     """An engine for the network; gradients and flags are as before afterwards."""
     with differentiable(model, chosen):
         yield Engine(model, chosen, make_plan(model, x, chosen, rules=rules))
+
+
+def with_engine(
+    model: nn.Module,
+    x: Inputs,
+    params: ParamFilter,
+    run: Callable[[Engine], Tensor],
+    *,
+    rules: bool = True,
+) -> Tensor:
+    """Check the premises, open an engine and run; again by torch.func if the graph changes."""
+    model = unwrapped(model)
+    check_model(model)
+    chosen = choose_parameters(model, params)
+    check_inputs(x, chosen)
+    try:
+        with open_engine(model, chosen, x, rules=rules) as engine:
+            return run(engine)
+    except GraphChangedError:
+        # The graph depends on the data: only sample-by-sample differentiation is safe.
+        with open_engine(model, chosen, x, rules=False) as engine:
+            return run(engine)
 
 
 def verifying(check: bool | None) -> bool:

@@ -47,9 +47,8 @@ def _vectorised(
 
             return forward(call, _with_batch_of_one(sample))[0]
 
-        _, pull = vjp(outputs, params)
-        (grads,) = vmap(pull)(directions)
-        return dict(grads)
+        pull = vjp(outputs, params)[1]
+        return dict(vmap(pull)(directions)[0])
 
     return dict(vmap(one, randomness="error")(x, cotangents))
 

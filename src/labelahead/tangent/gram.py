@@ -8,17 +8,15 @@ Two forms are kept per set of samples, whichever is cheaper for a layer:
   pixels by shifts, axis by axis, so the window's size costs additions, not multiplications.
 """
 
-import math
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from labelahead.tangent.factors import Geometry
 
-__all__ = ["Pairs", "Store", "gram_into", "mirror"]
+__all__ = ["Pairs", "Store", "gram_into", "mirror", "shift_sums"]
 
-TILE = 512  # samples a tile of the pair contraction: three tiles stay in the cache
+TILE = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
 PANEL = 384  # rows a panel of the dense product: little wasted below the diagonal
 
 
@@ -88,18 +86,17 @@ def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) ->
     m = q.g.shape[1]
     if fold:
         K, o = 1, K * o
-    blocks = (
-        out.view(n, K, m, K)
-        if out.is_contiguous()
-        else out.unflatten(0, (n, K)).unflatten(2, (m, K))
+    # A view also of a part of a larger kernel: rows and columns split into samples and directions.
+    blocks = out.as_strided(
+        (n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset()
     )
     S = p.a.shape[0]
-    step = max(1, min(TILE, 1024 // (max(S, T) * K)))
-    for i in range(0, n, step):
-        left = p.rows(i, min(i + step, n))
-        for j in range(i if symmetric else 0, m, step):
-            right = q.rows(j, min(j + step, m))
-            blocks[i : i + step, :, j : j + step].add_(_tile(left, right, K, o))
+    tall, wide = (max(1, size // (max(S, T) * K)) for size in TILE)
+    for i in range(0, n, tall):
+        left = p.rows(i, min(i + tall, n))
+        for j in range(i if symmetric else 0, m, wide):
+            right = q.rows(j, min(j + wide, m))
+            blocks[i : i + tall, :, j : j + wide].add_(_tile(left, right, K, o))
 
 
 def _tile(p: Pairs, q: Pairs, K: int, o: int) -> Tensor:
@@ -128,11 +125,11 @@ def _input_products(p: Pairs, q: Pairs, T: int) -> Tensor:
     if p.geometry is None:
         return pixels
     space = p.geometry.space
-    shifted = _shift_sums(pixels.view(*space, b, *space, c), p.geometry)
+    shifted = shift_sums(pixels.view(*space, b, *space, c), p.geometry)
     return shifted.reshape(T * b, T * c)
 
 
-def _shift_sums(pixels: Tensor, geometry: Geometry) -> Tensor:
+def shift_sums(pixels: Tensor, geometry: Geometry) -> Tensor:
     """(*space, b, *space, c) inner products of pixels -> (*out, b, *out, c) of patches."""
     rank = len(geometry.space)
     for axis in reversed(range(rank)):

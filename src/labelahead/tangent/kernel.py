@@ -1,29 +1,14 @@
 """The tangent kernel of any PyTorch network: full, pseudo, single-logit and trace."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
-from labelahead.tangent.engine import (
-    Engine,
-    GraphChangedError,
-    directions,
-    open_engine,
-    verifying,
-)
+from labelahead.tangent.engine import Engine, directions, verifying, with_engine
 from labelahead.tangent.gram import Store, gram_into, mirror
-from labelahead.tangent.premises import (
-    Inputs,
-    ParamFilter,
-    check_inputs,
-    check_model,
-    choose_parameters,
-    take,
-    tensors,
-    unwrapped,
-)
+from labelahead.tangent.premises import Inputs, ParamFilter, check_inputs, take, tensors
 from labelahead.tangent.terms import Term, allocate, bytes_kept, make_terms, put
 
 __all__ = ["kernel"]
@@ -58,21 +43,16 @@ def kernel(
 
     The network must be in eval mode and treat samples independently; it is left untouched.
     """
-    model = unwrapped(model)
-    check_model(model)
-    chosen = choose_parameters(model, params)
-    check_inputs(x, chosen, "x")
-    if x2 is not None:
-        check_inputs(x2, chosen, "x2")
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk is {chunk}, expected at least 1 sample a pass, or None")
-    try:
-        with open_engine(model, chosen, x, rules=rules) as engine:
-            return _Run(engine, kind, chunk, memory, verifying(verify)).blocks(x, x2)
-    except GraphChangedError:
-        # The graph depends on the data: only sample-by-sample differentiation is safe.
-        with open_engine(model, chosen, x, rules=False) as engine:
-            return _Run(engine, kind, chunk, memory, verifying(verify)).blocks(x, x2)
+    check = verifying(verify)
+
+    def run(engine: Engine) -> Tensor:
+        if x2 is not None:
+            check_inputs(x2, engine.chosen, "x2")
+        return _Run(engine, kind, chunk, memory, check).blocks(x, x2)
+
+    return with_engine(model, x, params, run, rules=rules)
 
 
 class _Run:
@@ -139,4 +119,4 @@ def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
         return
     count = -(-(stop - start) // size)
     edges = [start + round(i * (stop - start) / count) for i in range(count + 1)]
-    yield from (slice(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a)
+    yield from (slice(a, b) for a, b in pairwise(edges) if b > a)

@@ -23,8 +23,8 @@ class Layout:
         `lead` counts leading dimensions (the directions) that precede the site's own.
         """
         axis = self.axis + lead
-        inner = t.shape[axis] // (self.outer * n)
-        return t.unflatten(axis, (self.outer, n, inner)).movedim(axis + 1, 0)
+        shape = (*t.shape[:axis], self.outer, n, -1, *t.shape[axis + 1 :])
+        return t.reshape(shape).movedim(axis + 1, 0)
 
 
 def close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:

@@ -50,7 +50,8 @@ class Plan:
     examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
-    bytes_per_sample: int  # of activations and gradients that a capture holds
+    held: int  # bytes a sample of the activations and gradients that a capture keeps alive
+    largest: int  # of them at a single site
 
 
 def make_plan(
@@ -91,7 +92,8 @@ def make_plan(
         examples={p.name: joined([f for i in p.sites if (f := factors[i])]) for p in ruled},
         biases=_biases(ruled, sites, nodes),
         outputs=out.shape[1],
-        bytes_per_sample=_held(factors),
+        held=max(1, sum(map(_bytes, factors))),
+        largest=max(1, *map(_bytes, factors), 1),
     )
 
 
@@ -194,10 +196,10 @@ def _probed(
     return layouts, factors
 
 
-def _held(factors: list[Factor | None]) -> int:
-    """Bytes a sample that one capture keeps alive."""
-    parts = [t for f in factors if f is not None for t in vars(f).values() if isinstance(t, Tensor)]
-    return max(1, sum(t.numel() * t.element_size() for t in parts) // PROBES)
+def _bytes(f: Factor | None) -> int:
+    """Bytes a sample of a factor."""
+    parts = [t for t in vars(f).values() if isinstance(t, Tensor)] if f is not None else []
+    return sum(t.numel() * t.element_size() for t in parts) // PROBES
 
 
 def _say(

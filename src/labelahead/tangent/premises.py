@@ -91,12 +91,18 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
                 f"parameter {name!r} has dtype {p.dtype}, but gradients need a floating type: "
                 "leave it out with params=, or use the float version of the network"
             )
-        if not bool(torch.isfinite(p).all()):
+        if not _finite(p):
             raise NumericalError(
                 f"parameter {name!r} holds NaN or infinity: training has diverged; "
                 "retrain with a smaller learning rate or load sound weights"
             )
     return chosen
+
+
+def _finite(t: Tensor) -> bool:
+    """One pass in the usual case: the sum of finite numbers is finite unless it overflows."""
+    t = t.detach()
+    return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
 
 
 def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str, nn.Parameter]:
@@ -153,7 +159,7 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
                 f"{label} is on {t.device} but the network is on {device}: "
                 f"move one of them, e.g. x.to({str(device)!r})"
             )
-        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+        if t.is_floating_point() and not _finite(t):
             bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
             raise InputError(
                 f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows"
@@ -180,7 +186,7 @@ def forward(call: Callable[..., Any], x: Inputs) -> Tensor:
         else:
             out = call(*x)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
             raise
         raise _explained(x, error) from error
     out = getattr(out, "logits", out)

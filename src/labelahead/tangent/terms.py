@@ -7,7 +7,6 @@ from its sizes: `pairs` keeps the factors, dense keeps multiplied-out gradients 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from labelahead.tangent.factors import Factor, OuterFactor
@@ -108,7 +107,6 @@ def put(store: Store, terms: list[Term], rows: slice, found: Mapping[str, Factor
             continue
         assert isinstance(f, OuterFactor)
         target = next(kept)
-        n, K = f.g.shape[:2]
         if f.geometry is not None:  # one image a sample: channels last, positions first
             a = f.a[:, 0].flatten(2).permute(2, 0, 1)
             g = f.g[:, :, 0].flatten(3).permute(3, 0, 1, 2)
@@ -117,27 +115,3 @@ def put(store: Store, terms: list[Term], rows: slice, found: Mapping[str, Factor
             g = f.g.permute(2, 0, 1, 3)
         target.a[:, rows].copy_(a)
         target.g[:, rows].copy_(g)
-
-
-def dense_terms(plan: Plan, chosen: Mapping[str, nn.Parameter]) -> list[Term]:
-    """Every parameter multiplied out, for features and sketches."""
-    names = [p.name for p in plan.ruled] + list(plan.fallback)
-    widths = [chosen[k].numel() for k in names]
-    starts = [sum(widths[:i]) for i in range(len(widths))]
-    return [Term(k, False, False, s, w) for k, s, w in zip(names, starts, widths, strict=True)]
-
-
-def squared_norm(f: Factor) -> Tensor:
-    """(n, K): |gradient|², without building it where that is cheaper."""
-    if isinstance(f, OuterFactor) and f.geometry is None and not f.lookup:
-        n, T, d = f.a.shape
-        o = f.g.shape[3]
-        if T == 1:
-            return f.a.square().sum((1, 2))[:, None] * f.g.square().sum((2, 3))
-        if T * (d + o) < d * o:
-            inputs = torch.bmm(f.a, f.a.transpose(1, 2))[:, None]
-            return ((f.g @ f.g.transpose(2, 3)) * inputs).sum((2, 3))
-    if isinstance(f, OuterFactor) and f.lookup:
-        same = (f.a[:, :, None] == f.a[:, None, :]) & (f.a >= 0)[:, None]
-        return ((f.g @ f.g.transpose(2, 3)) * same[:, None]).sum((2, 3))
-    return f.product().square().sum(2)

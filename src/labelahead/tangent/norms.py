@@ -1,0 +1,194 @@
+"""Per-sample gradient norms and directional derivatives, without per-sample gradients."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from labelahead.errors import InputError
+from labelahead.tangent.engine import Engine, directions, verifying, with_engine
+from labelahead.tangent.factors import Factor, OuterFactor
+from labelahead.tangent.gram import shift_sums
+from labelahead.tangent.premises import Inputs, ParamFilter, forward, take, tensors
+
+__all__ = ["directional", "inner_products", "squared_norms"]
+
+
+def squared_norms(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    *,
+    params: ParamFilter = None,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n,): |∇ cotangents[i]·f(x_i)|² for every sample; `cotangents` is (n, C).
+
+    With cotangents = ∂loss/∂outputs these are the squared norms of the per-sample loss gradients.
+    """
+
+    def run(engine: Engine) -> Tensor:
+        v = _checked(cotangents, x, engine)
+        out = v.new_zeros(v.shape[0])
+        for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
+            for f in found.values():
+                out[batch] += _squared_norm(f)[:, 0]
+        return out
+
+    return with_engine(model, x, params, run)
+
+
+def inner_products(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    direction: Mapping[str, Tensor],
+    *,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n,): <∇ cotangents[i]·f(x_i), direction>, for every sample; no gradient is built.
+
+    `direction` maps names of parameters to tensors of their shape; those left out count as zero.
+    """
+    _check_direction(model, direction)
+
+    def run(engine: Engine) -> Tensor:
+        v = _checked(cotangents, x, engine)
+        out = v.new_zeros(v.shape[0])
+        for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
+            for name, f in found.items():
+                out[batch] += _inner_product(f, direction[name].detach())[:, 0]
+        return out
+
+    return with_engine(model, x, list(direction), run)
+
+
+def directional(
+    model: nn.Module,
+    x: Inputs,
+    direction: Mapping[str, Tensor],
+    *,
+    chunk: int = 256,
+) -> Tensor:
+    """(n, C): J(x_i)·v, how fast the outputs change as the parameters move along `direction`.
+
+    `direction` maps names of parameters to tensors of their shape; those left out stand still.
+    One forward-mode pass where torch has one, no per-sample gradient: cotangents[i]·J(x_i) v is the inner product of
+    a sample's gradient with `direction`.
+    """
+    _check_direction(model, direction)
+
+    def run(engine: Engine) -> Tensor:
+        try:
+            return _forward_mode(engine, x, direction, chunk)
+        except NotImplementedError:  # some operation has no forward mode: one backward an output
+            n, C = tensors(x)[0].shape[0], engine.plan.outputs
+            like = next(iter(engine.chosen.values())).detach()
+            out = like.new_zeros(n, C)
+            eye = directions("full", C, like).expand(n, -1, -1)
+            for batch, found in engine.captured(x, eye, chunk=chunk):
+                for name, f in found.items():
+                    out[batch] += _inner_product(f, direction[name].detach())
+            return out
+
+    return with_engine(model, x, list(direction), run)
+
+
+def _forward_mode(engine: Engine, x: Inputs, direction: Mapping[str, Tensor], chunk: int) -> Tensor:
+    n = tensors(x)[0].shape[0]
+    point = {k: engine.chosen[k].detach() for k in direction}
+    parts = []
+    for i in range(0, n, chunk):
+        part = take(x, slice(i, min(i + chunk, n)))
+
+        def outputs(p: dict[str, Tensor], part: Inputs = part) -> Tensor:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return functional_call(engine.model, p, args, kwargs)
+
+            return forward(call, part)
+
+        with sdpa_kernel(SDPBackend.MATH):  # the fused attentions have no forward mode
+            parts.append(jvp(outputs, (point,), (dict(direction),))[1].detach())
+    return torch.cat(parts)
+
+
+def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    for name, v in direction.items():
+        if name not in parameters or v.shape != parameters[name].shape:
+            shape = tuple(parameters[name].shape) if name in parameters else "no such parameter"
+            raise InputError(
+                f"direction[{name!r}] has shape {tuple(v.shape)}, the network has {shape}: "
+                "give a tensor for each named parameter, of its shape"
+            )
+
+
+def _checked(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
+    n, C = tensors(x)[0].shape[0], engine.plan.outputs
+    if tuple(cotangents.shape) != (n, C):
+        raise InputError(
+            f"cotangents have shape {tuple(cotangents.shape)}, expected (n, C) = {(n, C)}: one "
+            "weight for every output of every sample"
+        )
+    if not bool(torch.isfinite(cotangents).all()):
+        raise InputError("cotangents hold NaN or infinity: check the loss they come from")
+    return cotangents.detach().to(next(iter(engine.chosen.values())))
+
+
+def _squared_norm(f: Factor) -> Tensor:
+    """(n, K) from pairs of positions or from the gradient, whichever is cheaper."""
+    if not isinstance(f, OuterFactor):
+        return f.v.square().sum(2)
+    S, d, T, o = f.sizes
+    if not f.lookup and f.geometry is None and T == 1:
+        return f.a.square().sum((1, 2))[:, None] * f.g.square().sum((2, 3))
+    window = f.geometry
+    together = window is None or (window.groups == 1 and f.a.shape[1] == 1)
+    pairs = S * S * (d + (10 * sum(window.size) if window else 0)) + T * T * (o + 10)
+    if not together or (not f.lookup and pairs > T * math.prod(f.shape)):
+        return f.product().square().sum(2)
+    if f.lookup:
+        inputs = ((f.a[:, :, None] == f.a[:, None, :]) & (f.a >= 0)[:, None]).to(f.g)
+    elif window is None:
+        inputs = f.a @ f.a.mT
+    else:
+        pixels = f.a[:, 0].flatten(2)
+        products = (pixels.mT @ pixels).permute(1, 2, 0)  # S, S, n: long runs over the samples
+        products = products.reshape(*window.space, 1, *window.space, -1)
+        inputs = shift_sums(products, window).reshape(T, T, -1).permute(2, 0, 1)
+    g = f.g if window is None else f.g[:, :, 0].flatten(3).mT
+    return ((g @ g.mT) * inputs[:, None]).sum((2, 3))
+
+
+def _inner_product(f: Factor, direction: Tensor) -> Tensor:
+    """(n, K): what the layer would answer to the captured input with `direction` as its weight,
+    weighed by the arriving gradient."""
+    if not isinstance(f, OuterFactor):
+        return f.v @ direction.flatten()
+    if f.lookup:
+        rows = direction[f.a.clamp(min=0)] * (f.a >= 0)[..., None]
+        return (f.g * rows[:, None]).sum((2, 3))
+    if f.geometry is None:
+        answer = f.a @ (direction if f.transposed else direction.mT)
+        return (f.g * answer[:, None]).sum((2, 3))
+    window = f.geometry
+    convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[
+        len(window.size) - 1
+    ]
+    answer = convolve(
+        f.a.flatten(0, 1),
+        direction,
+        None,
+        window.stride,
+        window.padding,
+        window.dilation,
+        window.groups,
+    )
+    answer = answer.view(f.g.shape[0], 1, *f.g.shape[2:])
+    return (f.g * answer).flatten(2).sum(2)
