@@ -63,13 +63,8 @@ def cholesky(
     diagonal of `a`); pivots at rounding level of it count as a failure. Returns (L (q, q),
     jitter) with L Lᵀ = a + jitter·I; jitter is 0.0 for a well-conditioned matrix.
     """
-    if not bool(torch.isfinite(a).all()):
-        raise NumericalError(
-            f"{what} of shape {tuple(a.shape)} holds NaN or infinite entries; expected finite "
-            "numbers: look for overflow in the network's outputs or gradients"
-        )
     size = float(a.diagonal().mean()) if scale is None else scale
-    if not size > 0:
+    if size <= 0:
         raise NumericalError(
             f"{what} has mean diagonal {size:.3g}; expected a positive one: the kernel is zero or "
             "indefinite, so check the network it came from"
@@ -77,6 +72,12 @@ def cholesky(
     lower, ok = _factor(a, _floor(a, size))
     if bool(ok):
         return lower, 0.0
+    # A NaN always fails the pivots, so a sound matrix is not read a second time.
+    if not bool(torch.isfinite(a).all()):
+        raise NumericalError(
+            f"{what} of shape {tuple(a.shape)} holds NaN or infinite entries; expected finite "
+            "numbers: look for overflow in the network's outputs or gradients"
+        )
     for jitter in _ladder(a.dtype, size):
         repaired = a.clone()
         repaired.diagonal().add_(jitter)

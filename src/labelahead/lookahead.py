@@ -83,28 +83,26 @@ def lookahead_by_solving(
 def _by_solving(
     posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
 ) -> Iterator[Tensor]:
-    old, theta = posterior.flat(posterior.labelled), posterior.covariance.prior
-    cross = theta.rows(torch.cat([old, posterior.flat(at[:1])]))  # the last b rows change
-    border = torch.cat([old, posterior.flat(at[:1])])
-    r, b, here = len(old), posterior.width, posterior.flat(x)
-    system = theta.lift(cross, border).clone()
-    reach = theta.lift(cross, here).clone()  # Θ(X₊, x), (r+b, e·b)
-    residual = posterior.folded(
-        torch.cat([posterior.targets - posterior.outputs[posterior.labelled], targets[:1]])
-    ).clone()
+    theta, b, here = posterior.covariance.prior, posterior.width, posterior.flat(x)
+    border = posterior.flat(torch.cat([posterior.labelled, at[:1]]))  # its last b entries change
+    old = slice(0, len(border) - b)
+    new = slice(len(border) - b, None)
+    rows = theta.rows(border)
+    system, reach = theta.lift(rows, border).clone(), theta.lift(rows, here).T.contiguous()
+    system.diagonal().add_(posterior.noise)
+    known = posterior.folded(posterior.targets - posterior.outputs[posterior.labelled])
+    noise = posterior.noise * torch.eye(b, dtype=system.dtype, device=system.device)
     done: list[Tensor] = []
     for j in range(len(at)):
-        where = posterior.flat(at[j : j + 1])
-        border[r:] = where
-        new = theta.rows(where)
-        reach[r:] = theta.lift(new, here)
-        edge = theta.lift(new, border)
-        system[r:], system[:, r:] = edge, edge.T
-        residual[r:] = (targets[j] - posterior.outputs[at[j]]).view(b, -1)
-        regularised = system.clone()
-        regularised.diagonal().add_(posterior.noise)
-        lower, _ = cholesky(regularised, scale=posterior.scale)
-        change = reach.T @ solve_factored(lower, residual)
+        border[new] = posterior.flat(at[j : j + 1])
+        row = theta.rows(border[new])
+        reach[:, new] = theta.lift(row, here).T
+        edge = theta.lift(row, border)
+        system[new, old], system[old, new] = edge[:, old], edge[:, old].T
+        system[new, new] = edge[:, new] + noise
+        surprise = posterior.folded((targets[j] - posterior.outputs[at[j]])[None])
+        lower, _ = cholesky(system, scale=posterior.scale)
+        change = reach @ solve_factored(lower, torch.cat([known, surprise]))
         done.append(posterior.outputs[x] + change.reshape(len(x), -1))
         if len(done) == chunk or j == len(at) - 1:
             yield torch.stack(done)

@@ -174,12 +174,12 @@ class View:
         w_rows, w_cols = take(step.fall, before.at_rows, 1), take(step.fall, before.at_cols, 1)
         z = before.against(step)
         after = step.posterior.folded(self.drift()) + w_cols.T @ step.gain
-        moved = drift.reshape(m * b, p) + z @ step.gain - w_rows.T @ (w_cols @ after)
-        inner = w_cols @ w_cols.T
-        if b == 1 and len(z[0]) == 1:
-            w, norm = w_rows[0], float(inner)
-            fallen = squares[:, 0, 0] - 2 * w * z[:, 0] + w * w * norm
-            return Moments(fallen.view(m, 1, 1), moved.view(m, b, p))
+        inner, met = w_cols @ w_cols.T, w_cols @ after
+        if len(w_rows) == 1:  # one label of a scalar kernel: fused passes instead of products
+            w = w_rows[0].view(m, 1, 1)
+            moved = drift.addcmul(z.view(m, 1, 1), step.gain).addcmul_(w, met, value=-1)
+            return Moments(squares + w * (inner * w - 2 * z.view(m, 1, 1)), moved)
+        moved = drift.reshape(m * b, p) + z @ step.gain - w_rows.T @ met
         w_blocks, z_blocks = w_rows.T.reshape(m, b, -1), z.view(m, b, -1)
         twice = w_blocks @ z_blocks.mT
         squares = squares - twice - twice.mT + w_blocks @ inner @ w_blocks.mT
