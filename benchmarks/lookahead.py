@@ -15,10 +15,8 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,41 +25,20 @@ from labelahead.posterior import prior
 from lookahead_rivals import (
     CLASSES,
     Pool,
+    best_of,
     digits_pool,
+    gemm_rate,
     made_up_pool,
     paper_block,
     plain_solve,
     project,
+    table,
 )
 
 RESULTS = Path(__file__).parent / "results" / "lookahead.json"
 NOISE = 1e-5
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 RIVALS = ("solve", "plain", "paper")
-
-
-def best_of(call: Callable[[], Any], runs: int = 3) -> tuple[float, Any]:
-    best = math.inf
-    for _ in range(runs):
-        begin = time.perf_counter()
-        value = call()
-        best = min(best, time.perf_counter() - begin)
-    return best, value
-
-
-def table(title: str, rows: list[dict[str, object]]) -> None:
-    print(f"\n{title}")
-    cells = [list(rows[0])] + [[str(v) for v in row.values()] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    for line in cells:
-        print("  " + "  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)))
-    print(flush=True)
-
-
-def gemm_rate(dtype: torch.dtype) -> float:
-    """GFLOP/s of a 2048³ product: how much of the machine we had."""
-    a = torch.randn(2048, 2048, dtype=dtype)
-    return 2 * 2048**3 / best_of(lambda: a @ a, 4)[0] / 1e9
 
 
 def scoring(pool: Pool, labels: int, seed: int, subset: int, rivals: bool) -> dict[str, float]:
@@ -138,16 +115,18 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
             for row in rows
         ],
     )
-    same = [r for r in rows if r["L"] == rows[-1]["L"]]
-    if len(same) > 1:
-        exponent = {
-            k: math.log(same[-1][k] / same[0][k]) / math.log(same[-1]["U"] / same[0]["U"])
-            for k in ("total mlmoc", "mlmoc", "flip")
-        }
-        rows[-1].update({f"exponent {k}": v for k, v in exponent.items()})
-        text = ", ".join(f"{k}: {v:.2f}" for k, v in exponent.items())
-        print(f"  growth as U^p at L={same[0]['L']}, U={same[0]['U']}..{same[-1]['U']}: {text}")
+    growth(rows)
     return rows
+
+
+def growth(rows: list[dict[str, float]]) -> None:
+    """Print p of cost ~ U^p between the two largest pools, and add it to the last row."""
+    small, large = rows[-2:]
+    ratio = math.log(large["U"] / small["U"])
+    exponent = {k: math.log(large[k] / small[k]) / ratio for k in ("total mlmoc", "mlmoc", "flip")}
+    large.update({f"exponent {k}": round(v, 2) for k, v in exponent.items()})
+    text = ", ".join(f"{k} {v:.2f}" for k, v in exponent.items())
+    print(f"  growing as U^p from U={small['U']} to {large['U']} at L={large['L']}, p: {text}")
 
 
 def steps(seed: int, quick: bool) -> list[dict[str, object]]:

@@ -1,12 +1,40 @@
-"""What the look-ahead is measured against, and the made-up network it is measured on."""
+"""What the look-ahead is measured with, against and on: stop-watch, rivals, networks."""
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 CLASSES = 10
+
+
+def best_of(call: Callable[[], Any], runs: int = 3) -> tuple[float, Any]:
+    best = math.inf
+    for _ in range(runs):
+        begin = time.perf_counter()
+        value = call()
+        best = min(best, time.perf_counter() - begin)
+    return best, value
+
+
+def table(title: str, rows: list[dict[str, object]]) -> None:
+    print(f"\n{title}")
+    cells = [list(rows[0])] + [[str(v) for v in row.values()] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    for line in cells:
+        print("  " + "  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)))
+    print(flush=True)
+
+
+def gemm_rate(dtype: torch.dtype) -> float:
+    """GFLOP/s of a 2048³ product: how much of the machine we had."""
+    a = torch.randn(2048, 2048, dtype=dtype)
+    return 2 * 2048**3 / best_of(lambda: a @ a, 4)[0] / 1e9
 
 
 @dataclass

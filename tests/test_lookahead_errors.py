@@ -12,7 +12,8 @@ from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, varianc
 from labelahead.errors import InputError, LabelaheadError, NumericalError
 from labelahead.flow import gradient_flow
 from labelahead.lookahead import METHODS
-from labelahead.posterior import leave_one_out, prior
+from labelahead.posterior import prior
+from labelahead.residuals import leave_one_out
 from labelahead.select import best, greedy, sequential, top
 
 P = ref.problem("dense-scalar", n=8)

@@ -218,33 +218,28 @@ def conjugate_gradients(
     tolerance·‖b‖. Returns (x, iterations); raises NumericalError if it does not get there.
     """
     if not b.is_floating_point() or b.dim() not in (1, 2):
-        raise InputError(
-            f"b has shape {tuple(b.shape)} and dtype {b.dtype}; expected floating (n,) or (n, p)"
-        )
+        raise InputError(f"b is {b.dtype} {tuple(b.shape)}; expected floating (n,) or (n, p)")
     rhs = b[:, None] if b.dim() == 1 else b
     limit = 10 * len(rhs) if max_iterations is None else max_iterations
     x, residual = torch.zeros_like(rhs), rhs.clone()
-    goal = tolerance * rhs.norm(dim=0)
-    z = residual if precondition is None else precondition(residual)
-    direction, rz = z.clone(), (residual * z).sum(0)
+    goal, still = tolerance * rhs.norm(dim=0), torch.zeros_like(rhs[0])
+    direction, rz = torch.zeros_like(rhs), still
     for iteration in range(limit + 1):
         if bool((residual.norm(dim=0) <= goal).all()):
             return x.reshape(b.shape), iteration
+        z = residual if precondition is None else precondition(residual)
+        before, rz = rz, (residual * z).sum(0)
+        # A finished column has a zero direction: it must stand still, not become 0/0.
+        direction = z + torch.where(before > 0, rz / before, still) * direction
         product = matvec(direction)
         curvature = (direction * product).sum(0)
-        # A finished column has a zero direction: it must stand still, not become 0/0.
-        step = torch.where(rz > 0, rz / curvature, torch.zeros_like(rz))
-        if not bool(torch.isfinite(step).all()) or bool((curvature[rz > 0] <= 0).any()):
+        if not bool((curvature[rz > 0] > 0).all()):
             raise NumericalError(
                 "conjugate gradients met a direction of non-positive or non-finite curvature; "
                 "expected a positive definite operator: add a regulariser"
             )
-        x += step * direction
-        residual = residual - step * product
-        z = residual if precondition is None else precondition(residual)
-        rz_new = (residual * z).sum(0)
-        ratio = torch.where(rz > 0, rz_new / rz, torch.zeros_like(rz))
-        direction, rz = z + ratio * direction, rz_new
+        step = torch.where(rz > 0, rz / curvature, still)
+        x, residual = x + step * direction, residual - step * product
     worst = float((residual.norm(dim=0) / rhs.norm(dim=0)).max())
     raise NumericalError(
         f"conjugate gradients reached {worst:.2g} of the right-hand side after {limit} iterations; "

@@ -1,5 +1,6 @@
 """All that a strategy may see: predictions, covariance, who is labelled. No label of the pool."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,16 @@ class Moments(NamedTuple):
     drift: Tensor  # (m, b, C/b): Σₓ k(x',x) d(x), with d = f_lin − f
 
 
+@dataclass
+class _Known:
+    """What a view has worked out so far; filled on demand."""
+
+    cross: Cross | None = None
+    moments: Moments | None = None  # for the candidates that `cross` began with
+    factors: Tensor | None = None
+    drift: Tensor | None = None
+
+
 class View:
     """A posterior, the candidates among its points, and the points that criteria sum over.
 
@@ -43,7 +54,7 @@ class View:
         embedding: Tensor | None,
         *,
         rows: Tensor | None = None,
-        memo: dict[str, object] | None = None,
+        known: _Known | None = None,
     ) -> None:
         self.posterior = posterior
         self.candidates = candidates
@@ -52,7 +63,7 @@ class View:
         # Which rows of the shared sums belong to the candidates that are left.
         device = candidates.device
         self._rows = torch.arange(len(candidates), device=device) if rows is None else rows
-        self._memo: dict[str, object] = {} if memo is None else memo
+        self._known = _Known() if known is None else known
 
     def __repr__(self) -> str:
         return (
@@ -98,16 +109,16 @@ class View:
 
     def innovations(self) -> Tensor:
         """Cholesky factors of u = k(x',x') + σI: (m, b, b)."""
-        if "factors" not in self._memo:
-            self._memo["factors"] = innovation(self.posterior, self.candidates)
-        return self._memo["factors"]  # type: ignore[return-value]
+        if self._known.factors is None:
+            self._known.factors = innovation(self.posterior, self.candidates)
+        return self._known.factors
 
     def drift(self) -> Tensor:
         """d = f_lin − f at the evaluation points, (e, C)."""
-        if "drift" not in self._memo:
+        if self._known.drift is None:
             at = self.evaluation
-            self._memo["drift"] = take(self.posterior.mean, at, 0) - take(self.outputs, at, 0)
-        return self._memo["drift"]  # type: ignore[return-value]
+            self._known.drift = take(self.posterior.mean, at, 0) - take(self.outputs, at, 0)
+        return self._known.drift
 
     def covariance(self, which: Tensor) -> Tensor:
         """k between some candidates and all evaluation points, in the kernel's dtype.
@@ -126,19 +137,19 @@ class View:
         return Moments(every.squares[self._rows], every.drift[self._rows])
 
     def _cross(self) -> Cross:
-        if "cross" not in self._memo:
-            self._memo["cross"] = cross(self.posterior, self.candidates, self.evaluation)
-        return self._memo["cross"]  # type: ignore[return-value]
+        if self._known.cross is None:
+            self._known.cross = cross(self.posterior, self.candidates, self.evaluation)
+        return self._known.cross
 
     def _moments(self) -> Moments:
-        if "moments" not in self._memo:
+        if self._known.moments is None:
             k, b = self._cross(), self.posterior.width
             drift = k.product(self.posterior.folded(self.drift()))
             squares, variances = k.squares(b)
             if variances is not None:
                 self.posterior.note_variance(self.candidates, variances)
-            self._memo["moments"] = Moments(squares, drift.view(len(squares), b, -1))
-        return self._memo["moments"]  # type: ignore[return-value]
+            self._known.moments = Moments(squares, drift.view(len(squares), b, -1))
+        return self._known.moments
 
     def condition(self, at: Positions, targets: Tensor) -> "View":
         """The view after labels arrive: at (q,) positions, targets (q, C).
@@ -151,19 +162,18 @@ class View:
         """
         step = self.posterior.step(at, targets)
         keep = ~step.posterior.is_labelled[self.candidates]
-        memo: dict[str, object] = {}
-        if "cross" in self._memo and step.fall is not None:
-            before = self._cross()
-            memo["cross"], current = before.less(step)
-            if "moments" in self._memo and current:
-                memo["moments"] = self._fallen(before, step)
+        known, before = _Known(), self._known.cross
+        if before is not None and step.fall is not None:
+            known.cross, current = before.less(step)
+            if self._known.moments is not None and current:
+                known.moments = self._fallen(before, step)
         return View(
             step.posterior,
             self.candidates[keep],
             self.evaluation,
             self.embedding,
-            rows=self._rows[keep] if "cross" in memo else None,
-            memo=memo,
+            rows=self._rows[keep] if known.cross is not None else None,
+            known=known,
         )
 
     def _fallen(self, before: Cross, step: Step) -> Moments:
