@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labelahead import checks
 from labelahead.checks import Positions
 from labelahead.errors import InputError
 from labelahead.linalg import symmetric_eigen
@@ -33,7 +32,7 @@ def gradient_flow(
     (T, n, C); math.inf is the limit. noise: relative, added to Θ(X,X) as in `prior`.
     """
     start = prior(outputs, kernel, noise=noise)
-    at = checks.positions(at, "at", start.points)
+    at = start.positions(at, "at")
     targets = start.checked_targets(targets, len(at))
     times = _times(time)
     where, theta = start.flat(at), start.covariance.prior

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from labelahead import checks
 from labelahead.checks import Positions
 from labelahead.errors import InputError
 from labelahead.linalg import block_factor, block_solve, cholesky, solve_factored
@@ -118,10 +117,10 @@ def _checked(
     """Candidates (q,), targets (q, C) and evaluation points (e,), checked."""
     if chunk < 1:
         raise InputError(f"chunk is {chunk}; expected at least 1")
-    at = checks.positions(at, "at", posterior.points, distinct=False)
+    at = posterior.positions(at, "at", distinct=False)
     posterior.require_unlabelled(at, "at")
     targets = posterior.checked_targets(targets, len(at))
     if evaluate is None:
         return at, targets, torch.arange(posterior.points, device=at.device)
-    x = checks.positions(evaluate, "evaluate", posterior.points, distinct=False)
+    x = posterior.positions(evaluate, "evaluate", distinct=False)
     return at, targets, x

@@ -137,9 +137,13 @@ class Posterior:
         return out
 
     def _checked(self, at: Positions, targets: Tensor) -> tuple[Tensor, Tensor]:
-        at = checks.positions(at, "at", self.points).to(self.outputs.device)
+        at = self.positions(at, "at")
         self.require_unlabelled(at, "at")
         return at, self.checked_targets(targets, len(at))
+
+    def positions(self, at: Positions, what: str, *, distinct: bool = True) -> Tensor:
+        """Positions as a checked int64 tensor (q,) on the posterior's device."""
+        return checks.positions(at, what, self.points, distinct=distinct).to(self.outputs.device)
 
     def checked_targets(self, targets: Tensor, q: int) -> Tensor:
         """Targets as float64 (q, C), or an InputError."""
@@ -167,8 +171,8 @@ class Posterior:
 
     def block(self, rows: Positions, cols: Positions) -> Tensor:
         """The covariance between points: (p, q) in the kernel's dtype; full: (p, C, q, C)."""
-        p = checks.positions(rows, "rows", self.points, distinct=False)
-        q = checks.positions(cols, "cols", self.points, distinct=False)
+        p = self.positions(rows, "rows", distinct=False)
+        q = self.positions(cols, "cols", distinct=False)
         flat = self.covariance.block(self.flat(p), self.flat(q))
         if self.width == 1:
             return flat

@@ -38,13 +38,16 @@ def flip(view: View, rng: torch.Generator | None = None, *, chunk: int = 64) -> 
     tiny = 1e-14 * view.posterior.scale
     # Φ(−m/√(a²v)) = ½ − ½ erf(m/√(2a²v)); v is twice `spread`
     reach = (top[:, 0] - top[:, 1]) / math.sqrt(4 * view.posterior.amplitude())
-    now = torch.erf(reach * spread.clamp_min(tiny).rsqrt()).sum()
+    dtype = view.posterior.covariance.prior.dtype
+    reach, spread = reach.to(dtype), spread.to(dtype)
+    # Differences point by point, in one dtype: where x' says nothing of x they are exactly zero.
+    now = spread.clamp_min(tiny).rsqrt_().mul_(reach).erf_()
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in every.split(chunk):
         left = _left(view, pairs, label, spread).clamp_min_(tiny).rsqrt_()
-        parts.append(left.mul_(reach.to(left.dtype)).erf_().sum(1))
-    return 0.5 * (torch.cat(parts).to(torch.float64) - now)
+        parts.append(left.mul_(reach).erf_().sub_(now).sum(1))
+    return 0.5 * torch.cat(parts).to(torch.float64)
 
 
 def _spread(view: View, label: Tensor) -> Tensor:
@@ -69,6 +72,7 @@ def _left(view: View, pairs: Tensor, label: Tensor, spread: Tensor) -> Tensor:
     k, factors = view.covariance(pairs), view.innovations()[pairs]
     if view.posterior.width == 1:
         scaled = factors[:, 0].reciprocal().to(k.dtype) * k
-        return torch.addcmul(spread.to(k.dtype), scaled, scaled, value=-1)
+        return torch.addcmul(spread, scaled, scaled, value=-1)
     contrast = _contrast(k.to(torch.float64).permute(2, 0, 1, 3), label, 3).permute(1, 2, 0)
-    return spread - 0.5 * block_whiten(factors, contrast).square().sum(1)
+    fallen = block_whiten(factors, contrast).square().sum(1)
+    return spread - 0.5 * fallen.to(spread.dtype)

@@ -207,11 +207,11 @@ def view(
     candidates: (m,) distinct unlabelled positions. evaluation: (e,) positions whose predictions
     matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
     """
-    at = checks.positions(candidates, "candidates", posterior.points)
+    at = posterior.positions(candidates, "candidates")
     posterior.require_unlabelled(at, "candidates")
     where = at
     if evaluation is not None:
-        where = checks.positions(evaluation, "evaluation", posterior.points)
+        where = posterior.positions(evaluation, "evaluation")
     if embedding is not None:
         embedding = checks.finite(
             checks.floating(embedding, "embedding", "(n, h)", (2,)), "embedding"
