@@ -135,3 +135,12 @@ def test_conjugate_gradients_says_when_it_fails():
         linalg.conjugate_gradients(lambda v: -v, b)
     with pytest.raises(InputError, match="expected floating"):
         linalg.conjugate_gradients(lambda v: v, torch.ones(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_symmetric_product(dtype):
+    matrix, vector = GRAM.to(dtype), ROOT[:, 0].to(dtype)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    ref.close(linalg.symmetric_product(matrix, vector), matrix @ vector, tolerance)
+    strided = torch.zeros(12, 24, dtype=dtype)[:, ::2].copy_(matrix)
+    ref.close(linalg.symmetric_product(strided, vector), matrix @ vector, tolerance)

@@ -62,7 +62,9 @@ def emoc(
         if squared:
             parts = [_squared(view, y.expand_as(p), baseline) for y in classes]
             return (p * torch.stack(parts, 1)).sum(1)
-        surprise = torch.cdist(view.posterior.mean[view.candidates], classes)  # ‖r_y‖, (m, C)
+        mean = view.posterior.mean[view.candidates]
+        exact = "donot_use_mm_for_euclid_dist"  # a product would lose ‖r‖ where it is small
+        surprise = torch.cdist(mean, classes, compute_mode=exact)  # ‖r_y‖, (m, C)
         return _reach(view, chunk) * (p * surprise).sum(1) / view.innovations()[:, 0, 0].square()
     which, label = p.nonzero(as_tuple=True)
     targets = torch.nn.functional.one_hot(label, p.shape[1]).to(p)

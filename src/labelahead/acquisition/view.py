@@ -89,7 +89,9 @@ class View:
 
     def probabilities(self, method: str = "simplex", source: str = "outputs") -> Tensor:
         """(m, C) class probabilities of the candidates."""
-        return probabilities(self.values(source)[self.candidates], method)
+        values = take(self.values(source), self.candidates, 0)
+        # classes first: sums over them then run along long rows
+        return probabilities(values.T.contiguous(), method, 0).T.contiguous()
 
     def predicted(self, source: str = "outputs") -> Tensor:
         """(m, C) one-hot most likely labels of the candidates."""
