@@ -8,6 +8,7 @@ other, in-place activations do no harm, and a use that no rule knows cannot go u
 gradients are never computed: autograd runs only the nodes between the outputs and the sites.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,15 +18,22 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from labelahead.tangent.premises import Inputs, forward
+from labelahead.tangent.premises import Inputs, copied, forward, tensors
 
-__all__ = ["Site", "differentiable", "gradients_at", "sites"]
+__all__ = ["Site", "Trace", "differentiable", "gradients_at", "trace"]
 
 # Nodes that only rearrange a parameter's entries: inner products pass through unchanged.
 VIEWS = frozenset(
     f"{name}Backward{i}"
     for name in ("T", "View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze")
     for i in (0, 1)
+)
+
+
+# Nodes that can put samples in another order, one that depends on the data.
+REARRANGING = re.compile(
+    r"^(Index|IndexSelect|Gather|Take|Sort|Topk|MaskedSelect|MaskedScatter|PackPaddedSequence|"
+    r"Scatter|IndexAdd|IndexPut|IndexCopy)"
 )
 
 
@@ -53,7 +61,7 @@ class Site:
 def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """The chosen parameters, and they alone, take gradients; all is as it was afterwards.
 
-    Inside, gradients are recorded only where a forward asks for it (`outputs_and_sites`).
+    Inside, gradients are recorded only where a forward asks for it (`trace`).
     """
     before = [(p, p.requires_grad) for p in model.parameters()]
     ids = {id(p) for p in chosen.values()}
@@ -97,19 +105,32 @@ def _unfused_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def outputs_and_sites(
-    model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]
-) -> tuple[Tensor, list[Site]]:
-    """Outputs (n, C) with their graph, and the sites of the parameters in `names`."""
+@dataclass(frozen=True)
+class Trace:
+    """One forward pass: outputs (n, C) with their graph, and every use of a parameter in it."""
+
+    out: Tensor
+    sites: list[Site]
+    rearranges: bool  # an operation may have put the samples in another order
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Equal for passes that took the same way through the network."""
+        return tuple(s.signature for s in self.sites)
+
+
+def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Trace:
+    """Run the network on `x` and find the sites of the parameters in `names`.
+
+    They come in an order fixed by the graph.
+    """
+    if any(t.is_inference() for t in tensors(x)):  # such tensors cannot be saved for a backward
+        x = copied(x)
     with torch.enable_grad():
         out = forward(model, x)
-    return out, sites(out, names)
-
-
-def sites(out: Tensor, names: Mapping[nn.Parameter, str]) -> list[Site]:
-    """Every use of the named parameters in the graph of `out`, in an order fixed by the graph."""
     if out.grad_fn is None:
-        return []
+        return Trace(out, [], False)
+    rearranges = False
     consumers: dict[Any, list[tuple[Any, int]]] = {}
     leaves: list[Any] = []
     seen = {out.grad_fn}
@@ -123,6 +144,7 @@ def sites(out: Tensor, names: Mapping[nn.Parameter, str]) -> list[Site]:
             if source not in seen:
                 seen.add(source)
                 stack.append(source)
+                rearranges |= REARRANGING.match(type(source).__name__) is not None
                 if getattr(source, "variable", None) in names:
                     leaves.append(source)
     found: list[Site] = []
@@ -136,20 +158,26 @@ def sites(out: Tensor, names: Mapping[nn.Parameter, str]) -> list[Site]:
                     todo.append((node, (*views, node)))
                 else:
                     found.append(Site(name, node, argument, views))
-    return found
+    return Trace(out, found, rearranges)
 
 
-def gradients_at(out: Tensor, nodes: Sequence[Any], cotangents: Sequence[Tensor]) -> list[Tensor]:
+def gradients_at(
+    out: Tensor, nodes: Sequence[Any], cotangents: Sequence[Tensor], *, keep: bool = False
+) -> list[Tensor]:
     """For each node, the gradients (K, ...) arriving at it, one per cotangent (n, C).
 
-    The graph is freed.
+    The graph is freed unless it is to be kept.
     """
     if not nodes:
         return []
     edges = [GradientEdge(node, 0) for node in nodes]
     runs = [
         torch.autograd.grad(
-            out, edges, grad_outputs=v, retain_graph=k + 1 < len(cotangents), allow_unused=True
+            out,
+            edges,
+            grad_outputs=v,
+            retain_graph=keep or k + 1 < len(cotangents),
+            allow_unused=True,
         )
         for k, v in enumerate(cotangents)
     ]

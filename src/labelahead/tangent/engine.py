@@ -9,11 +9,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from labelahead.errors import InputError, VerificationError
-from labelahead.tangent.capture import differentiable, gradients_at, outputs_and_sites
+from labelahead.errors import InputError, ModelError, VerificationError
+from labelahead.tangent.capture import Trace, differentiable, gradients_at, trace
 from labelahead.tangent.factors import Factor, PlainFactor, factor, joined
 from labelahead.tangent.fallback import per_sample_gradients
-from labelahead.tangent.layout import close
+from labelahead.tangent.layout import GraphChangedError, close
 from labelahead.tangent.plan import Plan, make_plan
 from labelahead.tangent.premises import (
     Inputs,
@@ -21,6 +21,7 @@ from labelahead.tangent.premises import (
     check_inputs,
     check_model,
     choose_parameters,
+    copied,
     take,
     tensors,
     unwrapped,
@@ -47,10 +48,6 @@ def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
     if kind == "full":
         return eye  # (PN-1)
     raise InputError(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
-
-
-class GraphChangedError(Exception):
-    """The autograd graph of a batch is not the one that was planned for."""
 
 
 class Engine:
@@ -93,14 +90,12 @@ class Engine:
         plan, n = self.plan, tensors(x)[0].shape[0]
         found: dict[str, Factor] = {}
         if plan.ruled:
-            out, sites = outputs_and_sites(self.model, x, self.names)
-            if tuple(s.signature for s in sites) != plan.signature:
+            seen = trace(self.model, self._own(x), self.names)
+            if seen.signature != plan.signature:
                 raise GraphChangedError
             # Inputs are read before the backward, which frees what autograd saved.
-            readings = {i: read(sites[i], p.shape) for p in plan.ruled for i in p.sites}
-            nodes = {plan.nodes[i]: sites[i].node for i in readings}
-            arriving = gradients_at(out, list(nodes.values()), list(cotangents.unbind(1)))
-            grads = dict(zip(nodes, arriving, strict=True))
+            readings = {i: read(seen.sites[i], p.shape) for p in plan.ruled for i in p.sites}
+            grads = self._arriving(seen, {plan.nodes[i]: i for i in readings}, cotangents)
             for p in plan.ruled:
                 parts = []
                 for i in p.sites:
@@ -112,14 +107,41 @@ class Engine:
         if plan.fallback:
             rest = per_sample_gradients(self.model, x, self.chosen, plan.fallback, cotangents)
             for name, v in rest.items():
-                found[name] = PlainFactor(v.flatten(2), tuple(self.chosen[name].shape))
+                found[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
         return found
+
+    def _own(self, x: Inputs) -> Inputs:
+        """A copy for a network that overwrites its input."""
+        return copied(x) if self.plan.mutates else x
+
+    def _arriving(
+        self, seen: Trace, sites: Mapping[int, int], cotangents: Tensor
+    ) -> dict[int, Tensor]:
+        """Node -> gradients (K, ...); `sites` gives a site at each node.
+
+        Where operations may reorder samples, a second backward with each sample's cotangent
+        scaled by a factor of its own must scale that sample's rows: else the layout is void.
+        """
+        nodes = [seen.sites[i].node for i in sites.values()]
+        grads = gradients_at(seen.out, nodes, list(cotangents.unbind(1)), keep=seen.rearranges)
+        if seen.rearranges:
+            n = cotangents.shape[0]
+            scale = torch.linspace(1, 2, n, dtype=cotangents.dtype, device=cotangents.device)
+            scaled = gradients_at(seen.out, nodes, [cotangents[:, 0] * scale[:, None]])
+            for i, g, h in zip(sites.values(), grads, scaled, strict=True):
+                layout = self.plan.layouts[i]
+                if layout is None:
+                    continue
+                rows, want = layout.split(h[0], n), layout.split(g[0], n)
+                if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1))):
+                    raise GraphChangedError
+        return dict(zip(sites, grads, strict=True))
 
     def _verify(self, x: Inputs, cotangents: Tensor, found: Mapping[str, Factor]) -> None:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
         k = cotangents.shape[1] - 1
         for count in {1, min(4, cotangents.shape[0])}:
-            out, _ = outputs_and_sites(self.model, take(x, slice(0, count)), {})
+            out = trace(self.model, self._own(take(x, slice(0, count))), {}).out
             expected = torch.autograd.grad(
                 out, list(self.chosen.values()), cotangents[:count, k], allow_unused=True
             )
@@ -141,6 +163,11 @@ def open_engine(
 ) -> Iterator[Engine]:
     """An engine for the network; gradients and flags are as before afterwards."""
     with differentiable(model, chosen):
+        if any(p.is_inference() for p in chosen.values()):
+            raise ModelError(
+                "the network was made under torch.inference_mode(), so autograd cannot "
+                "differentiate it: build or load it outside of that"
+            )
         yield Engine(model, chosen, make_plan(model, x, chosen, rules=rules))
 
 

@@ -140,7 +140,7 @@ def joined(parts: Sequence[Factor]) -> Factor:
     total = parts[0].gradient()
     for f in parts[1:]:
         total = total + f.gradient()
-    return PlainFactor(total.flatten(2), parts[0].shape)
+    return PlainFactor(total.reshape(*total.shape[:2], -1), parts[0].shape)
 
 
 def _into(v: Tensor, out: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from labelahead.errors import ModelError
-from labelahead.tangent.premises import Inputs, forward, take
+from labelahead.tangent.premises import Inputs, copied, forward, take
 
 __all__ = ["per_sample_gradients"]
 
@@ -45,7 +45,7 @@ def _vectorised(
             def call(*args: Any, **kwargs: Any) -> Any:
                 return functional_call(model, p, args, kwargs)
 
-            return forward(call, _with_batch_of_one(sample))[0]
+            return forward(call, copied(_with_batch_of_one(sample)))[0]
 
         pull = vjp(outputs, params)[1]
         return dict(vmap(pull)(directions)[0])
@@ -72,7 +72,7 @@ def _looped(
     found = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
     for i in range(n):
         with torch.enable_grad():
-            out = forward(model, take(x, slice(i, i + 1)))[0]
+            out = forward(model, copied(take(x, slice(i, i + 1))))[0]
         for k in range(K):
             try:
                 grads = torch.autograd.grad(

@@ -7,15 +7,20 @@ from torch import Tensor
 
 from labelahead.tangent.rules import Broadcast, Lookup, Reading
 
-__all__ = ["Layout", "close", "find_layout"]
+__all__ = ["GraphChangedError", "Layout", "close", "find_layout"]
+
+
+class GraphChangedError(Exception):
+    """A batch took another way through the network than the probe: its plan does not hold."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the samples are at a site: axis of g, and how many positions lie before them in it."""
+    """Where the samples are at a site: the axis of g, and what else is folded into it."""
 
     axis: int
-    outer: int
+    outer: int  # positions before the samples
+    inner: int  # positions after them
 
     def split(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
         """Samples to the front: (lead, before, n·r, rest) -> (n, lead, before, outer, inner, rest).
@@ -23,7 +28,9 @@ class Layout:
         `lead` counts leading dimensions (the directions) that precede the site's own.
         """
         axis = self.axis + lead
-        shape = (*t.shape[:axis], self.outer, n, -1, *t.shape[axis + 1 :])
+        if t.shape[axis] != self.outer * n * self.inner:
+            raise GraphChangedError
+        shape = (*t.shape[:axis], self.outer, n, self.inner, *t.shape[axis + 1 :])
         return t.reshape(shape).movedim(axis + 1, 0)
 
 
@@ -61,13 +68,14 @@ def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor
             return None
         pairs.append((one.a, other.a))
     if positions == 1:
-        return Layout(axis, 1)
-    fits = [
-        outer
+        return Layout(axis, 1, 1)
+    folds = [
+        Layout(axis, outer, positions // outer)
         for outer in range(1, positions + 1)
-        if positions % outer == 0 and all(_agrees(p, q, Layout(axis, outer)) for p, q in pairs)
+        if positions % outer == 0
     ]
-    return Layout(axis, fits[0]) if len(fits) == 1 else None
+    fits = [fold for fold in folds if all(_agrees(p, q, fold) for p, q in pairs)]
+    return fits[0] if len(fits) == 1 else None
 
 
 def _agrees(p: Tensor, q: Tensor, layout: Layout) -> bool:

@@ -79,15 +79,15 @@ def directional(
     """(n, C): J(x_i)·v, how fast the outputs change as the parameters move along `direction`.
 
     `direction` maps names of parameters to tensors of their shape; those left out stand still.
-    One forward-mode pass where torch has one, no per-sample gradient: cotangents[i]·J(x_i) v is the inner product of
-    a sample's gradient with `direction`.
+    One forward-mode pass where torch has one, and no per-sample gradient: cotangents[i]·J(x_i) v
+    is the inner product of a sample's gradient with `direction`.
     """
     _check_direction(model, direction)
 
     def run(engine: Engine) -> Tensor:
         try:
             return _forward_mode(engine, x, direction, chunk)
-        except NotImplementedError:  # some operation has no forward mode: one backward an output
+        except NotImplementedError:  # one backward an output
             n, C = tensors(x)[0].shape[0], engine.plan.outputs
             like = next(iter(engine.chosen.values())).detach()
             out = like.new_zeros(n, C)
@@ -101,6 +101,10 @@ def directional(
 
 
 def _forward_mode(engine: Engine, x: Inputs, direction: Mapping[str, Tensor], chunk: int) -> Tensor:
+    for m in engine.model.modules():
+        if isinstance(m, nn.Embedding) and m.padding_idx is not None:
+            # Autograd takes a padding row for constant, forward mode would move it.
+            raise NotImplementedError
     n = tensors(x)[0].shape[0]
     point = {k: engine.chosen[k].detach() for k in direction}
     parts = []

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import ModelError, NumericalError
-from labelahead.tangent.capture import Site, gradients_at, outputs_and_sites
+from labelahead.tangent.capture import Site, Trace, gradients_at, trace
 from labelahead.tangent.factors import Factor, factor, joined
 from labelahead.tangent.layout import Layout, close, find_layout
 from labelahead.tangent.premises import Inputs, forward, take, tensors
@@ -50,6 +50,7 @@ class Plan:
     examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
+    mutates: bool  # the network overwrites its input (an in-place first layer)
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
 
@@ -63,15 +64,20 @@ def make_plan(
     """
     names = {p: k for k, p in chosen.items()}
     first, second = _probe_batches(x)
-    out, sites = outputs_and_sites(model, first, names)
-    twin_out, twins = outputs_and_sites(model, second, names)
-    _check_outputs(model, first, out, twin_out)
-    _check_unseen(out, sites, chosen)
-    signature = tuple(s.signature for s in sites)
+    untouched = [t.clone() for t in tensors(first)]
+    one = trace(model, first, names)
+    mutates = any(not torch.equal(a, b) for a, b in zip(untouched, tensors(first), strict=True))
+    if mutates:  # probe again with what the caller gave
+        first, second = _probe_batches(x)
+    other = trace(model, second, names)
+    _check_outputs(model, first, one.out, other.out)
+    _check_unseen(one, chosen)
+    sites = one.sites
     factors: list[Factor | None] = [None] * len(sites)
     layouts: list[Layout | None] = [None] * len(sites)
-    if rules and signature == tuple(s.signature for s in twins):
-        layouts, factors = _probed(out, sites, twin_out, twins, chosen)
+    rules = rules and one.signature == other.signature
+    if rules:
+        layouts, factors = _probed(one, other, chosen)
     uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
     ruled = tuple(
         Planned(name, tuple(chosen[name].shape), tuple(own))
@@ -79,19 +85,21 @@ def make_plan(
         if own and all(factors[i] is not None for i in own)
     )
     known = {p.name for p in ruled}
-    fallback = tuple(name for name, own in uses.items() if own and name not in known)
+    # Without rules a parameter that the probe did not meet may yet be used by other samples.
+    fallback = tuple(k for k, own in uses.items() if k not in known and (own or not rules))
     _say(model, fallback, sites, layouts)
     distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
     nodes = tuple(distinct[s.node] for s in sites)
     return Plan(
-        signature=signature,
+        signature=one.signature,
         nodes=nodes,
         layouts=tuple(layouts),
         ruled=ruled,
         fallback=fallback,
         examples={p.name: joined([f for i in p.sites if (f := factors[i])]) for p in ruled},
         biases=_biases(ruled, sites, nodes),
-        outputs=out.shape[1],
+        outputs=one.out.shape[1],
+        mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
     )
@@ -148,11 +156,12 @@ def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -
     )
 
 
-def _check_unseen(out: Tensor, sites: list[Site], chosen: Mapping[str, nn.Parameter]) -> None:
+def _check_unseen(seen: Trace, chosen: Mapping[str, nn.Parameter]) -> None:
     """Parameters without a site must truly have no gradient: a custom node may hide them."""
-    unseen = [k for k in chosen if k not in {s.parameter for s in sites}]
+    unseen = [k for k in chosen if k not in {s.parameter for s in seen.sites}]
     if not unseen:
         return
+    out = seen.out
     try:
         grads = torch.autograd.grad(
             out,
@@ -172,22 +181,20 @@ def _check_unseen(out: Tensor, sites: list[Site], chosen: Mapping[str, nn.Parame
 
 
 def _probed(
-    out: Tensor,
-    sites: list[Site],
-    twin_out: Tensor,
-    twins: list[Site],
-    chosen: Mapping[str, nn.Parameter],
+    one: Trace, other: Trace, chosen: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layout | None], list[Factor | None]]:
-    shapes = [tuple(chosen[s.parameter].shape) for s in sites]
-    ones = [read(s, shape) for s, shape in zip(sites, shapes, strict=True)]
-    others = [read(s, shape) for s, shape in zip(twins, shapes, strict=True)]
+    shapes = [tuple(chosen[s.parameter].shape) for s in one.sites]
+    ones = [read(s, shape) for s, shape in zip(one.sites, shapes, strict=True)]
+    others = [read(s, shape) for s, shape in zip(other.sites, shapes, strict=True)]
     # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
-    weights = torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype, device=out.device)
-    g = gradients_at(out, [s.node for s in sites], [weights.expand_as(out)])
-    h = gradients_at(twin_out, [s.node for s in twins], [weights.expand_as(twin_out)])
+    weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
+    g, h = (
+        gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)])
+        for t in (one, other)
+    )
     layouts = [
-        find_layout(one, other, p[0], q[0])
-        for one, other, p, q in zip(ones, others, g, h, strict=True)
+        find_layout(reading, twin, p[0], q[0])
+        for reading, twin, p, q in zip(ones, others, g, h, strict=True)
     ]
     factors = [
         factor(reading, q, layout, PROBES, shape) if reading is not None and layout else None

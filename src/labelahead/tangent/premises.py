@@ -176,6 +176,15 @@ def take(x: Inputs, index: Tensor | slice) -> Inputs:
     return tuple(t[index] for t in x)
 
 
+def copied(x: Inputs) -> Inputs:
+    """A copy that may be overwritten."""
+    if isinstance(x, Tensor):
+        return x.clone()
+    if isinstance(x, Mapping):
+        return {k: t.clone() for k, t in x.items()}
+    return tuple(t.clone() for t in x)
+
+
 def forward(call: Callable[..., Any], x: Inputs) -> Tensor:
     """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
     try:
@@ -200,18 +209,18 @@ def forward(call: Callable[..., Any], x: Inputs) -> Tensor:
         out = out[:, None]
     if out.ndim != 2 or out.shape[0] != n or out.shape[1] == 0:
         raise ModelError(
-            f"the network returned shape {tuple(out.shape)} for {n} samples, expected (n, C): "
+            f"the network returned shape {tuple(out.shape)} for n={n} samples, expected (n, C): "
             "e.g. nn.Sequential(model, nn.Flatten(1)) treats every entry as one output"
         )
     return out
 
 
 def _explained(x: Inputs, error: Exception) -> InputError:
-    given = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in tensors(x))
+    given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in tensors(x))
     hint = "check the input's shape and dtype against what the network takes"
     if any(not t.is_floating_point() for t in tensors(x)):
         hint = "the input is of integer type: x.float() if the network takes real numbers"
     elif "dtype" in str(error) or "type" in str(error):
         hint = "give network and input one dtype, e.g. x.to(next(model.parameters()).dtype)"
     first = str(error).strip().splitlines()[0]
-    return InputError(f"the network's forward failed on input {given} ({first}): {hint}")
+    return InputError(f"the network's forward failed on samples of shape {given} ({first}): {hint}")

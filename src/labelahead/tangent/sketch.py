@@ -86,7 +86,7 @@ def _multiplied_out(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:
     for i in range(0, n, step):
         part = slice(i, min(i + step, n))
         v = f.part(part).gradient()
-        yield part, v.flatten(2)
+        yield part, v.reshape(*v.shape[:2], -1)
 
 
 class Fold:
