@@ -36,6 +36,7 @@ class _Known:
     moments: Moments | None = None  # for the candidates that `cross` began with
     factors: Tensor | None = None
     drift: Tensor | None = None
+    labels: Tensor | None = None  # (n,) argmax f
 
 
 class View:
@@ -95,8 +96,15 @@ class View:
 
     def predicted(self, source: str = "outputs") -> Tensor:
         """(m, C) one-hot most likely labels of the candidates."""
-        best = self.values(source)[self.candidates].argmax(1, keepdim=True)
-        return torch.zeros_like(self.outputs[: len(best)]).scatter_(1, best, 1.0)
+        if source == "outputs":  # f does not change from view to view
+            if self._known.labels is None:
+                self._known.labels = self.outputs.argmax(1)
+            best = self._known.labels[self.candidates]
+        else:
+            best = self.values(source)[self.candidates].argmax(1)
+        return self.outputs.new_zeros(len(best), self.posterior.classes).scatter_(
+            1, best[:, None], 1.0
+        )
 
     def push(self, targets: Tensor, which: Tensor | None = None) -> Tensor:
         """u⁻¹ (y' − f_lin(x')): what a label pushes with, (q, C) -> (q, b, C/b).
@@ -164,7 +172,7 @@ class View:
         """
         step = self.posterior.step(at, targets)
         keep = ~step.posterior.is_labelled[self.candidates]
-        known, before = _Known(), self._known.cross
+        known, before = _Known(labels=self._known.labels), self._known.cross
         if before is not None and step.fall is not None:
             known.cross, current = before.less(step)
             if self._known.moments is not None and current:
