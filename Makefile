@@ -1,0 +1,49 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both may be repeated.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
+
+.PHONY: help demo test lint types check bench-kernel bench-lookahead bench-sketch clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "labelahead needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "could not make a virtual environment; on Debian: apt-get install -y python3-venv"; exit 1; }
+
+# A stamp per set of extras: installed again only when what is asked for changes.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(PY)
+	@echo "installing labelahead[$*] into $(VENV) ..."
+	@$(PIP) -e '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.installed-demo ## kernel, linearised prediction and the best next label, on digits
+	@$(PY) examples/digits.py
+
+test: $(VENV)/.installed-test ## every test
+	@$(PY) -m pytest -n 2
+
+lint: $(VENV)/.installed-check ## ruff: style and formatting
+	@$(PY) -m ruff check src tests benchmarks examples
+	@$(PY) -m ruff format --check src tests benchmarks examples
+
+types: $(VENV)/.installed-check ## mypy, strict, on src
+	@$(PY) -m mypy
+
+check: lint types test ## what CI runs
+
+bench-kernel: $(VENV)/.installed-bench ## the kernel against its rivals: time, memory, roofline
+	@$(PY) benchmarks/kernel.py $(ARGS)
+
+bench-lookahead: $(VENV)/.installed-bench ## look-ahead against solving for each candidate
+	@$(PY) benchmarks/lookahead.py $(ARGS)
+
+bench-sketch: $(VENV)/.installed-bench ## projections of tangent features: time at equal error
+	@$(PY) benchmarks/sketch.py $(ARGS)
+
+clean: ## remove environments and caches
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
