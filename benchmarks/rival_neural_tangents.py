@@ -79,20 +79,24 @@ def _predicted(task: Task, limits: Limits) -> float | None:
     return pilot.best * (task.n / PILOT) ** 2 if pilot.best else None
 
 
+def hurried(limits: Limits, found: dict[str, Outcome]) -> Limits:
+    """Nobody is waited for much longer than the best so far took."""
+    times = [outcome.best for outcome in found.values() if outcome.best]
+    return replace(limits, seconds=min([limits.seconds, *(max(30.0, 4 * t) for t in times)]))
+
+
 def survey(task: Task, limits: Limits, names: tuple[str, ...]) -> dict[str, Outcome]:
     """Time every implementation once; hopeless ones are stopped, and the reason is kept."""
     found: dict[str, Outcome] = {}
     for name in names:
-        times = [outcome.best for outcome in found.values() if outcome.best]
-        patience = min([limits.seconds, *(max(30.0, 4 * time) for time in times)])
-        hurried = replace(limits, seconds=patience)
+        tight = hurried(limits, found)
         if name == "NTK_VECTOR_PRODUCTS":
-            predicted = _predicted(task, hurried)
-            if predicted is None or predicted > patience:
+            predicted = _predicted(task, tight)
+            if predicted is None or predicted > tight.seconds:
                 reason = "failed" if predicted is None else f"{predicted:.0f} s predicted"
                 found[name] = Outcome(failure=f"{reason} from n={PILOT}")
                 continue
-        found[name] = attempt(task, name, hurried)
+        found[name] = attempt(task, name, tight)
     return found
 
 
@@ -111,15 +115,17 @@ def in_blocks(task: Task, limits: Limits, blocks: int, keep: Path, patience: flo
     batch = task.n // blocks
     part = replace(task, n=2 * batch)
     kept = {name: keep.with_stem(f"{keep.stem}-{name}") for name in SERIOUS}
-    found = {name: attempt(part, name, limits, batch, kept[name]) for name in SERIOUS}
-    name = fastest(found)
-    if name is None:
+    found: dict[str, Outcome] = {}
+    for name in SERIOUS:
+        found[name] = attempt(part, name, hurried(limits, found), batch, kept[name])
+    best = fastest(found)
+    if best is None:
         return Outcome(failure="; ".join(outcome.failure for outcome in found.values()))
-    outcome = found[name]
-    kept[name].rename(keep)
+    outcome = found[best]
+    kept[best].rename(keep)
     outcome.scale = (task.n / part.n) ** 2
     if outcome.best is not None and outcome.best < patience:
-        outcome = attempt(task, name, limits, batch, keep)
+        outcome = attempt(task, best, limits, batch, keep)
         part = task
     outcome.notes.update(blocks_a_side=blocks, batch_size=batch, samples_timed=part.n)
     return outcome
