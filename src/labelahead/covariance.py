@@ -183,7 +183,8 @@ def _fresh(rows: Tensor) -> Tensor:
 def _outer(rows: Tensor) -> Tensor:
     """Gram matrix of each point's b rows: (n, b, r) -> (n, b, b)."""
     if rows.shape[1] == 1:  # a norm sums squares in one pass, where a product would be written out
-        return torch.linalg.vector_norm(rows, dim=2, keepdim=True).square()
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=2, keepdim=True)
+        return norms.square()
     return rows @ rows.mT
 
 

@@ -103,7 +103,10 @@ def whiten(lower: Tensor, b: Tensor, *, overwrite: bool = False) -> Tensor:
     """
     flipped = b.mT
     out = flipped if overwrite else None
-    return torch.linalg.solve_triangular(lower.mT, flipped, left=False, upper=True, out=out).mT
+    solved: Tensor = torch.linalg.solve_triangular(
+        lower.mT, flipped, left=False, upper=True, out=out
+    )
+    return solved.mT
 
 
 def solve_factored(lower: Tensor, b: Tensor) -> Tensor:
@@ -167,7 +170,8 @@ def block_whiten(lower: Tensor, rhs: Tensor) -> Tensor:
     """L_j⁻¹ rhs_j for every block j: lower (m, b, b), rhs (m, b, p) -> (m, b, p)."""
     if lower.shape[-1] == 1:
         return rhs / lower
-    return torch.linalg.solve_triangular(lower, rhs, upper=False)
+    solved: Tensor = torch.linalg.solve_triangular(lower, rhs, upper=False)
+    return solved
 
 
 def gram_downdate(base: Tensor, left: Tensor, right: Tensor | None = None) -> Tensor:

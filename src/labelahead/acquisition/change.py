@@ -34,7 +34,8 @@ def mlmoc(
     if method == "block" and squared:
         return _squared(view, targets, baseline)
     if method == "block" and baseline == "linearised" and view.posterior.width == 1:
-        return _reach(view, chunk) * view.push(targets)[:, 0].norm(dim=1)
+        size: Tensor = torch.linalg.vector_norm(view.push(targets)[:, 0], dim=1)
+        return _reach(view, chunk) * size
     every = torch.arange(len(targets), device=targets.device)
     return _change(view, every, targets, baseline, method, squared, chunk)
 
@@ -87,7 +88,7 @@ def _squared(view: View, targets: Tensor, baseline: str) -> Tensor:
 def _reach(view: View, chunk: int) -> Tensor:
     """Σₓ |k(x,x')| for every candidate of a scalar kernel: (m,)."""
     every = torch.arange(len(view.candidates), device=view.candidates.device)
-    parts = [view.covariance(part).abs().sum(1) for part in every.split(chunk)]
+    parts = [view.covariance(part).abs().sum(1) for part in torch.split(every, chunk)]
     return torch.cat(parts).to(torch.float64)
 
 
@@ -115,7 +116,7 @@ def _scalar_change(view: View, which: Tensor, targets: Tensor, baseline: str, ch
     """‖d + k g‖² = ‖d‖² + k (2 d·g + k ‖g‖²): GEMMs and one root per pair, no C-vector per pair."""
     drift = view.values("linearised")[view.evaluation] - view.values(baseline)[view.evaluation]
     parts = []
-    for pairs, aims in zip(which.split(chunk), targets.split(chunk), strict=True):
+    for pairs, aims in zip(torch.split(which, chunk), torch.split(targets, chunk), strict=True):
         k = view.covariance(pairs)
         g = view.push(aims, pairs)[:, 0].to(k.dtype)
         d = drift.to(k.dtype)

@@ -45,7 +45,7 @@ def _scalar_doubt(
     """
     mean = view.values("linearised")[view.evaluation].T[:, None, :]
     parts = []
-    for pairs, aims in zip(which.split(chunk), targets.split(chunk), strict=True):
+    for pairs, aims in zip(torch.split(which, chunk), torch.split(targets, chunk), strict=True):
         k = view.covariance(pairs)
         g = view.push(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
         after = torch.addcmul(mean.to(k.dtype), k[None], g)

@@ -44,7 +44,7 @@ def flip(view: View, rng: torch.Generator | None = None, *, chunk: int = 64) -> 
     now = spread.clamp_min(tiny).rsqrt_().mul_(reach).erf_()
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
-    for pairs in every.split(chunk):
+    for pairs in torch.split(every, chunk):
         left = _left(view, pairs, label, spread).clamp_min_(tiny).rsqrt_()
         parts.append(left.mul_(reach).erf_().sub_(now).sum(1))
     return 0.5 * torch.cat(parts).to(torch.float64)
