@@ -22,6 +22,7 @@ import torch
 
 from labelahead.acquisition import eer, emoc, flip, mlmoc, view
 from labelahead.posterior import prior
+from labelahead.tangent import features
 from lookahead_rivals import (
     CLASSES,
     Pool,
@@ -31,12 +32,12 @@ from lookahead_rivals import (
     made_up_pool,
     paper_block,
     plain_solve,
-    project,
     table,
 )
 
 RESULTS = Path(__file__).parent / "results" / "lookahead.json"
 NOISE = 1e-5
+SKETCH_LABELS = 100
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 RIVALS = ("solve", "plain", "paper")
 
@@ -239,31 +240,32 @@ def low_rank(seed: int, quick: bool) -> dict[str, object]:
 
 
 def sketch(seed: int, quick: bool) -> list[dict[str, object]]:
-    """Does a projection of the gradients keep the best candidates?"""
-    labels = 100
-    pool = digits_pool(seed, labels)
-    every = torch.arange(labels, 600 if quick else len(pool.outputs))
-    rows = []
-
-    def ranks(**kernel):
-        post = prior(pool.outputs, noise=NOISE, **kernel)
-        look = view(post.condition(torch.arange(labels), pool.truth[:labels]), every)
-        scored = {
-            "mlmoc": mlmoc(look),
-            "mlmoc squared": mlmoc(look, squared=True),
-            "flip": flip(look),
-        }
-        return {k: set(v.topk(50).indices.tolist()) for k, v in scored.items()}
-
-    exact = ranks(kernel=pool.kernel)
-    for k in (1024,) if quick else (1024, 4096):
-        for trial in range(1 if quick else 2):
-            got = ranks(features=project(pool.gradients, k, seed + trial))
-            same = {name: f"{len(exact[name] & got[name]) / 50:.2f}" for name in exact}
-            rows.append({"k": k, "P": pool.gradients.shape[1], "seed": seed + trial, **same})
-    title = f"Top 50 of {len(every)} that a random projection to k of P gradient entries keeps"
-    table(f"{title} (MLP on digits, noise {NOISE:g})", rows)
+    """Do tangent features, `features(sketch=k)`, keep the best candidates of the exact kernel?"""
+    rows: list[dict[str, object]] = []
+    for network in ("mlp",) if quick else ("mlp", "cnn"):
+        pool = digits_pool(seed, SKETCH_LABELS, network)
+        weights = sum(p.numel() for p in pool.model.parameters())
+        exact = leaders(pool, kernel=pool.kernel)
+        for k in (1024,) if quick else (1024, 4096):
+            for trial in range(1 if quick else 2):
+                psi = features(pool.model, pool.x, sketch=k, seed=seed + trial)
+                got = leaders(pool, features=psi)
+                same = {name: f"{len(exact[name] & got[name]) / 50:.2f}" for name in exact}
+                row = {"network": network, "P": weights, "k": k, "seed": seed + trial}
+                rows.append({**row, **same})
+    table(f"Top 50 of the digits that features(sketch=k) keep (noise {NOISE:g})", rows)
     return rows
+
+
+def leaders(pool: Pool, **kernel) -> dict[str, set[int]]:
+    """The fifty best candidates by each criterion."""
+    labelled = torch.arange(SKETCH_LABELS)
+    post = prior(pool.outputs, noise=NOISE, **kernel).condition(labelled, pool.truth[labelled])
+    look = view(post, torch.arange(SKETCH_LABELS, len(pool.outputs)))
+    scored = {
+        "mlmoc": mlmoc(look), "mlmoc squared": mlmoc(look, squared=True), "flip": flip(look)
+    }  # fmt: skip
+    return {name: set(scores.topk(50).indices.tolist()) for name, scores in scored.items()}
 
 
 def main() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor
+from torch import Tensor, nn
+
+import labelahead as la
 
 CLASSES = 10
 
@@ -44,14 +46,15 @@ class Pool:
     outputs: Tensor
     truth: Tensor
     kernel: Tensor
-    gradients: Tensor | None = None  # (n, P), if asked for
+    model: torch.nn.Module | None = None  # the network it is the kernel of, and
+    x: Tensor | None = None  # its inputs, where features are asked for
 
 
 def made_up_pool(n: int, seed: int, *, width: int = 128) -> Pool:
     """Ten clusters in 64 dimensions and a two-layer ReLU network with half-trained outputs.
 
     The kernel is that network's exact single-logit tangent kernel, written out:
-    (x·x')(g·g') + h·h', g = a∘1[Wx>0]. TO WIRE IN: labelahead.tangent.kernel of a trained network.
+    (x·x')(g·g') + h·h', g = a∘1[Wx>0]: pools of any size in no time, for timing scores only.
     """
     rng = torch.Generator().manual_seed(seed)
     centres = torch.randn(CLASSES, 64, generator=rng)
@@ -71,48 +74,43 @@ def made_up_pool(n: int, seed: int, *, width: int = 128) -> Pool:
     return Pool(outputs.double(), truth.double(), kernel)
 
 
-def digits_pool(seed: int, labels: int, *, width: int = 128) -> Pool:
-    """scikit-learn's digits, shuffled, and an MLP 64-128-10 trained on the first `labels` of them.
-
-    Kernel and gradients are of its summed logits/√C (the pseudo-NTK), written out by hand.
-    TO WIRE IN: labelahead.tangent.kernel.
-    """
-    rng = torch.Generator().manual_seed(seed)
+def digits_pool(seed: int, labels: int, network: str) -> Pool:
+    """scikit-learn's digits, shuffled; a network trained on the first `labels`; its pseudo-NTK."""
+    torch.manual_seed(seed)
     images, label = load_digits(return_X_y=True)
-    order = torch.randperm(len(label), generator=rng)
-    x = torch.as_tensor(images).float()[order] / 16
+    order = torch.randperm(len(label))
+    x = torch.as_tensor(images).float()[order] / 8 - 1
     truth = torch.nn.functional.one_hot(torch.as_tensor(label), CLASSES).float()[order]
-    w1 = (torch.randn(width, 64, generator=rng) / 8).requires_grad_()
-    w2 = (torch.randn(CLASSES, width, generator=rng) / width**0.5).requires_grad_()
-    b1, b2 = torch.zeros(width, requires_grad=True), torch.zeros(CLASSES, requires_grad=True)
-    optimiser = torch.optim.Adam([w1, w2, b1, b2], lr=2e-3)
-    for _ in range(200):
+    model = NETWORKS[network]()
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(150):
         optimiser.zero_grad()
-        f = (x[:labels] @ w1.T + b1).relu() @ w2.T + b2
-        (f - truth[:labels]).square().sum(1).mean().backward()
+        (model(x[:labels]) - truth[:labels]).square().sum(1).mean().backward()
         optimiser.step()
+    model.eval()
     with torch.no_grad():
-        hidden = x @ w1.T + b1
-        h, g = hidden.relu(), (hidden > 0) * w2.sum(0) / CLASSES**0.5
-        one = torch.ones(len(x), 1)
-        wide = torch.cat([x, one], 1)
-        gradients = torch.cat([(g[:, :, None] * wide[:, None, :]).flatten(1), h, one], 1)
-        kernel = gradients @ gradients.T
-        return Pool((h @ w2.T + b2).double(), truth.double(), (kernel + kernel.T) / 2, gradients)
+        outputs = model(x)
+    return Pool(outputs.double(), truth.double(), la.kernel(model, x), model, x)
 
 
-def project(gradients: Tensor, k: int, seed: int) -> Tensor:
-    """Random-sign projection of gradients (n, P) to (n, k).
+def mlp() -> torch.nn.Module:
+    """64-256-256-10, 85,000 weights."""
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, CLASSES)
+    )
 
-    TO WIRE IN: labelahead.tangent.features(model, x, sketch=k) of a real network.
-    """
-    rng = torch.Generator().manual_seed(seed)
-    out = torch.zeros(len(gradients), k)
-    for lo in range(0, gradients.shape[1], 2048):
-        part = gradients[:, lo : lo + 2048]
-        signs = torch.randint(0, 2, (part.shape[1], k), generator=rng).float().mul_(2).sub_(1)
-        out.addmm_(part, signs)
-    return out.div_(k**0.5)
+
+def cnn() -> torch.nn.Module:
+    """Three convolutions of 16-32-64 channels, 39,000 weights."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, CLASSES),
+    )  # fmt: skip
+
+
+NETWORKS = {"mlp": mlp, "cnn": cnn}
 
 
 def plain_solve(
