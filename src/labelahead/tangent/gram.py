@@ -91,7 +91,9 @@ def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) ->
         (n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset()
     )
     S = p.a.shape[0]
-    tall, wide = (max(1, size // (max(S, T) * K)) for size in TILE)
+    # Short rows of tiles near a diagonal waste less of what symmetry saves.
+    height = min(TILE[0], max(64, n * S * K // 8)) if symmetric else TILE[0]
+    tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, TILE[1]))
     for i in range(0, n, tall):
         left = p.rows(i, min(i + tall, n))
         for j in range(i if symmetric else 0, m, wide):

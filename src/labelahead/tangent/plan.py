@@ -186,12 +186,17 @@ def _probed(
     shapes = [tuple(chosen[s.parameter].shape) for s in one.sites]
     ones = [read(s, shape) for s, shape in zip(one.sites, shapes, strict=True)]
     others = [read(s, shape) for s, shape in zip(other.sites, shapes, strict=True)]
-    # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
-    weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
-    g, h = (
-        gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)])
-        for t in (one, other)
-    )
+    g, h = _arriving(one), _arriving(other)
+    sizes = [
+        (a, b) for p, q in zip(g, h, strict=True) for a, b in zip(p.shape, q.shape, strict=False)
+    ]
+    if any(a != b and a != 2 for a, b in sizes):  # positions around the samples: values must tell
+        # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
+        weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
+        g, h = (
+            gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)])
+            for t in (one, other)
+        )
     layouts = [
         find_layout(reading, twin, p[0], q[0])
         for reading, twin, p, q in zip(ones, others, g, h, strict=True)
@@ -201,6 +206,13 @@ def _probed(
         for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True)
     ]
     return layouts, factors
+
+
+def _arriving(seen: Trace) -> list[Tensor]:
+    """(1, ...) of the shape of what would arrive at each site: all that is needed to plan for
+    sites with one position a sample."""
+    metas = [s.node._input_metadata[0] for s in seen.sites]
+    return [torch.empty((1, *m.shape), dtype=m.dtype, device=m.device) for m in metas]
 
 
 def _bytes(f: Factor | None) -> int:
