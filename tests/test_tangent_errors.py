@@ -203,3 +203,47 @@ def test_works_under_no_grad_and_inference_mode(net):
         assert torch.equal(la.kernel(net, X), want)
     with torch.inference_mode():
         assert torch.equal(la.kernel(net, X.clone()), want)
+
+
+class BatchMax(nn.Linear):
+    def forward(self, x):
+        return super().forward(x / x.abs().amax())
+
+
+def test_mixing_that_only_a_full_batch_shows():
+    x = X.clone()
+    x[5] = 100.0
+    expect(ModelError, "other samples of its batch", BatchMax(4, 3), x)
+
+
+def test_an_overwritten_input_is_noticed_by_its_version():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
+    x = X.clone()
+    x[:2] = x[:2].abs()  # what the probe sees does not change
+    before = x.clone()
+    la.kernel(model, x)
+    assert torch.equal(x, before)
+
+
+def test_arguments_of_the_wrong_kind(net):
+    net.requires_grad_(True)
+    expect(InputError, "memory", net, X, memory="2GB")
+    expect(InputError, "memory", net, X, memory=0)
+    expect(InputError, "chunk", net, X, chunk=2.5)
+    expect(InputError, "named_parameters", net, X, params=list(net[0].parameters()))
+    expect(ModelError, "no shape yet", nn.Sequential(nn.LazyLinear(3)), X)
+    with pytest.raises(InputError, match="seed"):
+        la.features(net, X, sketch=4, seed=-1)
+    with pytest.raises(InputError, match="expected a tensor"):
+        la.squared_norms(net, X, [[1.0]])
+    with pytest.raises(InputError, match="finite numbers"):
+        la.inner_products(net, X, torch.ones(6, 3), {"0.weight": [1.0]})
+    with pytest.raises(InputError, match="chunk"):
+        la.squared_norms(net, X, torch.ones(6, 3), chunk=0)
+
+
+def test_names_of_a_compiled_module_are_understood(net):
+    net.requires_grad_(True)
+    want = la.kernel(net, X, params=["0.bias"])
+    assert torch.equal(la.kernel(torch.compile(net), X, params=["_orig_mod.0.bias"]), want)
+    la.inner_products(torch.compile(net), X, torch.ones(6, 3), {"0.bias": torch.ones(5)})

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError, VerificationError
 from labelahead.tangent.capture import Trace, differentiable, gradients_at, trace
-from labelahead.tangent.factors import Factor, PlainFactor, factor, joined
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
 from labelahead.tangent.fallback import per_sample_gradients
 from labelahead.tangent.layout import GraphChangedError, close
-from labelahead.tangent.plan import Plan, make_plan
+from labelahead.tangent.plan import MIXED, Plan, make_plan
 from labelahead.tangent.premises import (
     Inputs,
     ParamFilter,
@@ -58,12 +58,21 @@ class Engine:
         self.names = {p: k for k, p in chosen.items()}
 
     def captured(
-        self, x: Inputs, cotangents: Tensor, *, chunk: int | None = None, check: bool = False
+        self,
+        x: Inputs,
+        cotangents: Tensor,
+        *,
+        chunk: int | None = None,
+        check: bool = False,
+        probed: bool = True,
     ) -> Iterator[tuple[slice, dict[str, Factor]]]:
         """Batch by batch: which samples, and the factors of every parameter with an effect.
 
-        `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i).
+        `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i). `probed`: `x`
+        begins with the sample that the plan was made with, whose output is known.
         """
+        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+            raise InputError(f"chunk is {chunk!r}, expected a whole number of samples, or None")
         for rows in self._batches(cotangents.shape[0], cotangents.shape[1], chunk):
             part, v = take(x, rows), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
@@ -71,7 +80,7 @@ class Engine:
                 found = self._factors(take(part, twice), v.expand(2, -1, -1))
                 found = {k: f.part(slice(0, 1)) for k, f in found.items()}
             else:
-                found = self._factors(part, v)
+                found = self._factors(part, v, probed and rows.start == 0)
             if check:
                 self._verify(part, v, found)
             yield rows, found
@@ -85,7 +94,7 @@ class Engine:
         edges = [round(i * n / count) for i in range(count + 1)]
         yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
 
-    def _factors(self, x: Inputs, cotangents: Tensor) -> dict[str, Factor]:
+    def _factors(self, x: Inputs, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
         """One forward, and one backward a direction."""
         plan, n = self.plan, tensors(x)[0].shape[0]
         found: dict[str, Factor] = {}
@@ -93,6 +102,8 @@ class Engine:
             seen = trace(self.model, self._own(x), self.names)
             if seen.signature != plan.signature:
                 raise GraphChangedError
+            if probed and not close(seen.out[0].detach(), plan.sample):
+                raise ModelError(MIXED)
             # Inputs are read before the backward, which frees what autograd saved.
             readings = {i: read(seen.sites[i], p.shape) for p in plan.ruled for i in p.sites}
             grads = self._arriving(seen, {plan.nodes[i]: i for i in readings}, cotangents)
@@ -103,12 +114,23 @@ class Engine:
                     if reading is None or layout is None:
                         raise GraphChangedError
                     parts.append(factor(reading, grads[plan.nodes[i]], layout, n, p.shape))
-                found[p.name] = joined(parts)
+                found[p.name] = self._as_planned(p.name, joined(parts))
         if plan.fallback:
             rest = per_sample_gradients(self.model, x, self.chosen, plan.fallback, cotangents)
             for name, v in rest.items():
                 found[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
         return found
+
+    def _as_planned(self, name: str, f: Factor) -> Factor:
+        """Forms were chosen for the probe's sizes: images of another size are another matter."""
+        example = self.plan.examples[name]
+        if isinstance(f, OuterFactor) and (
+            not isinstance(example, OuterFactor)
+            or f.sizes != example.sizes
+            or f.geometry != example.geometry
+        ):
+            raise GraphChangedError
+        return f
 
     def _own(self, x: Inputs) -> Inputs:
         """A copy for a network that overwrites its input."""
@@ -126,24 +148,31 @@ class Engine:
         grads = gradients_at(seen.out, nodes, list(cotangents.unbind(1)), keep=seen.rearranges)
         if seen.rearranges:
             n = cotangents.shape[0]
-            scale = torch.linspace(1, 2, n, dtype=cotangents.dtype, device=cotangents.device)
-            scaled = gradients_at(seen.out, nodes, [cotangents[:, 0] * scale[:, None]])
+            # Neighbours far apart, so that a swap of any two samples shows.
+            order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+            scale = (1 + order / n).to(cotangents)
+            scaled = gradients_at(
+                seen.out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)]
+            )
             for i, g, h in zip(sites.values(), grads, scaled, strict=True):
                 layout = self.plan.layouts[i]
                 if layout is None:
                     continue
-                rows, want = layout.split(h[0], n), layout.split(g[0], n)
+                rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
                 if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1))):
                     raise GraphChangedError
         return dict(zip(sites, grads, strict=True))
 
     def _verify(self, x: Inputs, cotangents: Tensor, found: Mapping[str, Factor]) -> None:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
-        k = cotangents.shape[1] - 1
-        for count in {1, min(4, cotangents.shape[0])}:
-            out = trace(self.model, self._own(take(x, slice(0, count))), {}).out
+        k, several = cotangents.shape[1] - 1, min(4, cotangents.shape[0])
+        # At least two samples, of which some count: a batch of one may be special.
+        index = torch.arange(max(2, several), device=cotangents.device).clamp(max=several - 1)
+        for count in {1, several}:
+            out = trace(self.model, take(x, index), {}).out
+            weights = cotangents[index, k] * (torch.arange(len(index)) < count).to(out)[:, None]
             expected = torch.autograd.grad(
-                out, list(self.chosen.values()), cotangents[:count, k], allow_unused=True
+                out, list(self.chosen.values()), weights, allow_unused=True
             )
             scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from labelahead.tangent.layout import Layout
+from labelahead.tangent.layout import GraphChangedError, Layout
 from labelahead.tangent.rules import Broadcast, Conv, Lookup, Outer, Reading, elementwise
 
 __all__ = ["Factor", "Geometry", "OuterFactor", "PlainFactor", "factor", "joined"]
@@ -63,7 +63,7 @@ class OuterFactor:
             return _convolved(self.a, self.g, self.geometry, out)
         else:
             return _into(_grouped(self.a, self.g, self.geometry), out)
-        if out is not None and K == 1:
+        if out is not None and K == 1 and out.dtype == self.g.dtype == self.a.dtype:
             target = out.view(n, left.shape[1], right.shape[2])
             torch.bmm(left, right, out=target)
             return out
@@ -186,8 +186,12 @@ def _summed(reading: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
         return torch.addcmul(moment, plain, reading.shift.flatten(), value=-1).mul_(scale)
     full = elementwise(reading, g)
     K, rank = full.shape[0], full.ndim - 1
-    if rank == 1:  # repeated once per sample: (n·p) -> (n, p)
-        return layout.split(full, n, lead=1).reshape(n, K, -1)
+    if rank == 1:  # repeated for every sample, or a scalar on a flattened tensor
+        parts = layout.split(full, n, lead=1)  # n, K, outer, inner
+        size = math.prod(reading.shape)
+        if size > 1 and (layout.outer > 1 or layout.inner % size):
+            raise GraphChangedError
+        return parts.reshape(n, K, -1, size).sum(2)
     aligned = (1,) * (rank - len(reading.shape)) + reading.shape
     after = [i for i in range(rank) if aligned[i] == 1 and i != layout.axis]
     if after:
@@ -214,7 +218,8 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
     T, window = math.prod(geometry.out), math.prod(geometry.size)
     long_rows = _long_rows(geometry, C)
     left = g.movedim(2, 3).reshape(n, K * filters, M * T)
-    v = g.new_empty(n, K, filters * window * C) if out is None else out
+    direct = out is not None and out.dtype == g.dtype == a.dtype
+    v = out if direct and out is not None else g.new_empty(n, K, filters * window * C)
     step = max(1, SCRATCH // (M * T * window * C))
     scratch = a.new_empty(min(step, n) * M * T * window * C)
     for i in range(0, n, step):
@@ -233,7 +238,7 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
             )
         else:
             v[i : i + step] = torch.bmm(left[i : i + step], right).view(count, K, -1)
-    return v
+    return v if direct or out is None else out.copy_(v)
 
 
 def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import functional_call, grad, vmap
 
 from labelahead.errors import ModelError
+from labelahead.tangent.layout import close
 from labelahead.tangent.premises import Inputs, copied, forward, take
 
 __all__ = ["per_sample_gradients"]
@@ -25,10 +26,19 @@ def per_sample_gradients(
     `cotangents` is (n, K, C).
     """
     try:
-        return _vectorised(model, x, chosen, names, cotangents)
+        found = _vectorised(model, x, chosen, names, cotangents)
     except (RuntimeError, NotImplementedError, ValueError):
         # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
         return _looped(model, x, chosen, names, cotangents)
+    # Some batching rules of torch broadcast wrongly, so the first sample is held against autograd.
+    first = _looped(model, take(x, slice(0, 1)), chosen, names, cotangents[:1])
+    scale = max(float(v.abs().amax()) for v in first.values())
+    n, K = cotangents.shape[:2]
+    for name, v in found.items():
+        wanted = (n, K, *chosen[name].shape)
+        if tuple(v.shape) != wanted or not close(v[:1], first[name], scale):
+            return _looped(model, x, chosen, names, cotangents)
+    return found
 
 
 def _vectorised(
@@ -40,17 +50,15 @@ def _vectorised(
 ) -> dict[str, Tensor]:
     params = {k: chosen[k].detach() for k in names}
 
-    def one(sample: Inputs, directions: Tensor) -> dict[str, Tensor]:
-        def outputs(p: dict[str, Tensor]) -> Tensor:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                return functional_call(model, p, args, kwargs)
+    def weighed(p: dict[str, Tensor], sample: Inputs, weights: Tensor) -> Tensor:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(model, p, args, kwargs)
 
-            return forward(call, copied(_with_batch_of_one(sample)))[0]
+        return (forward(call, copied(_with_batch_of_one(sample)))[0] * weights).sum()
 
-        pull = vjp(outputs, params)[1]
-        return dict(vmap(pull)(directions)[0])
-
-    return dict(vmap(one, randomness="error")(x, cotangents))
+    each = vmap(grad(weighed), in_dims=(None, 0, 0), randomness="error")
+    runs = [each(params, x, weights) for weights in cotangents.unbind(1)]
+    return {k: torch.stack([run[k] for run in runs], dim=1) for k in names}
 
 
 def _with_batch_of_one(sample: Inputs) -> Inputs:
@@ -71,8 +79,9 @@ def _looped(
     n, K = cotangents.shape[:2]
     found = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
     for i in range(n):
+        twice = torch.tensor([i, i], device=cotangents.device)  # a batch of one may be special
         with torch.enable_grad():
-            out = forward(model, copied(take(x, slice(i, i + 1))))[0]
+            out = forward(model, take(x, twice))[0]
         for k in range(K):
             try:
                 grads = torch.autograd.grad(
@@ -84,7 +93,7 @@ def _looped(
                 )
             except RuntimeError as error:
                 raise ModelError(f"autograd cannot differentiate this network: {error}") from error
-            for name, grad in zip(names, grads, strict=True):
-                if grad is not None:
-                    found[name][i, k] = grad
+            for name, got in zip(names, grads, strict=True):
+                if got is not None:
+                    found[name][i, k] = got.to_dense() if got.is_sparse else got
     return found

@@ -43,8 +43,8 @@ def kernel(
 
     The network must be in eval mode and treat samples independently; it is left untouched.
     """
-    if chunk is not None and chunk < 1:
-        raise InputError(f"chunk is {chunk}, expected at least 1 sample a pass, or None")
+    if not isinstance(memory, int) or memory < 1:
+        raise InputError(f"memory is {memory!r}, expected a whole number of bytes, such as 2 << 30")
     check = verifying(verify)
 
     def run(engine: Engine) -> Tensor:
@@ -79,7 +79,7 @@ class _Run:
         each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
         out = self.like.new_zeros(n * r, m * r)
         if x2 is None and n * each <= self.memory:
-            store = self._store(x, slice(0, n), terms)
+            store = self._store(x, slice(0, n), terms, True)
             gram_into(out, store, store, fold=self.fold)
             return mirror(out)
         # One large block is held while small ones pass by: samples are captured once for every
@@ -87,23 +87,23 @@ class _Run:
         large = max(1, int(0.75 * self.memory) // each)
         small = max(1, int(0.25 * self.memory) // each)
         for rows in _slices(0, n, large):
-            held = self._store(x, rows, terms)
+            held = self._store(x, rows, terms, rows.start == 0)
             start = 0
             if x2 is None:
                 gram_into(_part(out, rows, rows, r), held, held, fold=self.fold)
                 start = rows.stop
             for columns in _slices(start, m, small):
-                passing = self._store(x if x2 is None else x2, columns, terms)
+                passing = self._store(x if x2 is None else x2, columns, terms, False)
                 gram_into(_part(out, rows, columns, r), held, passing, fold=self.fold)
         return mirror(out) if x2 is None else out
 
-    def _store(self, x: Inputs, rows: slice, terms: list[Term]) -> Store:
+    def _store(self, x: Inputs, rows: slice, terms: list[Term], probed: bool) -> Store:
         part = take(x, rows)
         n, K = rows.stop - rows.start, self.directions.shape[0]
         store = allocate(self.engine.plan, terms, n, K, self.like)
         cotangents = self.directions.expand(n, -1, -1)
         for batch, found in self.engine.captured(
-            part, cotangents, chunk=self.chunk, check=self.check
+            part, cotangents, chunk=self.chunk, check=self.check, probed=probed
         ):
             put(store, terms, batch, found)
         return store

@@ -40,7 +40,8 @@ def close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
         return False
     if not a.is_floating_point():
         return torch.equal(a, b)
-    tolerance = 1e-3 if torch.finfo(a.dtype).eps > 1e-10 else 1e-7
+    eps = torch.finfo(a.dtype).eps
+    tolerance = 1e-7 if eps < 1e-10 else max(1e-3, 10 * eps)
     if a.numel():
         scale = max(scale, float(a.detach().abs().amax()), float(b.detach().abs().amax()))
     return bool(((a - b).abs() <= tolerance * scale).all())
@@ -52,7 +53,9 @@ def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor
     g and h are what arrived at the site, without directions. None when no layout fits or several
     do: then it must not be used.
     """
-    if one is None or other is None or g.ndim != h.ndim:
+    if one is None or other is None or g.ndim != h.ndim or g.is_complex():
+        return None
+    if one.a is not None and one.a.is_complex():
         return None
     axes = [i for i, (p, q) in enumerate(zip(g.shape, h.shape, strict=True)) if p != q]
     if len(axes) != 1:
@@ -67,8 +70,6 @@ def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor
         if axis >= leading or one.a.shape[axis] != g.shape[axis]:
             return None
         pairs.append((one.a, other.a))
-    if positions == 1:
-        return Layout(axis, 1, 1)
     folds = [
         Layout(axis, outer, positions // outer)
         for outer in range(1, positions + 1)

@@ -2,18 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labelahead.errors import InputError
 from labelahead.tangent.engine import Engine, directions, verifying, with_engine
-from labelahead.tangent.factors import Factor, OuterFactor
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor
 from labelahead.tangent.gram import shift_sums
-from labelahead.tangent.premises import Inputs, ParamFilter, forward, take, tensors
+from labelahead.tangent.premises import Inputs, ParamFilter, tensors, unwrapped
 
 __all__ = ["directional", "inner_products", "squared_norms"]
 
@@ -74,57 +71,36 @@ def directional(
     x: Inputs,
     direction: Mapping[str, Tensor],
     *,
-    chunk: int = 256,
+    chunk: int | None = None,
+    verify: bool | None = None,
 ) -> Tensor:
     """(n, C): J(x_i)·v, how fast the outputs change as the parameters move along `direction`.
 
     `direction` maps names of parameters to tensors of their shape; those left out stand still.
-    One forward-mode pass where torch has one, and no per-sample gradient: cotangents[i]·J(x_i) v
-    is the inner product of a sample's gradient with `direction`.
+    One backward an output. Forward mode would take one pass, but it disagrees with autograd where
+    a forward runs partly under no_grad or has padding rows, and many operations lack it; where
+    only cotangents[i]·J(x_i) v is needed, `inner_products` takes one backward in all.
     """
     _check_direction(model, direction)
 
     def run(engine: Engine) -> Tensor:
-        try:
-            return _forward_mode(engine, x, direction, chunk)
-        except NotImplementedError:  # one backward an output
-            n, C = tensors(x)[0].shape[0], engine.plan.outputs
-            like = next(iter(engine.chosen.values())).detach()
-            out = like.new_zeros(n, C)
-            eye = directions("full", C, like).expand(n, -1, -1)
-            for batch, found in engine.captured(x, eye, chunk=chunk):
-                for name, f in found.items():
-                    out[batch] += _inner_product(f, direction[name].detach())
-            return out
+        n, C = tensors(x)[0].shape[0], engine.plan.outputs
+        like = next(iter(engine.chosen.values())).detach()
+        out = like.new_zeros(n, C)
+        eye = directions("full", C, like).expand(n, -1, -1)
+        for batch, found in engine.captured(x, eye, chunk=chunk, check=verifying(verify)):
+            for name, f in found.items():
+                out[batch] += _inner_product(f, direction[name].detach())
+        return out
 
     return with_engine(model, x, list(direction), run)
 
 
-def _forward_mode(engine: Engine, x: Inputs, direction: Mapping[str, Tensor], chunk: int) -> Tensor:
-    for m in engine.model.modules():
-        if isinstance(m, nn.Embedding) and m.padding_idx is not None:
-            # Autograd takes a padding row for constant, forward mode would move it.
-            raise NotImplementedError
-    n = tensors(x)[0].shape[0]
-    point = {k: engine.chosen[k].detach() for k in direction}
-    parts = []
-    for i in range(0, n, chunk):
-        part = take(x, slice(i, min(i + chunk, n)))
-
-        def outputs(p: dict[str, Tensor], part: Inputs = part) -> Tensor:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                return functional_call(engine.model, p, args, kwargs)
-
-            return forward(call, part)
-
-        with sdpa_kernel(SDPBackend.MATH):  # the fused attentions have no forward mode
-            parts.append(jvp(outputs, (point,), (dict(direction),))[1].detach())
-    return torch.cat(parts)
-
-
 def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> None:
-    parameters = dict(model.named_parameters())
+    parameters = dict(unwrapped(model).named_parameters())
     for name, v in direction.items():
+        if not isinstance(v, Tensor) or not bool(torch.isfinite(v).all()):
+            raise InputError(f"direction[{name!r}] must be a tensor of finite numbers")
         if name not in parameters or v.shape != parameters[name].shape:
             shape = tuple(parameters[name].shape) if name in parameters else "no such parameter"
             raise InputError(
@@ -135,6 +111,8 @@ def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> None:
 
 def _checked(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
     n, C = tensors(x)[0].shape[0], engine.plan.outputs
+    if not isinstance(cotangents, Tensor):
+        raise InputError(f"cotangents are a {type(cotangents).__name__}, expected a tensor (n, C)")
     if tuple(cotangents.shape) != (n, C):
         raise InputError(
             f"cotangents have shape {tuple(cotangents.shape)}, expected (n, C) = {(n, C)}: one "
@@ -173,7 +151,8 @@ def _squared_norm(f: Factor) -> Tensor:
 def _inner_product(f: Factor, direction: Tensor) -> Tensor:
     """(n, K): what the layer would answer to the captured input with `direction` as its weight,
     weighed by the arriving gradient."""
-    if not isinstance(f, OuterFactor):
+    direction = direction.to(f.v if isinstance(f, PlainFactor) else f.g)
+    if isinstance(f, PlainFactor):
         return f.v @ direction.flatten()
     if f.lookup:
         rows = direction[f.a.clamp(min=0)] * (f.a >= 0)[..., None]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from labelahead.errors import ModelError, NumericalError
 from labelahead.tangent.capture import Site, Trace, gradients_at, trace
-from labelahead.tangent.factors import Factor, factor, joined
-from labelahead.tangent.layout import Layout, close, find_layout
+from labelahead.tangent.factors import Factor, OuterFactor, factor, joined
+from labelahead.tangent.layout import GraphChangedError, Layout, close, find_layout
 from labelahead.tangent.premises import Inputs, forward, take, tensors
 from labelahead.tangent.rules import read
 
@@ -26,6 +26,10 @@ __all__ = ["Plan", "Planned", "make_plan"]
 
 log = logging.getLogger("labelahead")
 _SAID: "WeakKeyDictionary[nn.Module, tuple[str, ...]]" = WeakKeyDictionary()  # once a network
+MIXED = (
+    "a sample's output changes with the other samples of its batch, so it has no gradient of "
+    "its own: take batch statistics and other exchange between samples out of the forward"
+)
 PROBES = 3  # samples in the larger probe
 
 
@@ -50,6 +54,7 @@ class Plan:
     examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
+    sample: Tensor  # (C,) outputs of the first sample, to hold against those in larger batches
     mutates: bool  # the network overwrites its input (an in-place first layer)
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
@@ -64,10 +69,9 @@ def make_plan(
     """
     names = {p: k for k, p in chosen.items()}
     first, second = _probe_batches(x)
-    untouched = [t.clone() for t in tensors(first)]
     one = trace(model, first, names)
-    mutates = any(not torch.equal(a, b) for a, b in zip(untouched, tensors(first), strict=True))
-    if mutates:  # probe again with what the caller gave
+    mutates = any(t._version for t in tensors(first))  # written to, if only with what was there
+    if mutates:  # for what follows, as the caller gave it
         first, second = _probe_batches(x)
     other = trace(model, second, names)
     _check_outputs(model, first, one.out, other.out)
@@ -90,15 +94,17 @@ def make_plan(
     _say(model, fallback, sites, layouts)
     distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
     nodes = tuple(distinct[s.node] for s in sites)
+    examples = {p.name: joined([f for i in p.sites if (f := factors[i])]) for p in ruled}
     return Plan(
         signature=one.signature,
         nodes=nodes,
         layouts=tuple(layouts),
         ruled=ruled,
         fallback=fallback,
-        examples={p.name: joined([f for i in p.sites if (f := factors[i])]) for p in ruled},
-        biases=_biases(ruled, sites, nodes),
+        examples=examples,
+        biases=_biases(ruled, sites, nodes, examples),
         outputs=one.out.shape[1],
+        sample=one.out[0].detach(),
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
@@ -106,16 +112,26 @@ def make_plan(
 
 
 def _biases(
-    ruled: tuple[Planned, ...], sites: list[Site], nodes: tuple[int, ...]
+    ruled: tuple[Planned, ...],
+    sites: list[Site],
+    nodes: tuple[int, ...],
+    examples: Mapping[str, Factor],
 ) -> dict[str, str]:
+    """Weight -> bias with one entry an output (a broadcast one has another gradient)."""
+
     def entering(p: Planned, argument: int) -> tuple[int, ...] | None:
         own = [sites[i] for i in p.sites]
         if any(s.kind != "AddmmBackward0" or s.argument != argument for s in own):
             return None
         return tuple(sorted(nodes[i] for i in p.sites))
 
-    added = {at: p.name for p in ruled if (at := entering(p, 0))}
-    return {p.name: added[at] for p in ruled if (at := entering(p, 2)) and at in added}
+    added = {at: p for p in ruled if (at := entering(p, 0))}
+    found = {}
+    for p in ruled:
+        f, bias = examples[p.name], added.get(entering(p, 2) or ())
+        if bias is not None and isinstance(f, OuterFactor) and bias.shape == (f.g.shape[-1],):
+            found[p.name] = bias.name
+    return found
 
 
 def _probe_batches(x: Inputs) -> tuple[Inputs, Inputs]:
@@ -150,10 +166,7 @@ def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -
             "two passes over the same samples gave different outputs: the forward is random; "
             "call model.eval() and remove noise, augmentation or sampling from it"
         )
-    raise ModelError(
-        "a sample's output changes with the other samples of its batch, so it has no gradient of "
-        "its own: take batch statistics and other exchange between samples out of the forward"
-    )
+    raise ModelError(MIXED)
 
 
 def _check_unseen(seen: Trace, chosen: Mapping[str, nn.Parameter]) -> None:
@@ -186,33 +199,24 @@ def _probed(
     shapes = [tuple(chosen[s.parameter].shape) for s in one.sites]
     ones = [read(s, shape) for s, shape in zip(one.sites, shapes, strict=True)]
     others = [read(s, shape) for s, shape in zip(other.sites, shapes, strict=True)]
-    g, h = _arriving(one), _arriving(other)
-    sizes = [
-        (a, b) for p, q in zip(g, h, strict=True) for a, b in zip(p.shape, q.shape, strict=False)
-    ]
-    if any(a != b and a != 2 for a, b in sizes):  # positions around the samples: values must tell
-        # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
-        weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
-        g, h = (
-            gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)])
-            for t in (one, other)
-        )
+    # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
+    weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
+    g, h = (
+        gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)])
+        for t in (one, other)
+    )
     layouts = [
         find_layout(reading, twin, p[0], q[0])
         for reading, twin, p, q in zip(ones, others, g, h, strict=True)
     ]
-    factors = [
-        factor(reading, q, layout, PROBES, shape) if reading is not None and layout else None
-        for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True)
-    ]
+    factors: list[Factor | None] = []
+    for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True):
+        try:
+            known = reading is not None and layout is not None
+            factors.append(factor(reading, q, layout, PROBES, shape) if known else None)  # type: ignore[arg-type]
+        except GraphChangedError:  # a use that the rule does not cover after all
+            factors.append(None)
     return layouts, factors
-
-
-def _arriving(seen: Trace) -> list[Tensor]:
-    """(1, ...) of the shape of what would arrive at each site: all that is needed to plan for
-    sites with one position a sample."""
-    metas = [s.node._input_metadata[0] for s in seen.sites]
-    return [torch.empty((1, *m.shape), dtype=m.dtype, device=m.device) for m in metas]
 
 
 def _bytes(f: Factor | None) -> int:

@@ -69,6 +69,11 @@ def _check_dropout(module: nn.Module, p: float, label: str) -> None:
 def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Parameter]:
     """The parameters to differentiate by, name -> parameter, tied ones once."""
     everything = dict(model.named_parameters())
+    lazy = [k for k, p in everything.items() if isinstance(p, nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise ModelError(
+            f"parameter {lazy[0]!r} has no shape yet: pass one batch through the lazy layers first"
+        )
     if params is None:
         chosen = {k: p for k, p in everything.items() if p.requires_grad}
         if not chosen:
@@ -108,6 +113,12 @@ def _finite(t: Tensor) -> bool:
 def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str, nn.Parameter]:
     hits: set[str] = set()
     for want in wanted:
+        if not isinstance(want, str):
+            raise InputError(
+                f"params holds a {type(want).__name__}, expected names: take them from "
+                "model.named_parameters()"
+            )
+        want = want.removeprefix("_orig_mod.")  # as a compiled module calls them
         found = {
             k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)
         }
@@ -198,6 +209,7 @@ def forward(call: Callable[..., Any], x: Inputs) -> Tensor:
         if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
             raise
         raise _explained(x, error) from error
+    out = out["logits"] if isinstance(out, Mapping) and "logits" in out else out
     out = getattr(out, "logits", out)
     if not isinstance(out, Tensor):
         raise ModelError(

@@ -39,8 +39,10 @@ def features(
     kind "trace" the exact ones are (n, C·P). The same seed gives the same projection, so features
     of different batches of one network go together.
     """
-    if sketch is not None and sketch < 1:
-        raise InputError(f"sketch is {sketch}, expected at least one feature, or None for all")
+    if sketch is not None and (not isinstance(sketch, int) or sketch < 1):
+        raise InputError(f"sketch is {sketch!r}, expected at least one feature, or None for all")
+    if not isinstance(seed, int) or not 0 <= seed < 1 << 40:
+        raise InputError(f"seed is {seed!r}, expected a whole number from 0 to 2^40")
     check = verifying(verify)
 
     def run(engine: Engine) -> Tensor:
@@ -48,7 +50,7 @@ def features(
         combine = directions(kind, engine.plan.outputs, like)
         n, K = tensors(x)[0].shape[0], combine.shape[0]
         fold = kind != "full"
-        names = [p.name for p in engine.plan.ruled] + list(engine.plan.fallback)
+        names = list(engine.chosen)  # all, in their own order: the same for every batch
         widths = {k: engine.chosen[k].numel() for k in names}
         total = sum(widths.values())
         rows, repeats = (n, K) if fold else (n * K, 1)
@@ -56,7 +58,7 @@ def features(
         by_sample = out.view(n, -1, out.shape[1])  # (n, 1 or K, k)
         start = dict(zip(names, _starts(list(widths.values())), strict=True))
         folds = {
-            k: Fold(repeats * widths[k], sketch, seed + i, like)
+            k: Fold(repeats * widths[k], sketch, seed * 1_000_003 + i, like)
             for i, k in enumerate(names)
             if sketch is not None
         }
