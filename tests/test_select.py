@@ -7,6 +7,7 @@ import torch
 
 import reference_lookahead as ref
 from labelahead.acquisition import ACQUISITIONS, mlmoc, variance, view
+from labelahead.errors import InputError
 from labelahead.posterior import prior
 from labelahead.select import BELIEFS, best, greedy, sequential, top
 
@@ -109,3 +110,45 @@ def test_greedy_avoids_copies_where_top_takes_them():
     same = {0, *range(12, 18)}
     assert len(same & set(top(v, scored, 5).positions.tolist())) == 5
     assert len(same & set(greedy(v, scored, 5).positions.tolist())) == 1
+
+
+def test_class_numbers_are_one_hot_targets():
+    torch.manual_seed(0)
+    psi = torch.randn(9, 5, dtype=torch.float64)
+    start = prior(torch.zeros(9, 3, dtype=torch.float64), psi @ psi.T)
+    classes = torch.tensor([2, 0])
+    one_hot = torch.eye(3, dtype=torch.float64)[classes]
+    by_number = start.condition([1, 4], classes)
+    assert torch.equal(by_number.mean, start.condition([1, 4], one_hot).mean)
+    assert torch.equal(by_number.targets, start.condition([1, 4], one_hot.long()).targets)
+
+
+def test_one_output_is_regression():
+    torch.manual_seed(0)
+    psi = torch.randn(9, 5, dtype=torch.float64)
+    post = prior(torch.zeros(9, 1, dtype=torch.float64), psi @ psi.T, noise=1e-2)
+    look = view(post.condition([0], torch.tensor([[0.3]], dtype=torch.float64)), range(1, 9))
+    told = sequential(look, "variance", 2, lambda position: -0.5)
+    assert told.view.posterior.targets[1:].flatten().tolist() == [-0.5, -0.5]
+    believed = greedy(look, "variance", 2)
+    assert torch.allclose(believed.view.posterior.mean, look.posterior.mean)
+    with pytest.raises(InputError, match="most likely class"):
+        top(look, "mlmoc", 1)
+
+
+def test_answers_and_counts_of_the_wrong_kind():
+    torch.manual_seed(0)
+    psi = torch.randn(9, 5, dtype=torch.float64)
+    post = prior(torch.zeros(9, 3, dtype=torch.float64), psi @ psi.T, noise=1e-2)
+    look = view(post, range(9))
+    for answer in (1.7, "cat", None, True, 3, -1):
+        with pytest.raises(InputError, match="ask returned"):
+            sequential(look, "variance", 1, lambda position, a=answer: a)
+    assert len(sequential(look, "variance", 1, lambda position: torch.tensor(2)).positions) == 1
+    for count in (2.5, "3", True):
+        with pytest.raises(InputError, match="whole number"):
+            top(look, "variance", count)
+    with pytest.raises(InputError, match="expected a View"):
+        top(post, "variance", 1)
+    with pytest.raises(InputError, match="a name or a function"):
+        top(look, None, 1)

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 
-__all__ = ["Positions", "finite", "floating", "positions", "span", "symmetric"]
+__all__ = ["Positions", "finite", "floating", "positions", "span", "symmetric", "targets"]
 
 Positions = Tensor | Sequence[int]
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 def floating(value: object, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
@@ -41,12 +42,18 @@ def finite(value: Tensor, what: str) -> Tensor:
 
 def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> Tensor:
     """Positions as an int64 tensor (q,), within 0..n−1, at least one, distinct unless told."""
-    at = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    try:
+        at = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(
+            f"{what} is a {type(value).__name__} that makes no tensor ({error}); expected "
+            "positions as a list of whole numbers or an integer tensor"
+        ) from error
     if at.dim() != 1 or len(at) == 0:
         raise InputError(
             f"{what} has shape {tuple(at.shape)}; expected one dimension with at least one position"
         )
-    if at.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+    if at.dtype not in _INTEGERS:
         raise InputError(
             f"{what} has dtype {at.dtype}; expected integer positions: turn a mask into "
             "them with mask.nonzero().squeeze(1)"
@@ -64,6 +71,25 @@ def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> 
             "expected each at most once"
         )
     return at
+
+
+def targets(value: object, q: int, classes: int) -> Tensor:
+    """Targets as float64 (q, C): as given, or one-hot for q class numbers."""
+    if isinstance(value, Tensor) and value.dtype in _INTEGERS:
+        if value.dim() == 1 and classes > 1:
+            if len(value) == 0 or not 0 <= int(value.min()) <= int(value.max()) < classes:
+                raise InputError(
+                    f"targets holds class numbers outside 0 to {classes - 1}, the network's outputs"
+                )
+            value = torch.nn.functional.one_hot(value.long(), classes)
+        value = value.to(torch.float64)
+    found = floating(value, "targets", "(q, C), or whole class numbers (q,)", (2,))
+    if found.shape != (q, classes):
+        raise InputError(
+            f"targets has shape {tuple(found.shape)}; expected ({q}, {classes}): one row per "
+            "position, one column per output (one-hot for classes)"
+        )
+    return finite(found, "targets")
 
 
 def symmetric(kernel: Tensor, what: str) -> None:

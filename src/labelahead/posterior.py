@@ -87,7 +87,7 @@ class Posterior:
         return values.reshape(-1, self.classes // self.width)
 
     def condition(self, at: Positions, targets: Tensor) -> "Posterior":
-        """The posterior after labels arrive: at (q,), targets (q, C)."""
+        """The posterior after labels arrive: at (q,), targets (q, C) or class numbers (q,)."""
         return self.step(at, targets).posterior
 
     def step(self, at: Positions, targets: Tensor) -> Step:
@@ -146,14 +146,8 @@ class Posterior:
         return checks.positions(at, what, self.points, distinct=distinct).to(self.outputs.device)
 
     def checked_targets(self, targets: Tensor, q: int) -> Tensor:
-        """Targets as float64 (q, C), or an InputError."""
-        targets = checks.floating(targets, "targets", "(q, C)", (2,))
-        if targets.shape != (q, self.classes):
-            raise InputError(
-                f"targets has shape {tuple(targets.shape)}; expected ({q}, {self.classes}): one "
-                "row per position, one column per output (one-hot for classes)"
-            )
-        return checks.finite(targets, "targets").to(self.outputs)
+        """Targets as float64 (q, C); class numbers (q,) become one-hot."""
+        return checks.targets(targets, q, self.classes).to(self.outputs)
 
     def require_unlabelled(self, at: Tensor, what: str) -> None:
         """Raise if any of the positions (q,) has been conditioned on already."""

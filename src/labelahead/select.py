@@ -1,6 +1,7 @@
 """Scores -> a batch: the best at once, one by one on predictions, or one by one on the truth."""
 
 from collections.abc import Callable
+from operator import index
 from typing import NamedTuple
 
 import torch
@@ -30,8 +31,8 @@ def best(
     A labelling page is `view = view.condition([position], target)` and then this, again and again.
     """
     scores = _scores(view, acquisition, rng)
-    index = int(scores.argmax())
-    return int(view.candidates[index]), float(scores[index])
+    first = int(scores.argmax())
+    return int(view.candidates[first]), float(scores[first])
 
 
 def top(
@@ -61,6 +62,9 @@ def greedy(
     if believe not in BELIEFS:
         raise InputError(f"believe is {believe!r}; expected one of {', '.join(BELIEFS)}")
 
+    if view.posterior.classes == 1:  # no class to believe in, only a value
+        believe = "mean"
+
     def answer(now: View, position: int) -> Tensor:
         values = now.values("outputs" if believe == "outputs" else "linearised")[position]
         if believe == "mean":
@@ -74,7 +78,7 @@ def sequential(
     view: View,
     acquisition: str | Acquisition,
     q: int,
-    ask: Callable[[int], Tensor | int],
+    ask: Callable[[int], Tensor | float],
     rng: torch.Generator | None = None,
 ) -> Selection:
     """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
@@ -104,6 +108,9 @@ def _one_by_one(
 
 def _scores(view: View, acquisition: str | Acquisition, rng: torch.Generator | None) -> Tensor:
     """Scores (m,) by name or function, refused unless finite."""
+    _require(view, 1)
+    if not isinstance(acquisition, str) and not callable(acquisition):
+        raise InputError(f"acquisition is {acquisition!r}; expected a name or a function")
     if isinstance(acquisition, str):
         if acquisition not in ACQUISITIONS:
             raise InputError(
@@ -111,7 +118,6 @@ def _scores(view: View, acquisition: str | Acquisition, rng: torch.Generator | N
                 "function of (view, rng)"
             )
         acquisition = ACQUISITIONS[acquisition]
-    _require(view, 1)
     scores = acquisition(view, rng)
     if scores.shape != view.candidates.shape:
         raise InputError(
@@ -127,6 +133,12 @@ def _scores(view: View, acquisition: str | Acquisition, rng: torch.Generator | N
 
 
 def _require(view: View, q: int) -> None:
+    if not isinstance(view, View):
+        raise InputError(
+            f"expected a View, got a {type(view).__name__}: make one with view(post, ...)"
+        )
+    if isinstance(q, bool) or not isinstance(q, int):
+        raise InputError(f"{q!r} picks asked for; expected a whole number")
     if not 1 <= q <= len(view.candidates):
         raise InputError(
             f"{q} picks asked of {len(view.candidates)} candidates; expected between 1 and that "
@@ -134,9 +146,11 @@ def _require(view: View, q: int) -> None:
         )
 
 
-def _target(answer: Tensor | int, view: View) -> Tensor:
+def _target(answer: Tensor | float, view: View) -> Tensor:
     """A class or a target as a target (C,)."""
     classes = view.posterior.classes
+    if isinstance(answer, Tensor) and answer.dim() == 0:
+        answer = answer.item()
     if isinstance(answer, Tensor):
         if answer.shape != (classes,):
             raise InputError(
@@ -144,6 +158,12 @@ def _target(answer: Tensor | int, view: View) -> Tensor:
                 f"shape ({classes},)"
             )
         return answer
-    if isinstance(answer, bool) or not 0 <= int(answer) < classes:
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and classes == 1:
+        return torch.full_like(view.outputs[0], float(answer))
+    try:
+        known = not isinstance(answer, bool) and 0 <= index(answer) < classes  # type: ignore[arg-type]
+    except TypeError:  # not a whole number
+        known = False
+    if not known:
         raise InputError(f"ask returned class {answer!r}; expected 0 to {classes - 1}")
     return torch.zeros_like(view.outputs[0]).index_fill_(0, torch.tensor(int(answer)), 1.0)

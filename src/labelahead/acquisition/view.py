@@ -96,6 +96,11 @@ class View:
 
     def predicted(self, source: str = "outputs") -> Tensor:
         """(m, C) one-hot most likely labels of the candidates."""
+        if self.posterior.classes < 2:
+            raise InputError(
+                "the network has one output, so there is no most likely class; expected two or "
+                "more: use `variance`, which needs no label"
+            )
         if source == "outputs":  # f does not change from view to view
             if self._known.labels is None:
                 self._known.labels = self.outputs.argmax(1)
