@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import queue
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -13,6 +16,15 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+
+
+_LIBC = ctypes.CDLL("libc.so.6")
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """In the worker: a benchmark that is stopped must not leave minutes of work running behind."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 class FailedError(Exception):
@@ -71,16 +83,16 @@ class Worker:
     def __init__(self, command: list[str], limits: Limits) -> None:
         self.limits = limits
         self.notes: dict[str, Any] = {}
-        self._errors = Path(f"/tmp/labelahead-bench-{time.monotonic_ns()}.err")
-        with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=HERE,
-            )
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=HERE,
+            preexec_fn=_die_with_parent,
+        )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -116,7 +128,8 @@ class Worker:
         raise FailedError(f"over {seconds:.0f} s")
 
     def _last_words(self) -> str:
-        lines = [line for line in self._errors.read_text().splitlines() if "Error" in line]
+        self._errors.seek(0)
+        lines = [line for line in self._errors.read().splitlines() if "Error" in line]
         return lines[-1].strip()[:200] if lines else "died without a word (out of memory?)"
 
     def ready(self, seconds: float = 1800) -> None:
@@ -141,10 +154,10 @@ class Worker:
         outcome.notes.update(self.notes)
 
     def close(self) -> None:
-        """End the process and remove its error log."""
+        """End the process and drop its error log."""
         self._process.kill()
         self._process.wait()
-        self._errors.unlink(missing_ok=True)
+        self._errors.close()
 
     def __enter__(self) -> Worker:
         return self

@@ -67,24 +67,31 @@ def say(**message: Any) -> None:
     print("@" + json.dumps(message), flush=True)  # "@": libraries print to stdout as well
 
 
-def run_once(compute: Callable[[], Any], base_mb: float) -> tuple[Any, dict[str, float]]:
-    """Compute once: the result, its seconds and its peak memory above `base_mb`."""
-    release()
-    reset_peak()
+def run_once(compute: Callable[[], Any]) -> tuple[Any, float]:
+    """Compute once: the result and its seconds."""
     start = time.perf_counter()
     result = compute()
-    seconds = time.perf_counter() - start
-    return result, {"seconds": seconds, "peak_mb": peak_mb() - base_mb}
+    return result, time.perf_counter() - start
 
 
 def serve(compute: Callable[[], Any], base_mb: float, save: Callable[[Any, str], None]) -> None:
-    """Answer the parent until it closes stdin: "run" computes, "run PATH" also keeps the result."""
+    """Answer the parent until it closes stdin: "run" computes, "run PATH" also keeps the result.
+
+    The peak is that of the first run, which starts from memory given back to the system. Later runs
+    are timed as a program that goes on working: trimming the heap before each would time the
+    system's page faults, which cost more here than the computation of a small network.
+    """
     say(ready=True)
+    peak = None
     for line in sys.stdin:
         _, _, path = line.strip().partition(" ")
-        result, measured = run_once(compute, base_mb)
+        if peak is None:
+            release()
+            reset_peak()
+        result, seconds = run_once(compute)
+        if peak is None:
+            peak = peak_mb() - base_mb
         if path:
             save(result, path)
         del result
-        release()
-        say(**measured)
+        say(seconds=seconds, peak_mb=peak)
