@@ -139,9 +139,6 @@ class Worker:
             if message.pop("ready", False):
                 return
             self.notes.update(message)
-            if self.notes.get("needed_mb", 0) > self.limits.memory_mb:
-                self.close()
-                raise FailedError(f"does not fit: {self.notes['needed_mb'] / 1024:.0f} GB")
 
     def run(self, outcome: Outcome, keep: Path | None = None, seconds: float | None = None) -> None:
         """Run once more and add what was measured to `outcome`; `keep` saves the kernel there."""

@@ -54,9 +54,6 @@ def prepare(
         return lambda: jax.block_until_ready(blocks(x, None, params)), base
 
     compiled = jax.jit(lambda x, params: kernel_fn(x, None, params)).lower(x, params).compile()
-    memory = compiled.memory_analysis()
-    needed = (memory.temp_size_in_bytes + memory.output_size_in_bytes) / measuring.MEGABYTE
-    measuring.say(needed_mb=needed)
     measuring.release()
     base = measuring.resident_mb()
     return lambda: compiled(x, params).block_until_ready(), base
