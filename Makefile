@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo test lint types check bench-kernel bench-lookahead bench-sketch clean
+.PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -21,15 +21,18 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(PY)
 	@$(PIP) -e '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-demo ## kernel, linearised prediction and the best next label, on digits
+demo: $(VENV)/.installed-demo ## a whole campaign on handwritten digits, with its curve
+	@$(VENV)/bin/labelahead run --threads 1 $(ARGS)
+
+tour: $(VENV)/.installed-demo ## the pieces one by one: kernel, linearised prediction, best next label
 	@$(PY) examples/digits.py
 
 test: $(VENV)/.installed-test ## every test
 	@$(PY) -m pytest -n 2
 
 lint: $(VENV)/.installed-check ## ruff: style and formatting
-	@$(PY) -m ruff check src tests benchmarks examples
-	@$(PY) -m ruff format --check src tests benchmarks examples
+	@$(PY) -m ruff check src tests benchmarks studies examples
+	@$(PY) -m ruff format --check src tests benchmarks studies examples
 
 types: $(VENV)/.installed-check ## mypy, strict, on src
 	@$(PY) -m mypy
@@ -44,6 +47,9 @@ bench-lookahead: $(VENV)/.installed-bench ## look-ahead against solving for each
 
 bench-sketch: $(VENV)/.installed-bench ## projections of tangent features: time at equal error
 	@$(PY) benchmarks/sketch.py $(ARGS)
+
+bench-cycle: $(VENV)/.installed-bench ## where the time of a campaign's cycle goes
+	@$(PY) benchmarks/cycle.py $(ARGS)
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,10 +16,29 @@ ROOMS = (
     ("lookahead",),
     ("acquisition",),
     ("select",),
+    ("pool", "data", "models"),
+    ("train",),
+    ("situation",),
+    ("strategy",),
+    ("propose",),
+    ("learner", "config", "store"),
+    ("advice", "tracking"),
+    ("loop",),
+    ("campaign",),
+    ("query", "show"),
     ("__init__",),
+    ("cli",),
+    ("__main__",),
 )
 FLOOR = {name: level for level, names in enumerate(ROOMS) for name in names}
-APART = {"tangent": {"linalg", "checks"}}  # may be used alone: knows only errors
+_KERNELS = {"tangent", "covariance", "posterior", "lookahead", "acquisition", "select"}
+APART = {
+    "tangent": {"linalg", "checks"},  # may be used alone: knows only errors
+    "data": _KERNELS,  # side rooms: they know nothing of kernels
+    "models": _KERNELS,
+    "train": _KERNELS,
+    "pool": _KERNELS,
+}
 TANGENT = (
     "premises", "capture", "rules", "layout", "factors", "plan", "fallback", "gram", "terms",
     "engine", "kernel", "sketch", "norms", "__init__",

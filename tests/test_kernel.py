@@ -1,6 +1,7 @@
 """Every kernel of every architecture against the whole Jacobian, in float64."""
 
 import logging
+import sys
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 import architectures
 import labelahead as la
 from labelahead.tangent import factors, gram, terms
+from labelahead.tangent.engine import open_engine
 from reference_tangent import jacobian, kernels, relative
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -53,6 +55,41 @@ def test_blocks_and_batches_of_any_size_give_the_same(name):
         one = la.kernel(model, x, kind=kind, memory=1)  # a sample at a time
         assert relative(one, want) < TOLERANCE
         assert torch.equal(one, one.T)
+
+
+@pytest.mark.parametrize("name", architectures.ARCHITECTURES)
+def test_a_few_layers_at_a_time(name, monkeypatch):
+    """Where factors fit into memory and gradients do not, samples are captured once."""
+    passes = []
+    grouped = terms.grouped
+
+    def one_by_one(plan, every, K, size, room):
+        found = grouped(plan, every, K, size, 1 << 40)  # would all fit
+        passes.append(len(every) if found else 0)
+        return [g for t in every for g in grouped(plan, [t], K, size, 1 << 40)] if found else []
+
+    monkeypatch.setattr(sys.modules["labelahead.tangent.kernel"], "grouped", one_by_one)
+    model, x = architectures.make(name)
+    J = jacobian(model, x)
+    for kind in KINDS:
+        found = la.kernel(model, x, kind=kind, memory=1)
+        assert relative(found, kernels(J, J)[kind]) < TOLERANCE, kind
+        assert torch.equal(found, found.T)
+    assert passes
+
+
+def test_groups_hold_every_term_once_and_keep_to_the_room():
+    model, x = architectures.make("mlp")
+    chosen = dict(model.named_parameters())
+    with open_engine(model, chosen, x) as engine:
+        every = terms.make_terms(engine.plan, chosen, 1, True, 1.0)
+        sizes = [terms.bytes_kept(engine.plan, [t], 1, 8) for t in every]
+        for room in (max(sizes), max(sizes) + 1, 2 * max(sizes), sum(sizes)):
+            groups = terms.grouped(engine.plan, every, 1, 8, room)
+            assert [t.name for g in groups for t in g] == [t.name for t in every]
+            assert all(terms.bytes_kept(engine.plan, g, 1, 8) <= room for g in groups)
+        assert len(groups) == 1
+        assert terms.grouped(engine.plan, every, 1, 8, max(sizes) - 1) == []
 
 
 @pytest.mark.parametrize("form", ["pairs", "dense"])

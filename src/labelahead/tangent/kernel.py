@@ -9,7 +9,7 @@ from labelahead.errors import InputError
 from labelahead.tangent.engine import Engine, directions, verifying, with_engine
 from labelahead.tangent.gram import Store, gram_into, mirror
 from labelahead.tangent.premises import Inputs, ParamFilter, check_inputs, take, tensors
-from labelahead.tangent.terms import Term, allocate, bytes_kept, make_terms, put
+from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
 
 __all__ = ["kernel"]
 
@@ -82,6 +82,10 @@ class _Run:
             store = self._store(x, slice(0, n), terms, True)
             gram_into(out, store, store, fold=self.fold)
             return mirror(out)
+        kept = int(plan.held * (1 + K) / 2)  # the factors, before they are multiplied out
+        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept)
+        if x2 is None and groups:
+            return mirror(self._layer_by_layer(x, n, groups, out))
         # One large block is held while small ones pass by: samples are captured once for every
         # large block that they meet.
         large = max(1, int(0.75 * self.memory) // each)
@@ -96,6 +100,18 @@ class _Run:
                 passing = self._store(x if x2 is None else x2, columns, terms, False)
                 gram_into(_part(out, rows, columns, r), held, passing, fold=self.fold)
         return mirror(out) if x2 is None else out
+
+    def _layer_by_layer(self, x: Inputs, n: int, groups: list[list[Term]], out: Tensor) -> Tensor:
+        """Every sample captured once, kept as factors, multiplied out a few layers at a time."""
+        K = self.directions.shape[0]
+        cotangents = self.directions.expand(n, -1, -1)
+        captured = list(self.engine.captured(x, cotangents, chunk=self.chunk, check=self.check))
+        for terms in groups:
+            store = allocate(self.engine.plan, terms, n, K, self.like)
+            for batch, found in captured:
+                put(store, terms, batch, found)
+            gram_into(out, store, store, fold=self.fold)
+        return out
 
     def _store(self, x: Inputs, rows: slice, terms: list[Term], probed: bool) -> Store:
         part = take(x, rows)

@@ -5,7 +5,7 @@ from its sizes: `pairs` keeps the factors, dense keeps multiplied-out gradients 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ from labelahead.tangent.factors import Factor, OuterFactor
 from labelahead.tangent.gram import Pairs, Store
 from labelahead.tangent.plan import Plan
 
-__all__ = ["Term", "allocate", "bytes_kept", "make_terms", "put"]
+__all__ = ["Term", "allocate", "bytes_kept", "grouped", "make_terms", "put"]
 
 ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
 
@@ -79,6 +79,28 @@ def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
         else:
             total += size * term.width * K
     return total
+
+
+def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int) -> list[list[Term]]:
+    """Terms in groups of at most `room` bytes a sample; none if a single one takes more.
+
+    Nor where gradients came from torch.func: those are multiplied out from the start.
+    """
+    if plan.fallback:
+        return []
+    groups: list[list[Term]] = [[]]
+    offset = taken = 0
+    for term in terms:
+        needed = bytes_kept(plan, [term], K, size)
+        if needed > room:
+            return []
+        if taken + needed > room:
+            groups.append([])
+            offset = taken = 0
+        groups[-1].append(replace(term, offset=offset))
+        offset += term.width
+        taken += needed
+    return groups
 
 
 def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Store:

@@ -1,0 +1,231 @@
+"""A campaign's configuration: typed values, read from TOML and the command line.
+
+Unknown keys are errors with a suggestion; every value is checked before any work begins.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_type_hints
+
+from labelahead.errors import InputError
+from labelahead.situation import Asking
+from labelahead.strategy import find
+from labelahead.train import Training
+
+__all__ = [
+    "Budget",
+    "Campaign",
+    "Network",
+    "Source",
+    "parse",
+    "read",
+    "to_toml",
+    "training_from",
+]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the items come from: a known name, or a file or folder. See `labelahead.data.load`."""
+
+    name: str = "digits"
+    root: str | None = None
+    size: int | None = None
+    target: str | None = None
+    limit: int | None = None
+    test_fraction: float = 0.2
+    download: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_fraction < 1:
+            raise InputError(f"test_fraction is {self.test_fraction}; expected 0 up to below 1")
+        for key in ("size", "limit"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise InputError(f"{key} is {value}; expected 1 or more")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which network: "auto" picks one from the data, "module:factory" is your own."""
+
+    name: str = "auto"
+    width: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.width is not None and not self.width > 0:
+            raise InputError(f"width is {self.width}; expected a positive number")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many labels: to start with, in all, and between two trainings.
+
+    In the modes top and greedy the labels between two trainings are one batch; in sequential mode
+    they are asked for one by one.
+    """
+
+    initial: int = 20
+    labels: int = 100
+    retrain_every: int = 10
+    balanced: bool = False  # the same number of initial labels from every class
+
+    def __post_init__(self) -> None:
+        if self.initial < 1 or self.retrain_every < 1:
+            raise InputError(
+                f"initial is {self.initial}, retrain_every {self.retrain_every}; expected 1 or more"
+            )
+        if self.labels < self.initial:
+            raise InputError(
+                f"labels is {self.labels}, less than the {self.initial} initial ones; it counts all"
+                " labels, so expected at least that many"
+            )
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Everything a campaign depends on; equal configurations give equal campaigns.
+
+    training: what to change of the network's own recipe (`labelahead.train.recipe`).
+    threads: torch's threads; sums depend on them in the last digit, so a run remembers its own.
+    """
+
+    seed: int = 0
+    data: Source = field(default_factory=Source)
+    model: Network = field(default_factory=Network)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    asking: Asking = field(default_factory=Asking)
+    budget: Budget = field(default_factory=Budget)
+    threads: int | None = None
+    device: str = "auto"
+    track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}; expected 0 or more")
+        if self.threads is not None and self.threads < 1:
+            raise InputError(f"threads is {self.threads}; expected 1 or more")
+        strategy = find(self.asking.strategy)
+        strategy.mode(self.asking.mode, ask=True)
+        _known_keys(self.training, Training, "training")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+        return tomllib.loads(text)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; expected a TOML configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); expected a TOML text file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is no valid TOML: {error}") from error
+
+
+def parse(tables: Mapping[str, Any]) -> Campaign:
+    """A checked campaign from plain tables, as they stand in a TOML file."""
+    _known_keys(tables, Campaign, "")
+    for name, kind in get_type_hints(Campaign).items():
+        if isinstance(kind, type) and is_dataclass(kind) and name in tables:
+            _known_keys(tables[name], kind, name)
+    return _checked(Campaign, dict(tables))
+
+
+def assemble(
+    file: str | Path | None, changes: Sequence[str], options: Mapping[str, Any]
+) -> Campaign:
+    """The campaign that a file, KEY=VALUE texts and options make, each overriding the one before.
+
+    options: by dotted key; those that are None are not set.
+    """
+    tables = read(file) if file else {}
+    for change in changes:
+        key, found, value = change.partition("=")
+        if not found or not key.strip():
+            raise InputError(f"--set {change!r}; expected KEY=VALUE, e.g. training.rate=0.1")
+        tables = _with_change(tables, key.strip(), _value(value.strip()))
+    for key, given in options.items():
+        if given is not None:
+            tables = _with_change(tables, key, given)
+    return parse(tables)
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or else the text itself: quotes are a nuisance in a shell."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with_change(tables: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The tables with one value replaced; key as in "training.rate"."""
+    name, dot, rest = key.partition(".")
+    inner = tables.get(name, {})
+    if dot and not isinstance(inner, Mapping):
+        raise InputError(f"{name} is {inner!r}, so there is no {key}; expected a table [{name}]")
+    return {**tables, name: _with_change(inner, rest, value) if dot else value}
+
+
+def training_from(changes: Mapping[str, Any], recipe: Training) -> Training:
+    """The recipe with some values changed, checked."""
+    _known_keys(changes, Training, "training")
+    return _checked(Training, asdict(recipe) | dict(changes), "training.")
+
+
+def _checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
+    """A value of that dataclass; what does not fit is said in our words."""
+    try:
+        from pydantic import TypeAdapter, ValidationError
+    except ImportError as error:
+        raise InputError(
+            "campaigns need more packages than the core: pip install 'labelahead[app]'"
+        ) from error
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        raise InputError("; ".join(_sentence(e, prefix) for e in error.errors())) from None
+
+
+def to_toml(campaign: Campaign) -> str:
+    """The campaign as TOML; values that are not set are left out."""
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(asdict(campaign)))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _known_keys(given: Any, kind: type[Any], where: str) -> None:
+    """Raise on a key that the dataclass does not have, with the likeliest that it has."""
+    if not isinstance(given, Mapping):
+        if is_dataclass(given):
+            return
+        raise InputError(f"{where} is {given!r}; expected a table of keys and values")
+    names = [f.name for f in fields(kind)]
+    for key in given:
+        if key not in names:
+            near = get_close_matches(str(key), names, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            table = f" in [{where}]" if where else ""
+            raise InputError(f"unknown key {key!r}{table}; {hint}There are: {', '.join(names)}")
+
+
+def _sentence(error: Any, prefix: str = "") -> str:
+    """One of pydantic's findings, in our words."""
+    where = prefix + ".".join(str(part) for part in error["loc"])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

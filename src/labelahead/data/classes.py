@@ -1,0 +1,188 @@
+"""Labels in any form -> class numbers and class names."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelahead.data.dataset import UNKNOWN
+from labelahead.errors import InputError
+
+__all__ = ["encode", "in_order", "suggestion"]
+
+
+def encode(
+    labels: Any, classes: Sequence[str] | None = None
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+    """Class numbers (n,) int64 with -1 where unknown, class names, and what was decided.
+
+    Unknown is None, NaN, empty text or -1. Whole numbers 0..C-1 stay as they are.
+    """
+    names = _checked_names(classes)
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    values = labels if isinstance(labels, np.ndarray) else _as_array(labels)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise InputError(
+            f"labels have shape {values.shape}; expected one class for each item, (n,); from "
+            "one-hot rows take the argmax"
+        )
+    if values.dtype.kind == "b":
+        return _numbers(values.astype(np.int64), None, names or ("false", "true"))
+    if values.dtype.kind in "iu":
+        return _numbers(values, None, names)
+    if values.dtype.kind == "f":
+        return _numbers(*_whole(values), names)
+    if values.dtype.kind in "USO":
+        return _mixed(values.tolist(), names)
+    raise InputError(f"labels are {values.dtype}; expected class numbers or class names")
+
+
+def in_order(names: set[str]) -> tuple[str, ...]:
+    """Names sorted, numbers among them by size."""
+
+    def key(name: str) -> tuple[bool, float, str]:
+        try:
+            number = float(name)
+        except ValueError:
+            return True, 0.0, name
+        return (False, number, name) if np.isfinite(number) else (True, 0.0, name)
+
+    return tuple(sorted(names, key=key))
+
+
+def suggestion(name: str, among: Sequence[str]) -> str:
+    """A 'did you mean' for a message, or nothing."""
+    by_fold = {other.casefold(): other for other in among}
+    close = get_close_matches(name.casefold(), list(by_fold), n=1)
+    return f" (did you mean {by_fold[close[0]]!r}?)" if close else ""
+
+
+def _as_array(labels: Any) -> np.ndarray[Any, Any]:
+    """Any sequence as an array, without turning mixed numbers and text into text."""
+    try:
+        listed = list(labels)
+    except TypeError as error:
+        raise InputError(
+            f"labels is a {type(labels).__name__}; expected one class for each item, (n,)"
+        ) from error
+    values = [v.item() if isinstance(v, np.generic) or _is_single(v) else v for v in listed]
+    kinds = {type(v) for v in values}
+    if kinds and (kinds <= {bool} or kinds <= {int, float}):
+        return np.array(values)
+    array = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):
+        array[i] = value
+    return array
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
+
+
+def _checked_names(classes: Sequence[str] | None) -> tuple[str, ...]:
+    """The class names as given: text, each once."""
+    if isinstance(classes, str):
+        raise InputError(f"classes is the text {classes!r}; expected a list of class names")
+    names = tuple(str(name) for name in classes) if classes is not None else ()
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"classes names {twice!r} twice; expected every class once")
+    return names
+
+
+def _whole(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Floating labels as whole numbers, and where they were NaN, which is unknown."""
+    gaps = np.isnan(values)
+    values = np.where(gaps, UNKNOWN, values)
+    odd = (values != np.round(values)) | (np.abs(values) > 2**53)
+    if odd.any():
+        i = int(np.argmax(odd))
+        raise InputError(
+            f"the label of item {i} is {values[i]}; expected a class, so a whole number or a "
+            "name (labels for regression cannot be used here)"
+        )
+    return values.astype(np.int64), gaps
+
+
+def _numbers(
+    values: np.ndarray[Any, Any], gaps: np.ndarray[Any, Any] | None, names: tuple[str, ...]
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+    """Whole numbers: kept where they count from 0 or names are given, else renumbered."""
+    if len(values) and (int(values.max()) >= 2**62 or int(values.min()) < UNKNOWN):
+        worst = int(values.max()) if int(values.max()) >= 2**62 else int(values.min())
+        raise InputError(
+            f"labels hold {worst}; expected class numbers from 0 (or {UNKNOWN} for unknown)"
+        )
+    codes = values.astype(np.int64)
+    present = np.unique(codes[codes != UNKNOWN])
+    minus = (codes == UNKNOWN) if gaps is None else (codes == UNKNOWN) & ~gaps
+    if present.tolist() == [1] and minus.any() and not names:
+        raise InputError(
+            "labels are -1 and 1 only, and -1 stands for 'unknown' here; for two classes pass "
+            "labels > 0, for one class with unlabelled items pass `classes` too"
+        )
+    if names:
+        if len(present) and present[-1] >= len(names):
+            raise InputError(
+                f"labels go up to {present[-1]}, but {len(names)} classes are named; expected "
+                f"class numbers from 0 to {len(names) - 1}"
+            )
+        return torch.from_numpy(codes), names, ()
+    notes: tuple[str, ...] = ()
+    if len(present) and present[-1] != len(present) - 1:
+        renumbered = np.searchsorted(present, codes)
+        codes = np.where(codes == UNKNOWN, UNKNOWN, renumbered)
+        shown = ", ".join(str(v) for v in present[:5]) + (", ..." if len(present) > 5 else "")
+        notes = (f"classes {shown} renumbered from 0; their names keep the original numbers",)
+    return torch.from_numpy(codes), tuple(str(v) for v in present), notes
+
+
+def _mixed(
+    values: list[Any], names: tuple[str, ...]
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+    """Names, or whole numbers with None among them."""
+    known = [v for v in values if not _is_empty(v)]
+    if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
+        filled = [np.nan if _is_empty(v) else v for v in values]
+        return _numbers(*_whole(np.array(filled, dtype=np.float64)), names)
+    texts = [None if _is_empty(v) else _text(v, i) for i, v in enumerate(values)]
+    present = {t for t in texts if t is not None}
+    names = names or in_order(present)
+    number = {name: i for i, name in enumerate(names)}
+    for i, text in enumerate(texts):
+        if text is not None and text not in number:
+            raise InputError(
+                f"the label of item {i} is {text!r}; expected one of the classes given"
+                f"{suggestion(text, names)}: {', '.join(names[:20])}"
+            )
+    codes = [UNKNOWN if t is None else number[t] for t in texts]
+    return torch.tensor(codes, dtype=torch.int64), names, ()
+
+
+def _is_empty(value: Any) -> bool:
+    """None, NaN and blank text stand for an unknown label."""
+    if isinstance(value, str | bytes):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _text(value: Any, item: int) -> str:
+    """A label as the name of a class."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace").strip()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return str(int(value))
+    raise InputError(
+        f"the label of item {item} is {value!r} ({type(value).__name__}); expected a class "
+        "number or a class name"
+    )

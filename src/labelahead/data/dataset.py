@@ -1,0 +1,174 @@
+"""What a data set is here: inputs without labels, and the labels kept apart."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from labelahead.errors import InputError
+
+__all__ = [
+    "Answers",
+    "Data",
+    "Images",
+    "as_positions",
+    "check_size",
+    "first_not_finite",
+    "hashed",
+]
+
+KINDS = ("image", "vector")
+LARGEST_SIDE = 4096
+UNKNOWN = -1  # the class number of an item without a label
+
+
+class Images(ABC):
+    """Access to the items as RGB pictures, for backbones and pages."""
+
+    @abstractmethod
+    def batch(self, positions: Tensor, size: int) -> Tensor:
+        """The pictures at (q,) positions as uint8 (q, 3, size, size), RGB."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A text that changes when any picture does; names what was computed from them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set without its labels: positions 0..n-1 name its items everywhere.
+
+    It holds no label by design, since strategies get at this object; `Answers` holds them.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    test: Tensor
+    ids: Sequence[str]
+    kind: str
+    notes: tuple[str, ...]
+    images: Images | None = field(repr=False)
+    shape: tuple[int, ...]
+    build: Callable[[], Tensor] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"kind is {self.kind!r}; expected one of {', '.join(KINDS)}")
+        if not len(self.ids):
+            raise InputError(f"{self.name} has no items; expected at least one")
+        as_positions(self.test, len(self.ids), "test")
+        if len(set(self.test.tolist())) != len(self.test):
+            raise InputError("test names a position twice; expected every position once")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """All inputs, (n, *shape) float32 and finite; built on first access and kept."""
+        inputs = self.build()
+        expected = (len(self), *self.shape)
+        if tuple(inputs.shape) != expected or inputs.dtype != torch.float32:
+            raise InputError(
+                f"the inputs of {self.name} are {inputs.dtype} {tuple(inputs.shape)}; "
+                f"expected torch.float32 {expected}, so `build` or `shape` must change"
+            )
+        bad = first_not_finite(inputs)
+        if bad is not None:
+            raise InputError(
+                f"item {bad} ({self.ids[bad]}) of {self.name} holds NaN or infinity; expected "
+                "finite numbers, so repair or remove it"
+            )
+        return inputs
+
+
+class Answers:
+    """The labels of a data set, by position; what a simulated labeller knows."""
+
+    def __init__(self, labels: Tensor, ids: Sequence[str]) -> None:
+        if labels.shape != (len(ids),) or labels.dtype != torch.int64:
+            raise InputError(
+                f"labels are {labels.dtype} {tuple(labels.shape)}; expected torch.int64 "
+                f"({len(ids)},), one class number for each item, {UNKNOWN} where unknown"
+            )
+        if bool((labels < UNKNOWN).any()):
+            raise InputError(
+                f"labels go down to {int(labels.min())}; expected class numbers from 0, or "
+                f"{UNKNOWN} where unknown"
+            )
+        self._labels = labels.clone()
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __repr__(self) -> str:
+        return f"Answers({int(self.known.sum())} known of {len(self)})"
+
+    @property
+    def known(self) -> Tensor:
+        """(n,) bool: which items have a label."""
+        return self._labels >= 0
+
+    def __call__(self, position: int) -> int:
+        """The class number of one item."""
+        return int(self.take(torch.tensor([position]))[0])
+
+    def take(self, positions: Tensor) -> Tensor:
+        """The class numbers (q,) int64 at (q,) positions."""
+        at = as_positions(positions, len(self), "positions")
+        labels = self._labels[at]
+        if bool((labels < 0).any()):
+            missing = at[labels < 0]
+            first = int(missing[0])
+            raise InputError(
+                f"item {first} ({self._ids[first]}) has no label, nor have "
+                f"{len(missing) - 1} others asked for; ask only where `known` is true, or have "
+                "a person label it"
+            )
+        return labels
+
+
+def hashed(values: Tensor) -> str:
+    """A hash of all the numbers in a tensor."""
+    found = hashlib.sha256(f"{values.dtype} {tuple(values.shape)}".encode())
+    found.update(values.contiguous().numpy().data)
+    return found.hexdigest()
+
+
+def as_positions(positions: Tensor | Sequence[int], n: int, name: str) -> Tensor:
+    """Positions as (q,) int64, every one from 0 to n - 1."""
+    at = torch.as_tensor(positions)
+    if at.numel() == 0 and at.ndim == 1:
+        return at.to(torch.int64)
+    if at.ndim != 1 or at.dtype.is_floating_point or at.dtype.is_complex or at.dtype == torch.bool:
+        raise InputError(
+            f"{name} is {at.dtype} {tuple(at.shape)}; expected whole numbers of shape (q,), "
+            "positions in the data set"
+        )
+    low, high = int(at.min()), int(at.max())
+    if low < 0 or high >= n:
+        raise InputError(
+            f"{name} holds {low if low < 0 else high}; expected positions from 0 to {n - 1}"
+        )
+    return at.to(torch.int64)
+
+
+def check_size(size: int) -> None:
+    """A side of a picture, in pixels."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIDE:
+        raise InputError(f"size is {size!r}; expected a whole number from 1 to {LARGEST_SIDE}")
+
+
+def first_not_finite(values: Tensor) -> int | None:
+    """The first row that holds NaN or infinity, looked for in pieces to spare memory."""
+    step = max(1, 2**24 // max(1, values[0].numel()))
+    for start in range(0, len(values), step):
+        fine = torch.isfinite(values[start : start + step]).flatten(1).all(1)
+        if not bool(fine.all()):
+            return start + int((~fine).nonzero()[0])
+    return None

@@ -1,0 +1,110 @@
+"""One function that loads whatever it is given a name or a path of."""
+
+import re
+from pathlib import Path
+
+from labelahead.data.classes import suggestion
+from labelahead.data.dataset import Answers, Data
+from labelahead.data.folder import load_folder
+from labelahead.data.known import DATASETS
+from labelahead.data.npz import load_npz
+from labelahead.data.options import Options, default_root, expanded
+from labelahead.data.table import load_table
+from labelahead.errors import InputError
+
+__all__ = ["load"]
+
+READERS = {
+    ".zip": load_folder,
+    ".npz": load_npz,
+    ".csv": load_table,
+    ".tsv": load_table,
+    ".parquet": load_table,
+    ".pq": load_table,
+}
+
+
+def load(
+    source: str | Path,
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    target: str | None = None,
+    limit: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    download: bool = True,
+) -> tuple[Data, Answers | None]:
+    """A data set by its name or its path: `digits`, a folder of pictures, a table, an .npz.
+
+    `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not
+    given), `size` the side of the pictures, `target` the column with a table's labels, `limit`
+    how many items of the pool to keep. Sets without a test part of their own lend
+    `test_fraction` of each class to one, drawn by `seed`. The answers are None if no item has
+    a label.
+    """
+    options = Options(
+        root=default_root() if root is None else expanded(root),
+        size=size,
+        target=target,
+        limit=limit,
+        test_fraction=test_fraction,
+        seed=seed,
+        download=download,
+    )
+    if not isinstance(source, str | Path) or not str(source).strip():
+        raise InputError(
+            f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or "
+            "a path"
+        )
+    known = {_plain(name): entry for name, entry in DATASETS.items()}
+    # A name wins over a folder of that name in the current folder; a Path is always a path.
+    if isinstance(source, str) and _plain(source) in known and not re.search(r"[/\\]", source):
+        entry = known[_plain(source)]
+        options.refuse_target(entry.name)
+        return entry.load(options)
+    path = expanded(source)
+    try:
+        folder, there = path.is_dir(), path.exists()
+    except OSError as error:  # such as a name longer than any file's
+        raise InputError(
+            f"{str(source)[:100]!r} is no known data set and no path: {error}"
+        ) from error
+    if folder:
+        return _folder(path, options)
+    if not there:
+        raise InputError(
+            f"{str(source)!r} is no known data set and no existing path"
+            f"{suggestion(path.name, list(DATASETS))}; expected one of {', '.join(DATASETS)}, or "
+            f"the path of a folder of pictures or a file ({', '.join(READERS)})"
+        )
+    reader = READERS.get(path.suffix.lower())
+    if reader is None or not path.is_file():
+        raise InputError(
+            f"{path} is of a kind that is not read here; expected a folder of pictures or a file "
+            f"ending in {', '.join(READERS)}"
+        )
+    return reader(path, options)
+
+
+def _plain(name: str) -> str:
+    """A name without case and punctuation: CIFAR-10 is cifar10."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _folder(path: Path, options: Options) -> tuple[Data, Answers | None]:
+    """A folder of pictures; if it holds a known set instead, the error says so."""
+    try:
+        return load_folder(path, options)
+    except InputError as error:
+        seen = [
+            entry.name
+            for entry in DATASETS.values()
+            if any((path / f).exists() or (path / f"{f}.gz").exists() for f in entry.files)
+        ]
+        if not seen:
+            raise
+        raise InputError(
+            f"{error}. It holds files named as those of {', '.join(seen)}: "
+            f"load({seen[0]!r}, root={str(path)!r}) reads them"
+        ) from error

@@ -1,0 +1,95 @@
+"""Which items are kept, and which of them are for testing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelahead.data.options import Options
+from labelahead.errors import InputError
+
+__all__ = ["Split", "choose"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The items kept, in their order, and where among them the test part lies."""
+
+    keep: Tensor
+    test: Tensor
+    notes: tuple[str, ...]
+
+
+def choose(
+    labels: Tensor, options: Options, official: Tensor | None = None, usable: Tensor | None = None
+) -> Split:
+    """Keep the test part and, of the pool, as many items as `limit` says.
+
+    `labels` (n,) are class numbers, -1 where unknown; `official` (n,) marks a test part that
+    came with the data; `usable` (n,) marks what can be read at all.
+    """
+    n = len(labels)
+    generator = torch.Generator().manual_seed(options.seed)
+    # Two draws, so that another limit leaves the test part as it is; and fixed ranks, so that
+    # a larger limit keeps what a smaller one kept.
+    for_test, for_limit = (torch.randperm(n, generator=generator) for _ in range(2))
+    usable = torch.ones(n, dtype=torch.bool) if usable is None else usable
+    notes = []
+    if official is not None:
+        test = official & usable
+    else:
+        test = _draw_test(labels, (labels >= 0) & usable, options.test_fraction, for_test)
+        if bool(test.any()):
+            notes.append(f"{int(test.sum())} items drawn for testing, seed {options.seed}")
+        elif options.test_fraction > 0 and bool((labels >= 0).any()):
+            notes.append("too few labelled items to keep any for testing")
+    pool = usable & ~test
+    if not bool(pool.any()):
+        raise InputError("no item is left to ask for; expected some that are not for testing")
+    size = int(pool.sum())
+    if options.limit is not None and options.limit < size:
+        pool = _balanced(labels, pool, options.limit, for_limit)
+        groups = len(np.unique(labels[pool & (labels >= 0)].numpy()))
+        balance = f"balanced over {groups} classes" if bool((labels >= 0).any()) else "at random"
+        notes.append(f"{options.limit} of {size} items kept, {balance}, seed {options.seed}")
+    elif options.limit is not None and options.limit > size:
+        notes.append(f"limit {options.limit} is above the {size} items there are: all kept")
+    keep = (pool | test).nonzero().flatten()
+    return Split(keep, test[keep].nonzero().flatten(), tuple(notes))
+
+
+def _rank_in_class(labels: Tensor, among: Tensor, priority: Tensor) -> Tensor:
+    """(n,) rank of each item among those of its class, by priority; large outside `among`."""
+    at = among.nonzero().flatten().numpy()
+    order = at[np.lexsort((priority.numpy()[at], labels.numpy()[at]))]
+    sorted_labels = labels.numpy()[order]
+    starts = np.searchsorted(sorted_labels, sorted_labels)
+    ranks = torch.full((len(labels),), len(labels))
+    ranks[torch.from_numpy(order)] = torch.from_numpy(np.arange(len(order)) - starts)
+    return ranks
+
+
+def _draw_test(labels: Tensor, among: Tensor, fraction: float, priority: Tensor) -> Tensor:
+    """The same share of every class, rounded so that the sum is right; never a whole class."""
+    if not bool(among.any()) or fraction == 0:
+        return torch.zeros_like(among)
+    sizes = np.bincount(labels[among].numpy(), minlength=int(labels.max()) + 1)
+    exact = sizes * fraction
+    take = np.floor(exact).astype(int)
+    missing = round(exact.sum()) - take.sum()
+    by_remainder = np.argsort(take - exact, kind="stable")
+    for c in [c for c in by_remainder if take[c] + 1 < sizes[c]][:missing]:
+        take[c] += 1
+    quota = torch.from_numpy(take)[labels.clamp(min=0)]
+    return among & (_rank_in_class(labels, among, priority) < quota)
+
+
+def _balanced(labels: Tensor, among: Tensor, limit: int, priority: Tensor) -> Tensor:
+    """As equal a number of every class as there is; items without a label count as one more."""
+    # Whoever is first in his class goes before all who are second, and so on.
+    ranks = _rank_in_class(labels, among, priority).numpy()
+    kept = torch.from_numpy(np.lexsort((priority.numpy(), ranks))[:limit].copy())
+    mask = torch.zeros_like(among)
+    mask[kept] = True
+    return mask

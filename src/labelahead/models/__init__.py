@@ -1,0 +1,43 @@
+"""Networks by name, a user's own networks, and features of a pretrained one.
+
+    model = build("cnn", (1, 28, 28), 10, seed=0)
+    model = build("mynets.py:make", (64,), 3)
+    features = embed(photographs, n, cache=folder, fingerprint=text)     # extra `photos`
+
+Each entry of `MODELS` is a function (shape, classes, width, **options) -> nn.Module, together with
+how it is best trained. The last layer of each is a plain `nn.Linear`.
+"""
+
+from labelahead.models.backbone import (
+    FEATURES,
+    Images,
+    available,
+    embed,
+    pixels,
+    standardise,
+)
+from labelahead.models.catalogue import (
+    MODELS,
+    OWN_TRAINING,
+    ModelSpec,
+    build,
+    default_model,
+    spec,
+)
+from labelahead.models.layers import seeded
+
+__all__ = [
+    "FEATURES",
+    "MODELS",
+    "OWN_TRAINING",
+    "Images",
+    "ModelSpec",
+    "available",
+    "build",
+    "default_model",
+    "embed",
+    "pixels",
+    "seeded",
+    "spec",
+    "standardise",
+]

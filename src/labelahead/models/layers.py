@@ -1,0 +1,132 @@
+"""Pieces that several networks share: sizes, activations, initial weights, seeded construction."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from operator import index
+
+import torch
+from torch import nn
+
+from labelahead.errors import InputError
+
+__all__ = [
+    "conv3x3",
+    "he_weights",
+    "image",
+    "make_activation",
+    "make_dropout",
+    "pool_if_room",
+    "seeded",
+    "suggestion",
+    "whole",
+    "whole_shape",
+]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "softplus": nn.Softplus,
+}
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from `seed` inside; the global generators are as before afterwards."""
+    seed = whole(seed, "seed", least=0)
+    if seed >= 2**63:
+        raise InputError(f"seed is {seed}; expected a whole number below 2**63")
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
+def whole(value: object, what: str, *, least: int = 1) -> int:
+    """`value` as an int if it is a whole number of at least `least`; 64.0 will do, True not."""
+    try:
+        number = int(value) if isinstance(value, float) and value.is_integer() else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise InputError(f"{what} is {value!r}; expected a whole number of at least {least}")
+    return number
+
+
+def whole_shape(shape: object) -> tuple[int, ...]:
+    """The shape of one input as a tuple of positive ints, one at least."""
+    if not isinstance(shape, (tuple, list)) or not shape:
+        raise InputError(
+            f"shape is {shape!r}; expected the shape of one input, such as (64,) or (1, 8, 8)"
+        )
+    return tuple(whole(side, "every entry of shape") for side in shape)
+
+
+def suggestion(wrong: str, known: list[str]) -> str:
+    """What to say after an unknown name: the nearest one, and all there are."""
+    near = get_close_matches(wrong, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}there are {', '.join(known)}"
+
+
+def image(shape: tuple[int, ...], network: str, *, side: int = 1) -> tuple[int, int, int]:
+    """(channels, height, width) of an image no smaller than `side`, or an error that helps."""
+    if len(shape) != 3:
+        hint = f"give it as (1, {shape[0]}, {shape[1]})" if len(shape) == 2 else "use 'mlp' for it"
+        raise InputError(
+            f"{network} takes images (channels, height, width), but one input has shape "
+            f"{shape}: {hint}"
+        )
+    channels, height, width = shape
+    if min(height, width) < side:
+        raise InputError(
+            f"{network} takes images of at least {side}x{side} pixels, but one input has shape "
+            f"{shape}: enlarge the images, or use 'cnn' or 'mlp'"
+        )
+    return channels, height, width
+
+
+def make_activation(name: str) -> nn.Module:
+    """The activation called `name`, never in place."""
+    if name not in ACTIVATIONS:
+        raise InputError(f"activation is {name!r}; {suggestion(str(name), list(ACTIVATIONS))}")
+    return ACTIVATIONS[name]()
+
+
+def make_dropout(p: float) -> list[nn.Module]:
+    """A dropout layer in a list, or nothing when `p` is 0: none unless asked for."""
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
+        raise InputError(f"dropout is {p!r}; expected a number from 0 to below 1")
+    return [nn.Dropout(p)] if p else []
+
+
+def conv3x3(channels_in: int, channels_out: int, *, stride: int = 1) -> nn.Conv2d:
+    """A 3×3 convolution that keeps the size, without bias: a BatchNorm follows."""
+    return nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False)
+
+
+def pool_if_room(size: tuple[int, int]) -> tuple[list[nn.Module], tuple[int, int]]:
+    """A max-pool that halves `size` and the size after it; nothing when a side is 1 already."""
+    height, width = size
+    if min(height, width) < 2:
+        return [], size
+    return [nn.MaxPool2d(2)], (height // 2, width // 2)
+
+
+def he_weights(model: nn.Module) -> nn.Module:
+    """He et al.'s normal weights and zero biases, in place: signals keep their size with depth.
+
+    PyTorch's own start shrinks a signal by √6 a layer, too much for eight layers without
+    normalisation. The read-out is left at 1/√fan-in, so that first outputs are of order one.
+    """
+    layers = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+    for layer in layers:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    nn.init.normal_(layers[-1].weight, std=layers[-1].weight[0].numel() ** -0.5)
+    return model

@@ -1,0 +1,13 @@
+"""Training on the labelled set: how (`Training`), doing it (`train`), and what came of it.
+
+model = fresh_start(lambda: build("cnn", shape, classes, seed=0), None, recipe("cnn"), seed=0)
+trained = train(model, x, y, classes, recipe("cnn"), seed=0)
+outputs = predict(model, pool)
+"""
+
+from labelahead.train.fit import train
+from labelahead.train.prediction import predict
+from labelahead.train.settings import Trained, Training, recipe
+from labelahead.train.start import fresh_start
+
+__all__ = ["Trained", "Training", "fresh_start", "predict", "recipe", "train"]

@@ -1,0 +1,112 @@
+"""How a network is trained, and what came of it: plain values, checked when they are made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal, get_args
+
+from labelahead.errors import InputError
+from labelahead.models import OWN_TRAINING, spec
+
+__all__ = ["Trained", "Training", "recipe"]
+
+Loss = Literal["squared", "cross-entropy"]
+Optimiser = Literal["sgd", "adam"]
+Schedule = Literal["one-cycle", "constant"]
+Start = Literal["cold", "warm", "shrink"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train.
+
+    loss: "squared" is the mean over samples of ½‖f(x) − y‖² with one-hot y, so that its gradients
+    have the size of cross-entropy's whatever the number of classes; a rate for PyTorch's
+    `nn.MSELoss`, which divides by the number C of outputs, corresponds to 2/C of it here.
+    optimiser, rate, momentum, weight_decay: as in torch.optim; momentum is for "sgd" only, and
+    weight decay is an L2 penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the
+    steps and falls to nothing, by cosines. steps: updates of the weights, whatever the number of
+    samples. batch: samples at most in an update; an epoch is cut into equal parts. clip: the
+    gradient's largest norm. start: "cold" from new weights, "warm" from the last round's, "shrink"
+    from shrink × the last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as soon as
+    this part of the training set is right; `steps` is then the most there may be.
+    """
+
+    loss: Loss = "squared"
+    optimiser: Optimiser = "adam"
+    rate: float = 2e-3
+    schedule: Schedule = "one-cycle"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    steps: int = 120
+    batch: int = 32
+    clip: float | None = None
+    start: Start = "cold"
+    shrink: float = 0.4
+    perturb: float = 0.1
+    stop_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `InputError` for a value out of range."""
+        _one_of("loss", self.loss, get_args(Loss))
+        _one_of("optimiser", self.optimiser, get_args(Optimiser))
+        _one_of("schedule", self.schedule, get_args(Schedule))
+        _one_of("start", self.start, get_args(Start))
+        _above("rate", self.rate, 0)
+        _within("momentum", self.momentum, 0, 1, last=False)
+        _within("weight_decay", self.weight_decay, 0, None)
+        _count("steps", self.steps, least=0)
+        _count("batch", self.batch, least=1)
+        if self.clip is not None:
+            _above("clip", self.clip, 0)
+        _within("shrink", self.shrink, 0, None)
+        _within("perturb", self.perturb, 0, None)
+        if self.stop_accuracy is not None:
+            _above("stop_accuracy", self.stop_accuracy, 0)
+            _within("stop_accuracy", self.stop_accuracy, 0, 1)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of it, on the labelled set and in eval mode."""
+
+    loss: float
+    accuracy: float
+    steps: int  # taken, in the attempt that counted
+    rate: float  # really used: smaller than asked for after a divergence
+    notes: tuple[str, ...]  # whatever did not go as usual
+    seconds: float
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        listed = ", ".join(repr(a) for a in allowed)
+        raise InputError(f"{name} is {value!r}; expected one of {listed}")
+
+
+def _above(name: str, value: float, low: float) -> None:
+    if not _number(value) or value <= low:
+        raise InputError(f"{name} is {value!r}; expected a number above {low}")
+
+
+def _within(name: str, value: float, low: float, high: float | None, *, last: bool = True) -> None:
+    top = high is None or (_number(value) and (value <= high if last else value < high))
+    if not _number(value) or value < low or not top:
+        upper = "" if high is None else f" to {'' if last else 'below '}{high}"
+        raise InputError(f"{name} is {value!r}; expected a number from {low}{upper}")
+
+
+def _count(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}")
+
+
+def recipe(model: str) -> Training:
+    """How the network of this name is trained unless somebody says otherwise."""
+    if isinstance(model, str) and ":" in model:
+        return Training(**OWN_TRAINING)
+    return Training(**spec(model).training)

@@ -1,0 +1,179 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from campaigns import blobs
+from labelahead.campaign import resume, run
+from labelahead.config import Budget, Campaign, Network, parse
+from labelahead.data import from_arrays
+from labelahead.errors import InputError
+from labelahead.situation import Asking
+from labelahead.store import Store
+from labelahead.strategy import STRATEGIES
+
+SMALL = Campaign(
+    model=Network("mlp", 16),
+    training={"steps": 60, "rate": 0.02},
+    budget=Budget(initial=5, labels=17, retrain_every=4),
+    threads=1,
+)
+
+
+def data(n=80, seed=0):
+    x, y = blobs(n, (32,), seed)
+    return from_arrays(x, y, test=range(60, n))
+
+
+def outcome(result):
+    return (
+        [replace(r, seconds={}) for r in result.rounds],
+        result.pool.labelled.tolist(),
+        {k: v.tolist() for k, v in result.model.state_dict().items()},
+    )
+
+
+@pytest.mark.parametrize("start", ["cold", "warm", "shrink"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bit_for_bit_from_its_seed(strategy, start):
+    campaign = replace(
+        SMALL, asking=Asking(strategy), training={"steps": 15, "start": start},
+        budget=Budget(initial=5, labels=11, retrain_every=3),
+    )  # fmt: skip
+    assert outcome(run(campaign, data=data())) == outcome(run(campaign, data=data()))
+    other = replace(campaign, seed=1)
+    assert outcome(run(campaign, data=data()))[1] != outcome(run(other, data=data()))[1]
+
+
+def test_rounds_count_labels_and_learn():
+    result = run(SMALL, data=data())
+    assert [r.labels for r in result.rounds] == [5, 9, 13, 17]
+    assert [r.asked for r in result.rounds] == [4, 4, 4, 0]
+    assert result.curve[-1][1] > 0.8
+    assert len(result.pool) == 17
+    assert not set(result.pool.labelled.tolist()) & set(range(60, 80))
+    assert result.rounds[0].gain is not None
+    assert 0 <= result.rounds[0].loo <= 1
+    assert {"train", "kernel", "solve", "score"} <= set(result.rounds[0].seconds)
+
+
+def test_a_folder_remembers_everything(tmp_path):
+    result = run(SMALL, data=data(), out=tmp_path / "a")
+    plain = run(SMALL, data=data())
+    assert outcome(result) == outcome(plain)
+    with Store.open(tmp_path / "a") as store:
+        labels = store.labels()
+        assert [e.position for e in labels] == result.pool.labelled.tolist()
+        assert [e.round for e in labels] == [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
+        assert [replace(r, seconds={}) for r in store.rounds()] == outcome(result)[0]
+        last = store.weights(3)
+    assert all(torch.equal(last[k], v) for k, v in result.model.state_dict().items())
+    settled = parse_folder(tmp_path / "a")
+    assert settled.training["steps"] == 60
+    assert settled.training["optimiser"]
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(result)
+
+
+def parse_folder(folder):
+    import tomllib
+
+    return parse(tomllib.loads((folder / "config.toml").read_text()))
+
+
+@pytest.mark.parametrize("keep", range(0, 17, 2))
+@pytest.mark.parametrize("mode", ["sequential", "greedy", "top"])
+def test_resumed_from_any_label_on(tmp_path, keep, mode):
+    campaign = replace(SMALL, asking=Asking("flip", mode), training={"steps": 15, "start": "warm"})
+    whole = run(campaign, data=data(), out=tmp_path / "a")
+    labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
+    kept = labels.read_bytes().split(b"\n")[:keep]
+    labels.write_bytes(b"".join(line + b"\n" for line in kept) + b'{"position": 3, "la')
+    finished = max(0, (keep - 5) // 4)
+    done = rounds.read_bytes().split(b"\n")[:finished]
+    rounds.write_bytes(b"".join(line + b"\n" for line in done))
+    # weights of rounds that were never reached do not exist yet; older ones may be gone
+    for path in (tmp_path / "a" / "weights").glob("*.pt"):
+        path.unlink()
+    if finished:
+        with Store.open(tmp_path / "a") as store:
+            store.save_weights(finished - 1, weights_after(campaign, finished - 1))
+    again = resume(tmp_path / "a", data=data())
+    assert outcome(again) == outcome(whole)
+
+
+def weights_after(campaign, number):
+    from labelahead.campaign import _plan, prepare
+    from labelahead.loop import rounds
+
+    ready, states = prepare(campaign, data()), []
+    for entry in rounds(_plan(ready, None), keep=states.append):
+        if entry.number == number:
+            return states[-1].model.state_dict()
+    raise AssertionError
+
+
+def test_labels_on_record_stay_even_if_the_choice_would_change(tmp_path):
+    run(SMALL, data=data(), out=tmp_path / "a")
+    folder = tmp_path / "a"
+    rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()][:7]
+    rows[-1]["position"] = next(i for i in range(60) if i not in {r["position"] for r in rows})
+    (folder / "labels.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (folder / "rounds.jsonl").write_text("")
+    result = resume(folder, data=data())
+    assert {r["position"] for r in rows} <= set(result.pool.labelled.tolist())
+    assert len(result.pool) == 17
+
+
+def test_other_data_are_refused(tmp_path):
+    run(SMALL, data=data(), out=tmp_path / "a")
+    with pytest.raises(InputError, match="the data have changed"):
+        resume(tmp_path / "a", data=data(n=81))
+
+
+def test_what_cannot_be_simulated_is_refused():
+    x, y = blobs(30, (8,))
+    with pytest.raises(InputError, match="no labels"):
+        run(SMALL, data=from_arrays(x))
+    with pytest.raises(InputError, match="at least two"):
+        run(SMALL, data=from_arrays(x, torch.zeros_like(y)))
+    with pytest.raises(InputError, match="pool has 10"):
+        run(SMALL, data=from_arrays(x, y, test=range(10, 30)))
+
+
+def test_a_labeller_of_your_own(tmp_path):
+    x, y = blobs(60, (8,))
+    asked = []
+
+    def person(position):
+        asked.append(position)
+        return int(y[position])
+
+    given = from_arrays(x, y, test=range(50, 60))
+    result = run(SMALL, data=given, labeller=person, out=tmp_path / "a")
+    assert asked == result.pool.labelled.tolist()
+    with pytest.raises(InputError, match="the labeller said 'cat'"):
+        run(SMALL, data=given, labeller=lambda p: "cat")
+    with pytest.raises(Exception, match="3 classes"):
+        run(SMALL, data=given, labeller=lambda p: 7)
+
+
+def test_a_balanced_start():
+    campaign = replace(SMALL, budget=Budget(initial=6, labels=9, retrain_every=3, balanced=True))
+    result = run(campaign, data=data())
+    first = result.pool.labels[:6]
+    assert torch.bincount(first).tolist() == [2, 2, 2]
+
+
+def test_tensorboard_gets_the_curve(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    campaign = replace(SMALL, track=("tensorboard",))
+    result = run(campaign, data=data(), out=tmp_path / "a")
+    resume(tmp_path / "a", data=data())  # tells the rounds again, once
+    events = accumulator.EventAccumulator(str(tmp_path / "a" / "tensorboard"))
+    events.Reload()
+    seen = [(e.step, e.value) for e in events.Scalars("accuracy/test")]
+    assert [s for s, _ in seen] == [r.labels for r in result.rounds]
+    assert [v for _, v in seen] == pytest.approx([r.accuracy for r in result.rounds])
+    with pytest.raises(InputError, match="needs a folder"):
+        run(campaign, data=data())

@@ -1,0 +1,274 @@
+"""The command line as a stranger uses it, mostly in this process."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from typer.testing import CliRunner
+
+from labelahead.cli import app
+
+runner = CliRunner()
+QUICK = [
+    "--model=mlp", "--width=8", "--labels=24", "--initial=12", "--retrain-every=6", "--threads=1",
+    "--set=training.steps=10", "--set=data.limit=150",
+]  # fmt: skip
+
+
+def invoke(*arguments):
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+def table(path, n=40, labelled=0):
+    rng = np.random.default_rng(0)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["a", "b", "colour", "label"])
+        for i in range(n):
+            y = i % 2
+            label = ("yes", "no")[y] if i < labelled else ""
+            rows.writerow([rng.normal() + 3 * y, rng.normal(), ("red", "blue")[i % 2], label])
+    return path
+
+
+def test_run_resume_and_what_is_left_behind(tmp_path):
+    folder = tmp_path / "a"
+    done = invoke("run", *QUICK, "--out", folder)
+    assert done.exit_code == 0, done.output
+    assert "test accuracy" in done.output
+    assert str(folder) in done.output.replace("\n", "")
+    for name in ("config.toml", "labels.jsonl", "rounds.jsonl", "curve.png", "data.json"):
+        assert (folder / name).stat().st_size > 0
+    with Image.open(folder / "curve.png") as picture:
+        assert picture.size[0] > 600
+    again = invoke("run", *QUICK, "--out", folder)
+    assert again.exit_code == 1
+    assert "resume" in again.output
+    whole = (folder / "labels.jsonl").read_bytes()
+    assert invoke("resume", folder).exit_code == 0
+    assert (folder / "labels.jsonl").read_bytes() == whole
+
+
+def test_default_folders_do_not_collide(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert invoke("run", *QUICK).exit_code == 0
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [
+        "digits-flip-0",
+        "digits-flip-0-2",
+    ]
+
+
+@pytest.mark.parametrize("what", ["strategies", "models", "data"])
+def test_lists(what):
+    from labelahead.data import DATASETS
+    from labelahead.models import MODELS
+    from labelahead.strategy import STRATEGIES
+
+    members = {"strategies": STRATEGIES, "models": MODELS, "data": DATASETS}[what]
+    done = invoke("list", what)
+    assert done.exit_code == 0
+    words = done.output.split()
+    assert all(name in words for name in members)
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["query"], ["resume"], ["list"]])
+def test_help_shows_examples(command):
+    done = invoke(*command, "--help")
+    assert done.exit_code == 0
+    if command:
+        assert f"labelahead {command[0]}" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "--strategy", "flop"], 2, "did you mean 'flip'"),
+        (["run", "--set", "budget.lables=3"], 2, "did you mean 'labels'"),
+        (["run", "--set", "nonsense"], 2, "KEY=VALUE"),
+        (["run", "--labels", "x"], 2, "--labels"),
+        (["run", "--labels", "5"], 2, "labels is 5"),
+        (["run", "--nonsense"], 2, "No such option"),
+        (["run", "--config", "/none.toml"], 2, "does not exist"),
+        (["run", "--data", "mnits"], 1, "mnist"),
+        (["run", "--model", "cn"], 1, "cnn"),
+        (["run", "--model", "nowhere:net"], 1, "nowhere"),
+        (["run", "--labels", "5000"], 1, "the pool has"),
+        (["resume", "/nowhere"], 2, "holds no campaign"),
+        (["list", "things"], 2, "strategies"),
+        (["query", "--data", "/nowhere.csv"], 1, "/nowhere.csv"),
+        (["query", "--data", "digits", "--format", "xml"], 2, "csv or json"),
+        (["query", "--data", "digits", "--n", "0"], 2, "--n"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_wrong_usage_is_one_clear_sentence(arguments, code, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*arguments)
+    assert done.exit_code == code, done.output
+    assert message in " ".join(done.output.replace("│", " ").split())
+    assert "Traceback" not in done.output
+    assert not list(tmp_path.iterdir())  # nothing begun is left behind
+
+
+def test_query_a_table(tmp_path):
+    data = table(tmp_path / "t.csv", labelled=6)
+    done = invoke("query", "--data", data, "--n", 3, "--threads", 1)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len(rows) == 3
+    assert all(int(r["position"]) >= 6 for r in rows)
+    assert {r["guess"] for r in rows} <= {"yes", "no"}
+    found = tmp_path / "next.json"
+    done = invoke("query", "--data", data, "--n", 3, "--format", "json", "--out", found)
+    assert done.exit_code == 0
+    assert [r["position"] for r in json.loads(found.read_text())] == [
+        int(r["position"]) for r in rows
+    ]
+
+
+def test_query_before_the_first_label(tmp_path):
+    done = invoke("query", "--data", table(tmp_path / "t.csv"), "--n", 4, "--classes", "yes,no")
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len({r["position"] for r in rows}) == 4
+    assert {r["guess"] for r in rows} == {""}
+
+
+def test_query_a_folder_with_your_own_network(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(12):
+        pixels = rng.integers(0, 120, (20, 24, 3)) + 100 * (i % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(photos / f"{i:02d}.png")
+    (photos / "broken.png").write_bytes(b"not a picture")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("item,label\n00.png,dark\n01.png,bright\n02.png,dark\n")
+    (tmp_path / "mynet.py").write_text(
+        "from torch import nn\n"
+        "def make(shape, classes):\n"
+        "    size = shape[0] * shape[1] * shape[2]\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(size, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = invoke("query", "--data", photos, "--labels", labels, "--model", "mynet:make", "--n", 5,
+                  "--threads", 1)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len(rows) == 5
+    assert not {r["item"] for r in rows} & {"00.png", "01.png", "02.png", "broken.png"}
+    assert "broken.png" in done.stderr
+
+
+CELLS = st.text(max_size=6) | st.sampled_from(
+    ["", "1", "-2.5", "nan", "inf", "yes", "no", '"', "\0"]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows=st.lists(st.lists(CELLS, max_size=4), max_size=8), name=st.sampled_from(["csv", "tsv"]))
+def test_broken_tables(rows, name, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t")
+    path = folder / f"t.{name}"
+    path.write_text("\n".join(",".join(r) for r in rows), encoding="utf-8", errors="replace")
+    done = invoke("query", "--data", path, "--n", 1, "--set", "training.steps=2",
+                  "--out", folder / "next.csv")  # fmt: skip
+    calm(done)
+    assert done.exit_code == 0 or not (folder / "next.csv").exists()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(content=st.binary(max_size=60) | st.lists(st.lists(CELLS, max_size=3), max_size=5))
+def test_broken_label_files(content, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("l")
+    data, labels = table(folder / "t.csv", n=8), folder / "labels.csv"
+    if isinstance(content, bytes):
+        labels.write_bytes(content)
+    else:
+        text = "item,label\n" + "\n".join(",".join(r) for r in content)
+        labels.write_text(text, encoding="utf-8", errors="replace")
+    done = invoke("query", "--data", data, "--labels", labels, "--n", 1, "--classes", "yes,no",
+                  "--set", "training.steps=2")  # fmt: skip
+    calm(done)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    files=st.lists(
+        st.tuples(
+            st.sampled_from(["a.png", "b.jpg", "c.gif", "sub/d.png", ".hidden.png", "e.txt"]),
+            st.binary(max_size=40),
+        ),
+        max_size=5,
+    )
+)
+def test_broken_image_folders(files, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("f")
+    for name, content in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    calm(invoke("query", "--data", folder, "--n", 1, "--classes", "a,b", "--model", "mlp"))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=st.text(max_size=60))
+def test_broken_configuration_files(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("c")
+    (folder / "c.toml").write_text(text, encoding="utf-8", errors="replace")
+    done = invoke("run", "--config", folder / "c.toml", "--labels", "nine")
+    assert done.exit_code == 2
+    done = invoke("query", "--data", folder, "--config", folder / "c.toml")
+    calm(done)
+
+
+def calm(done) -> None:
+    """No traceback, an exit code of ours, and a sentence when it failed."""
+    assert done.exit_code in (0, 1, 2), done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert "Traceback" not in done.output
+    assert "--debug" not in done.output, done.output
+    if done.exit_code:
+        assert "error" in done.output.lower()
+
+
+def start(*arguments, cwd):
+    return subprocess.Popen(
+        [sys.executable, "-m", "labelahead", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_interrupted_by_the_keyboard(tmp_path):
+    process = start("run", *QUICK, "--labels", "140", "--out", "a", cwd=tmp_path)
+    limit = time.monotonic() + 120
+    while not (tmp_path / "a" / "rounds.jsonl").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert "labelahead resume a" in err
+    assert "Traceback" not in out + err
+    count = len((tmp_path / "a" / "labels.jsonl").read_text().splitlines())
+    done = start("resume", "a", cwd=tmp_path)
+    out, err = done.communicate(timeout=300)
+    assert done.returncode == 0, err
+    assert len((tmp_path / "a" / "labels.jsonl").read_text().splitlines()) == 140 > count
+
+
+def test_a_traceback_only_when_asked_for(tmp_path):
+    process = start("--debug", "run", "--data", "nowhere", cwd=tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" in err

@@ -1,0 +1,137 @@
+import pytest
+import torch
+
+from campaigns import blobs, own
+from labelahead.errors import InputError
+from labelahead.learner import Learner
+from labelahead.situation import Asking
+from labelahead.strategy import STRATEGIES
+from labelahead.train import Training
+
+QUICK = Training(steps=40)
+
+
+def taught(strategy="flip", count=9, **more) -> tuple[Learner, torch.Tensor]:
+    x, y = blobs(60)
+    learner = Learner(own(), x, strategy, training=QUICK, test=range(50, 60), **more)
+    learner.teach(range(count), y[:count])
+    return learner, y
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_query_and_teach_to_the_end(strategy):
+    learner, y = taught(strategy, retrain_every=7)
+    learner.train()
+    while len(learner.pool) < 50:
+        asked = learner.query(min(4, 50 - len(learner.pool)))
+        assert not set(asked) & set(learner.pool.labelled.tolist())
+        assert max(asked) < 50
+        learner.teach(asked, y[asked])
+    with pytest.raises(InputError, match="unlabelled"):
+        learner.query(1)
+    learner.train()
+    assert (learner.predict(range(50, 60)).argmax(1) == y[50:]).float().mean() > 0.8
+
+
+def test_an_answer_moves_the_view_without_training():
+    learner, y = taught()
+    learner.train()
+    first = learner.query(1)
+    weights = {k: v.clone() for k, v in learner.model.state_dict().items()}
+    before = learner.predict()
+    learner.teach(first, y[first])
+    after = learner.predict()
+    assert all(torch.equal(v, weights[k]) for k, v in learner.model.state_dict().items())
+    assert not torch.allclose(before, after)
+    assert learner._fresh == 1
+
+
+def test_one_by_one_equals_all_at_once():
+    learner, y = taught(count=6)
+    learner.train()
+    asked = learner.query(3)
+    for position in asked:
+        learner.teach([position], y[[position]])
+    now, view = learner._seen
+    here = [now.points.tolist().index(p) for p in asked]
+    once = now.posterior.condition(here, y[asked])
+    assert torch.allclose(view.posterior.mean, once.mean, atol=1e-9)
+
+
+def test_retrains_when_enough_answers_are_in():
+    learner, y = taught(count=6, retrain_every=2)
+    learner.train()
+    weights = learner.model.first.weight.clone()
+    for _ in range(2):
+        asked = learner.query(1)
+        assert torch.equal(learner.model.first.weight, weights)
+        learner.teach(asked, y[asked])
+    learner.query(1)
+    assert learner._fresh == 0
+    assert not torch.equal(learner.model.first.weight, weights)
+
+
+def test_your_own_training_loop():
+    x, y = blobs(60)
+    calls = []
+
+    def fit(model, inputs, labels):
+        calls.append(len(labels))
+        model.train()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(30):
+            optimiser.zero_grad()
+            torch.nn.functional.mse_loss(
+                model(inputs), torch.nn.functional.one_hot(labels, 3).float()
+            ).backward()
+            optimiser.step()
+
+    learner = Learner(own(), x, training=fit, retrain_every=3)
+    learner.teach([0, 1, 2], y[:3])
+    asked = learner.query(3)
+    learner.teach(asked, y[asked])
+    learner.query(2)
+    assert calls == [3, 6]
+    assert not learner.model.training
+
+
+def test_saved_and_loaded_it_asks_the_same(tmp_path):
+    learner, y = taught(Asking("flip", candidates=20), retrain_every=5)
+    learner.train()
+    asked = learner.query(2)
+    learner.teach(asked, y[asked])
+    learner.save(tmp_path / "l.pt")
+    other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs, test=range(50, 60))
+    assert torch.equal(other.pool.labelled, learner.pool.labelled)
+    learner._seen = None  # a kernel is not saved: both make a new one
+    assert other.query(3) == learner.query(3)
+    assert torch.equal(other.predict(), learner.predict())
+    learner.train()
+    other.train()
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(learner.model.parameters(), other.model.parameters(), strict=True)
+    )
+
+
+def test_bad_files_and_arguments(tmp_path):
+    x, _ = blobs(20)
+    learner = Learner(own(), x)
+    with pytest.raises(InputError, match="no label yet"):
+        learner.train()
+    with pytest.raises(InputError, match="class 3"):
+        learner.teach([0], [3])
+    assert len(learner.pool) == 0
+    with pytest.raises(InputError, match="strategy is 'flap'"):
+        Learner(own(), x, "flap")
+    with pytest.raises(InputError, match="retrain_every"):
+        Learner(own(), x, retrain_every=0)
+    with pytest.raises(InputError, match="does not exist"):
+        Learner.load(tmp_path / "none", own(), x)
+    (tmp_path / "junk").write_bytes(b"junk")
+    with pytest.raises(InputError, match="cannot be read"):
+        Learner.load(tmp_path / "junk", own(), x)
+    learner.save(tmp_path / "a.pt")
+    with pytest.raises(InputError, match="20 inputs, not 10"):
+        Learner.load(tmp_path / "a.pt", own(), x[:10])
+    assert len(Learner.load(tmp_path / "a.pt", own(), x).query(2)) == 2
