@@ -88,12 +88,12 @@ def _main(
 
 # One meaning, one spelling, in every command.
 DataOpt = Annotated[
-    Text, Option("--data", help="A known set, a file or a folder. [default: digits]")
+    Text, Option("--data", help="A known set, a file or a folder. (default: digits)")
 ]
 RootOpt = Annotated[Text, Option("--root", help="Folder that holds a known set.")]
 ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as module:factory.")]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
-StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose. [default: flip]")]
+StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose. (default: flip)")]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
 KernelOpt = Annotated[Text, Option("--kernel", help="pseudo, single, trace or full.")]
 CandOpt = Annotated[Number, Option("--candidates", help="Score at most so many items.")]
@@ -116,13 +116,13 @@ def run(
     mode: ModeOpt = None,
     kernel: KernelOpt = None,
     candidates: CandOpt = None,
-    initial: Annotated[Number, Option(help="Random labels to start with. [default: 20]")] = None,
-    labels: Annotated[Number, Option(help="Labels in all. [default: 100]")] = None,
-    retrain_every: Annotated[Number, Option(help="Labels between trainings. [default: 10]")] = None,
+    initial: Annotated[Number, Option(help="Random labels to start with. (default: 20)")] = None,
+    labels: Annotated[Number, Option(help="Labels in all. (default: 100)")] = None,
+    retrain_every: Annotated[Number, Option(help="Labels between trainings. (default: 10)")] = None,
     seed: SeedOpt = None,
     threads: ThreadOpt = None,
     folder: Annotated[
-        Path | None, Option("--out", help="Folder for the results. [default: runs/...]")
+        Path | None, Option("--out", help="Folder for the results. (default: runs/...)")
     ] = None,
     config: ConfigOpt = None,
     changes: SetOpt = None,

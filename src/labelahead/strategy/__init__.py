@@ -1,0 +1,25 @@
+"""Strategies by name: which items to ask for, given a situation."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from labelahead.errors import InputError
+from labelahead.strategy.confidence import CONFIDENCE
+from labelahead.strategy.look_ahead import LOOK_AHEAD, batch
+from labelahead.strategy.member import Ask, Picks, Strategy
+
+__all__ = ["STRATEGIES", "Ask", "Picks", "Strategy", "batch", "find"]
+
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {s.name: s for s in (*LOOK_AHEAD, *CONFIDENCE)}
+)
+
+
+def find(name: str) -> Strategy:
+    """The strategy of that name, or an error that suggests one."""
+    if name not in STRATEGIES:
+        near = get_close_matches(name, STRATEGIES, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"strategy is {name!r}; {hint}expected one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
