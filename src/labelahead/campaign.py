@@ -71,7 +71,7 @@ def prepare(
         )  # fmt: skip
     data, answers = given
     notes = list(data.notes)
-    name, width = campaign.model.name, campaign.model.width
+    name, width, dropout = (getattr(campaign.model, k) for k in ("name", "width", "dropout"))
     if name == "auto":
         photographs = data.images is not None and source.name not in _KNOWN_PIXELS
         name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
@@ -84,14 +84,16 @@ def prepare(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     settled = replace(
         campaign,
-        model=Network(name, width),
+        model=Network(name, width, dropout),
         training=asdict(training),
         threads=campaign.threads or torch.get_num_threads(),
         device=device,
     )
 
+    options = {} if dropout is None else {"dropout": dropout}
+
     def network(classes: int, seed: int) -> nn.Module:
-        return build(name, shape, classes, width=width, seed=seed)
+        return build(name, shape, classes, width=width, seed=seed, **options)
 
     return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes))
 
@@ -214,11 +216,13 @@ def _plan(ready: Prepared, labeller: Labeller | None) -> Plan:
         raise InputError(
             f"labels is {budget.labels}, but the pool has {askable} items; expected at most that"
         )
-    ready.network(len(data.classes), ready.campaign.seed)  # a network that fails, fails here
+    # Strategies may make networks: what they are handed must not lead to the answers.
+    network, classes = ready.network, len(data.classes)
+    network(classes, ready.campaign.seed)  # one that fails, fails here
     return Plan(
         inputs=ready.inputs,
-        classes=len(data.classes),
-        network=lambda seed: ready.network(len(data.classes), seed),
+        classes=classes,
+        network=lambda seed: network(classes, seed),
         training=ready.training,
         asking=ready.campaign.asking,
         budget=budget,

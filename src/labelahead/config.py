@@ -57,10 +57,13 @@ class Network:
 
     name: str = "auto"
     width: float | None = None
+    dropout: float | None = None
 
     def __post_init__(self) -> None:
         if self.width is not None and not self.width > 0:
             raise InputError(f"width is {self.width}; expected a positive number")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; expected 0 up to below 1")
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def _ask(
 
     query = propose(
         model, plan.inputs, pool, count, plan.asking, loss=plan.training.loss, seed=plan.seed,
-        ask=ask,
+        ask=ask, fresh=plan.network, training=plan.training,
     )  # fmt: skip
     for position in query.positions.tolist():
         label = given[position] if position in given else ask(position)

@@ -1,6 +1,6 @@
 """One query: which items to label next."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +11,7 @@ from labelahead.errors import InputError
 from labelahead.pool import Pool
 from labelahead.situation import Asking, Situation, stream
 from labelahead.strategy import Ask, Strategy, find
+from labelahead.train import Training
 
 __all__ = ["Query", "propose", "situation"]
 
@@ -40,13 +41,16 @@ def propose(
     loss: str = "squared",
     seed: int = 0,
     ask: Ask | None = None,
+    fresh: Callable[[int], nn.Module] | None = None,
+    training: Training | None = None,
 ) -> Query:
     """The n items whose labels matter most to this network now.
 
     inputs: (N, ...) the whole data set; positions in the answer count along it. pool: who is
     labelled. asking: a strategy's name, or how to choose in detail. loss: what the network was
     trained with. ask: labels an item on the spot; needed for the mode "sequential", which without
-    it becomes "greedy". The network comes back as it was.
+    it becomes "greedy". fresh, training: an untrained network from a seed, and how it is trained,
+    for strategies that train networks of their own. The network comes back as it was.
     """
     how = Asking(strategy=asking) if isinstance(asking, str) else asking
     strategy = find(how.strategy)
@@ -57,6 +61,7 @@ def propose(
         return Query(nothing, nothing.double(), strategy.name, mode)
     with _evaluating(model):
         now = situation(model, inputs, pool, how, n, loss=loss, seed=seed)
+        now.fresh, now.training = fresh, training
         # Whoever answers is in reach only of the mode that needs answers.
         asked = ask if mode == "sequential" else None
         picks = strategy.pick(now, n, stream(seed, "pick", len(pool)), mode, asked)

@@ -1,7 +1,7 @@
 """What a strategy may see at the moment of asking. No label of the pool is reachable from it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,8 @@ from labelahead.acquisition.probability import softmax
 from labelahead.errors import InputError
 from labelahead.posterior import Posterior, prior
 from labelahead.tangent import features, kernel
-from labelahead.train import predict
+from labelahead.train import Training, predict
+from labelahead.train.embedding import penultimate
 
 __all__ = ["Asking", "Situation", "stream"]
 
@@ -75,6 +76,8 @@ class Situation:
     candidates: Tensor  # (m,) in random order
     asking: Asking
     loss: str = "squared"
+    fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
+    training: Training | None = None  # how such a network is trained
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -105,6 +108,17 @@ class Situation:
         if "outputs" in self.__dict__:
             return self.outputs[len(self.labelled) :]
         return predict(self.model, self.inputs[self.candidates])
+
+    @cached_property
+    def embedding(self) -> Tensor:
+        """(L + m, h) what goes into the network's last linear layer, float64."""
+        with self.timed("outputs"):
+            return penultimate(self.model, self.inputs[self.points]).double().cpu()
+
+    @property
+    def candidate_embedding(self) -> Tensor:
+        """(m, h) the candidates' part of the embedding."""
+        return self.embedding[len(self.labelled) :]
 
     @cached_property
     def posterior(self) -> Posterior:

@@ -5,15 +5,19 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from labelahead.errors import InputError
+from labelahead.strategy.bayesian import BAYESIAN
 from labelahead.strategy.confidence import CONFIDENCE
+from labelahead.strategy.coverage import COVERAGE
+from labelahead.strategy.diversity import DIVERSITY
+from labelahead.strategy.gradient import GRADIENT
 from labelahead.strategy.look_ahead import LOOK_AHEAD, batch
+from labelahead.strategy.loss_prediction import LOSS_PREDICTION
 from labelahead.strategy.member import Ask, Picks, Strategy
 
 __all__ = ["STRATEGIES", "Ask", "Picks", "Strategy", "batch", "find"]
 
-STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
-    {s.name: s for s in (*LOOK_AHEAD, *CONFIDENCE)}
-)
+_ALL = (*LOOK_AHEAD, *CONFIDENCE, *DIVERSITY, *COVERAGE, *BAYESIAN, *GRADIENT, *LOSS_PREDICTION)
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 
 
 def find(name: str) -> Strategy:

@@ -1,0 +1,144 @@
+"""Disagreement between plausible networks: BALD and BatchBALD."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.acquisition.probability import entropy, probabilities
+from labelahead.errors import ModelError
+from labelahead.situation import Situation
+from labelahead.strategy.member import Ask, Picks, Strategy, scored
+from labelahead.train import fresh_start, predict, train
+from labelahead.train.norms import eval_mode
+
+__all__ = ["BAYESIAN", "bald", "batch_bald"]
+
+SAMPLES = 20  # networks drawn by dropout
+MEMBERS = 5  # networks trained, where there is no dropout
+CONFIGURATIONS = 2000  # joint labels of a batch that are followed
+BLOCK = 1 << 23
+
+
+def bald(p: Tensor) -> Tensor:
+    """(m,) mutual information of label and network: H(mean p) − mean H(p), for p (m, T, C)."""
+    return entropy(p.mean(1)) - entropy(p).mean(1)
+
+
+def batch_bald(
+    p: Tensor, q: int, rng: torch.Generator, *, most: int = CONFIGURATIONS
+) -> tuple[Tensor, Tensor]:
+    """q candidates whose labels together say most of the network, chosen one by one, p (m, T, C).
+
+    The joint entropy is exact while the labels of the batch so far have at most `most`
+    configurations; beyond, so many are drawn from their own distribution.
+    """
+    m, T, C = p.shape
+    doubt = entropy(p).mean(1)  # H(y | network)
+    joint = p.new_ones(1, T)  # probability of each configuration under each network
+    weight = p.new_ones(1)  # 1 while exact; else 1 / (drawn × its probability)
+    left = torch.ones(m, dtype=torch.bool)
+    picked: list[int] = []
+    scores: list[float] = []
+    for _ in range(q):
+        both = _joint_entropy(joint, weight, p)
+        score = both - doubt - float(doubt[picked].sum())
+        at = int(score.masked_fill(~left, -torch.inf).argmax())
+        picked.append(at)
+        scores.append(float(score[at]))
+        left[at] = False
+        joint = (joint[:, None] * p[at].T[None]).reshape(-1, T)
+        weight = weight.repeat_interleave(C)
+        if len(joint) > most:
+            mass = joint.mean(1) * weight
+            drawn = torch.multinomial(mass, most, replacement=True, generator=rng)
+            joint = joint[drawn]
+            weight = 1 / (most * joint.mean(1))
+    return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
+
+
+def _joint_entropy(joint: Tensor, weight: Tensor, p: Tensor) -> Tensor:
+    """(m,) entropy of the batch's labels together with each candidate's."""
+    m, T, C = p.shape
+    out = p.new_empty(m)
+    for rows in torch.split(torch.arange(m), max(1, BLOCK // (len(joint) * C))):
+        flat = p[rows].permute(1, 0, 2).reshape(T, -1)
+        q = (joint @ flat / T).view(len(joint), len(rows), C)
+        tiny = torch.finfo(q.dtype).tiny
+        out[rows] = -(q * q.clamp_min(tiny).log() * weight[:, None, None]).sum((0, 2))
+    return out
+
+
+def network_samples(s: Situation, rng: torch.Generator) -> Tensor:
+    """(m, T, C) probabilities of the candidates by T plausible networks.
+
+    Dropout, if the network has any; else an ensemble of networks trained like it.
+    """
+    drops = [
+        m for m in s.model.modules()
+        if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0
+    ]  # fmt: skip
+    seed = int(torch.randint(2**31, (1,), generator=rng))
+    x = s.inputs[s.candidates]
+    if drops:
+        with eval_mode(s.model), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            outputs = [_dropped(s.model, drops, x) for _ in range(SAMPLES)]
+    elif s.fresh is not None and s.training is not None:
+        outputs = [predict(_member(s, seed + i), x) for i in range(MEMBERS)]
+    else:
+        raise ModelError(
+            "bald needs several plausible networks, but this one has no dropout and no recipe to "
+            "train more: add nn.Dropout (`--set model.dropout=0.2`), or pass `fresh` and `training`"
+        )
+    method = "softmax" if s.loss == "cross-entropy" else "simplex"
+    return probabilities(torch.stack(outputs, 1).double().cpu(), method)
+
+
+def _dropped(model: nn.Module, drops: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """One pass with dropout on; `predict` would switch it off."""
+    for module in drops:
+        module.training = True
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        return torch.cat([model(part.to(device)) for part in torch.split(x, 512)])
+
+
+def _member(s: Situation, seed: int) -> nn.Module:
+    assert s.fresh is not None
+    assert s.training is not None
+    model = fresh_start(s.fresh, None, s.training, seed=seed)
+    device = next(s.model.parameters()).device
+    classes = s.candidate_outputs.shape[1]
+    model.to(device)
+    if len(s.labelled):
+        train(model, s.inputs[s.labelled], s.labels, classes, s.training, seed=seed)
+    return model
+
+
+def _bald(s: Situation, rng: torch.Generator) -> Tensor:
+    return bald(network_samples(s, rng))
+
+
+def _batch_bald(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    with s.timed("samples"):
+        p = network_samples(s, rng)
+    with s.timed("score"):
+        order, scores = batch_bald(p, q, rng)
+    return Picks(s.candidates[order], scores)
+
+
+BAYESIAN = (
+    Strategy(
+        "bald",
+        "a network with dropout (else an ensemble is trained): where plausible networks disagree",
+        "Houlsby, Huszár, Ghahramani & Lengyel 2011; Gal, Islam & Ghahramani 2017",
+        scored(_bald),
+    ),
+    Strategy(
+        "batchbald",
+        "as bald, for batches: counts what the labels say together; slow for large batches",
+        "Kirsch, van Amersfoort & Gal 2019, BatchBALD",
+        _batch_bald,
+    ),
+)

@@ -1,0 +1,179 @@
+"""Few labels, typical items first: TypiClust and ProbCover, by clusters and balls."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.errors import InputError
+from labelahead.situation import Situation
+from labelahead.strategy.member import Ask, Picks, Strategy
+
+__all__ = ["COVERAGE", "ball_radius", "cover", "typical"]
+
+CLUSTERS = 500  # at most, as in the paper's program
+SMALL = 5  # a cluster with fewer items is left out while others are there
+NEIGHBOURS = 20
+PURITY = 0.95
+BLOCK = 1 << 22
+
+
+def _sklearn(part: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(f"sklearn.{part}")
+    except ImportError as error:
+        raise InputError(
+            "this strategy clusters with scikit-learn: pip install 'labelahead[app]'"
+        ) from error
+
+
+def clusters(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
+    """(n,) cluster numbers by k-means; in mini-batches when there are many clusters."""
+    kind = _sklearn("cluster")
+    seed = int(torch.randint(2**31, (1,), generator=rng))
+    k = min(k, len(points))
+    if k <= 50 and len(points) <= 5000:
+        model = kind.KMeans(n_clusters=k, n_init=1, random_state=seed)
+    else:
+        model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, batch_size=5000, random_state=seed)
+    import warnings
+
+    with warnings.catch_warnings():  # fewer distinct points than clusters: nothing to worry about
+        warnings.simplefilter("ignore")
+        return torch.as_tensor(model.fit_predict(points.float().numpy()), dtype=torch.int64)
+
+
+def typical(points: Tensor, labelled: int, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """q positions among the points after the first `labelled`, and their typicality.
+
+    Clusters without labels come first, large ones before small ones; of each the item whose
+    nearest neighbours in the cluster are nearest (TPC_RP's rule).
+    """
+    group = clusters(points, min(labelled + q, CLUSTERS), rng)
+    count = torch.bincount(group)
+    known = torch.bincount(group[:labelled], minlength=len(count))
+    free = count - known
+    order = sorted(
+        (c for c in range(len(count)) if free[c] > 0),
+        key=lambda c: (int(count[c]) < SMALL, int(known[c]), -int(count[c])),
+    )
+    queue = {c: _by_typicality(points, group, c, labelled) for c in order}
+    picked: list[int] = []
+    scores: list[float] = []
+    while len(picked) < q:
+        for c in order:
+            if len(picked) < q and queue[c]:
+                at, value = queue[c].pop(0)
+                picked.append(at)
+                scores.append(value)
+    return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
+
+
+def _by_typicality(
+    points: Tensor, group: Tensor, cluster: int, labelled: int
+) -> list[tuple[int, float]]:
+    """Unlabelled members with 1 / mean distance to their neighbours in the cluster, best first."""
+    members = (group == cluster).nonzero().squeeze(1)
+    own = members[members >= labelled]
+    k = min(NEIGHBOURS, len(members) - 1)
+    if k < 1:
+        return [(int(at), 0.0) for at in own]
+    near = torch.empty(len(own), dtype=torch.float64)
+    for rows in torch.split(torch.arange(len(own)), max(1, BLOCK // len(members))):
+        distances = torch.cdist(points[own[rows]], points[members])
+        near[rows] = distances.topk(k + 1, largest=False).values[:, 1:].mean(1)  # less itself
+    value = 1 / (near + 1e-5)
+    best = torch.sort(value, descending=True, stable=True).indices
+    return [(int(own[i]), float(value[i])) for i in best]
+
+
+def _typiclust(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    points = s.embedding
+    with s.timed("score"):
+        at, scores = typical(points, len(s.labelled), q, rng)
+    return Picks(s.points[at], scores)
+
+
+def ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
+    """The largest radius at which 95 % of balls hold one k-means cluster only.
+
+    Looked for on at most 2,000 points, halving an interval.
+    """
+    some = points[torch.randperm(len(points), generator=rng)[:2000]]
+    group = clusters(some, k, rng)
+    distances = torch.cdist(some, some)
+    other = distances.masked_fill(group[:, None] == group[None], torch.inf).amin(1)
+    # A ball is pure while it ends before the nearest point of another cluster.
+    finite = other[torch.isfinite(other)]
+    if len(finite) == 0:
+        return float(distances.max())
+    pure = torch.sort(other).values[int((1 - PURITY) * len(other))]
+    return float(pure) * (1 - 1e-9)
+
+
+def cover(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor, Tensor]:
+    """q positions after the first `labelled` whose balls cover most that is not covered yet.
+
+    The graph of neighbours is kept as lists, never as a matrix.
+    """
+    lists = _neighbours(points, radius)
+    covered = torch.zeros(len(points), dtype=torch.bool)
+    degree = torch.tensor([len(near) for near in lists])
+    taken = torch.zeros(len(points), dtype=torch.bool)
+    taken[:labelled] = True
+
+    def put(centre: int) -> None:
+        new = lists[centre][~covered[lists[centre]]]
+        covered[new] = True
+        for i in new.tolist():  # i no longer counts for those whose ball it lies in
+            degree[lists[i]] -= 1
+
+    for i in range(labelled):
+        put(i)
+    picked: list[int] = []
+    scores: list[float] = []
+    for _ in range(q):
+        at = int(degree.masked_fill(taken, -1).argmax())
+        picked.append(at)
+        scores.append(float(degree[at]))
+        taken[at] = True
+        put(at)
+    return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
+
+
+def _neighbours(points: Tensor, radius: float) -> list[Tensor]:
+    """For each point those within the radius, itself among them."""
+    found: list[Tensor] = []
+    sizes = points.square().sum(1)
+    for rows in torch.split(torch.arange(len(points)), max(1, BLOCK // len(points))):
+        squares = torch.addmm(sizes[None], points[rows], points.T, alpha=-2) + sizes[rows, None]
+        near = squares <= radius * radius
+        near[torch.arange(len(rows)), rows] = True
+        found += [row.nonzero().squeeze(1) for row in near]
+    return found
+
+
+def _probcover(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    points, classes = s.embedding, s.candidate_outputs.shape[1]
+    with s.timed("score"):
+        points = torch.nn.functional.normalize(points, dim=1)
+        at, scores = cover(points, len(s.labelled), q, ball_radius(points, classes, rng))
+    return Picks(s.points[at], scores)
+
+
+COVERAGE = (
+    Strategy(
+        "typiclust",
+        "very few labels: the most typical item of each cluster that has no label yet",
+        "Hacohen, Dekel & Weinshall 2022, Active Learning on a Budget (TypiClust)",
+        _typiclust,
+    ),
+    Strategy(
+        "probcover",
+        "very few labels and a good embedding: balls that cover the most items",
+        "Yehuda, Dekel, Hacohen & Weinshall 2022, Active Learning Through a Covering Lens",
+        _probcover,
+    ),
+)
