@@ -1,5 +1,8 @@
 """Small data, networks and situations that the campaign tests share."""
 
+import gc
+import types
+
 import torch
 from torch import Tensor, nn
 
@@ -40,3 +43,20 @@ class Own(nn.Module):
 def own(seed: int = 0, classes: int = CLASSES) -> nn.Module:
     torch.manual_seed(seed)
     return Own(classes=classes)
+
+
+def reachable(roots: list) -> list:
+    """Everything reachable, save code and modules, which hold no data of this run."""
+    seen, todo, out = set(), list(roots), []
+    skip = (types.ModuleType, type, types.FrameType, types.BuiltinFunctionType, types.CodeType)
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or isinstance(one, skip):
+            continue
+        seen.add(id(one))
+        out.append(one)
+        if isinstance(one, types.FunctionType):
+            todo += [c.cell_contents for c in one.__closure__ or ()]
+        else:
+            todo += gc.get_referents(one)
+    return out

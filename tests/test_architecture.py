@@ -26,6 +26,7 @@ ROOMS = (
     ("loop",),
     ("campaign",),
     ("query", "show"),
+    ("study",),
     ("__init__",),
     ("cli",),
     ("__main__",),

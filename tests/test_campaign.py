@@ -1,13 +1,14 @@
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
-from campaigns import blobs
+from campaigns import blobs, reachable
 from labelahead.campaign import resume, run
 from labelahead.config import Budget, Campaign, Network, parse
-from labelahead.data import from_arrays
+from labelahead.data import Answers, from_arrays
 from labelahead.errors import InputError
 from labelahead.situation import Asking
 from labelahead.store import Store
@@ -103,11 +104,11 @@ def test_resumed_from_any_label_on(tmp_path, keep, mode):
 
 
 def weights_after(campaign, number):
-    from labelahead.campaign import _plan, prepare
+    from labelahead.campaign import prepare, simulation
     from labelahead.loop import rounds
 
     ready, states = prepare(campaign, data()), []
-    for entry in rounds(_plan(ready, None), keep=states.append):
+    for entry in rounds(simulation(ready), keep=states.append):
         if entry.number == number:
             return states[-1].model.state_dict()
     raise AssertionError
@@ -177,3 +178,27 @@ def test_tensorboard_gets_the_curve(tmp_path):
     assert [v for _, v in seen] == pytest.approx([r.accuracy for r in result.rounds])
     with pytest.raises(InputError, match="needs a folder"):
         run(campaign, data=data())
+
+
+@pytest.mark.parametrize("strategy", ["flip", "badge", "bald", "ll4al", "random"])
+def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
+    """In `run`, too: whatever can be reached from what a strategy gets, the answers cannot."""
+    member, handed = STRATEGIES[strategy], []
+
+    def spy(*given):
+        handed.extend(given)
+        return member.pick(*given)
+
+    room = sys.modules["labelahead.propose"]
+    monkeypatch.setattr(room, "find", lambda name: replace(member, pick=spy))
+    mode = "greedy" if member.look_ahead else None
+    budget = Budget(initial=5, labels=9, retrain_every=4)
+    given = data()
+    run(replace(SMALL, asking=Asking(strategy, mode), budget=budget), data=given)
+    assert handed
+    secret = given[1]._labels[:60].tolist()
+    for found in reachable(handed):
+        assert not isinstance(found, Answers)
+        if isinstance(found, torch.Tensor) and found.dtype == torch.int64 and found.dim() == 1:
+            values = found.tolist()
+            assert not any(values[i : i + 30] == secret[:30] for i in range(len(values)))

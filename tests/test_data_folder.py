@@ -172,6 +172,8 @@ def test_broken_files_are_skipped_and_named(tmp_path):
     assert note.startswith("7 files")
     assert "cat/cut.jpg" in note
     assert "cat/empty.png (is empty)" in note
+    assert "dog/large.png (13000 x 13700 pixels; expected at most 178 million)" in note
+    assert "dog/huge.png (Image size (400000000 pixels)" in note
     assert "and 2 more" in note
 
 
@@ -207,11 +209,14 @@ def test_hidden_files_and_link_loops(tmp_path):
     (tmp_path / "set" / "cat" / "loop").symlink_to(tmp_path / "set")
     (tmp_path / "set" / "dog" / "self").symlink_to("self")
     (tmp_path / "set" / "dog" / "other").symlink_to(tmp_path / "set" / "cat")
+    save(tmp_path / "set" / "dog" / "a" / "b" / "x.png")  # a dog, though a cat's link is nearer
+    (tmp_path / "set" / "cat" / "near").symlink_to(tmp_path / "set" / "dog" / "a" / "b")
     save(tmp_path / "away" / "1.png")
     (tmp_path / "set" / "linked").symlink_to(tmp_path / "away")  # a class elsewhere is fine
     data, _ = load(tmp_path / "set", size=4)
     assert data.classes == ("cat", "dog", "linked")
-    assert len(data) == 13
+    assert len(data) == 14
+    assert "dog/a/b/x.png" in data.ids
 
 
 def test_the_fingerprint_follows_the_files(tmp_path):

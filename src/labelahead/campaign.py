@@ -21,7 +21,7 @@ from labelahead.store import Round, Store
 from labelahead.tracking import trackers
 from labelahead.train import Training, recipe
 
-__all__ = ["Prepared", "Result", "prepare", "resume", "run"]
+__all__ = ["Prepared", "Result", "prepare", "resume", "run", "simulation"]
 
 Loaded = tuple[Data, Answers | None]
 
@@ -140,7 +140,7 @@ def run(
     """
     campaign = _campaign(config)
     ready = prepare(campaign, data, progress)
-    plan = _plan(ready, labeller)
+    plan = simulation(ready, labeller)
     if on_ready:
         on_ready(ready)
     if out is None:
@@ -163,7 +163,7 @@ def resume(
     with Store.open(folder) as store:
         campaign = parse(read(Path(folder) / "config.toml"))
         ready = prepare(campaign, data, progress)
-        plan = _plan(ready, labeller)
+        plan = simulation(ready, labeller)
         _remember(store, ready.data)
         if on_ready:
             on_ready(ready)
@@ -198,7 +198,7 @@ def _campaign(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campa
     return parse(config if isinstance(config, Mapping) else read(config))
 
 
-def _plan(ready: Prepared, labeller: Labeller | None) -> Plan:
+def simulation(ready: Prepared, labeller: Labeller | None = None) -> Plan:
     """What the rounds need; refuses data that cannot be simulated on."""
     data, answers, budget = ready.data, ready.answers, ready.campaign.budget
     if labeller is None and answers is None:

@@ -142,13 +142,16 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
 
 
 def assemble(
-    file: str | Path | None, changes: Sequence[str], options: Mapping[str, Any]
+    file: str | Path | None,
+    changes: Sequence[str],
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
 ) -> Campaign:
     """The campaign that a file, KEY=VALUE texts and options make, each overriding the one before.
 
-    options: by dotted key; those that are None are not set.
+    options: by dotted key; those that are None are not set. base: tables that all override.
     """
-    tables = read(file) if file else {}
+    tables = _merged(base or {}, read(file) if file else {})
     for change in changes:
         key, found, value = change.partition("=")
         if not found or not key.strip():
@@ -158,6 +161,16 @@ def assemble(
         if given is not None:
             tables = _with_change(tables, key, given)
     return parse(tables)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both tables in one; where both say something, the second counts."""
+    both = dict(below)
+    for key, value in above.items():
+        inner = both.get(key)
+        tables = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        both[key] = _merged(inner, value) if tables else value  # type: ignore[arg-type]
+    return both
 
 
 def _value(text: str) -> Any:

@@ -1,16 +1,14 @@
 """What every strategy owes its users, with every kind of network. New ones are covered at once."""
 
 import copy
-import gc
 import sys
-import types
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from campaigns import CLASSES, blobs, labelled_pool, own
+from campaigns import CLASSES, blobs, labelled_pool, own, reachable
 from labelahead.data import Answers, from_arrays
 from labelahead.errors import InputError
 from labelahead.models import MODELS, build
@@ -200,23 +198,6 @@ def test_labels_of_the_pool_are_out_of_reach(strategy, mode, monkeypatch):
         if isinstance(found, torch.Tensor) and found.dtype == torch.int64:
             values = found.flatten().tolist()
             assert not any(values[i : i + len(rest)] == rest for i in range(len(values)))
-
-
-def reachable(roots: list) -> list:
-    """Everything reachable, save code and modules, which hold no data of this run."""
-    seen, todo, out = set(), list(roots), []
-    skip = (types.ModuleType, type, types.FrameType, types.BuiltinFunctionType, types.CodeType)
-    while todo:
-        one = todo.pop()
-        if id(one) in seen or isinstance(one, skip):
-            continue
-        seen.add(id(one))
-        out.append(one)
-        if isinstance(one, types.FunctionType):
-            todo += [c.cell_contents for c in one.__closure__ or ()]
-        else:
-            todo += gc.get_referents(one)
-    return out
 
 
 def test_modes_are_checked():

@@ -1,109 +1,17 @@
-"""The command line: thin commands over `campaign` and `query`.
-
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Errors are one sentence; `--debug`
-shows where they came from.
-"""
+"""Commands over `campaign` and `query`: one campaign, or one question."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from labelahead.errors import InputError, LabelaheadError
+import typer
 
-try:
-    import typer
-    from rich.console import Console
-except ImportError:  # the light core alone
-    sys.exit("the command line needs more packages: pip install 'labelahead[app]'")
-
-app = typer.Typer(
-    name="labelahead",
-    help="Ask for the labels that matter most: active learning by tangent-kernel look-ahead.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    add_completion=True,
-)
-out, err = Console(), Console(stderr=True)
-_debug = False
-
-Option = typer.Option
-Text = str | None
-Number = int | None
-
-
-class UsageError(InputError):
-    """What was typed cannot be meant: exit code 2."""
-
-
-@contextmanager
-def _reported(hint: str = "") -> Iterator[None]:
-    """Errors as one sentence and an exit code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        err.print(f"interrupted{hint}", style="yellow", highlight=False)
-        raise typer.Exit(130) from None
-    except BrokenPipeError:  # whoever read our output has gone
-        sys.stderr.close()
-        raise typer.Exit(1) from None
-    except LabelaheadError as error:
-        if _debug:
-            raise
-        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
-    except typer.Exit:
-        raise
-    except Exception as error:
-        if _debug:
-            raise
-        what = f"{type(error).__name__}: {error}"
-        err.print(
-            f"error: {what} (unexpected; run `labelahead --debug ...` for the details)",
-            style="red", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
-        raise typer.Exit(1) from None
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from labelahead import __version__
-
-        out.print(f"labelahead {__version__}", highlight=False)
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    debug: Annotated[bool, Option("--debug", help="Show tracebacks.")] = False,
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Say which version.")
-    ] = False,
-) -> None:
-    global _debug
-    _debug = debug
-
-
-# One meaning, one spelling, in every command.
-DataOpt = Annotated[
-    Text, Option("--data", help="A known set, a file or a folder. (default: digits)")
-]
-RootOpt = Annotated[Text, Option("--root", help="Folder that holds a known set.")]
-ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as module:factory.")]
-WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
-StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose. (default: flip)")]
-ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
-KernelOpt = Annotated[Text, Option("--kernel", help="pseudo, single, trace or full.")]
-CandOpt = Annotated[Number, Option("--candidates", help="Score at most so many items.")]
-SeedOpt = Annotated[Number, Option("--seed", help="Same seed, same campaign.")]
-ThreadOpt = Annotated[Number, Option("--threads", help="Threads for torch.")]
-ConfigOpt = Annotated[Path | None, Option("--config", help="A TOML file; options override it.")]
-SetOpt = Annotated[
-    list[str] | None,
-    Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable."),
-]
+from labelahead.cli.shell import (
+    CandOpt, ConfigOpt, DataOpt, InitialOpt, KernelOpt, LabelsOpt, ModelOpt, ModeOpt, Option,
+    RetrainOpt, RootOpt, SeedOpt, SetOpt, StrategyOpt, Text, ThreadOpt, UsageError, WidthOpt, app,
+    configured, err, out, reported,
+)  # fmt: skip
 
 
 @app.command()
@@ -116,9 +24,9 @@ def run(
     mode: ModeOpt = None,
     kernel: KernelOpt = None,
     candidates: CandOpt = None,
-    initial: Annotated[Number, Option(help="Random labels to start with. (default: 20)")] = None,
-    labels: Annotated[Number, Option(help="Labels in all. (default: 100)")] = None,
-    retrain_every: Annotated[Number, Option(help="Labels between trainings. (default: 10)")] = None,
+    initial: InitialOpt = None,
+    labels: LabelsOpt = None,
+    retrain_every: RetrainOpt = None,
     seed: SeedOpt = None,
     threads: ThreadOpt = None,
     folder: Annotated[
@@ -137,8 +45,8 @@ def run(
 
       labelahead run --config my.toml --set training.steps=300
     """
-    with _reported():
-        campaign = _configured(config, changes, {
+    with reported():
+        campaign = configured(config, changes, {
             "data.name": data, "data.root": root, "model.name": model, "model.width": width,
             "asking.strategy": strategy, "asking.mode": mode, "asking.kernel": kernel,
             "asking.candidates": candidates, "budget.initial": initial, "budget.labels": labels,
@@ -148,7 +56,7 @@ def run(
 
     target = folder or _free_folder(campaign)
     hint = f"; nothing is lost: labelahead resume {target}"
-    with _reported(hint):
+    with reported(hint):
         _campaign(lambda **watch: run_campaign(campaign, out=target, **watch), campaign)
 
 
@@ -162,7 +70,7 @@ def resume(
 
       labelahead resume runs/a
     """
-    with _reported(f"; nothing is lost: labelahead resume {folder}"):
+    with reported(f"; nothing is lost: labelahead resume {folder}"):
         from labelahead.campaign import resume as resume_campaign
         from labelahead.config import parse, read
 
@@ -203,10 +111,10 @@ def query(
 
       labelahead query --data photos/ --labels labels.csv --model mypkg.net:make --format json
     """
-    with _reported():
+    with reported():
         if form not in ("csv", "json"):
             raise UsageError(f"--format is {form!r}; expected csv or json")
-        campaign = _configured(config, changes, {
+        campaign = configured(config, changes, {
             "data.name": data, "data.root": root, "data.target": target, "model.name": model,
             "model.width": width, "asking.strategy": strategy, "asking.mode": mode,
             "asking.kernel": kernel, "asking.candidates": candidates, "seed": seed,
@@ -244,21 +152,12 @@ def list_(
 
       labelahead list strategies
     """
-    with _reported():
+    with reported():
         from labelahead.show import CATALOGUES, catalogue
 
         if what not in CATALOGUES:
             raise UsageError(f"no list of {what!r}; expected one of {', '.join(CATALOGUES)}")
         out.print(catalogue(what))
-
-
-def _configured(config: Path | None, changes: list[str] | None, options: dict[str, Any]) -> Any:
-    from labelahead.config import assemble
-
-    try:
-        return assemble(config, changes or [], options)
-    except InputError as error:
-        raise UsageError(str(error)) from error
 
 
 def _campaign(go: Callable[..., Any], campaign: Any) -> None:
@@ -291,8 +190,3 @@ def _free_folder(campaign: Any) -> Path:
         count += 1
         found = base.with_name(f"{base.name}-{count}")
     return found
-
-
-def main() -> None:
-    """The entry point."""
-    app()

@@ -1,0 +1,126 @@
+"""What every command shares: the application, exit codes, errors in one sentence, options.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Errors are one sentence; `--debug`
+shows where they came from.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from labelahead.errors import InputError, LabelaheadError
+
+try:
+    import typer
+    from rich.console import Console
+except ImportError:  # the light core alone
+    sys.exit("the command line needs more packages: pip install 'labelahead[app]'")
+
+app = typer.Typer(
+    name="labelahead",
+    help="Ask for the labels that matter most: active learning by tangent-kernel look-ahead.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    add_completion=True,
+)
+out, err = Console(), Console(stderr=True)
+_debug = False
+
+Option = typer.Option
+Text = str | None
+Number = int | None
+
+
+class UsageError(InputError):
+    """What was typed cannot be meant: exit code 2."""
+
+
+@contextmanager
+def reported(hint: str = "") -> Iterator[None]:
+    """Errors as one sentence and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(
+            f"interrupted{hint}", style="yellow", markup=False, highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # whoever read our output has gone
+        sys.stderr.close()
+        raise typer.Exit(1) from None
+    except LabelaheadError as error:
+        if _debug:
+            raise
+        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+    except typer.Exit:
+        raise
+    except Exception as error:
+        if _debug:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        err.print(
+            f"error: {what} (unexpected; run `labelahead --debug ...` for the details)",
+            style="red", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        raise typer.Exit(1) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from labelahead import __version__
+
+        out.print(f"labelahead {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    debug: Annotated[bool, Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, Option("--version", callback=_version, is_eager=True, help="Say which version.")
+    ] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+# One meaning, one spelling, in every command.
+DataOpt = Annotated[
+    Text, Option("--data", help="A known set, a file or a folder. (default: digits)")
+]
+RootOpt = Annotated[Text, Option("--root", help="Folder that holds a known set.")]
+ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as module:factory.")]
+WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
+StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose. (default: flip)")]
+ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
+KernelOpt = Annotated[Text, Option("--kernel", help="pseudo, single, trace or full.")]
+CandOpt = Annotated[Number, Option("--candidates", help="Score at most so many items.")]
+InitialOpt = Annotated[Number, Option(help="Random labels to start with. (default: 20)")]
+LabelsOpt = Annotated[Number, Option(help="Labels in all. (default: 100)")]
+RetrainOpt = Annotated[Number, Option(help="Labels between trainings. (default: 10)")]
+SeedOpt = Annotated[Number, Option("--seed", help="Same seed, same campaign.")]
+ThreadOpt = Annotated[Number, Option("--threads", help="Threads for torch.")]
+ConfigOpt = Annotated[Path | None, Option("--config", help="A TOML file; options override it.")]
+SetOpt = Annotated[
+    list[str] | None,
+    Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable."),
+]
+
+
+def configured(
+    config: Path | None,
+    changes: list[str] | None,
+    options: dict[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> Any:
+    """The campaign that file, changes and options make; what does not fit is wrong usage."""
+    from labelahead.config import assemble
+
+    try:
+        return assemble(config, changes or [], options, base)
+    except InputError as error:
+        raise UsageError(str(error)) from error
