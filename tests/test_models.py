@@ -187,6 +187,7 @@ def test_options():
     ("name", "arguments", "message"),
     [
         ("resnet", {}, "did you mean 'resnet18'.*there are mlp"),
+        ("ResNet-18", {}, "did you mean 'resnet18'"),
         ("zzz", {}, "there are mlp, fcn, cnn"),
         (None, {}, "there is no model None"),
         ("mlp", {"dept": 3}, "did you mean 'depth'"),
@@ -226,8 +227,7 @@ def test_numbers_from_numpy_and_torch_will_do():
 
 def test_defaults():
     assert default_model("vector", (30,), 500)[0] == "mlp"
-    assert default_model("image", (1, 8, 8), 1797)[0] in ("mlp", "cnn")
-    for shape in ((1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 300, 200)):
+    for shape in ((1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 300, 200)):
         name, why = default_model("image", shape, 1000)
         assert name == "cnn"
         assert f"{shape[2]}x{shape[1]}" in why

@@ -407,6 +407,14 @@ def test_wrong_networks():
         train("mlp", x, y, 3, SGD, seed=0)
     with pytest.raises(ModelError, match="no shape yet"):
         train(nn.LazyLinear(3), x, y, 3, SGD, seed=0)
+    unused = nn.Linear(4, 3).requires_grad_(False)
+    unused.extra = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ModelError, match="depend on none of its trainable parameters"):
+        train(unused, x, y, 3, SGD, seed=0)
+    with pytest.raises(InputError, match="training is a dict"):
+        train(small(), x, y, 3, {}, seed=0)
+    with pytest.raises(InputError, match=r"inputs.float\(\)"):
+        train(small(), x.to(torch.uint8), y, 3, SGD, seed=0)
     with pytest.raises(InputError, match="classes is 0"):
         train(small(), x, y, 0, SGD, seed=0)
 

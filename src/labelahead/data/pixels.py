@@ -80,6 +80,6 @@ def spread(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
     mean = total / count
     std = (squares / count - mean.square()).clamp(min=0).sqrt()
     centre = mean + shift.flatten()
-    # What is left of rounding is no spread.
+    # The last digit of a constant is no spread.
     std = torch.where(std <= 1e-7 * centre.abs(), torch.ones_like(std), std)
     return centre.float(), torch.where(std == 0, torch.ones_like(std), std).float()

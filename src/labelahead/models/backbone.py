@@ -160,7 +160,7 @@ def embed(
             "cache is given but no fingerprint; expected a text that names these images and "
             "changes with them, such as a hash of their paths, sizes and dates"
         )
-    blocks = None if cache is None else Blocks(cache, f"{NAME}|{size}|{fingerprint}", FEATURES)
+    blocks = None if cache is None else Blocks(cache, f"1|{NAME}|{size}|{fingerprint}", FEATURES)
     network: Pretrained | None = None
     out = torch.empty(n, FEATURES)
     for start in range(0, n, BLOCK):

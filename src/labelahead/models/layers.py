@@ -68,7 +68,7 @@ def whole_shape(shape: object) -> tuple[int, ...]:
 
 def suggestion(wrong: str, known: list[str]) -> str:
     """What to say after an unknown name: the nearest one, and all there are."""
-    near = get_close_matches(wrong, known, n=1)
+    near = get_close_matches(wrong.lower(), known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}there are {', '.join(known)}"
 

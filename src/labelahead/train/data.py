@@ -92,9 +92,10 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
         if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
             raise
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = "check their shape" if x.is_floating_point() else "inputs.float(), if real numbers"
         raise InputError(
             f"the network's forward failed on inputs of shape {tuple(x.shape)} {x.dtype} ({cause});"
-            " expected inputs that it takes: check their shape and dtype"
+            f" expected inputs that it takes: {hint}"
         ) from error
     if isinstance(out, Tensor) and out.shape == x.shape[:1]:
         out = out[:, None]

@@ -24,9 +24,7 @@ def penultimate(model: nn.Module, inputs: Tensor) -> Tensor:
     def note(module: nn.Module, given: tuple[Any, ...]) -> None:
         last[:] = [given[0].detach()]
 
-    hooks = [
-        m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)
-    ]
+    hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
     parts = []
     try:
         with eval_mode(model), torch.no_grad():

@@ -1,5 +1,6 @@
 """Train a network on the labelled set: reproducible, quick, and never silently broken."""
 
+import copy
 import time
 from collections.abc import Iterator
 from math import cos, isfinite, pi
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelahead.errors import ModelError, NumericalError
+from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.models.layers import seeded, whole
 from labelahead.train.data import batches, check_set, forward, place, trainable
 from labelahead.train.norms import learning_norms, settle
@@ -41,10 +42,14 @@ def train(
     the weights go back to the start and the rate to a tenth, at most three times; `notes` says so.
     """
     began = time.perf_counter()
+    if not isinstance(training, Training):
+        raise InputError(
+            f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')"
+        )
     classes = whole(classes, "classes")
     labels = check_set(inputs, labels, classes)
     session = _Session(model, inputs.detach(), labels, classes, training, seed)
-    before = {key: value.clone() for key, value in model.state_dict().items()}
+    before = copy.deepcopy(model.state_dict())
     rate, notes = training.rate, session.warnings()
     for attempt in range(RETRIES + 1):
         try:
@@ -129,6 +134,11 @@ class _Session:
             group["lr"] = now
             optimiser.zero_grad(set_to_none=True)
             loss = self._loss(self._outputs(x), y)
+            if not loss.requires_grad:
+                raise ModelError(
+                    "the network's outputs depend on none of its trainable parameters; expected "
+                    "something to learn: unfreeze a layer that the outputs pass through"
+                )
             loss.backward()  # type: ignore[no-untyped-call]
             if t.clip is not None:
                 nn.utils.clip_grad_norm_(self.parameters, t.clip)

@@ -1,0 +1,57 @@
+"""Docs cannot drift: their code runs, and every option and key is in them."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from labelahead.config import Budget, Campaign, Network, Source
+from labelahead.models import MODELS
+from labelahead.situation import Asking
+from labelahead.store import Round
+from labelahead.strategy import STRATEGIES
+from labelahead.train import Training
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "docs" / "campaigns.md").read_text()
+
+
+def test_the_guide_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert code
+    try:
+        for block in code:
+            exec(compile(block, "docs/campaigns.md", "exec"), {})
+    finally:
+        torch.set_num_threads(threads)
+    assert (tmp_path / "learner.pt").exists()
+    assert "torch.Size([1797, 10])" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, Asking, Budget])
+def test_every_key_is_in_the_guide(kind):
+    missing = [f.name for f in fields(kind) if not re.search(rf"\b{f.name}\b", GUIDE)]
+    assert missing == []
+
+
+def test_every_strategy_and_model_is_in_the_docs():
+    text = GUIDE + (ROOT / "CHANGELOG.md").read_text()
+    for name in (*STRATEGIES, *MODELS):
+        assert re.search(rf"\b{re.escape(name)}\b", text), name
+
+
+def test_the_files_of_a_run_are_in_the_guide():
+    for name in ("config.toml", "labels.jsonl", "rounds.jsonl", "weights/", "data.json"):
+        assert name in GUIDE
+    assert {f.name for f in fields(Round)} >= {"accuracy", "gain", "loo"}
+
+
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=str)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
