@@ -37,12 +37,14 @@ def studies(data: Path) -> dict[str, Study]:
     mnist = Campaign(
         data=Source("mnist", root=str(data / "mnist"), download=False),
         model=Network("cnn"),
+        training={"optimiser": "sgd", "rate": 0.1, "steps": 150, "batch": 32, "clip": 5.0},
         budget=Budget(initial=100, labels=200, retrain_every=20),
         threads=1,
     )
     photos = Campaign(
         data=Source(str(data / "cifar10_12k.npz")),
         model=Network("backbone"),
+        training={"optimiser": "adam", "rate": 2e-3, "steps": 120, "batch": 32},
         budget=Budget(initial=20, labels=400, retrain_every=20),
         threads=1,
     )
@@ -50,7 +52,6 @@ def studies(data: Path) -> dict[str, Study]:
         "random": Asking("random"),
         "mlmoc top (as the paper's batch)": Asking("mlmoc", "top"),
         "mlmoc sequential": Asking("mlmoc", "sequential"),
-        "flip top": Asking("flip", "top"),
         "flip greedy": Asking("flip", "greedy"),
         "flip sequential": Asking("flip", "sequential"),
         "margin": Asking("margin"),

@@ -12,7 +12,7 @@ ROOMS = (
     ("tangent",),
     ("covariance",),
     ("posterior",),
-    ("flow", "residuals"),
+    ("flow", "residuals", "dynamics"),
     ("lookahead",),
     ("acquisition",),
     ("select",),

@@ -32,7 +32,8 @@ class Asking:
     None: the strategy's own. kernel: pseudo, single, trace or full. candidates: at most so many
     items, drawn at random, are scored. evaluation: at most so many candidates are summed over.
     noise: relative regulariser; None: the strategy's own. sketch: low-rank kernel of so many
-    features, for pools whose kernel does not fit.
+    features, for pools whose kernel does not fit. gamma: of `dynamical`, what the labels so far
+    count beside an item's own gradient; 0 and infinity are its two ends.
     """
 
     strategy: str = "flip"
@@ -42,12 +43,15 @@ class Asking:
     evaluation: int | None = 1000
     noise: float | None = None
     sketch: int | None = None
+    gamma: float = 2.0
 
     def __post_init__(self) -> None:
         for name in ("candidates", "evaluation", "sketch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; expected 1 or more, or nothing for no limit")
+        if not self.gamma >= 0:
+            raise InputError(f"gamma is {self.gamma}; expected 0 or more, or infinity")
         if self.noise is not None and not 0 < self.noise < float("inf"):
             raise InputError(f"noise is {self.noise}; expected a positive number such as 1e-3")
 

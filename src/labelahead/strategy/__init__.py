@@ -9,6 +9,7 @@ from labelahead.strategy.bayesian import BAYESIAN
 from labelahead.strategy.confidence import CONFIDENCE
 from labelahead.strategy.coverage import COVERAGE
 from labelahead.strategy.diversity import DIVERSITY
+from labelahead.strategy.dynamical import DYNAMICAL
 from labelahead.strategy.gradient import GRADIENT
 from labelahead.strategy.look_ahead import LOOK_AHEAD, batch
 from labelahead.strategy.loss_prediction import LOSS_PREDICTION
@@ -16,7 +17,16 @@ from labelahead.strategy.member import Ask, Picks, Strategy
 
 __all__ = ["STRATEGIES", "Ask", "Picks", "Strategy", "batch", "find"]
 
-_ALL = (*LOOK_AHEAD, *CONFIDENCE, *DIVERSITY, *COVERAGE, *BAYESIAN, *GRADIENT, *LOSS_PREDICTION)
+_ALL = (
+    *LOOK_AHEAD,
+    *CONFIDENCE,
+    *DIVERSITY,
+    *COVERAGE,
+    *BAYESIAN,
+    *GRADIENT,
+    *DYNAMICAL,
+    *LOSS_PREDICTION,
+)
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 
 

@@ -1,7 +1,20 @@
 """A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning."""
 
-from labelahead.tangent.kernel import kernel
-from labelahead.tangent.norms import directional, inner_products, squared_norms
+from labelahead.tangent.kernel import gradient_gram, kernel
+from labelahead.tangent.norms import (
+    directional,
+    inner_products,
+    norms_and_products,
+    squared_norms,
+)
 from labelahead.tangent.sketch import features
 
-__all__ = ["directional", "features", "inner_products", "kernel", "squared_norms"]
+__all__ = [
+    "directional",
+    "features",
+    "gradient_gram",
+    "inner_products",
+    "kernel",
+    "norms_and_products",
+    "squared_norms",
+]

@@ -28,7 +28,15 @@ from labelahead.tangent.premises import (
 )
 from labelahead.tangent.rules import read
 
-__all__ = ["KINDS", "Engine", "directions", "open_engine", "verifying", "with_engine"]
+__all__ = [
+    "KINDS",
+    "Engine",
+    "checked_cotangents",
+    "directions",
+    "open_engine",
+    "verifying",
+    "with_engine",
+]
 
 # Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
 # of all. Small batches pay for calls, large ones for page faults.
@@ -225,3 +233,18 @@ def with_engine(
 def verifying(check: bool | None) -> bool:
     """Whether to compare with autograd: as asked, else as LABELAHEAD_VERIFY says."""
     return os.environ.get("LABELAHEAD_VERIFY", "") not in ("", "0") if check is None else check
+
+
+def checked_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
+    """Weights (n, C) of the outputs of every sample, in the network's dtype."""
+    n, C = tensors(x)[0].shape[0], engine.plan.outputs
+    if not isinstance(cotangents, Tensor):
+        raise InputError(f"cotangents are a {type(cotangents).__name__}, expected a tensor (n, C)")
+    if tuple(cotangents.shape) != (n, C):
+        raise InputError(
+            f"cotangents have shape {tuple(cotangents.shape)}, expected (n, C) = {(n, C)}: one "
+            "weight for every output of every sample"
+        )
+    if not bool(torch.isfinite(cotangents).all()):
+        raise InputError("cotangents hold NaN or infinity: check the loss they come from")
+    return cotangents.detach().to(next(iter(engine.chosen.values())))

@@ -6,12 +6,12 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
-from labelahead.tangent.engine import Engine, directions, verifying, with_engine
+from labelahead.tangent.engine import Engine, checked_cotangents, directions, verifying, with_engine
 from labelahead.tangent.gram import Store, gram_into, mirror
 from labelahead.tangent.premises import Inputs, ParamFilter, check_inputs, take, tensors
 from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
 
-__all__ = ["kernel"]
+__all__ = ["gradient_gram", "kernel"]
 
 MEMORY = 2 << 30  # bytes of working memory besides the result
 
@@ -55,12 +55,41 @@ def kernel(
     return with_engine(model, x, params, run, rules=rules)
 
 
+def gradient_gram(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    *,
+    params: ParamFilter = None,
+    memory: int = MEMORY,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n, n): <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>; `cotangents` is (n, C).
+
+    With cotangents = ∂loss/∂outputs these are the inner products of all per-sample loss gradients.
+    """
+    check = verifying(verify)
+
+    def run(engine: Engine) -> Tensor:
+        v = checked_cotangents(cotangents, x, engine)
+        return _Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None)
+
+    return with_engine(model, x, params, run)
+
+
 class _Run:
     """One kernel computation: its directions, forms and block sizes."""
 
     def __init__(
-        self, engine: Engine, kind: str, chunk: int | None, memory: int, check: bool
+        self,
+        engine: Engine,
+        kind: str,
+        chunk: int | None,
+        memory: int,
+        check: bool,
+        cotangents: Tensor | None = None,  # (n, K, C), instead of the kind's own
     ) -> None:
+        self.cotangents = cotangents
         self.engine, self.chunk, self.check, self.memory = engine, chunk, check, memory
         like = next(iter(engine.chosen.values())).detach()
         self.like = like
@@ -101,10 +130,15 @@ class _Run:
                 gram_into(_part(out, rows, columns, r), held, passing, fold=self.fold)
         return mirror(out) if x2 is None else out
 
+    def _cotangents(self, rows: slice) -> Tensor:
+        if self.cotangents is not None:
+            return self.cotangents[rows]
+        return self.directions.expand(rows.stop - rows.start, -1, -1)
+
     def _layer_by_layer(self, x: Inputs, n: int, groups: list[list[Term]], out: Tensor) -> Tensor:
         """Every sample captured once, kept as factors, multiplied out a few layers at a time."""
         K = self.directions.shape[0]
-        cotangents = self.directions.expand(n, -1, -1)
+        cotangents = self._cotangents(slice(0, n))
         captured = list(self.engine.captured(x, cotangents, chunk=self.chunk, check=self.check))
         for terms in groups:
             store = allocate(self.engine.plan, terms, n, K, self.like)
@@ -117,7 +151,7 @@ class _Run:
         part = take(x, rows)
         n, K = rows.stop - rows.start, self.directions.shape[0]
         store = allocate(self.engine.plan, terms, n, K, self.like)
-        cotangents = self.directions.expand(n, -1, -1)
+        cotangents = self._cotangents(rows)
         for batch, found in self.engine.captured(
             part, cotangents, chunk=self.chunk, check=self.check, probed=probed
         ):

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
-from labelahead.tangent.engine import Engine, directions, verifying, with_engine
+from labelahead.tangent.engine import Engine, checked_cotangents, directions, verifying, with_engine
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor
 from labelahead.tangent.gram import shift_sums
 from labelahead.tangent.premises import Inputs, ParamFilter, tensors, unwrapped
 
-__all__ = ["directional", "inner_products", "squared_norms"]
+__all__ = ["directional", "inner_products", "norms_and_products", "squared_norms"]
 
 
 def squared_norms(
@@ -30,7 +30,7 @@ def squared_norms(
     """
 
     def run(engine: Engine) -> Tensor:
-        v = _checked(cotangents, x, engine)
+        v = checked_cotangents(cotangents, x, engine)
         out = v.new_zeros(v.shape[0])
         for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
             for f in found.values():
@@ -56,7 +56,7 @@ def inner_products(
     _check_direction(model, direction)
 
     def run(engine: Engine) -> Tensor:
-        v = _checked(cotangents, x, engine)
+        v = checked_cotangents(cotangents, x, engine)
         out = v.new_zeros(v.shape[0])
         for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
             for name, f in found.items():
@@ -64,6 +64,34 @@ def inner_products(
         return out
 
     return with_engine(model, x, list(direction), run)
+
+
+def norms_and_products(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    direction: Mapping[str, Tensor],
+    *,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`squared_norms` and `inner_products` at once, (n,) each, from one pass over the samples.
+
+    Both are taken over the parameters that `direction` names.
+    """
+    _check_direction(model, direction)
+
+    def run(engine: Engine) -> Tensor:
+        v = checked_cotangents(cotangents, x, engine)
+        out = v.new_zeros(2, v.shape[0])
+        for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
+            for name, f in found.items():
+                out[0, batch] += _squared_norm(f)[:, 0]
+                out[1, batch] += _inner_product(f, direction[name].detach())[:, 0]
+        return out
+
+    squares, products = with_engine(model, x, list(direction), run)
+    return squares, products
 
 
 def directional(
@@ -107,20 +135,6 @@ def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> None:
                 f"direction[{name!r}] has shape {tuple(v.shape)}, the network has {shape}: "
                 "give a tensor for each named parameter, of its shape"
             )
-
-
-def _checked(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
-    n, C = tensors(x)[0].shape[0], engine.plan.outputs
-    if not isinstance(cotangents, Tensor):
-        raise InputError(f"cotangents are a {type(cotangents).__name__}, expected a tensor (n, C)")
-    if tuple(cotangents.shape) != (n, C):
-        raise InputError(
-            f"cotangents have shape {tuple(cotangents.shape)}, expected (n, C) = {(n, C)}: one "
-            "weight for every output of every sample"
-        )
-    if not bool(torch.isfinite(cotangents).all()):
-        raise InputError("cotangents hold NaN or infinity: check the loss they come from")
-    return cotangents.detach().to(next(iter(engine.chosen.values())))
 
 
 def _squared_norm(f: Factor) -> Tensor:
