@@ -24,6 +24,7 @@ ROOMS = (
     ("learner", "config", "store"),
     ("advice", "tracking"),
     ("loop",),
+    ("prepare",),
     ("campaign",),
     ("query", "show"),
     ("study",),

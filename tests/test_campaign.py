@@ -9,7 +9,7 @@ from campaigns import blobs, reachable
 from labelahead.campaign import resume, run
 from labelahead.config import Budget, Campaign, Network, parse
 from labelahead.data import Answers, from_arrays
-from labelahead.errors import InputError
+from labelahead.errors import InputError, LabelaheadError
 from labelahead.situation import Asking
 from labelahead.store import Store
 from labelahead.strategy import STRATEGIES
@@ -104,8 +104,9 @@ def test_resumed_from_any_label_on(tmp_path, keep, mode):
 
 
 def weights_after(campaign, number):
-    from labelahead.campaign import prepare, simulation
+    from labelahead.campaign import simulation
     from labelahead.loop import rounds
+    from labelahead.prepare import prepare
 
     ready, states = prepare(campaign, data()), []
     for entry in rounds(simulation(ready), keep=states.append):
@@ -155,8 +156,10 @@ def test_a_labeller_of_your_own(tmp_path):
     assert asked == result.pool.labelled.tolist()
     with pytest.raises(InputError, match="the labeller said 'cat'"):
         run(SMALL, data=given, labeller=lambda p: "cat")
-    with pytest.raises(Exception, match="3 classes"):
+    with pytest.raises(InputError, match="the labeller said 7"):
         run(SMALL, data=given, labeller=lambda p: 7)
+    numpy_says = run(SMALL, data=given, labeller=lambda p: y[p].numpy()[()])
+    assert numpy_says.pool.labelled.tolist() == asked
 
 
 def test_a_balanced_start():
@@ -202,3 +205,115 @@ def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
         if isinstance(found, torch.Tensor) and found.dtype == torch.int64 and found.dim() == 1:
             values = found.tolist()
             assert not any(values[i : i + 30] == secret[:30] for i in range(len(values)))
+
+
+def test_none_in_a_configuration_survives_an_interruption(tmp_path):
+    tables = {
+        "model": {"name": "mlp", "width": 16}, "threads": 1,
+        "training": {"steps": 15, "clip": None, "rate": 0.3},
+        "asking": {"candidates": None, "evaluation": None},
+        "budget": {"initial": 5, "labels": 13, "retrain_every": 4},
+    }  # fmt: skip
+    whole = run(tables, data=data(), out=tmp_path / "a")
+    rounds = tmp_path / "a" / "rounds.jsonl"
+    rounds.write_bytes(rounds.read_bytes().split(b"\n")[0] + b"\n")
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_items_nobody_can_answer_for_are_not_asked(tmp_path):
+    x, y = blobs(80, (32,))
+    labels = [None if i % 2 and i < 60 else int(v) for i, v in enumerate(y)]
+    given = from_arrays(x, labels, test=range(60, 80))
+    result = run(SMALL, data=given, out=tmp_path / "a")
+    assert not [p for p in result.pool.labelled.tolist() if p % 2]
+    with pytest.raises(InputError, match="the pool has 30"):
+        run(replace(SMALL, budget=Budget(labels=31)), data=given, out=tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_campaign_that_fails_at_once_leaves_nothing(tmp_path):
+    for changed in ({"device": "nowhere"}, {"training": {"rate": 1e300, "steps": 20}}):
+        with pytest.raises(LabelaheadError):
+            run(replace(SMALL, **changed), data=data(), out=tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+
+
+def test_answers_of_a_person_are_kept_whatever_fails(tmp_path):
+    x, y = blobs(60, (8,))
+
+    def leaves(position):
+        if position == 5:
+            raise RuntimeError("gone home")
+        return int(y[position])
+
+    with pytest.raises(RuntimeError, match="gone home"):
+        run(replace(SMALL, budget=Budget(labels=60, initial=60)), data=from_arrays(x, y, test=[]),
+            labeller=leaves, out=tmp_path / "a")  # fmt: skip
+    assert (tmp_path / "a" / "config.toml").exists()
+
+
+def test_other_content_under_the_same_names_is_refused(tmp_path):
+    run(SMALL, data=data(), out=tmp_path / "a")
+    with pytest.raises(InputError, match="other content"):
+        resume(tmp_path / "a", data=data(seed=1))
+    with pytest.raises(InputError, match="handed over in Python"):
+        resume(tmp_path / "a")
+    (tmp_path / "a" / "data.json").write_text("{")
+    with pytest.raises(InputError, match=r"data\.json is damaged"):
+        resume(tmp_path / "a", data=data())
+
+
+def test_a_finished_campaign_takes_up_a_larger_budget(tmp_path):
+    short = replace(SMALL, budget=Budget(initial=5, labels=9, retrain_every=4))
+    run(short, data=data(), out=tmp_path / "a")
+    more = resume(tmp_path / "a", {"budget.labels": 17}, data=data())
+    assert outcome(more) == outcome(run(SMALL, data=data()))
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(more)
+    with pytest.raises(InputError, match="seed cannot be changed"):
+        resume(tmp_path / "a", {"seed": 1}, data=data())
+
+
+def test_the_record_names_items_and_classes(tmp_path):
+    x, y = blobs(80, (32,))
+    given = from_arrays(x, [("cat", "dog", "fox")[int(v)] for v in y], test=range(60, 80))
+    run(SMALL, data=given, out=tmp_path / "a")
+    rows = [json.loads(v) for v in (tmp_path / "a" / "labels.jsonl").read_text().splitlines()]
+    assert all(r["item"] == str(r["position"]) for r in rows)
+    assert all(r["name"] == ("cat", "dog", "fox")[int(y[r["position"]])] for r in rows)
+
+
+def test_threads_of_the_caller_are_left_alone():
+    before = torch.get_num_threads()
+    run(replace(SMALL, threads=3, budget=Budget(labels=5, initial=5)), data=data())
+    assert torch.get_num_threads() == before
+
+
+class Sampling(torch.nn.Module):
+    """BatchNorm by the batch's own statistics: no tangent kernel, but random needs none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(32, track_running_stats=False)
+        self.last = torch.nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(x))
+
+
+def test_a_network_without_a_kernel_can_be_asked_at_random():
+    this = f"{__file__}:Sampling"
+    result = run(replace(SMALL, model=Network(this), asking=Asking("random")), data=data())
+    assert result.rounds[0].loo is None
+    assert "no leave-one-out" in result.rounds[0].notes[-1]
+
+
+def test_factories_that_draw_from_numpy_repeat_themselves(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import numpy as np, torch\n"
+        "def make():\n"
+        "    m = torch.nn.Linear(32, 3)\n"
+        "    m.weight.data = torch.tensor(np.random.randn(3, 32), dtype=torch.float32)\n"
+        "    return m\n"
+    )
+    campaign = replace(SMALL, model=Network(f"{tmp_path / 'net.py'}:make"))
+    assert outcome(run(campaign, data=data())) == outcome(run(campaign, data=data()))

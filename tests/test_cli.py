@@ -100,7 +100,10 @@ def test_help_shows_examples(command):
         (["run", "--nonsense"], 2, "No such option"),
         (["run", "--config", "/none.toml"], 2, "does not exist"),
         (["run", "--data", "mnits"], 1, "mnist"),
-        (["run", "--model", "cn"], 1, "cnn"),
+        (["run", "--model", "cn"], 2, "cnn"),
+        (["run", "--set", "training.rate=-1"], 2, "rate is -1"),
+        (["run", "--set", "device=warp"], 1, "device is 'warp'"),
+        (["query", "--data", "digits", "--out", "nowhere/x.csv"], 2, "a folder that exists"),
         (["run", "--model", "nowhere:net"], 1, "nowhere"),
         (["run", "--labels", "5000"], 1, "the pool has"),
         (["resume", "/nowhere"], 2, "holds no campaign"),
@@ -169,6 +172,97 @@ def test_query_a_folder_with_your_own_network(tmp_path, monkeypatch):
     assert len(rows) == 5
     assert not {r["item"] for r in rows} & {"00.png", "01.png", "02.png", "broken.png"}
     assert "broken.png" in done.stderr
+
+
+def photos(folder, names):
+    rng = np.random.default_rng(0)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (16, 16, 3)).astype(np.uint8)).save(folder / name)
+    return folder
+
+
+def items(done):
+    assert done.exit_code == 0, done.output
+    return [r["item"] for r in csv.DictReader(done.stdout.splitlines())]
+
+
+SMALL = ["--model", "mlp", "--width", "8", "--threads", "1", "--set", "training.steps=3"]
+
+
+def test_query_leaves_the_test_part_alone(tmp_path):
+    names = [f"{part}/{c}/{i}.png" for part in ("train", "test") for c in "ab" for i in range(3)]
+    folder = photos(tmp_path / "p", [*names, *(f"unlabelled/{i}.png" for i in range(4))])
+    done = invoke("query", "--data", folder, "--n", 4, *SMALL)
+    assert all(name.startswith("unlabelled/") for name in items(done))
+    assert "6 labels belong to the test part" in done.stderr
+
+
+def test_query_adds_a_label_file_to_what_the_data_say(tmp_path):
+    folder = photos(
+        tmp_path / "p", ["a/1.png", "b/2.png", *(f"unlabelled/{i}.png" for i in range(5))]
+    )
+    labels = tmp_path / "l.csv"
+    labels.write_text("item,label\nunlabelled/0.png,a\nunlabelled/1.png,\n")
+    done = invoke("query", "--data", folder, "--labels", labels, "--n", 4, *SMALL)
+    assert sorted(items(done)) == [f"unlabelled/{i}.png" for i in range(1, 5)]
+    labels.write_text("item,label\na/1.png,b\n")
+    done = invoke("query", "--data", folder, "--labels", labels, *SMALL)
+    assert done.exit_code == 1
+    assert "expected one label" in done.output
+
+
+def test_query_checks_classes_when_they_are_named(tmp_path):
+    folder = photos(tmp_path / "p", [f"{i}.png" for i in range(6)])
+    labels = tmp_path / "l.csv"
+    labels.write_text("file,label\n0.png,cat\n1.png,dgo\n")
+    done = invoke("query", "--data", folder, "--labels", labels, "--classes", "cat,dog", *SMALL)
+    assert done.exit_code == 1
+    assert "did you mean 'dog'" in " ".join(done.output.split())
+
+
+def test_query_does_as_told_before_the_first_label(tmp_path):
+    folder = photos(tmp_path / "p", [f"{i:02d}.png" for i in range(30)])
+    by = {s: items(invoke("query", "--data", folder, "--n", 8, "--strategy", s, *SMALL))
+          for s in ("flip", "variance", "random", "coreset")}  # fmt: skip
+    assert by["flip"] == by["variance"]
+    assert by["random"] != by["variance"]
+    assert by["coreset"] != by["variance"]
+
+
+def test_a_broken_photo_takes_its_label_with_it(tmp_path, caplog):
+    folder = photos(tmp_path / "p", [f"{i}.png" for i in range(6)])
+    (folder / "3.png").write_bytes(b"broken")
+    labels = tmp_path / "l.csv"
+    labels.write_text("filename,label\n0.png,a\n1.png,b\n3.png,a\n")
+    assert len(items(invoke("query", "--data", folder, "--labels", labels, "--n", 2, *SMALL))) == 2
+    assert "left out" in caplog.text
+
+
+def test_results_inside_the_data_are_not_data(tmp_path, monkeypatch):
+    folder = photos(tmp_path / "p", [f"{c}/{i}.png" for c in "ab" for i in range(12)])
+    monkeypatch.chdir(folder)
+    more = ["--initial", "4", "--labels", "8", "--retrain-every", "2"]
+    assert invoke("run", "--data", ".", *SMALL, *more).exit_code == 0
+    assert (folder / "runs").exists()
+    monkeypatch.chdir(tmp_path)  # and it is resumed from anywhere
+    found = next((folder / "runs").iterdir())
+    done = invoke("resume", found)
+    assert done.exit_code == 0, done.output
+    moved = folder.rename(tmp_path / "moved")
+    found = next((moved / "runs").iterdir())
+    assert invoke("resume", found).exit_code == 1
+    done = invoke("resume", found, "--data", moved, "--labels", "10")
+    assert done.exit_code == 0, done.output
+    assert len((found / "labels.jsonl").read_text().splitlines()) == 10
+
+
+def test_names_that_look_like_markup_or_mathematics(tmp_path):
+    folder = photos(tmp_path / "my $x^^_$ é", [f"{c}/{i}.png" for c in "ab" for i in range(8)])
+    more = ["--initial", "4", "--labels", "6", "--retrain-every", "2", "--out", tmp_path / "r[red]"]
+    done = invoke("run", "--data", folder, *SMALL, *more)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "r[red]" / "curve.png").exists()
 
 
 CELLS = st.text(max_size=6) | st.sampled_from(

@@ -62,6 +62,33 @@ def test_broken_changes(change):
         training_from(assemble(None, [change], {}).training, Training())
 
 
+@pytest.mark.parametrize("key", ["candidates", "evaluation", "noise", "sketch", "mode"])
+def test_none_survives_the_file(key):
+    import tomllib
+
+    one = parse({"asking": {key: None}, "training": {"clip": None, "stop_accuracy": None}})
+    text = to_toml(one)
+    assert parse(tomllib.loads(text)) == one
+    assert getattr(one.asking, key) is None
+    assert one.training["clip"] is None
+    assert parse({"asking": {"candidates": "none"}}).asking.candidates is None
+    with pytest.raises(InputError, match="seed"):
+        parse({"seed": "none"})
+
+
+def test_one_tracker_needs_no_brackets():
+    assert parse({"track": "tensorboard"}).track == ("tensorboard",)
+
+
+def test_training_and_model_are_checked_before_any_work():
+    with pytest.raises(InputError, match=r"training: rate is -1"):
+        parse({"training": {"rate": -1}})
+    with pytest.raises(InputError, match="cnn"):
+        parse({"model": {"name": "cn"}})
+    with pytest.raises(InputError, match="sketch is 1"):
+        parse({"asking": {"sketch": 1}})
+
+
 def test_broken_files(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read(tmp_path / "none.toml")

@@ -92,6 +92,7 @@ def test_your_own_training_loop():
     learner.teach(asked, y[asked])
     learner.query(2)
     assert calls == [3, 6]
+    assert learner.loss == "squared"
     assert not learner.model.training
 
 
@@ -101,7 +102,8 @@ def test_saved_and_loaded_it_asks_the_same(tmp_path):
     asked = learner.query(2)
     learner.teach(asked, y[asked])
     learner.save(tmp_path / "l.pt")
-    other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs, test=range(50, 60))
+    other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs)
+    assert other.pool.unlabelled.tolist() == learner.pool.unlabelled.tolist()  # test items, too
     assert torch.equal(other.pool.labelled, learner.pool.labelled)
     learner._seen = None  # a kernel is not saved: both make a new one
     assert other.query(3) == learner.query(3)
@@ -132,6 +134,59 @@ def test_bad_files_and_arguments(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         Learner.load(tmp_path / "junk", own(), x)
     learner.save(tmp_path / "a.pt")
+    with pytest.raises(InputError, match="another architecture"):
+        Learner.load(tmp_path / "a.pt", own(classes=4), x)
+    with pytest.raises(InputError, match="class numbers"):
+        learner.teach([0], ["a"])
+    with pytest.raises(InputError, match="loss is 'hinge'"):
+        Learner(own(), x, loss="hinge")
+    with pytest.raises(InputError, match="expected one of them"):
+        Learner(own(), x, training=Training(), loss="cross-entropy")
     with pytest.raises(InputError, match="20 inputs, not 10"):
         Learner.load(tmp_path / "a.pt", own(), x[:10])
     assert len(Learner.load(tmp_path / "a.pt", own(), x).query(2)) == 2
+
+
+def test_your_own_loop_with_cross_entropy_gives_its_probabilities():
+    x, y = blobs(40)
+    learner = Learner(own(), x, "entropy", training=lambda *_: None, loss="cross-entropy")
+    with torch.no_grad():
+        want = torch.softmax(learner.model.eval()(x).double(), 1)
+    assert torch.allclose(learner.predict(), want, atol=1e-6)
+    learner.teach([0, 1], y[:2])
+    assert learner.query(3)
+
+
+@pytest.mark.parametrize("strategy", ["entropy", "flip"])
+def test_trains_no_more_often_than_asked(strategy):
+    x, y = blobs(60)
+    calls = []
+    learner = Learner(
+        own(), x, strategy, training=lambda m, i, t: calls.append(len(t)), retrain_every=4
+    )
+    learner.teach([0, 1, 2], y[:3])
+    for _ in range(8):
+        asked = learner.query(1)
+        learner.teach(asked, y[asked])
+    assert calls == [3, 7]  # at once with the first labels, then after four more
+    learner.query(1)
+    assert calls == [3, 7, 11]
+
+
+def test_a_double_network_and_strategies_that_train_their_own():
+    x, y = blobs(30)
+    for strategy in ("flip", "bald", "ll4al", "egl", "dynamical", "badge"):
+        learner = Learner(own().double(), x, strategy, training=Training(steps=5))
+        learner.teach([0, 1, 2, 3], y[:4])
+        assert len(learner.query(3)) == 3
+
+
+def test_predictions_after_loading_know_the_pending_answers(tmp_path):
+    learner, y = taught()
+    learner.train()
+    asked = learner.query(4)
+    learner.teach(asked, y[asked])
+    learner.save(tmp_path / "l.pt")
+    other = Learner.load(tmp_path / "l.pt", own(), learner.inputs)
+    mine, theirs = learner.predict(), other.predict()
+    assert torch.allclose(mine[asked], theirs[asked], atol=1e-6)

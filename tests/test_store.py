@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 
 import pytest
 import torch
@@ -113,6 +114,31 @@ def test_weights_of_the_last_rounds_stay(tmp_path):
         with pytest.raises(InputError, match="missing"):
             store.weights(0)
         assert not (tmp_path / "a" / "weights" / "partial").exists()
+
+
+def test_what_a_full_disk_refuses_does_not_turn_up_later(tmp_path, monkeypatch):
+    with Store.create(tmp_path / "a", "") as store:
+        store.add_label(1, 0, 0)
+        real = os.fsync
+
+        def full(handle):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            store.add_label(2, 0, 0)
+        monkeypatch.setattr(os, "fsync", real)
+        store.add_label(3, 0, 0)
+        assert [e.position for e in store.labels()] == [1, 3]
+
+
+def test_damaged_weights_are_named(tmp_path):
+    with Store.create(tmp_path / "a", "") as store:
+        store.save_weights(0, {"w": torch.ones(2)})
+        path = next((tmp_path / "a" / "weights").glob("*.pt"))
+        path.write_bytes(path.read_bytes()[:20])
+        with pytest.raises(InputError, match="damaged"):
+            store.weights(0)
 
 
 def test_not_a_number_is_refused(tmp_path):

@@ -13,6 +13,7 @@ Importing does nothing; errors are in `labelahead.errors`.
 from labelahead.acquisition import ACQUISITIONS, View, eer, emoc, flip, mlmoc, variance, view
 from labelahead.campaign import Result, resume, run
 from labelahead.config import Budget, Campaign, Network, Source
+from labelahead.errors import InputError, LabelaheadError
 from labelahead.flow import gradient_flow
 from labelahead.learner import Learner
 from labelahead.lookahead import lookahead
@@ -33,6 +34,8 @@ __all__ = [
     "Asking",
     "Budget",
     "Campaign",
+    "InputError",
+    "LabelaheadError",
     "Learner",
     "Network",
     "Pool",

@@ -11,6 +11,7 @@ from labelahead.residuals import leave_one_out
 from labelahead.store import Round
 from labelahead.tangent import kernel
 from labelahead.train import predict
+from labelahead.train.data import place
 
 __all__ = ["SHARE", "LeaveOneOut", "loo_estimate", "stop_advice"]
 
@@ -38,8 +39,8 @@ def loo_estimate(
     """
     if len(labels) < 2 or random < 1:
         return None
-    device = next(untrained.parameters()).device
-    K = kernel(untrained.eval(), inputs.to(device))
+    device, dtype = place(untrained, inputs)
+    K = kernel(untrained.eval(), inputs.to(device=device, dtype=dtype))
     zero = torch.zeros_like(predict(untrained, inputs), dtype=torch.float64)
     post = prior(zero, K, noise=1e-3).condition(torch.arange(len(labels)), labels)
     residual = leave_one_out(post)[:random]

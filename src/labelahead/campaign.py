@@ -2,42 +2,29 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from labelahead.config import Campaign, Network, parse, read, to_toml, training_from
-from labelahead.data import Answers, Data, load
-from labelahead.data.options import default_root
+from labelahead.config import Campaign, assemble, parse, read, to_toml
+from labelahead.data import Data
+from labelahead.data.dataset import hashed
 from labelahead.errors import InputError
 from labelahead.loop import Labeller, Plan, Progress, State, rounds
-from labelahead.models import build, default_model, embed, pixels, standardise
 from labelahead.pool import Pool
+from labelahead.prepare import Loaded, Prepared, prepare
 from labelahead.store import Round, Store
 from labelahead.tracking import trackers
-from labelahead.train import Training, recipe
 
 __all__ = ["Prepared", "Result", "prepare", "resume", "run", "simulation"]
 
-Loaded = tuple[Data, Answers | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Data and network as the configuration asks for them; `notes` says what was decided."""
-
-    campaign: Campaign  # with nothing left open
-    data: Data
-    answers: Answers | None
-    inputs: Tensor  # (n, ...) what the network sees
-    network: Callable[[int, int], nn.Module]  # (classes, seed) -> a fresh network
-    training: Training
-    device: str
-    notes: tuple[str, ...]
+CHANGEABLE = {"data.name", "data.root", "model.name", "device", "budget.labels", "threads"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,72 +41,6 @@ class Result:
     def curve(self) -> list[tuple[int, float | None]]:
         """(labels, test accuracy) of every round."""
         return [(r.labels, r.accuracy) for r in self.rounds]
-
-
-def prepare(
-    campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None
-) -> Prepared:
-    """Load the data, choose network, recipe and device; nothing is trained yet."""
-    if campaign.threads is not None:
-        torch.set_num_threads(campaign.threads)
-    source = campaign.data
-    if given is None:
-        given = load(
-            source.name, root=source.root, size=source.size, target=source.target,
-            limit=source.limit, test_fraction=source.test_fraction, seed=campaign.seed,
-            download=source.download,
-        )  # fmt: skip
-    data, answers = given
-    notes = list(data.notes)
-    name, width, dropout = (getattr(campaign.model, k) for k in ("name", "width", "dropout"))
-    if name == "auto":
-        photographs = data.images is not None and source.name not in _KNOWN_PIXELS
-        name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
-        notes.append(f"network: {name} ({why})")
-    inputs = _inputs(data, name, source.size, progress)
-    training = training_from(campaign.training, recipe(name))
-    shape = tuple(inputs.shape[1:])
-    device = campaign.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    settled = replace(
-        campaign,
-        model=Network(name, width, dropout),
-        training=asdict(training),
-        threads=campaign.threads or torch.get_num_threads(),
-        device=device,
-    )
-
-    options = {} if dropout is None else {"dropout": dropout}
-
-    def network(classes: int, seed: int) -> nn.Module:
-        return build(name, shape, classes, width=width, seed=seed, **options)
-
-    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes))
-
-
-def _inputs(data: Data, name: str, size: int | None, progress: Progress | None) -> Tensor:
-    """What the network sees: the data as they are, or photographs in its own terms."""
-    if name not in ("backbone", "efficientnet-lite0"):
-        return data.inputs
-    if data.images is None:
-        raise InputError(f"model is {name}, which sees pictures, but {data.name} has none")
-    if name == "efficientnet-lite0":
-        return pixels(data.images.batch(torch.arange(len(data)), size or 128))
-    features = embed(
-        data.images,
-        len(data),
-        cache=default_root() / "features",
-        fingerprint=data.images.fingerprint(),
-        standardised=False,
-        progress=None if progress is None else lambda done, n: progress("features", done, n),
-    )
-    pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
-    return standardise(features, features[pool])
-
-
-# Known sets of small pictures are learnt from their pixels; folders of photographs are not.
-_KNOWN_PIXELS = frozenset({"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"})
 
 
 def run(
@@ -139,19 +60,31 @@ def run(
     out: a folder that keeps everything, for `resume`.
     """
     campaign = _campaign(config)
-    ready = prepare(campaign, data, progress)
-    plan = simulation(ready, labeller)
-    if on_ready:
-        on_ready(ready)
-    if out is None:
-        return _run(ready, plan, None, progress, on_round)
-    with Store.create(out, to_toml(ready.campaign)) as store:
-        _remember(store, ready.data)
-        return _run(ready, plan, store, progress, on_round)
+    if out is not None:
+        Store.require_free(out)
+    with _same_threads():
+        ready = prepare(campaign, data, progress)
+        plan = simulation(ready, labeller)
+        if on_ready:
+            on_ready(ready)
+        if out is None:
+            return _run(ready, plan, None, progress, on_round)
+        existed = Path(out).exists()
+        with Store.create(out, to_toml(ready.campaign)) as store:
+            _remember(store, ready.data)
+            try:
+                return _run(ready, plan, store, progress, on_round)
+            except Exception:
+                # A campaign that fails before its first round is over would fail again; nothing
+                # of worth is in its folder, unless a person answered.
+                if labeller is None and not existed and not store.rounds():
+                    shutil.rmtree(store.folder)
+                raise
 
 
 def resume(
     folder: str | Path,
+    changes: Mapping[str, Any] | None = None,
     *,
     data: Loaded | None = None,
     labeller: Labeller | None = None,
@@ -159,12 +92,21 @@ def resume(
     on_round: Callable[[Round], None] | None = None,
     on_ready: Callable[[Prepared], None] | None = None,
 ) -> Result:
-    """Go on with a campaign where it was interrupted; the end is the same as without."""
-    with Store.open(folder) as store:
-        campaign = parse(read(Path(folder) / "config.toml"))
+    """Go on with a campaign where it was interrupted; the end is the same as without.
+
+    changes: by dotted key, for data that have moved ("data.name", "data.root", "model.name"),
+    another "device", or a larger budget ("budget.labels"), which also a finished campaign takes up.
+    """
+    with Store.open(folder) as store, _same_threads():
+        if set(changes or {}) - CHANGEABLE:
+            wrong, every = sorted(set(changes or {}) - CHANGEABLE)[0], sorted(CHANGEABLE)
+            raise InputError(f"{wrong} cannot be changed; expected one of {', '.join(every)}")
+        campaign = assemble(Path(folder) / "config.toml", (), changes or {})
         ready = prepare(campaign, data, progress)
         plan = simulation(ready, labeller)
         _remember(store, ready.data)
+        if changes:
+            store.write("config.toml", to_toml(ready.campaign).encode())
         if on_ready:
             on_ready(ready)
         return _run(ready, plan, store, progress, on_round)
@@ -190,6 +132,16 @@ def _run(
     return Result(ready.campaign, tuple(seen), last[0].pool, last[0].model, folder)
 
 
+@contextmanager
+def _same_threads() -> Iterator[None]:
+    """The caller's number of threads is as before afterwards."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _campaign(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campaign:
     if isinstance(config, Campaign):
         return config
@@ -211,7 +163,11 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Plan:
             f"{data.name} has {len(data.classes)} class; expected at least two to learn from"
         )
     test = data.test if answers is not None else data.test[:0]
-    askable = len(data) - len(data.test)
+    closed = torch.zeros(len(data), dtype=torch.bool)
+    closed[data.test] = True
+    if labeller is None and answers is not None:
+        closed |= ~answers.known  # nobody can answer for these
+    askable = int((~closed).sum())
     if budget.labels > askable:
         raise InputError(
             f"labels is {budget.labels}, but the pool has {askable} items; expected at most that"
@@ -229,6 +185,9 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Plan:
         labeller=labeller or answers,  # type: ignore[arg-type]
         test=test,
         test_labels=answers.take(test) if answers is not None else test,
+        closed=closed.nonzero().squeeze(1),
+        ids=data.ids,
+        names=data.classes,
         seed=ready.campaign.seed,
         device=ready.device,
     )
@@ -236,15 +195,29 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Plan:
 
 def _remember(store: Store, data: Data) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
-    text = "\0".join([data.name, str(len(data)), *data.classes, *data.ids])
-    now = {"name": data.name, "items": len(data), "ids": hashlib.sha256(text.encode()).hexdigest()}
+    text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
+    content = hashed(data.inputs) if data.images is None else data.images.content()
+    now = {
+        "items": len(data),
+        "names": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+        "content": content,
+    }
     path = store.folder / "data.json"
     if not path.exists():
         store.write("data.json", json.dumps(now, indent=1).encode())
         return
-    before = json.loads(path.read_text())
+    try:
+        before = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): restore it from a copy") from error
     if before != now:
+        known = before.get("items") if isinstance(before, dict) else "?"
+        what = (
+            f"{known} items then, {now['items']} now"
+            if known != now["items"]
+            else "other content, names, classes or test items"
+        )
         raise InputError(
-            f"the data have changed since this campaign began ({before['items']} items then, "
-            f"{now['items']} now, or other names or classes): restore them, or begin a new campaign"
+            f"the data have changed since this campaign began ({what}): restore them, or begin a "
+            "new campaign"
         )

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from labelahead.errors import InputError
+from labelahead.models import spec
 from labelahead.situation import Asking
 from labelahead.strategy import find
 from labelahead.train import Training
@@ -28,6 +29,7 @@ __all__ = [
 
 
 T = TypeVar("T")
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,16 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
     for name, kind in get_type_hints(Campaign).items():
         if isinstance(kind, type) and is_dataclass(kind) and name in tables:
             _known_keys(tables[name], kind, name)
-    return _checked(Campaign, dict(tables))
+    plain = _understood(dict(tables), Campaign)
+    if isinstance(plain.get("track"), str):  # one tracker needs no brackets
+        plain["track"] = [plain["track"]]
+    if isinstance(plain.get("training"), Mapping):
+        plain["training"] = _understood(plain["training"], Training)
+        training_from(plain["training"], Training())  # checked before any work
+    found = _checked(Campaign, plain)
+    if found.model.name != "auto" and ":" not in found.model.name:
+        spec(found.model.name)
+    return found
 
 
 def assemble(
@@ -211,16 +222,27 @@ def _checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
 
 
 def to_toml(campaign: Campaign) -> str:
-    """The campaign as TOML; values that are not set are left out."""
+    """The campaign as TOML, which reads back as the same: what is None is written as "none"."""
     import tomli_w
 
-    return tomli_w.dumps(_without_none(asdict(campaign)))
+    return tomli_w.dumps(_spelt(asdict(campaign)))
 
 
-def _without_none(value: Any) -> Any:
+def _spelt(value: Any) -> Any:
+    """TOML has no word for None."""
     if isinstance(value, Mapping):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    return list(value) if isinstance(value, tuple) else value
+        return {k: _spelt(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [_spelt(v) for v in value]
+    return NONE if value is None else value
+
+
+def _understood(value: Any, kind: Any) -> Any:
+    """ "none" as None, wherever the key may be None."""
+    if not isinstance(value, Mapping):
+        return None if value == NONE and type(None) in get_args(kind) else value
+    hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
+    return {k: _understood(v, hints.get(k)) for k, v in value.items()}
 
 
 def _known_keys(given: Any, kind: type[Any], where: str) -> None:
@@ -240,7 +262,7 @@ def _known_keys(given: Any, kind: type[Any], where: str) -> None:
 
 def _sentence(error: Any, prefix: str = "") -> str:
     """One of pydantic's findings, in our words."""
-    where = prefix + ".".join(str(part) for part in error["loc"])
+    where = (prefix + ".".join(str(part) for part in error["loc"])).rstrip(".")
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{where}: {message}" if where else message

@@ -1,10 +1,12 @@
 """A learner for people with their own loop: query, teach, predict, save."""
 
 import copy
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from labelahead.acquisition import View
 from labelahead.acquisition.probability import probabilities, softmax
 from labelahead.checks import Positions
 from labelahead.errors import InputError
+from labelahead.models import seeded
 from labelahead.pool import Pool
 from labelahead.propose import propose, situation
 from labelahead.situation import Asking, Situation, stream
@@ -22,6 +25,7 @@ from labelahead.train import Training, fresh_start, predict, train
 
 __all__ = ["Learner"]
 
+log = logging.getLogger("labelahead")
 Trainer = Callable[[nn.Module, Tensor, Tensor], object]  # (model, inputs, labels): trains in place
 
 
@@ -36,7 +40,8 @@ class Learner:
     model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: (n, ...) the
     whole data set; positions count along it. training: a `Training`, or a function
     (model, inputs, labels) that trains in place. Answers move the view of the pool at once; the
-    network is trained again when `retrain_every` of them have come in, at the next query.
+    network is trained again when `retrain_every` of them have come in, at the next query. loss:
+    "squared" or "cross-entropy", what a function of your own trains with (default: squared).
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Learner:
         *,
         training: Training | Trainer | None = None,
         retrain_every: int = 10,
+        loss: str | None = None,
         test: Positions = (),
         seed: int = 0,
     ) -> None:
@@ -57,25 +63,29 @@ class Learner:
         find(self.asking.strategy).mode(self.asking.mode, ask=True)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
+        if loss not in (None, "squared", "cross-entropy"):
+            raise InputError(f"loss is {loss!r}; expected 'squared' or 'cross-entropy'")
+        own = self.training.loss if isinstance(self.training, Training) else "squared"
+        self.loss = loss or own
+        if isinstance(self.training, Training) and self.loss != own:
+            raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
         self.pool = Pool(len(inputs), test=test)
+        self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
         self.classes = predict(model, inputs[:1]).shape[1]
         self._initial = copy.deepcopy(model)
         self._fresh = 0  # labels since the last training
+        self._trained = False
         self._seen: tuple[Situation, View] | None = None
-
-    @property
-    def loss(self) -> str:
-        """What the network is trained with; a function of your own is taken to use squared loss."""
-        return self.training.loss if isinstance(self.training, Training) else "squared"
 
     def query(self, n: int = 1) -> list[int]:
         """The n positions to label next, best first."""
-        if self._fresh >= self.retrain_every or (self._fresh and not self._look_ahead):
+        if self._fresh >= self.retrain_every or (self._fresh and not self._trained):
             self.train()
         if not self._look_ahead or n == 0:
             found = propose(
-                self.model, self.inputs, self.pool, n, self.asking, loss=self.loss, seed=self.seed
-            )
+                self.model, self.inputs, self.pool, n, self.asking, loss=self.loss, seed=self.seed,
+                fresh=self._another, training=self._recipe(),
+            )  # fmt: skip
             return [int(p) for p in found.positions]
         free = len(self.pool.unlabelled)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
@@ -90,7 +100,10 @@ class Learner:
 
     def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
         """Take in answers; the view of the pool moves at once, without training."""
-        given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
+        try:
+            given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"labels are {labels!r}; expected class numbers") from error
         if given.numel() and int(given.max()) >= self.classes:
             raise InputError(
                 f"a label is class {int(given.max())}, but the network has {self.classes} outputs; "
@@ -124,6 +137,8 @@ class Learner:
         out = predict(self.model, self.inputs[at]).double().cpu()
         if self.loss == "cross-entropy":
             out = softmax(out)
+        if self._seen is None and self._fresh and self._look_ahead and len(self.pool.unlabelled):
+            self._look(1)  # answers that no training has heard of yet, as after `load`
         if self._seen is not None:
             now, view = self._seen
             here = torch.full((len(self.inputs),), -1)
@@ -144,11 +159,13 @@ class Learner:
                 seed=seed,
             )  # fmt: skip
             self.model.load_state_dict(start.state_dict())
-            train(self.model, inputs, labels, self.classes, self.training, seed=seed)
+            done = train(self.model, inputs, labels, self.classes, self.training, seed=seed)
+            for note in done.notes:
+                log.warning("%s", note)
         else:
             self.training(self.model, inputs, labels)
         self.model.eval()
-        self._fresh, self._seen = 0, None
+        self._fresh, self._seen, self._trained = 0, None, True
 
     def save(self, path: str | Path) -> None:
         """Everything but the inputs and a training function of your own, in one step."""
@@ -161,6 +178,9 @@ class Learner:
             "labelled": self.pool.labelled,
             "labels": self.pool.labels,
             "fresh": self._fresh,
+            "trained": self._trained,
+            "test": self.test,
+            "loss": self.loss,
             "asking": asdict(self.asking),
             "training": asdict(self.training) if isinstance(self.training, Training) else None,
             "retrain_every": self.retrain_every,
@@ -181,7 +201,6 @@ class Learner:
         inputs: Tensor,
         *,
         training: Trainer | None = None,
-        test: Positions = (),
     ) -> "Learner":
         """A learner as it was saved, with a model of the same architecture."""
         try:
@@ -198,22 +217,39 @@ class Learner:
             raise InputError(
                 f"{path} was saved with a training function; expected it as `training`"
             )
-        model.load_state_dict(state["initial"])
-        how = training or Training(**state["training"])
+        try:
+            model.load_state_dict(state["initial"])
+        except RuntimeError as error:
+            cause = str(error).strip().splitlines()[-1].strip()
+            raise InputError(f"{path} was saved with another architecture ({cause})") from error
         learner = cls(
-            model, inputs, Asking(**state["asking"]), training=how, test=test,
-            retrain_every=state["retrain_every"], seed=state["seed"],
+            model, inputs, Asking(**state["asking"]), loss=state["loss"], test=state["test"],
+            training=training or Training(**state["training"]), seed=state["seed"],
+            retrain_every=state["retrain_every"],
         )  # fmt: skip
         model.load_state_dict(state["model"])
         model.eval()
         if len(state["labelled"]):
             learner.pool.label(state["labelled"], state["labels"])
-        learner._fresh = state["fresh"]
+        learner._fresh, learner._trained = state["fresh"], state["trained"]
         return learner
 
     @property
     def _look_ahead(self) -> bool:
         return find(self.asking.strategy).look_ahead
+
+    def _another(self, seed: int) -> nn.Module:
+        """A network like the first one with weights of its own, for strategies that train some."""
+        model = copy.deepcopy(self._initial)
+        with seeded(seed):
+            for module in model.modules():
+                reset: Any = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return model
+
+    def _recipe(self) -> Training:
+        return self.training if isinstance(self.training, Training) else Training(loss=self.loss)  # type: ignore[arg-type]
 
     def _look(self, n: int) -> None:
         """The kernel of the labelled items and fresh candidates, and the view on it."""

@@ -1,8 +1,9 @@
 """A whole campaign: train, test, ask, and again, until the budget is spent."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import NamedTuple
 
 import torch
@@ -36,6 +37,9 @@ class Plan:
     labeller: Labeller
     test: Tensor  # (t,) positions
     test_labels: Tensor  # (t,)
+    closed: Tensor  # positions that cannot be asked for: the test items, and those without answer
+    ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
+    names: Sequence[str] = ()
     seed: int = 0
     device: str = "cpu"
 
@@ -59,7 +63,7 @@ def rounds(
     for the same items; answers that are on record are not asked for twice.
     """
     tell = progress or (lambda what, done, total: None)
-    pool = Pool(len(plan.inputs), test=plan.test)
+    pool = Pool(len(plan.inputs), test=plan.closed)
     log = store.labels() if store else []
     done = store.rounds() if store else []
     answers = _Answers(plan, store, log)
@@ -69,12 +73,17 @@ def rounds(
         for label in log:
             if label.round == number + 1 and done[number].asked:
                 pool.label([label.position], [label.label])
-        yield done[number]
-    if done and done[-1].asked == 0:
+        if number + 1 < len(done) or done[number].asked:
+            yield done[number]
+    left = min(plan.budget.labels - len(pool), len(pool.unlabelled))
+    if done and done[-1].asked == 0 and left > 0:
+        done = done[:-1]  # the budget has grown: the last round goes on asking
+    elif done and done[-1].asked == 0:
         if keep and store:
             model = plan.network(_seed(plan, len(done) - 1))
             model.load_state_dict(store.weights(len(done) - 1))
             keep(State(pool, model.eval()))
+        yield done[-1]
         return
     if done and store and plan.training.start != "cold":
         previous = store.weights(len(done) - 1)
@@ -120,8 +129,12 @@ def _round(
         seconds |= query.seconds
     start = time.perf_counter()
     untrained = plan.network(seed).to(plan.device)
-    x, random = plan.inputs[labelled], plan.budget.initial
-    loo = loo_estimate(untrained, x, labels, random) if query else None
+    x, random, notes, loo = plan.inputs[labelled], plan.budget.initial, trained.notes, None
+    if query:
+        try:
+            loo = loo_estimate(untrained, x, labels, random)
+        except LabelaheadError as error:  # advice only: strategies without a kernel go on
+            notes = (*notes, f"no leave-one-out estimate: {error}")
     seconds["leave-one-out"] = time.perf_counter() - start
     entry = Round(
         number=number,
@@ -135,7 +148,7 @@ def _round(
         loo=loo.accuracy if loo else None,
         loo_error=loo.error if loo else None,
         seconds=seconds,
-        notes=trained.notes,
+        notes=notes,
     )
     if store:
         store.add_round(entry)
@@ -211,19 +224,20 @@ class _Answers:
     def __call__(self, position: int, round: int) -> int:
         if position in self._known:
             return self._known[position].label
-        label = self._plan.labeller(position)
-        if isinstance(label, bool) or not isinstance(label, int) or label < 0:
+        plan, said = self._plan, self._plan.labeller(position)
+        try:
+            label = -1 if isinstance(said, bool) else index(said)
+        except TypeError:
+            label = -1
+        if not 0 <= label < plan.classes:
             raise InputError(
-                f"the labeller said {label!r} for item {position}; expected a class number, 0 to "
-                f"{self._plan.classes - 1}"
-            )
-        if label >= self._plan.classes:
-            raise LabelaheadError(
-                f"the labeller said class {label} for item {position}, but there are "
-                f"{self._plan.classes} classes"
+                f"the labeller said {said!r} for item {position}; expected a class number, 0 to "
+                f"{plan.classes - 1}"
             )
         if self._store:
-            self._store.add_label(position, label, round)
+            item = plan.ids[position] if plan.ids else ""
+            name = plan.names[label] if plan.names else ""
+            self._store.add_label(position, label, round, item=item, name=name)
         return label
 
 

@@ -20,6 +20,8 @@ class Pool:
     """
 
     def __init__(self, size: int, *, test: Positions = ()) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise InputError(f"size is {size!r}; expected how many items there are")
         self.size = size
         self._label = torch.full((size,), -1)
         self._test = torch.zeros(size, dtype=torch.bool)

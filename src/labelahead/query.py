@@ -5,16 +5,18 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from labelahead.acquisition.probability import probabilities
-from labelahead.campaign import Prepared, prepare
 from labelahead.config import Campaign
 from labelahead.data import read_labels
 from labelahead.errors import InputError
 from labelahead.loop import Progress
 from labelahead.pool import Pool
+from labelahead.prepare import Prepared, prepare
 from labelahead.propose import propose
+from labelahead.strategy import find
 from labelahead.train import predict, train
 
 __all__ = ["Question", "as_text", "query"]
@@ -48,7 +50,7 @@ def query(
     whole = replace(campaign, data=replace(campaign.data, test_fraction=0.0))
     tell("loading", 0, 1)
     ready = prepare(whole, progress=progress)
-    pool, names = _labelled(ready, labels, classes)
+    pool, names, notes = _labelled(ready, labels, classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
@@ -60,17 +62,25 @@ def query(
     if len(pool):
         tell("training", 0, 1)
         labelled = ready.inputs[pool.labelled]
-        train(model, labelled, pool.labels, count, ready.training, seed=campaign.seed)
-    else:  # an untrained network's opinions are noise: spread out instead
+        trained = train(model, labelled, pool.labels, count, ready.training, seed=campaign.seed)
+        notes += trained.notes
+    elif find(asking.strategy).look_ahead and asking.strategy != "variance":
+        # An untrained network's opinions are noise; what it holds alike is not.
+        notes += (
+            f"no label yet: items that cover the data, by variance and not {asking.strategy}",
+        )
         asking = replace(asking, strategy="variance", mode="greedy")
     tell("looking ahead", 0, n)
     loss = ready.training.loss
-    found = propose(model, ready.inputs, pool, n, asking, loss=loss, seed=campaign.seed)
+    found = propose(
+        model, ready.inputs, pool, n, asking, loss=loss, seed=campaign.seed,
+        fresh=lambda seed: ready.network(count, seed), training=ready.training,
+    )  # fmt: skip
     method = "softmax" if loss == "cross-entropy" else "simplex"
     guesses = probabilities(predict(model, ready.inputs[found.positions]).double().cpu(), method)
     sure, best = guesses.max(1)
     rows = zip(found.positions.tolist(), found.scores.tolist(), strict=True)
-    return [
+    questions = [
         Question(
             item=ready.data.ids[position],
             position=position,
@@ -79,29 +89,58 @@ def query(
             probability=round(float(sure[i]), 4) if len(pool) else None,
         )
         for i, (position, score) in enumerate(rows)
-    ], ready
+    ]
+    return questions, replace(ready, notes=(*ready.notes, *notes))
 
 
 def _labelled(
     ready: Prepared, labels: str | Path | None, classes: Sequence[str]
-) -> tuple[Pool, tuple[str, ...]]:
-    """The pool with the labels that there are, and the names of all classes."""
-    pool, names = Pool(len(ready.data)), ready.data.classes
-    if labels is not None:
-        at, numbers, names = read_labels(labels, ready.data)
-        if len(at):
-            pool.label(at, numbers)
-    elif ready.answers is not None:
+) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
+    """The pool with the labels that there are, the names of all classes, and what to say."""
+    data, notes = ready.data, []
+    pool, names = Pool(len(data), test=data.test), data.classes
+    given: dict[int, int] = {}
+    if ready.answers is not None:
         known = ready.answers.known.nonzero().squeeze(1)
-        if len(known):
-            pool.label(known, ready.answers.take(known))
-    names = (*names, *(c for c in dict.fromkeys(classes) if c not in names))
+        given = dict(zip(known.tolist(), ready.answers.take(known).tolist(), strict=True))
+    if labels is not None:
+        at, numbers, names = read_labels(labels, data)
+        for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
+            if given.setdefault(position, number) != number:
+                raise InputError(
+                    f"{labels} says {names[number]!r} of {data.ids[position]}, the data themselves "
+                    f"{names[given[position]]!r}; expected one label: correct one of them"
+                )
+    held = [p for p in given if p in set(data.test.tolist())]
+    if held:
+        notes.append(f"{len(held)} labels belong to the test part, which is not learnt from")
+    at_hand = [p for p in given if p not in set(held)]
+    if at_hand:
+        pool.label(at_hand, [given[p] for p in at_hand])
+    names = _with_classes(names, classes)
     if len(pool) and len(names) < 2:
         raise InputError(
             f"all labels are {names[0]!r}; expected at least two classes: name the others "
             "with --classes"
         )
-    return pool, names
+    return pool, names, tuple(notes)
+
+
+def _with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+    """All class names; where a list was given, a label that is not on it is a slip."""
+    if not wanted:
+        return names
+    for name in names:
+        if name not in wanted:
+            near = get_close_matches(name, wanted, 1) or [
+                c for c in wanted if c.casefold() == name.casefold()
+            ]
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise InputError(
+                f"a label is {name!r}, but --classes names {', '.join(wanted)}; {hint}correct the "
+                "label, or add the class to the list"
+            )
+    return (*names, *(c for c in dict.fromkeys(wanted) if c not in names))
 
 
 def as_text(questions: Sequence[Question], form: str) -> str:

@@ -37,7 +37,7 @@ class Board:
         if self._live is None:
             self.console.print(_line(entry), highlight=False)
         for note in entry.notes:
-            self.console.print(f"  round {entry.number}: {note}", style="yellow")
+            self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
         advice = None if self._advised or entry.asked == 0 else stop_advice(self._rounds)
         if advice:
             self._advised = True
@@ -117,7 +117,8 @@ def curve_png(rounds: Sequence[Round], path: Path, title: str) -> Path:
             ":", color="grey", label="leave-one-out on the initial labels (needs no test label)",
         )  # fmt: skip
         axes.legend(frameon=False, fontsize=8)
-    axes.set(xlabel="labels", ylabel="test accuracy, %", title=title)
+    axes.set(xlabel="labels", ylabel="test accuracy, %")
+    axes.set_title(title, parse_math=False)  # a name may hold dollar signs
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

@@ -16,10 +16,12 @@ from labelahead.errors import InputError
 from labelahead.posterior import Posterior, prior
 from labelahead.tangent import features, kernel
 from labelahead.train import Training, predict
+from labelahead.train.data import place
 from labelahead.train.embedding import penultimate
 
 __all__ = ["Asking", "Situation", "stream"]
 
+SMALLEST_SKETCH = 32  # below that it is noise
 LARGEST_KERNEL = 6 << 30  # bytes of a dense kernel; beyond it a sketch is asked for
 
 
@@ -46,10 +48,15 @@ class Asking:
     gamma: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "evaluation", "sketch"):
+        if self.sketch is not None and self.sketch < SMALLEST_SKETCH:
+            raise InputError(
+                f"sketch is {self.sketch}; expected {SMALLEST_SKETCH} features or more, commonly "
+                "some thousand"
+            )
+        for name in ("candidates", "evaluation"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; expected 1 or more, or nothing for no limit")
+                raise InputError(f"{name} is {value}; expected 1 or more, or 'none' for no limit")
         if not self.gamma >= 0:
             raise InputError(f"gamma is {self.gamma}; expected 0 or more, or infinity")
         if self.noise is not None and not 0 < self.noise < float("inf"):
@@ -132,7 +139,7 @@ class Situation:
         direction in which that loss pushes the outputs, as y − f is for squared loss.
         """
         outputs = self.outputs
-        x = self.inputs[self.points].to(next(self.model.parameters()).device)
+        x = self.at_network(self.points)
         with self.timed("kernel"):
             if self.asking.sketch is None:
                 self._require_memory(outputs)
@@ -155,6 +162,11 @@ class Situation:
         # Candidates come in random order, so the first ones are a random part of them.
         limit = self.asking.evaluation
         return view(post, here, here if limit is None else here[:limit])
+
+    def at_network(self, positions: Tensor) -> Tensor:
+        """Inputs of items, on the network's device and in its dtype."""
+        device, dtype = place(self.model, self.inputs)
+        return self.inputs[positions].to(device=device, dtype=dtype)
 
     def at(self, local: Tensor) -> Tensor:
         """Positions along `points` as positions in the data set."""

@@ -9,6 +9,7 @@ Files only grow, or are replaced in one step. A line that a kill cut short was n
 is dropped when the folder is opened again.
 """
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,8 @@ class Label:
     round: int  # the round that first trains on it; 0 for the initial labels
     time: str = ""
     by: str = "oracle"
+    item: str = ""  # the item's own name and the class's, for whoever reads the file alone
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,7 @@ class Store:
     def create(cls, folder: str | Path, config: str) -> Iterator["Store"]:
         """A new folder with this configuration (TOML); refused if it holds a campaign already."""
         path = Path(folder)
-        if (path / "config.toml").exists():
-            raise InputError(
-                f"{path} holds a campaign already; go on with `labelahead resume {path}`, or "
-                "choose another folder"
-            )
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file; expected a folder, or a name for a new one")
+        cls.require_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             with cls(path)._locked() as store:
@@ -89,6 +86,18 @@ class Store:
                 yield store
         except PermissionError as error:
             raise InputError(f"{path} cannot be written to ({error.strerror})") from error
+
+    @staticmethod
+    def require_free(folder: str | Path) -> None:
+        """Raise if the folder holds a campaign already, or is none."""
+        path = Path(folder)
+        if (path / "config.toml").exists():
+            raise InputError(
+                f"{path} holds a campaign already; go on with `labelahead resume {path}`, or "
+                "choose another folder"
+            )
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file; expected a folder, or a name for a new one")
 
     @classmethod
     @contextmanager
@@ -128,10 +137,19 @@ class Store:
         """A file of its own in the folder, replaced in one step."""
         _replace(self.folder / name, content)
 
-    def add_label(self, position: int, label: int, round: int, by: str = "oracle") -> Label:
+    def add_label(
+        self,
+        position: int,
+        label: int,
+        round: int,
+        by: str = "oracle",
+        *,
+        item: str = "",
+        name: str = "",
+    ) -> Label:
         """Accept an answer: when this returns, it is on the disk."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        entry = Label(int(position), int(label), round, now, by)
+        entry = Label(int(position), int(label), round, now, by, item, name)
         self._append("labels.jsonl", asdict(entry))
         return entry
 
@@ -144,21 +162,26 @@ class Store:
         self._append("rounds.jsonl", asdict(entry))
 
     def rounds(self) -> list[Round]:
-        """All finished rounds, in order."""
-        found = []
+        """All finished rounds, in order; of one told twice (the budget grew) the last."""
+        found: dict[int, Round] = {}
         for row, where in self._rows("rounds.jsonl"):
-            found.append(_value(Round, row | {"notes": tuple(row.get("notes", ()))}, where))
-        return found
+            entry = _value(Round, row | {"notes": tuple(row.get("notes", ()))}, where)
+            found[entry.number] = entry
+        return [found[number] for number in sorted(found)]
 
     def save_weights(self, round: int, state: Mapping[str, Tensor]) -> None:
         """Keep a network; the oldest beyond the last few go."""
         folder = self.folder / "weights"
         folder.mkdir(exist_ok=True)
         partial = folder / "partial"
-        with partial.open("wb") as file:
-            torch.save({k: v.cpu() for k, v in state.items()}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with partial.open("wb") as file:
+                torch.save({k: v.cpu() for k, v in state.items()}, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         partial.replace(_weights(folder, round))
         _sync(folder)
         for old in sorted(folder.glob("round-*.pt"))[:-KEPT]:
@@ -169,19 +192,29 @@ class Store:
         path = _weights(self.folder / "weights", round)
         if not path.exists():
             raise InputError(f"{path} is missing; expected the weights of round {round}")
-        state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever a damaged file makes the reader say
+            raise InputError(f"{path} is damaged ({type(error).__name__}): remove it") from error
         return state
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
         if name not in self._lines:
             path = self.folder / name
             self._repair(path)
-            self._lines[name] = path.open("ab")
+            # Unbuffered: what a full disk refuses must not turn up later.
+            self._lines[name] = path.open("ab", buffering=0)
             _sync(self.folder)
         file = self._lines[name]
-        file.write(json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+        line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        before = os.fstat(file.fileno()).st_size
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), before)
+            raise
 
     def _repair(self, path: Path) -> None:
         """Cut off a last line that was never finished."""

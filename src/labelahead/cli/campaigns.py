@@ -8,9 +8,30 @@ from typing import Annotated, Any
 import typer
 
 from labelahead.cli.shell import (
-    CandOpt, ConfigOpt, DataOpt, InitialOpt, KernelOpt, LabelsOpt, ModelOpt, ModeOpt, Option,
-    RetrainOpt, RootOpt, SeedOpt, SetOpt, StrategyOpt, Text, ThreadOpt, UsageError, WidthOpt, app,
-    configured, err, out, reported,
+    CandOpt,
+    ConfigOpt,
+    DataOpt,
+    InitialOpt,
+    KernelOpt,
+    LabelsOpt,
+    ModelOpt,
+    ModeOpt,
+    Option,
+    RetrainOpt,
+    RootOpt,
+    SeedOpt,
+    SetOpt,
+    StrategyOpt,
+    Text,
+    ThreadOpt,
+    UsageError,
+    WidthOpt,
+    app,
+    configured,
+    err,
+    free_folder,
+    out,
+    reported,
 )  # fmt: skip
 
 
@@ -54,30 +75,42 @@ def run(
         })  # fmt: skip
     from labelahead.campaign import run as run_campaign
 
-    target = folder or _free_folder(campaign)
-    hint = f"; nothing is lost: labelahead resume {target}"
-    with reported(hint):
+    name = Path(campaign.data.name).stem or "data"
+    target = folder or free_folder(f"{name}-{campaign.asking.strategy}-{campaign.seed}")
+    with reported(lambda: _resume_hint(target)):
         _campaign(lambda **watch: run_campaign(campaign, out=target, **watch), campaign)
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    data: Annotated[Text, Option("--data", help="Where the data are now, if moved.")] = None,
+    root: Annotated[Text, Option("--root", help="Where a known set is now, if moved.")] = None,
+    model: Annotated[Text, Option("--model", help="Where your own network is now.")] = None,
+    device: Annotated[Text, Option("--device", help="auto, cpu or cuda.")] = None,
+    labels: Annotated[int | None, Option("--labels", help="A larger budget.")] = None,
 ) -> None:
     """Go on with an interrupted campaign; it ends as if it had never stopped.
 
-    Example:
+    Examples:
 
       labelahead resume runs/a
+
+      labelahead resume runs/a --labels 300
     """
-    with reported(f"; nothing is lost: labelahead resume {folder}"):
+    with reported(lambda: _resume_hint(folder)):
         from labelahead.campaign import resume as resume_campaign
-        from labelahead.config import parse, read
+        from labelahead.config import assemble
 
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} holds no campaign; expected the folder of a `run --out`")
-        campaign = parse(read(folder / "config.toml"))
-        _campaign(lambda **watch: resume_campaign(folder, **watch), campaign)
+        options = {
+            "data.name": data, "data.root": root, "model.name": model, "device": device,
+            "budget.labels": labels,
+        }  # fmt: skip
+        changes = {key: value for key, value in options.items() if value is not None}
+        campaign = assemble(folder / "config.toml", (), changes)
+        _campaign(lambda **watch: resume_campaign(folder, changes, **watch), campaign)
 
 
 @app.command()
@@ -114,6 +147,8 @@ def query(
     with reported():
         if form not in ("csv", "json"):
             raise UsageError(f"--format is {form!r}; expected csv or json")
+        if file is not None and (file.is_dir() or not file.parent.is_dir()):
+            raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         campaign = configured(config, changes, {
             "data.name": data, "data.root": root, "data.target": target, "model.name": model,
             "model.width": width, "asking.strategy": strategy, "asking.mode": mode,
@@ -139,7 +174,7 @@ def query(
             partial = file.with_name(file.name + ".partial")
             partial.write_text(text, encoding="utf-8")
             partial.replace(file)
-            err.print(f"{len(found)} items to label are in {file}", highlight=False)
+            err.print(f"{len(found)} items to label are in {file}", markup=False, soft_wrap=True)
 
 
 @app.command("list")
@@ -175,18 +210,16 @@ def _campaign(go: Callable[..., Any], campaign: Any) -> None:
         result = go(progress=watch.progress, on_round=watch.round, on_ready=ready)
     out.print()
     out.print(rounds_table(result.rounds))
-    out.print(f"\neverything is in {result.folder}", highlight=False, soft_wrap=True)
+    plain: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
+    out.print(f"\neverything is in {result.folder}", **plain)
     if any(r.accuracy is not None for r in result.rounds):
-        picture = curve_png(result.rounds, result.folder / "curve.png", title)
-        out.print(f"the curve: {picture}", highlight=False, soft_wrap=True)
+        try:
+            picture = curve_png(result.rounds, result.folder / "curve.png", title)
+            out.print(f"the curve: {picture}", **plain)
+        except Exception as error:  # the campaign is done: a picture does not undo it
+            err.print(f"no picture of the curve: {error}", style="yellow", **plain)
 
 
-def _free_folder(campaign: Any) -> Path:
-    """runs/digits-flip-0, or with the first number that is free."""
-    name = Path(campaign.data.name).stem or "data"
-    base = Path("runs") / f"{name}-{campaign.asking.strategy}-{campaign.seed}"
-    found, count = base, 1
-    while found.exists():
-        count += 1
-        found = base.with_name(f"{base.name}-{count}")
-    return found
+def _resume_hint(folder: Path) -> str:
+    begun = (folder / "config.toml").exists()
+    return f"; nothing is lost: labelahead resume {folder}" if begun else ""

@@ -5,7 +5,7 @@ shows where they came from.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,13 +39,14 @@ class UsageError(InputError):
 
 
 @contextmanager
-def reported(hint: str = "") -> Iterator[None]:
+def reported(hint: str | Callable[[], str] = "") -> Iterator[None]:
     """Errors as one sentence and an exit code."""
     try:
         yield
     except KeyboardInterrupt:
+        more = hint if isinstance(hint, str) else hint()
         err.print(
-            f"interrupted{hint}", style="yellow", markup=False, highlight=False, soft_wrap=True
+            f"interrupted{more}", style="yellow", markup=False, highlight=False, soft_wrap=True
         )
         raise typer.Exit(130) from None
     except BrokenPipeError:  # whoever read our output has gone
@@ -58,6 +59,12 @@ def reported(hint: str = "") -> Iterator[None]:
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
     except typer.Exit:
         raise
+    except OSError as error:
+        if _debug:
+            raise
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        err.print(f"error: {what}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
     except Exception as error:
         if _debug:
             raise
@@ -124,3 +131,13 @@ def configured(
         return assemble(config, changes or [], options, base)
     except InputError as error:
         raise UsageError(str(error)) from error
+
+
+def free_folder(name: str) -> Path:
+    """runs/digits-flip-0, or with the first number that is free."""
+    base = Path("runs") / name
+    found, count = base, 1
+    while found.exists():
+        count += 1
+        found = base.with_name(f"{base.name}-{count}")
+    return found

@@ -37,6 +37,14 @@ class Images(ABC):
     def fingerprint(self) -> str:
         """A text that changes when any picture does; names what was computed from them."""
 
+    @abstractmethod
+    def content(self) -> str:
+        """A hash of the pixels, wherever they lie."""
+
+    def found(self) -> Sequence[str]:
+        """The names of all files that were found, also of those that were left out."""
+        return ()
+
 
 @dataclass(frozen=True, eq=False)
 class Data:

@@ -101,17 +101,20 @@ def _walk(root: Path) -> tuple[list[str], list[str]]:
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
+        with os.scandir(root / here) as found:
+            entries = list(found)
+        if here and {"config.toml", "labels.jsonl"} <= {e.name for e in entries}:
+            continue  # results of a campaign that were put inside the data
         if here:
             folders.append(here)
-        with os.scandir(root / here) as entries:
-            for entry in entries:
-                name = f"{here}/{entry.name}" if here else entry.name
-                if _hidden(entry.name):
-                    continue
-                if _is_folder(entry):
-                    (linked if entry.is_symlink() else todo).append(name)
-                else:
-                    names.append(name)
+        for entry in entries:
+            name = f"{here}/{entry.name}" if here else entry.name
+            if _hidden(entry.name):
+                continue
+            if _is_folder(entry):
+                (linked if entry.is_symlink() else todo).append(name)
+            else:
+                names.append(name)
     return names, folders
 
 

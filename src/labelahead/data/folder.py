@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labelahead.data.classes import in_order
-from labelahead.data.dataset import UNKNOWN, Answers, Data, Images, as_positions, check_size
+from labelahead.data.dataset import UNKNOWN, Answers, Data, Images, as_positions, check_size, hashed
 from labelahead.data.files import Files, find_files, shown
 from labelahead.data.options import Options
 from labelahead.data.photo import decode, without_warnings
@@ -46,6 +46,7 @@ class Photos(Images):
 
     files: Files
     names: tuple[str, ...]
+    pixels: Tensor  # (n, 3, size, size) uint8, as decoded when the folder was loaded
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """The pictures as uint8 (q, 3, size, size), decoded from their files."""
@@ -65,6 +66,14 @@ class Photos(Images):
     def fingerprint(self) -> str:
         """A hash of all paths, sizes and dates: reading every file again would take minutes."""
         return self.files.fingerprint(self.names)
+
+    def content(self) -> str:
+        """A hash of the pictures as they were decoded; it stays when the folder moves."""
+        return hashed(self.pixels)
+
+    def found(self) -> Sequence[str]:
+        """The names of all picture files, also of broken ones."""
+        return [shown(name) for name in self.files.names]
 
 
 def load_folder(
@@ -105,7 +114,7 @@ def load_folder(
         ids=ids,
         kind="image",
         notes=notes,
-        images=Photos(files, kept),
+        images=Photos(files, kept, values),
         shape=held.shape,
         build=held.inputs,
     )

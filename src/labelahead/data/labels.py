@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,9 @@ from labelahead.errors import InputError
 
 __all__ = ["read_labels"]
 
-ITEM = ("item", "id", "path", "file", "index")
+log = logging.getLogger("labelahead")
+
+ITEM = ("item", "id", "path", "file", "filename", "file_name", "image", "index")
 LABEL = ("label", "class", "target")
 EXPECTED = f"a column {'|'.join(ITEM)} and a column {'|'.join(LABEL)}"
 
@@ -42,6 +45,13 @@ def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str
     finder = _Finder(data)
     found: dict[int, tuple[str, str]] = {}
     for place, column, item, label in entries:
+        if label is None or (isinstance(label, str) and not label.strip()):
+            continue  # not labelled yet: half-filled lists are how people work
+        if finder.left_out(item):
+            log.warning(
+                "%s, %s: %r was left out of the data, so its label is too", path, place, item
+            )
+            continue
         position = finder.position(item, column, f"{path}, {place}")
         name = _checked(label, data.classes, f"{path}, {place}")
         before = found.setdefault(position, (name, place))
@@ -50,14 +60,12 @@ def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str
                 f"{path}, {place}: {item!r} is labelled {name!r}, but {before[0]!r} at "
                 f"{before[1]}; expected one label for each item, so remove one"
             )
-    if not found:
-        raise InputError(f"{path} holds no labels; expected {EXPECTED}, and at least one row")
     names = [name for name, _ in found.values()]
     classes = (*data.classes, *in_order(set(names) - set(data.classes)))
     _refuse_twins(path, classes, len(data.classes), found)
     number = {name: i for i, name in enumerate(classes)}
     codes = torch.tensor([number[name] for name in names])
-    return torch.tensor(list(found)), codes, classes
+    return torch.tensor(list(found), dtype=torch.int64), codes.long(), classes
 
 
 class _Finder:
@@ -66,6 +74,7 @@ class _Finder:
     def __init__(self, data: Data) -> None:
         self.n = len(data)
         self.ids = {name: i for i, name in enumerate(data.ids)}
+        self.others = frozenset(data.images.found()) if data.images is not None else frozenset()
         last = [name.rsplit("/", 1)[-1] for name in data.ids]
         stems = [PurePosixPath(name).stem for name in last]
         # A file may go by its name, or by that without the suffix, where no other has the same.
@@ -73,6 +82,11 @@ class _Finder:
         # Where files or rows are called by numbers (7.png), a number that is none of them must
         # not silently mean a position.
         self.numbered = any(name.isdecimal() for name in stems)
+
+    def left_out(self, item: str) -> bool:
+        """Whether there is such a file, but not among the items: unreadable, or over the limit."""
+        name = item.replace("\\", "/").removeprefix("./")
+        return name not in self.ids and name in self.others
 
     def position(self, item: str, column: str, where: str) -> int:
         """The position of an item, or an error that says why there is none."""
@@ -142,6 +156,8 @@ def _from_json(path: Path, text: str, *, lines: bool) -> Iterator[tuple[str, str
             ]
         else:
             content = json.loads(text)
+            if isinstance(content, dict):  # {"a.jpg": "cat"}
+                content = [{"item": item, "label": label} for item, label in content.items()]
             if not isinstance(content, list):
                 raise InputError(
                     f"{path} holds a JSON {type(content).__name__}; expected a list of objects "

@@ -200,10 +200,10 @@ def _features(network: Pretrained, batch: object, q: int, size: int) -> Tensor:
 def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
     """Centre each feature and divide it by its standard deviation, both taken over all of `like`.
 
-    Raw features are positive means of ReLU6 outputs with a large common part, on scales that differ
-    a hundredfold; a network on top would first have to unlearn that, and so would its kernel. No
-    label enters. A feature that hardly varies is divided by a tenth of the median deviation at
-    least, so that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
+    Raw features are positive, so they share a large common part, and their deviations differ some
+    tenfold; a network on top would first have to unlearn that, and so would its kernel. No label
+    enters. A feature that hardly varies is divided by a tenth of the median deviation at least, so
+    that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
     """
     reference = (features if like is None else like).double()
     mean = reference.mean(0)

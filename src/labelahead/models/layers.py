@@ -1,10 +1,12 @@
 """Pieces that several networks share: sizes, activations, initial weights, seeded construction."""
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from operator import index
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -43,7 +45,15 @@ def seeded(seed: int) -> Iterator[None]:
         torch.default_generator.manual_seed(seed)
         if devices:
             torch.cuda.manual_seed_all(seed)
-        yield
+        # A user's own factory may draw from these two.
+        plain, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(plain)
+            np.random.set_state(arrays)  # noqa: NPY002
 
 
 def whole(value: object, what: str, *, least: int = 1) -> int:

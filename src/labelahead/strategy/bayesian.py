@@ -1,6 +1,7 @@
 """Disagreement between plausible networks: BALD and BatchBALD."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from labelahead.acquisition.probability import entropy, probabilities
 from labelahead.errors import ModelError
 from labelahead.situation import Situation
+from labelahead.strategy.diversity import lazy_argmax
 from labelahead.strategy.member import Ask, Picks, Strategy, scored
 from labelahead.train import fresh_start, predict, train
 from labelahead.train.norms import eval_mode
@@ -17,7 +19,7 @@ __all__ = ["BAYESIAN", "bald", "batch_bald"]
 SAMPLES = 20  # networks drawn by dropout
 MEMBERS = 5  # networks trained, where there is no dropout
 CONFIGURATIONS = 2000  # joint labels of a batch that are followed
-BLOCK = 1 << 23
+BLOCK = 1 << 18  # numbers at once, to stay in the cache
 
 
 def bald(p: Tensor) -> Tensor:
@@ -37,16 +39,17 @@ def batch_bald(
     doubt = entropy(p).mean(1)  # H(y | network)
     joint = p.new_ones(1, T)  # probability of each configuration under each network
     weight = p.new_ones(1)  # 1 while exact; else 1 / (drawn × its probability)
-    left = torch.ones(m, dtype=torch.bool)
+    # Given the network, labels are independent: what a candidate adds only falls as the batch
+    # grows. An old gain is an upper bound, and few candidates have to be counted anew.
+    bound = p.new_full((m,), torch.inf)
     picked: list[int] = []
     scores: list[float] = []
     for _ in range(q):
-        both = _joint_entropy(joint, weight, p)
-        score = both - doubt - float(doubt[picked].sum())
-        at = int(score.masked_fill(~left, -torch.inf).argmax())
+        gain = partial(_gain, joint, weight, p, doubt)
+        at = lazy_argmax(bound, gain, max(16, BLOCK // (len(joint) * C)))
+        scores.append(float(bound[at]) + (scores[-1] if scores else 0.0))
         picked.append(at)
-        scores.append(float(score[at]))
-        left[at] = False
+        bound[at] = -torch.inf
         joint = (joint[:, None] * p[at].T[None]).reshape(-1, T)
         weight = weight.repeat_interleave(C)
         if len(joint) > most:
@@ -57,16 +60,17 @@ def batch_bald(
     return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
 
 
-def _joint_entropy(joint: Tensor, weight: Tensor, p: Tensor) -> Tensor:
-    """(m,) entropy of the batch's labels together with each candidate's."""
-    m, T, C = p.shape
-    out = p.new_empty(m)
-    for rows in torch.split(torch.arange(m), max(1, BLOCK // (len(joint) * C))):
-        flat = p[rows].permute(1, 0, 2).reshape(T, -1)
-        q = (joint @ flat / T).view(len(joint), len(rows), C)
-        tiny = torch.finfo(q.dtype).tiny
-        out[rows] = -(q * q.clamp_min(tiny).log() * weight[:, None, None]).sum((0, 2))
-    return out
+def _gain(joint: Tensor, weight: Tensor, p: Tensor, doubt: Tensor, rows: Tensor) -> Tensor:
+    """(m,) what some candidates' labels add to the batch's: H(y | batch) − H(y | network)."""
+    T, C = p.shape[1:]
+    both = joint @ p[rows].permute(1, 0, 2).reshape(T, -1) / T
+    information = (weight @ _plog(both)).view(len(rows), C).sum(1)
+    return weight @ _plog(joint.mean(1)) - information - doubt[rows]
+
+
+def _plog(p: Tensor) -> Tensor:
+    """p log p, 0 at 0."""
+    return p.clamp_min(torch.finfo(p.dtype).tiny).log_().mul_(p)
 
 
 def network_samples(s: Situation, rng: torch.Generator) -> Tensor:
@@ -79,7 +83,7 @@ def network_samples(s: Situation, rng: torch.Generator) -> Tensor:
         if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0
     ]  # fmt: skip
     seed = int(torch.randint(2**31, (1,), generator=rng))
-    x = s.inputs[s.candidates]
+    x = s.at_network(s.candidates)
     if drops:
         with eval_mode(s.model), torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -99,9 +103,8 @@ def _dropped(model: nn.Module, drops: Sequence[nn.Module], x: Tensor) -> Tensor:
     """One pass with dropout on; `predict` would switch it off."""
     for module in drops:
         module.training = True
-    device = next(model.parameters()).device
     with torch.no_grad():
-        return torch.cat([model(part.to(device)) for part in torch.split(x, 512)])
+        return torch.cat([model(part) for part in torch.split(x, 512)])
 
 
 def _member(s: Situation, seed: int) -> nn.Module:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 from labelahead.situation import Situation
+from labelahead.strategy.diversity import lazy_argmax, squared_lengths
 from labelahead.strategy.member import Ask, Picks, Strategy
 
 __all__ = ["COVERAGE", "ball_radius", "cover", "typical"]
@@ -14,8 +15,10 @@ __all__ = ["COVERAGE", "ball_radius", "cover", "typical"]
 CLUSTERS = 500  # at most, as in the paper's program
 SMALL = 5  # a cluster with fewer items is left out while others are there
 NEIGHBOURS = 20
+FEW = 5000  # points up to which whole k-means is quicker than mini-batches of this size
 PURITY = 0.95
-BLOCK = 1 << 22
+BLOCK = 1 << 18  # distances at once, to stay in the cache
+ROWS = 128  # balls counted at once
 
 
 def _sklearn(part: str) -> Any:
@@ -30,14 +33,15 @@ def _sklearn(part: str) -> Any:
 
 
 def clusters(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
-    """(n,) cluster numbers by k-means; in mini-batches when there are many clusters."""
+    """(n,) cluster numbers by k-means; in mini-batches when there are many points."""
     kind = _sklearn("cluster")
     seed = int(torch.randint(2**31, (1,), generator=rng))
     k = min(k, len(points))
-    if k <= 50 and len(points) <= 5000:
+    if len(points) <= FEW:
         model = kind.KMeans(n_clusters=k, n_init=1, random_state=seed)
     else:
-        model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, batch_size=5000, random_state=seed)
+        size = {"batch_size": FEW, "init_size": max(FEW, 3 * k)}
+        model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, random_state=seed, **size)
     import warnings
 
     with warnings.catch_warnings():  # fewer distinct points than clusters: nothing to worry about
@@ -59,12 +63,16 @@ def typical(points: Tensor, labelled: int, q: int, rng: torch.Generator) -> tupl
         (c for c in range(len(count)) if free[c] > 0),
         key=lambda c: (int(count[c]) < SMALL, int(known[c]), -int(count[c])),
     )
-    queue = {c: _by_typicality(points, group, c, labelled) for c in order}
+    queue: dict[int, list[tuple[int, float]]] = {}
     picked: list[int] = []
     scores: list[float] = []
     while len(picked) < q:
         for c in order:
-            if len(picked) < q and queue[c]:
+            if len(picked) == q:
+                break
+            if c not in queue:
+                queue[c] = _by_typicality(points, group, c, labelled)
+            if queue[c]:
                 at, value = queue[c].pop(0)
                 picked.append(at)
                 scores.append(value)
@@ -103,12 +111,13 @@ def ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
     """
     some = points[torch.randperm(len(points), generator=rng)[:2000]]
     group = clusters(some, k, rng)
-    distances = torch.cdist(some, some)
-    other = distances.masked_fill(group[:, None] == group[None], torch.inf).amin(1)
     # A ball is pure while it ends before the nearest point of another cluster.
-    finite = other[torch.isfinite(other)]
-    if len(finite) == 0:
-        return float(distances.max())
+    other = torch.cat([
+        torch.cdist(some[rows], some).masked_fill_(group[rows, None] == group, torch.inf).amin(1)
+        for rows in torch.split(torch.arange(len(some)), max(1, BLOCK // len(some)))
+    ])  # fmt: skip
+    if not bool(torch.isfinite(other).any()):  # one cluster: one ball for all
+        return 2 * float((some - some.mean(0)).norm(dim=1).max())
     pure = torch.sort(other).values[int((1 - PURITY) * len(other))]
     return float(pure) * (1 - 1e-9)
 
@@ -116,43 +125,39 @@ def ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
 def cover(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor, Tensor]:
     """q positions after the first `labelled` whose balls cover most that is not covered yet.
 
-    The graph of neighbours is kept as lists, never as a matrix.
+    Neighbours are counted in blocks and never kept: neither matrix nor lists.
     """
-    lists = _neighbours(points, radius)
-    covered = torch.zeros(len(points), dtype=torch.bool)
-    degree = torch.tensor([len(near) for near in lists])
-    taken = torch.zeros(len(points), dtype=torch.bool)
-    taken[:labelled] = True
+    sizes = squared_lengths(points)
+    # Nearer than rounding can tell, points are the same, also in a ball of no size.
+    reach = max(radius * radius, 1e-13 * float(sizes.max()))
+    free = torch.ones(len(points), dtype=torch.bool)  # not covered yet
 
-    def put(centre: int) -> None:
-        new = lists[centre][~covered[lists[centre]]]
-        covered[new] = True
-        for i in new.tolist():  # i no longer counts for those whose ball it lies in
-            degree[lists[i]] -= 1
+    def near(rows: Tensor, columns: Tensor) -> Tensor:
+        squares = torch.addmm(sizes[columns], points[rows], points[columns].T, alpha=-2)
+        return squares <= reach - sizes[rows, None]
 
-    for i in range(labelled):
-        put(i)
+    def put(rows: Tensor) -> None:
+        for some in torch.split(free.nonzero().squeeze(1), BLOCK // ROWS):
+            free[some] = ~near(rows, some).any(0)
+
+    def count(rows: Tensor) -> Tensor:
+        columns = torch.split(free.nonzero().squeeze(1), BLOCK // ROWS)
+        return torch.stack([near(rows, some).count_nonzero(1) for some in columns]).sum(0).double()
+
+    for rows in torch.split(torch.arange(labelled), ROWS):
+        put(rows)
+    # What a ball adds only falls as others are put down: an old count is an upper bound.
+    bound = torch.full((len(points),), torch.inf, dtype=torch.float64)
+    bound[:labelled] = -torch.inf
     picked: list[int] = []
     scores: list[float] = []
     for _ in range(q):
-        at = int(degree.masked_fill(taken, -1).argmax())
+        at = lazy_argmax(bound, count, ROWS)
         picked.append(at)
-        scores.append(float(degree[at]))
-        taken[at] = True
-        put(at)
+        scores.append(float(bound[at]))
+        bound[at] = -torch.inf
+        put(torch.tensor([at]))
     return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
-
-
-def _neighbours(points: Tensor, radius: float) -> list[Tensor]:
-    """For each point those within the radius, itself among them."""
-    found: list[Tensor] = []
-    sizes = points.square().sum(1)
-    for rows in torch.split(torch.arange(len(points)), max(1, BLOCK // len(points))):
-        squares = torch.addmm(sizes[None], points[rows], points.T, alpha=-2) + sizes[rows, None]
-        near = squares <= radius * radius
-        near[torch.arange(len(rows)), rows] = True
-        found += [row.nonzero().squeeze(1) for row in near]
-    return found
 
 
 def _probcover(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:

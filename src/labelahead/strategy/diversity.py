@@ -1,4 +1,6 @@
-"""Batches that spread out: CoreSet, BADGE, TypiClust, ProbCover. None holds an N×N matrix."""
+"""Batches that spread out: CoreSet and BADGE. Neither holds an N×N matrix."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -7,21 +9,47 @@ from labelahead.situation import Situation
 from labelahead.strategy.confidence import class_probabilities
 from labelahead.strategy.member import Ask, Picks, Strategy
 
-__all__ = ["DIVERSITY", "k_centre", "k_means_pp"]
+__all__ = ["DIVERSITY", "k_centre", "k_means_pp", "lazy_argmax"]
 
-BLOCK = 1 << 22  # numbers of a block of distances
+BLOCK = 1 << 18  # distances at once, to stay in the cache
 
 
-def nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """(n,) squared distance of each point (n, h) to the nearest centre (k, h); inf without any."""
+def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> int:
+    """Where the exact value is largest, counted only where `bound` says that it might be.
+
+    bound: (n,) upper bounds, −inf for what may not be taken; those looked at become exact. exact:
+    positions -> values. rows: positions looked at together.
+    """
+    order = torch.sort(bound, descending=True, stable=True).indices
+    best = -1
+    for some in torch.split(order[bound[order] > -torch.inf], rows):
+        if best >= 0 and float(bound[best]) >= float(bound[some[0]]):
+            break
+        bound[some] = exact(some)
+        top = int(some[bound[some].argmax()])
+        if best < 0 or float(bound[top]) > float(bound[best]):
+            best = top
+    return best
+
+
+def squared_lengths(points: Tensor) -> Tensor:
+    """(n,) squared length of each row, without a matrix of squares."""
+    return torch.linalg.vector_norm(points, dim=1).square_()
+
+
+def nearest(points: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
+    """(n,) squared distance of each point (n, h) to the nearest centre (k, h); inf without any.
+
+    sizes: (n,) squared lengths of the points.
+    """
     found = points.new_full((len(points),), torch.inf)
     if len(centres) == 0:
         return found
-    sizes, theirs = points.square().sum(1), centres.square().sum(1)
-    for rows in torch.split(torch.arange(len(points)), max(1, BLOCK // len(centres))):
-        squares = torch.addmm(theirs[None], points[rows], centres.T, alpha=-2)
-        found[rows] = squares.amin(1) + sizes[rows]
-    return found.clamp_min_(0)
+    theirs, step = squared_lengths(centres), max(1, BLOCK // len(centres))
+    for lo in range(0, len(points), step):
+        squares = torch.addmm(theirs, points[lo : lo + step], centres.T, alpha=-2)
+        found[lo : lo + step] = squares.amin(1)
+    return found.add_(sizes).clamp_min_(0)
 
 
 def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[Tensor, Tensor]:
@@ -29,15 +57,15 @@ def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[T
 
     Without centres it begins with `first`. A point is taken once, also among copies.
     """
-    away = nearest(points, centres)
-    sizes = points.square().sum(1)
+    sizes = squared_lengths(points)
+    away = nearest(points, sizes, centres)
     picked: list[int] = []
     reach: list[float] = []
     for _ in range(q):
         at = first if not picked and len(centres) == 0 else int(away.argmax())
         picked.append(at)
         reach.append(float(away[at].clamp_min(0).sqrt()))
-        squares = sizes + sizes[at] - 2 * (points @ points[at])
+        squares = torch.addmv(sizes, points, points[at], alpha=-2).add_(sizes[at])
         away = torch.minimum(away, squares.clamp_min_(0))
         away[picked] = -1.0
     return torch.tensor(picked), torch.tensor(reach, dtype=torch.float64)
@@ -57,7 +85,7 @@ def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tens
     distance from the nearest so far: ‖r‖²‖h‖² + ‖r'‖²‖h'‖² − 2 (r·r')(h·h'). No index comes twice:
     when only copies are left, one of them is drawn at random.
     """
-    sizes = r.square().sum(1) * h.square().sum(1)
+    sizes = squared_lengths(r) * squared_lengths(h)
     picked = [int(sizes.argmax())]
     weights = [float(sizes[picked[0]])]
     away = torch.full_like(sizes, torch.inf)

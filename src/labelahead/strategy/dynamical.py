@@ -13,12 +13,11 @@ __all__ = ["DYNAMICAL"]
 
 def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
     """The q largest gains; greedy: each counts its pairs with those picked before (DY-13)."""
-    device = next(s.model.parameters()).device
-    x = s.inputs[s.candidates].to(device)
+    x = s.at_network(s.candidates)
     outputs = s.candidate_outputs
     with s.timed("kernel"):
         guess = residuals(outputs, outputs.argmax(1), s.loss)
-        direction = _towards_labels(s, device)
+        direction = _towards_labels(s)
         if mode == "greedy":
             squares, products = norms_and_products(s.model, x, guess, direction)
             gram = gradient_gram(s.model, x, guess)
@@ -32,12 +31,12 @@ def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
     return Picks(s.candidates[order], scores[order])
 
 
-def _towards_labels(s: Situation, device: torch.device) -> dict[str, Tensor]:
+def _towards_labels(s: Situation) -> dict[str, Tensor]:
     """∇L(S); zero without labels."""
     if len(s.labelled) == 0:
         return {k: torch.zeros_like(p) for k, p in s.model.named_parameters() if p.requires_grad}
     r = residuals(s.outputs[: len(s.labelled)], s.labels, s.loss)
-    return total_gradient(s.model, s.inputs[s.labelled].to(device), r)
+    return total_gradient(s.model, s.at_network(s.labelled), r)
 
 
 def _greedy(squares: Tensor, products: Tensor, gram: Tensor, q: int) -> tuple[Tensor, Tensor]:

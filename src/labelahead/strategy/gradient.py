@@ -21,7 +21,7 @@ def expected_gradient_length(s: Situation, rng: torch.Generator) -> Tensor:
     p = class_probabilities(s)
     at = p if s.loss == "cross-entropy" else s.candidate_outputs
     at = at.to(s.candidate_outputs)
-    x = s.inputs[s.candidates].to(next(s.model.parameters()).device)
+    x = s.at_network(s.candidates)
     sure, order = p.sort(dim=1, descending=True)
     total = torch.zeros(len(p), dtype=torch.float64)
     left = torch.ones(len(p), dtype=torch.float64)

@@ -59,12 +59,12 @@ def _predicted_loss(s: Situation, rng: torch.Generator) -> Tensor:
     else:
         model = copy.deepcopy(s.model)
     device = next(s.model.parameters()).device
-    x = s.inputs[s.candidates]
+    x = s.at_network(s.candidates)
     with s.timed("train"), torch.random.fork_rng():
         torch.manual_seed(seed)
         model.to(device)
-        with _tapped(model, s.inputs[s.candidates[:2]].to(device)) as seen:
-            predictor = LossPredictor([v.shape[1] for v in seen.values()]).to(device)
+        with _tapped(model, x[:2]) as seen:
+            predictor = LossPredictor([v.shape[1] for v in seen.values()]).to(x)
             if len(s.labelled):
                 _train_both(s, model, predictor, seen, training, seed)
             model.eval()
@@ -72,7 +72,7 @@ def _predicted_loss(s: Situation, rng: torch.Generator) -> Tensor:
             with torch.no_grad():
                 for part in torch.split(x, 512):
                     seen.clear()
-                    model(part.to(device))
+                    model(part)
                     found.append(predictor(list(seen.values())))
     return torch.cat(found)
 
@@ -86,7 +86,7 @@ def _train_both(
     seed: int,
 ) -> None:
     device = next(model.parameters()).device
-    x, y = s.inputs[s.labelled].to(device), s.labels.to(device)
+    x, y = s.at_network(s.labelled), s.labels.to(device)
     weights = [p for p in [*model.parameters(), *predictor.parameters()] if p.requires_grad]
     optimiser: torch.optim.Optimizer
     if training.optimiser == "adam":

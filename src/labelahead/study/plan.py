@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.config import Campaign, parse, read, to_toml
+from labelahead.data import DATASETS
 from labelahead.errors import InputError
 from labelahead.strategy import find
 
@@ -62,7 +63,7 @@ class Study:
         asking = replace(self.campaign.asking, strategy="random", mode=None)
         threads = self.campaign.threads or 1
         neutral = replace(self.campaign, asking=asking, seed=0, threads=threads)
-        object.__setattr__(self, "campaign", neutral)
+        object.__setattr__(self, "campaign", _rooted(neutral))
 
     def of(self, arm: Arm, seed: int) -> Campaign:
         """The campaign of that arm and seed."""
@@ -80,6 +81,18 @@ class Study:
         """How many rounds each campaign has."""
         budget = self.campaign.budget
         return 1 - (budget.initial - budget.labels) // budget.retrain_every
+
+
+def _rooted(campaign: Campaign) -> Campaign:
+    """Paths in full, so that a comparison can be gone on with from anywhere."""
+    source, model = campaign.data, campaign.model
+    path = Path(source.name).expanduser()
+    name = str(path.resolve()) if source.name not in DATASETS and path.exists() else source.name
+    root = None if source.root is None else str(Path(source.root).expanduser().resolve())
+    place, colon, factory = model.name.rpartition(":")
+    if colon and place.endswith(".py"):
+        model = replace(model, name=f"{Path(place).expanduser().resolve()}:{factory}")
+    return replace(campaign, data=replace(source, name=name, root=root), model=model)
 
 
 def arm(spec: str) -> Arm:
@@ -118,7 +131,8 @@ def read_study(folder: str | Path) -> Study:
     if not path.is_file():
         what = "a single campaign" if (Path(folder) / "config.toml").exists() else "no comparison"
         raise InputError(
-            f"{folder} holds {what} (no {FILE}); expected the folder of a `labelahead compare --out`"
+            f"{folder} holds {what} (no {FILE}); expected the folder of an earlier "
+            "`labelahead compare --out`"
         )
     tables = read(path)
     specs, seeds, campaign = (tables.get(k) for k in ("strategies", "seeds", "campaign"))
@@ -160,14 +174,18 @@ def differences(before: Campaign, now: Campaign) -> list[str]:
     """What differs besides seed, strategy and mode, a phrase each."""
     old, new = _flat(tables_of(before)), _flat(tables_of(now))
     return [
-        f"{key} was {old.get(key, 'not set')!r} and is {new.get(key, 'not set')!r} now"
+        f"{key} was {_shown(old, key)} and is {_shown(new, key)} now"
         for key in sorted(old | new)
         if old.get(key) != new.get(key)
     ]
 
 
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return repr(values[key]) if key in values else "not set"
+
+
 def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in tables.items():
         inner = isinstance(value, Mapping)
         found |= _flat(value, f"{prefix}{key}.") if inner else {prefix + key: value}

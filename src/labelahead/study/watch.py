@@ -33,6 +33,12 @@ class Watch:
         self._since: dict[Job, float] = {}
         self._campaigns = self._done = self._rounds = 0
 
+    def preparing(self, what: str) -> None:
+        """Show what is done before the campaigns begin."""
+        if self._all is None:
+            self._all = self._bars.add_task("preparing", total=None, note="")
+        self._bars.update(self._all, note=what)
+
     def begin(self, begun: Begun) -> None:
         """Say what lies ahead."""
         study, done = begun.study, begun.campaigns - begun.left
@@ -42,6 +48,8 @@ class Watch:
             f"{len(study.arms)} strategies × {len(study.seeds)} seeds = {begun.campaigns} "
             f"campaigns{before}; {begun.workers} at a time"
         )
+        if self._all is not None:
+            self._bars.remove_task(self._all)
         self._all = self._bars.add_task("all", total=begun.left * study.rounds, note="")
 
     def event(self, event: Event) -> None:
@@ -73,13 +81,17 @@ class Watch:
         job = event.job
         took = time.monotonic() - self._since.get(job, time.monotonic())
         if event.kind == "failed":
-            self._say(f"{job.name} failed: {event.detail}", "red")
+            log = job.folder.parent.parent / "events.jsonl"
+            where = f" (unexpected; {log} says where)" if event.trace else ""
+            self._say(f"{job.name} failed: {event.detail}{where}", "red")
             return
         last = self._last.get(job)
         right = "" if last is None or last.accuracy is None else f"{last.accuracy:6.1%} at "
         labels = "" if last is None else f"{last.labels} labels, "
         wide = len(str(self._campaigns))
-        self._say(f"{self._done:{wide}d}/{self._campaigns}  {job.name}: {right}{labels}{took:.0f} s")
+        self._say(
+            f"{self._done:{wide}d}/{self._campaigns}  {job.name}: {right}{labels}{took:.0f} s"
+        )
 
     def _forget(self, job: Job) -> None:
         task = self._tasks.pop(job, None)

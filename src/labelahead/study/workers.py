@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
@@ -50,7 +50,9 @@ class Event(NamedTuple):
     trace: str = ""
 
 
-def work(jobs: Sequence[Job], workers: int, log: Path, threads: int = 1) -> Iterator[Event]:
+def work(
+    jobs: Sequence[Job], workers: int, log: Path, threads: int = 1
+) -> Generator[Event, None, None]:
     """Run all jobs, at most `workers` at a time, and tell what happens as it happens.
 
     An error in one campaign does not stop the others. Closing the iterator, or any exception that

@@ -1,6 +1,6 @@
 """Training on the labelled set: how (`Training`), doing it (`train`), and what came of it.
 
-model = fresh_start(lambda: build("cnn", shape, classes, seed=0), None, recipe("cnn"), seed=0)
+model = fresh_start(make, None, recipe("cnn"), seed=0)  # make: seed -> network
 trained = train(model, x, y, classes, recipe("cnn"), seed=0)
 outputs = predict(model, pool)
 """

@@ -1,0 +1,282 @@
+"""The figures of a report: curves, differences from the reference, critical differences.
+
+Colours, markers and line styles all differ, so that neither colour vision nor a printer matters.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from labelahead.data.extras import need
+from labelahead.study.curves import Array
+from labelahead.study.plan import Arm
+from labelahead.study.statistics import ALPHA, t_interval
+from labelahead.study.summary import Summary
+
+__all__ = ["PALETTE", "Picture", "pictures", "swatches"]
+
+INK, GRID = "#23262b", "#c9ccd1"
+# Okabe & Ito's colours, then Tol's, as they are on white and on black; the reference has ink.
+PALETTE = (
+    ("#0072b2", "#5aaee8"), ("#d55e00", "#ff8b45"), ("#009e73", "#35c79b"), ("#cc79a7", "#e6a0c8"),
+    ("#e69f00", "#f0b73a"), ("#56b4e9", "#8fd0f5"), ("#882255", "#d46fa0"), ("#999933", "#c8c862"),
+    ("#332288", "#9a8cf0"), ("#117733", "#5cc47e"),
+)  # fmt: skip
+MARKERS = ("o", "^", "D", "v", "P", "X", "<", "p", ">", "*", "h")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
+WIDE = 8.4  # inches
+CROWD = 3  # arms whose shaded intervals can still be told apart
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure, in the three forms it is needed in. inline: for a page, in the page's colours."""
+
+    name: str
+    png: bytes
+    svg: bytes
+    inline: str
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an arm is drawn, in every figure."""
+
+    color: str
+    marker: str
+    dash: Any
+
+
+def pictures(s: Summary) -> dict[str, Picture]:
+    """All figures of a report, by name."""
+    need("matplotlib", "report", "drawing figures")
+    styles = _styles(s)
+    with _settings():
+        found = {"curves": _picture("curves", _curves(s, styles))}
+        paired = sum(_gap(s, arm) is not None for arm in s.arms)
+        if paired:
+            found["difference"] = _picture("difference", _difference(s, styles))
+        if paired >= CROWD:
+            found["intervals"] = _picture("intervals", _intervals(s, styles))
+        if s.ranks is not None:
+            found["critical-difference"] = _picture("critical-difference", _critical(s, styles))
+    return found
+
+
+def swatches(s: Summary) -> dict[Arm, str]:
+    """Each arm's colour, as the page's style sheet calls it."""
+    names = {light: f"var(--c{i})" for i, (light, _) in enumerate(PALETTE)} | {INK: "currentColor"}
+    return {arm: names[style.color] for arm, style in _styles(s).items()}
+
+
+def _styles(s: Summary) -> dict[Arm, Style]:
+    """By the order they were asked for in, so that a later strategy changes no colour."""
+    found = {s.reference: Style(INK, "s", (0, (1, 1.2)))}
+    others = [a for a in s.curves.study.arms if a != s.reference]
+    colors, markers = cycle(light for light, _ in PALETTE), cycle(MARKERS)
+    for i, arm in enumerate(others):
+        dash = DASHES[(i + i // len(PALETTE)) % len(DASHES)]
+        found[arm] = Style(next(colors), next(markers), dash)
+    return found
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    import matplotlib
+
+    changes: Any = {
+        "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
+        "ytick.color": INK, "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
+        "grid.color": GRID, "grid.linewidth": 0.6, "svg.hashsalt": "labelahead",
+        "svg.fonttype": "path", "figure.facecolor": "none", "axes.facecolor": "none",
+        "savefig.facecolor": "none", "legend.frameon": False, "axes.axisbelow": True,
+    }  # fmt: skip
+    with matplotlib.rc_context(changes):
+        yield
+
+
+def _figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDE, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="labels", ylabel=ylabel)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.grid()
+    return figure, axes
+
+
+def _line(axes: Any, labels: Array, curves: Array, style: Style, name: str, band: bool) -> None:
+    """Mean line, and the 95 % interval as a band."""
+    found = [t_interval(column) for column in curves.T]
+    axes.plot(
+        labels, [100 * e.mean for e in found], color=style.color, marker=style.marker,
+        ls=style.dash, lw=1.8, ms=5, markevery=max(1, len(labels) // 12), label=name, zorder=3,
+    )  # fmt: skip
+    if band and len(curves) > 1:
+        low, high = [e.low or 0.0 for e in found], [e.high or 0.0 for e in found]
+        ends = 100 * np.array(low), 100 * np.array(high)
+        axes.fill_between(labels, *ends, color=style.color, alpha=0.16, lw=0, zorder=1)
+
+
+def _banded(s: Summary) -> set[Arm]:
+    """Whose intervals are shaded: of more than three they could not be told apart."""
+    if len(s.arms) <= CROWD or s.best is None:
+        return set(s.arms)
+    return {s.best.arm, s.reference}
+
+
+def _shaded(s: Summary, *, reference: bool = True) -> str:
+    """What is shaded, in words."""
+    if len(s.curves.seeds(s.reference)) < 2:
+        return "one seed"
+    seeds = "finished" if s.curves.missing else len(s.curves.study.seeds)
+    mean = f"mean of {seeds} seeds; shaded: 95 % interval"
+    if len(s.arms) <= CROWD or s.best is None:
+        return mean
+    return f"{mean} of {s.best.arm.name}" + (f" and {s.reference.name}" if reference else "")
+
+
+def _curves(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    figure, axes = _figure(4.6, _shaded(s), "test accuracy, %")
+    curves, banded = s.curves, _banded(s)
+    for row in sorted(s.rows, key=lambda r: -r.final.mean):
+        own = curves.stack(row.arm, curves.seeds(row.arm))
+        _line(axes, curves.labels, own, styles[row.arm], row.arm.name, row.arm in banded)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0.0), min(high, 100.5))
+    _mark_saving(axes, s, styles)
+    figure.legend(loc="outside right upper", handlelength=3.2)
+    return figure
+
+
+def _mark_saving(axes: Any, s: Summary, styles: Mapping[Arm, Style]) -> None:
+    """The headline, drawn: how far apart two curves reach one accuracy."""
+    best = s.won
+    if best is None or best.needs[0] is None:
+        return
+    found = best.needs[0].saving
+    y, bottom = 100 * found.accuracy, axes.get_ylim()[0]
+    axes.annotate(
+        "", (found.other, y), (found.reference, y), zorder=4,
+        arrowprops={"arrowstyle": "<->", "color": INK, "lw": 1, "shrinkA": 4, "shrinkB": 0},
+    )  # fmt: skip
+    for x, arm in ((found.other, best.arm), (found.reference, s.reference)):
+        axes.plot([x, x], [bottom, y], color=styles[arm].color, lw=1, ls=(0, (2, 2)), zorder=2)
+        axes.annotate(
+            f"{arm.name}\n{x:.0f} labels", (x, bottom), xytext=(-4, 4), ha="right", fontsize=9,
+            textcoords="offset points",
+        )  # fmt: skip
+    axes.set_ylim(bottom=bottom)
+
+
+def _gap(s: Summary, arm: Arm) -> Array | None:
+    """(seeds, rounds) minus the reference, paired; None for the reference and without a pair."""
+    common = s.curves.seeds(arm, s.reference)
+    if arm == s.reference or not common:
+        return None
+    return s.curves.stack(arm, common) - s.curves.stack(s.reference, common)
+
+
+def _difference(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    """As the look-ahead paper draws it: the reference is the zero line, its accuracy in figures."""
+    ref = s.reference.name
+    title = _shaded(s, reference=False)
+    figure, axes = _figure(4.4, title, f"difference from {ref}, points")
+    curves, labels, banded = s.curves, s.curves.labels, _banded(s)
+    for row in sorted(s.rows, key=lambda r: -r.final.mean):
+        gap = _gap(s, row.arm)
+        if gap is not None:
+            _line(axes, labels, gap, styles[row.arm], row.arm.name, row.arm in banded)
+    zero = styles[s.reference]
+    axes.axhline(0, color=zero.color, ls=zero.dash, lw=1.6, zorder=2, label=ref)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low - 0.12 * (high - low), high)
+    mean = curves.stack(s.reference, curves.seeds(s.reference)).mean(0)
+    step = max(1, -(-len(labels) // 11))
+    for i, (x, y) in enumerate(list(zip(labels, mean, strict=True))[::step]):
+        word = f"{ref}\n" if i == 0 else ""
+        axes.annotate(
+            f"{word}{100 * y:.1f}", (x, 0), xycoords=("data", "axes fraction"), xytext=(0, 3),
+            textcoords="offset points", fontsize=8, ha="center", va="bottom", zorder=5,
+        )  # fmt: skip
+    figure.legend(loc="outside right upper", handlelength=3.2)
+    return figure
+
+
+def _intervals(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    """A panel for each strategy: its difference from the reference with its interval."""
+    from matplotlib.figure import Figure
+
+    gaps = {row.arm: _gap(s, row.arm) for row in s.rows}
+    shown = [(arm, gap) for arm, gap in gaps.items() if gap is not None]
+    columns = 3 if len(shown) <= 6 and len(shown) != 4 else 4 if len(shown) <= 12 else 5
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(WIDE, 0.5 + 1.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes, (arm, gap) in zip(panels, shown, strict=False):
+        _line(axes, s.curves.labels, gap, styles[arm], arm.name, True)
+        axes.axhline(0, color=INK, ls=styles[s.reference].dash, lw=1.2, zorder=2)
+        axes.set_title(arm.name, loc="left", fontsize=10)
+        axes.grid()
+    for i, axes in enumerate(panels):
+        axes.set_visible(i < len(shown))
+        axes.tick_params(labelbottom=i + columns >= len(shown))  # the lowest of each column
+    figure.supxlabel("labels", fontsize=10)
+    figure.supylabel(f"difference from {s.reference.name}, points", fontsize=10)
+    return figure
+
+
+def _critical(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    """Mean ranks; a bar joins those that Nemenyi's test cannot tell apart."""
+    from matplotlib.figure import Figure
+
+    posthocs = need("scikit_posthocs", "report", "the critical-difference diagram")
+    frames = need("pandas", "report", "the critical-difference diagram")
+    ranks = s.ranks
+    assert ranks is not None
+    names = [a.name for a in ranks.arms]
+    figure = Figure(figsize=(WIDE, 1.5 + 0.22 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    axes.spines["top"].set_visible(True)
+    drawn = posthocs.critical_difference_diagram(
+        dict(zip(names, ranks.mean.tolist(), strict=True)),
+        frames.DataFrame(ranks.p, index=names, columns=names),
+        alpha=ALPHA, ax=axes, crossbar_props={"color": INK, "linewidth": 3.5, "alpha": 0.75},
+        label_fmt_left="{label}  {rank:.1f} ", label_fmt_right=" {rank:.1f}  {label}",
+        color_palette={a.name: styles[a].color for a in ranks.arms}, text_h_margin=0.15,
+    )  # fmt: skip
+    for text in drawn["labels"]:
+        text.set_color(INK)
+    axes.set_xlim(0.9, len(names) + 0.1)
+    axes.set_xticks(range(1, len(names) + 1))
+    if ranks.critical <= len(names) - 1:
+        axes.plot([1, 1 + ranks.critical], [1.6, 1.6], color=INK, lw=1.5, marker="|")
+        axes.text(1 + ranks.critical / 2, 1.75, "critical difference", ha="center", fontsize=9)
+    return figure
+
+
+def _picture(name: str, figure: Any) -> Picture:
+    png, svg = BytesIO(), BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
+    figure.savefig(png, format="png", dpi=160, facecolor="white", metadata={"Software": None})
+    return Picture(name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode()))
+
+
+def _inline(name: str, svg: str) -> str:
+    """The SVG as a part of a page: its own ids, the page's colours, as wide as there is room."""
+    text = svg[svg.index("<svg") :]
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
+    text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+    for i, (light, _) in enumerate(PALETTE):
+        text = text.replace(light, f"var(--c{i})")
+    return text
