@@ -4,7 +4,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle clean
+.PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle \
+  bench-query test-peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -26,6 +27,21 @@ demo: $(VENV)/.installed-demo ## a whole campaign on handwritten digits, with it
 
 tour: $(VENV)/.installed-demo ## the pieces one by one: kernel, linearised prediction, best next label
 	@$(PY) examples/digits.py
+
+# The libraries that ours is compared with live apart: they want versions of their own.
+PEERS := .venv-peers
+PEERPIP := $(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet -c benchmarks/peers.txt
+
+$(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
+	@echo "installing scikit-activeml, DISTIL, baal and batchbald-redux into $(PEERS) (some minutes) ..."
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pytest structlog toma torchmetrics
+	@$(PEERPIP) --no-deps batchbald-redux baal
+	@$(PEERPIP) --no-deps -e .
+	@touch $@
+
+test-peers: $(PEERS)/.installed ## our strategies against independent implementations
+	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest tests/peers $(ARGS)
 
 test: $(VENV)/.installed-test ## every test
 	@$(PY) -m pytest -n 2
@@ -50,6 +66,9 @@ bench-sketch: $(VENV)/.installed-bench ## projections of tangent features: time 
 
 bench-cycle: $(VENV)/.installed-bench ## where the time of a campaign's cycle goes
 	@$(PY) benchmarks/cycle.py $(ARGS)
+
+bench-query: $(VENV)/.installed-bench $(PEERS)/.installed ## what a query costs, and the same choice by other libraries
+	@OMP_NUM_THREADS=1 $(PY) benchmarks/query.py $(ARGS)
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

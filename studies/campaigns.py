@@ -11,15 +11,17 @@ import argparse
 import csv
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from scipy import stats
 
-from labelahead.campaign import Result, resume, run
+from labelahead.campaign import resume, run
 from labelahead.config import Budget, Campaign, Network, Source
 from labelahead.situation import Asking
+from labelahead.store import Round, Store
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 
@@ -63,11 +65,13 @@ def studies(data: Path) -> dict[str, Study]:
     }
 
 
-def campaign(study: Study, arm: str, seed: int, folder: Path) -> Result:
-    """One campaign, gone on with if it was begun before."""
+def campaign(study: Study, arm: str, seed: int, folder: Path) -> Sequence[Round]:
+    """The rounds of one campaign, gone on with if it was begun before."""
     if (folder / "config.toml").exists():
-        return resume(folder)
-    return run(replace(study.campaign, seed=seed, asking=study.arms[arm]), out=folder)
+        with Store.open(folder) as store:
+            done = store.rounds()
+        return done if done and done[-1].asked == 0 else resume(folder).rounds
+    return run(replace(study.campaign, seed=seed, asking=study.arms[arm]), out=folder).rounds
 
 
 def interval(values: list[float]) -> str:
@@ -93,7 +97,7 @@ def main() -> None:
     for seed in given.seeds:
         for arm in given.arms or study.arms:
             folder = given.out / given.study / f"{arm.split(' (')[0].replace(' ', '-')}-{seed}"
-            for r in campaign(study, arm, seed, folder).rounds:
+            for r in campaign(study, arm, seed, folder):
                 took = sum(r.seconds.values())
                 rows.append((arm, seed, r.labels, 100 * (r.accuracy or 0.0), round(took, 3)))
             print(f"{arm}, seed {seed}: {rows[-1][3]:.1f} % at {rows[-1][2]} labels", flush=True)

@@ -265,6 +265,7 @@ def _critical(s: Summary, styles: Mapping[Arm, Style]) -> Any:
 def _picture(name: str, figure: Any) -> Picture:
     png, svg = BytesIO(), BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
+    figure.set_layout_engine("none")  # everything has its place now
     figure.savefig(png, format="png", dpi=160, facecolor="white", metadata={"Software": None})
     return Picture(name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode()))
 
