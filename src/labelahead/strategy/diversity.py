@@ -34,7 +34,8 @@ def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> 
 
 def squared_lengths(points: Tensor) -> Tensor:
     """(n,) squared length of each row, without a matrix of squares."""
-    return torch.linalg.vector_norm(points, dim=1).square_()
+    lengths: Tensor = torch.linalg.vector_norm(points, dim=1)
+    return lengths.square_()
 
 
 def nearest(points: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
