@@ -40,9 +40,13 @@ def studies(data: Path) -> dict[str, Study]:
         data=Source("mnist", root=str(data / "mnist"), download=False),
         model=Network("cnn"),
         training={
-            "optimiser": "sgd", "rate": 0.1, "weight_decay": 5e-4, "steps": 150, "batch": 32,
+            "optimiser": "sgd",
+            "rate": 0.1,
+            "weight_decay": 5e-4,
+            "steps": 150,
+            "batch": 32,
             "clip": 5.0,
-        },  # fmt: skip
+        },
         budget=Budget(initial=100, labels=200, retrain_every=20),
         threads=1,
     )
