@@ -194,7 +194,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    given, before = arguments(), os.getloadavg()[0]
     torch.set_num_threads(given.threads)
     if not PEERS.exists():
         print("no .venv-peers, so only our own are timed: `make test-peers` creates it")
@@ -214,7 +214,7 @@ def main() -> None:
     for line in reached:
         print(line)
     settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(given).items()}
-    settings |= {"labels": LABELS, "asked": ASKED, "load": os.getloadavg()}
+    settings |= {"labels": LABELS, "asked": ASKED, "load": [before, os.getloadavg()[0]]}
     found = {"torch": torch.__version__, "settings": settings, "goals": reached}
     text = json.dumps({**found, "queries": made, "choices": chosen}, indent=1)
     given.results.write_text(text + "\n")

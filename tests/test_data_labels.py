@@ -62,7 +62,6 @@ def test_csv(tmp_path, text, expected):
     ("text", "message"),
     [
         ("", "holds no labels"),
-        ("item,label\n", "holds no labels"),
         ("name,label\ncat/1.jpg,cat\n", "line 1: columns name, label; expected a column item"),
         ("item,kind\ncat/1.jpg,cat\n", "expected a column item"),
         ("item,item,label\na,b,cat\n", "twice"),
@@ -73,7 +72,6 @@ def test_csv(tmp_path, text, expected):
         ("index,label\n5,cat\n", "0 to 4"),
         ("index,label\n-1,cat\n", "0 to 4"),
         ("index,label\ncat/1.jpg,cat\n", "0 to 4"),
-        ("item,label\ncat/1.jpg,\n", "line 2: the label is empty"),
         ("item,label\ncat/1.jpg,cat\ncat/1.jpg,dog\n", "line 3: .*'dog', but 'cat' at line 2"),
         ("item,label\n2.jpg,cat\n2,dog\n", "line 3: '2' is labelled 'dog', but 'cat' at line 2"),
         ("item,label\n1,cat\n", "2 items have the file name '1'"),
@@ -103,14 +101,13 @@ def test_json_and_json_lines(tmp_path):
     ("text", "name", "message"),
     [
         ("{", "l.json", "no valid JSON"),
-        ('{"item": 1}', "l.json", "JSON dict; expected a list"),
+        ('{"item": 1}', "l.json", "no item is called 'item'"),
+        ("3", "l.json", "JSON int; expected a list"),
         ("[3]", "l.json", "entry 1: 3; expected an object"),
         ('[{"item": "cat/1.jpg"}]', "l.json", "entry 1: columns item"),
-        ('[{"item": "cat/1.jpg", "label": null}]', "l.json", "label is empty"),
         ('[{"item": "cat/1.jpg", "label": ["cat"]}]', "l.json", r"label is \['cat'\]"),
         ('[{"item": true, "label": "cat"}]', "l.json", "item is True"),
         ('[{"item": "cat/1.jpg", "label": 0}]', "l.json", "did you mean 'cat'"),
-        ("[]", "l.json", "holds no labels"),
         ('{"item": 0, "label": "cat"}\nnonsense\n', "l.jsonl", "line 2: no valid JSON"),
         ("[" * 100000, "l.json", "no valid JSON"),
         ("x", "l.txt", "no label file"),
@@ -186,3 +183,24 @@ def test_labels_round_trip(tmp_path, labels, kind):
     positions, codes, classes = read(write(tmp_path, out.getvalue(), f"l.{kind}"))
     assert {p: classes[c] for p, c in zip(positions, codes, strict=True)} == labels
     assert classes[:2] == CAT_DOG
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("item,label\n", "l.csv"),
+        ("item,label\ncat/1.jpg,\ndog/1.jpg,  \n", "l.csv"),
+        ("[]", "l.json"),
+        ("{}", "l.json"),
+        ('[{"item": "cat/1.jpg", "label": null}]', "l.json"),
+    ],
+)
+def test_a_list_to_be_filled_in_holds_no_label_yet(tmp_path, text, name):
+    at, codes, _ = read(write(tmp_path, text, name))
+    assert len(at) == len(codes) == 0
+
+
+def test_a_json_object_of_items_and_labels(tmp_path):
+    at, codes, classes = read(write(tmp_path, '{"cat/1.jpg": "cat"}', "l.json"))
+    assert len(at) == 1
+    assert classes[int(codes[0])] == "cat"

@@ -141,6 +141,8 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[str, str, str, Any]]:
                     f"{path}, {place}: {len(row)} fields; expected {len(header)} as in the header"
                 )
             yield place, column, row[at].strip(), row[label_at]
+        if header is None:
+            raise InputError(f"{path} holds no labels; expected {EXPECTED}, and at least a header")
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: {error}; expected CSV") from error
 
