@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import reference_lookahead as ref
+from labelahead import checks
 from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, variance, view
 from labelahead.errors import InputError, LabelaheadError, NumericalError
 from labelahead.flow import gradient_flow
@@ -250,3 +251,16 @@ def test_everything_is_one_tree():
     assert issubclass(InputError, LabelaheadError)
     assert issubclass(NumericalError, LabelaheadError)
     assert variance(look()).shape == (3,)
+
+
+def test_rounding_of_long_sums_is_no_asymmetry():
+    """Entries of one sign: in float32 K p and Kᵀ p differ by far more than any entry does."""
+    rng = torch.Generator().manual_seed(0)
+    features = 3 + torch.rand(3000, 8, generator=rng)
+    K = (features @ features.T).float()
+    K = torch.triu(K) + torch.triu(K, 1).T
+    assert torch.equal(K, K.T)
+    checks.symmetric(K, "kernel")
+    K[17, 2900] += 0.01 * float(K.diagonal().max())
+    with pytest.raises(InputError, match="not symmetric"):
+        checks.symmetric(K, "kernel")
