@@ -109,8 +109,13 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def rows_at_once(inputs: Tensor) -> int:
-    """Samples a forward pass without gradients: a bound on memory, which grows with their size."""
-    return max(8, min(1024, (1 << 21) // max(1, inputs[0].numel())))
+    """Samples a forward pass without gradients.
+
+    Activations of images should stay in the cache: 64 of 28x28 pixels were two to three times
+    faster than 1,024 of them. Vectors are matrix products, which gain from size.
+    """
+    budget = 1 << (18 if inputs.dim() == 2 else 16)
+    return max(8, min(1024, budget // max(1, inputs[0].numel())))
 
 
 def batches(n: int, size: int, steps: int, seed: int, *, pairs: bool) -> Iterator[Tensor | None]:
