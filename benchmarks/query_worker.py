@@ -74,7 +74,8 @@ def labelahead(strategy: str) -> Choose:
         x = torch.from_numpy(given.embedding)
         now = situation(read_out(given), x, pool, Asking(strategy, candidates=None), loss=LOSS)
         now.candidates = torch.arange(len(pool), len(x))
-        now.__dict__["embedding"] = x.double()  # as a situation keeps it; our cost, so counted
+        if strategy not in ("entropy", "margin"):
+            now.__dict__["embedding"] = x.double()  # as a situation keeps it; our cost, so counted
         return find(strategy).pick(now, q, stream(0, "x"), "top", None).positions
 
     def from_samples(given: Given, q: int) -> Any:

@@ -18,17 +18,18 @@ def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> 
     """Where the exact value is largest, counted only where `bound` says that it might be.
 
     bound: (n,) upper bounds, −inf for what may not be taken; those looked at become exact. exact:
-    positions -> values. rows: positions looked at together.
+    positions -> values. rows: positions looked at together, at most.
     """
     order = torch.sort(bound, descending=True, stable=True).indices
-    best = -1
-    for some in torch.split(order[bound[order] > -torch.inf], rows):
-        if best >= 0 and float(bound[best]) >= float(bound[some[0]]):
-            break
+    order = order[bound[order] > -torch.inf]
+    best, lo, size = -1, 0, min(16, rows)
+    while lo < len(order) and (best < 0 or float(bound[best]) < float(bound[order[lo]])):
+        some = order[lo : lo + size]
         bound[some] = exact(some)
         top = int(some[bound[some].argmax()])
         if best < 0 or float(bound[top]) > float(bound[best]):
             best = top
+        lo, size = lo + size, min(2 * size, rows)  # a few are mostly enough
     return best
 
 
