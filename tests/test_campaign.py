@@ -183,7 +183,7 @@ def test_tensorboard_gets_the_curve(tmp_path):
         run(campaign, data=data())
 
 
-@pytest.mark.parametrize("strategy", ["flip", "badge", "bald", "ll4al", "random"])
+@pytest.mark.parametrize("strategy", ["flip", "badge", "bald", "ll4al", "albl", "random"])
 def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
     """In `run`, too: whatever can be reached from what a strategy gets, the answers cannot."""
     member, handed = STRATEGIES[strategy], []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from labelahead.config import Budget, Campaign, Network, Source
+from labelahead.laboratory import EXPERIMENTS
 from labelahead.models import MODELS
 from labelahead.situation import Asking
 from labelahead.store import Round
@@ -30,6 +31,16 @@ def test_the_guide_runs(tmp_path, monkeypatch, capsys):
         torch.set_num_threads(threads)
     assert (tmp_path / "learner.pt").exists()
     assert "torch.Size([1797, 10])" in capsys.readouterr().out
+
+
+def test_the_laboratory_guide_runs_and_names_every_study(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "laboratory.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "docs/laboratory.md", "exec"), {})
+    assert "identity/index.html" in capsys.readouterr().out
+    for name in EXPERIMENTS:
+        assert f"\n## {name}\n" in text, name
 
 
 @pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, Asking, Budget])

@@ -19,14 +19,8 @@ from labelahead.store import Store
 from labelahead.strategy import STRATEGIES
 from labelahead.study import read_study, report
 from labelahead.study.curves import read_curves
-from labelahead.study.figures import (
-    Picture,
-    _critical,
-    _curves,
-    _difference,
-    _intervals,
-    _styles,
-)  # fmt: skip
+from labelahead.study.drawing import Picture
+from labelahead.study.figures import _critical, _curves, _difference, _intervals, _styles
 from labelahead.study.plan import arm
 from labelahead.study.summary import summarise
 from labelahead.study.words import headline, labels, p_text, seconds

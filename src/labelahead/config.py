@@ -21,6 +21,8 @@ __all__ = [
     "Campaign",
     "Network",
     "Source",
+    "fill",
+    "gather",
     "parse",
     "read",
     "to_toml",
@@ -158,7 +160,17 @@ def assemble(
     options: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
 ) -> Campaign:
-    """The campaign that a file, KEY=VALUE texts and options make, each overriding the one before.
+    """The campaign that a file, KEY=VALUE texts and options make; see `gather`."""
+    return parse(gather(file, changes, options, base))
+
+
+def gather(
+    file: str | Path | None,
+    changes: Sequence[str],
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The tables of a file, KEY=VALUE texts and options, each overriding the one before.
 
     options: by dotted key; those that are None are not set. base: tables that all override.
     """
@@ -171,7 +183,13 @@ def assemble(
     for key, given in options.items():
         if given is not None:
             tables = _with_change(tables, key, given)
-    return parse(tables)
+    return tables
+
+
+def fill(kind: type[T], tables: Mapping[str, Any]) -> T:
+    """A checked value of that flat dataclass from plain tables."""
+    _known_keys(tables, kind, "")
+    return _checked(kind, _understood(dict(tables), kind))
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,11 +239,11 @@ def _checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
         raise InputError("; ".join(_sentence(e, prefix) for e in error.errors())) from None
 
 
-def to_toml(campaign: Campaign) -> str:
-    """The campaign as TOML, which reads back as the same: what is None is written as "none"."""
+def to_toml(settings: Any) -> str:
+    """A dataclass as TOML, which reads back as the same: what is None is written as "none"."""
     import tomli_w
 
-    return tomli_w.dumps(_spelt(asdict(campaign)))
+    return tomli_w.dumps(_spelt(asdict(settings)))
 
 
 def _spelt(value: Any) -> Any:

@@ -76,6 +76,7 @@ class Learner:
         self._fresh = 0  # labels since the last training
         self._trained = False
         self._seen: tuple[Situation, View] | None = None
+        self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
 
     def query(self, n: int = 1) -> list[int]:
         """The n positions to label next, best first."""
@@ -84,8 +85,9 @@ class Learner:
         if not self._look_ahead or n == 0:
             found = propose(
                 self.model, self.inputs, self.pool, n, self.asking, loss=self.loss, seed=self.seed,
-                fresh=self._another, training=self._recipe(),
+                fresh=self._another, training=self._recipe(), memory=self._memory,
             )  # fmt: skip
+            self._memory = found.memory
             return [int(p) for p in found.positions]
         free = len(self.pool.unlabelled)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
@@ -186,6 +188,7 @@ class Learner:
             "retrain_every": self.retrain_every,
             "seed": self.seed,
             "items": len(self.inputs),
+            "memory": self._memory,
         }
         with partial.open("wb") as file:
             torch.save(state, file)
@@ -232,6 +235,7 @@ class Learner:
         if len(state["labelled"]):
             learner.pool.label(state["labelled"], state["labels"])
         learner._fresh, learner._trained = state["fresh"], state["trained"]
+        learner._memory = state.get("memory")  # older files have none
         return learner
 
     @property

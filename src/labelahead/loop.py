@@ -1,10 +1,10 @@
 """A whole campaign: train, test, ask, and again, until the budget is spent."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -87,9 +87,11 @@ def rounds(
         return
     if done and store and plan.training.start != "cold":
         previous = store.weights(len(done) - 1)
+    memory = done[-1].memory if done else None
     for number in range(len(done), len(plan.inputs)):
-        model, entry = _round(plan, pool, number, previous, store, answers, tell)
+        model, entry = _round(plan, pool, number, previous, memory, store, answers, tell)
         previous = {k: v.detach().clone() for k, v in model.state_dict().items()}
+        memory = entry.memory
         if keep:
             keep(State(pool, model))
         yield entry
@@ -102,6 +104,7 @@ def _round(
     pool: Pool,
     number: int,
     previous: dict[str, Tensor] | None,
+    memory: Mapping[str, Any] | None,
     store: Store | None,
     answers: "_Answers",
     tell: Progress,
@@ -125,7 +128,7 @@ def _round(
     count = min(plan.budget.labels - len(pool), plan.budget.retrain_every, len(pool.unlabelled))
     query = None
     if count > 0:
-        query = _ask(plan, pool, model, number, count, answers, tell)
+        query = _ask(plan, pool, model, number, count, memory, answers, tell)
         seconds |= query.seconds
     start = time.perf_counter()
     untrained = plan.network(seed).to(plan.device)
@@ -149,6 +152,7 @@ def _round(
         loo_error=loo.error if loo else None,
         seconds=seconds,
         notes=notes,
+        memory=query.memory if query else None,
     )
     if store:
         store.add_round(entry)
@@ -161,6 +165,7 @@ def _ask(
     model: nn.Module,
     number: int,
     count: int,
+    memory: Mapping[str, Any] | None,
     answers: "_Answers",
     tell: Progress,
 ) -> Query:
@@ -175,7 +180,7 @@ def _ask(
 
     query = propose(
         model, plan.inputs, pool, count, plan.asking, loss=plan.training.loss, seed=plan.seed,
-        ask=ask, fresh=plan.network, training=plan.training,
+        ask=ask, fresh=plan.network, training=plan.training, memory=memory,
     )  # fmt: skip
     for position in query.positions.tolist():
         label = given[position] if position in given else ask(position)

@@ -1,8 +1,9 @@
 """One query: which items to label next."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ class Query:
     """Which items to label, best first, and what is expected of them.
 
     gain: score of the best item, in the strategy's own unit; only scores of one strategy compare.
+    memory: what the strategy wants to be told at the next query; goes through JSON.
     """
 
     positions: Tensor  # (q,) in the full data set
@@ -29,6 +31,7 @@ class Query:
     mode: str
     gain: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, Any] | None = None
 
 
 def propose(
@@ -43,6 +46,7 @@ def propose(
     ask: Ask | None = None,
     fresh: Callable[[int], nn.Module] | None = None,
     training: Training | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> Query:
     """The n items whose labels matter most to this network now.
 
@@ -50,7 +54,8 @@ def propose(
     labelled. asking: a strategy's name, or how to choose in detail. loss: what the network was
     trained with. ask: labels an item on the spot; needed for the mode "sequential", which without
     it becomes "greedy". fresh, training: an untrained network from a seed, and how it is trained,
-    for strategies that train networks of their own. The network comes back as it was.
+    for strategies that train networks of their own. memory: that of the query before, for
+    strategies that learn from round to round; None: begin anew. The network comes back as it was.
     """
     how = Asking(strategy=asking) if isinstance(asking, str) else asking
     strategy = find(how.strategy)
@@ -58,15 +63,17 @@ def propose(
     _require(model, inputs, pool, n)
     if n == 0:
         nothing = torch.zeros(0, dtype=torch.int64)
-        return Query(nothing, nothing.double(), strategy.name, mode)
+        kept = None if memory is None else dict(memory)
+        return Query(nothing, nothing.double(), strategy.name, mode, memory=kept)
     with _evaluating(model):
         now = situation(model, inputs, pool, how, n, loss=loss, seed=seed)
-        now.fresh, now.training = fresh, training
+        now.fresh, now.training, now.memory = fresh, training, memory
         # Whoever answers is in reach only of the mode that needs answers.
         asked = ask if mode == "sequential" else None
         picks = strategy.pick(now, n, stream(seed, "pick", len(pool)), mode, asked)
     gain = float(picks.scores[0]) if strategy.look_ahead else None
-    return Query(picks.positions, picks.scores, strategy.name, mode, gain, now.seconds)
+    told = picks.memory
+    return Query(picks.positions, picks.scores, strategy.name, mode, gain, now.seconds, told)
 
 
 def situation(

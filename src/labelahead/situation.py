@@ -1,11 +1,11 @@
 """What a strategy may see at the moment of asking. No label of the pool is reachable from it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,7 @@ class Situation:
     loss: str = "squared"
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
+    memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -49,7 +49,7 @@ class Round:
 
     accuracy: on the test items, None without any. gain: score of the best candidate, in the
     strategy's own unit. loo, loo_error: leave-one-out accuracy and
-    squared error on the random initial labels.
+    squared error on the random initial labels. memory: what the strategy is told at the next round.
     """
 
     number: int
@@ -64,6 +64,7 @@ class Round:
     loo_error: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    memory: Mapping[str, Any] | None = None
 
 
 class Store:

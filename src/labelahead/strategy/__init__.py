@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from labelahead.errors import InputError
+from labelahead.strategy.bandit import BANDIT
 from labelahead.strategy.bayesian import BAYESIAN
 from labelahead.strategy.confidence import CONFIDENCE
 from labelahead.strategy.coverage import COVERAGE
@@ -26,6 +27,7 @@ _ALL = (
     *GRADIENT,
     *DYNAMICAL,
     *LOSS_PREDICTION,
+    *BANDIT,
 )
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 

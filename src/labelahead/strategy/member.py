@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,15 @@ Ask = Callable[[int], int]  # position in the data set -> class number
 
 
 class Picks(NamedTuple):
-    """What was chosen, best first."""
+    """What was chosen, best first.
+
+    memory: what the strategy wants to be told next time, by `situation.memory`; goes through JSON.
+    Not all that was chosen need have been labelled by then.
+    """
 
     positions: Tensor  # (q,) distinct positions in the data set
     scores: Tensor  # (q,) each as it was when chosen; larger = label sooner
+    memory: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

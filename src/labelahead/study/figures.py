@@ -1,13 +1,7 @@
-"""The figures of a report: curves, differences from the reference, critical differences.
+"""The figures of a report: curves, differences from the reference, critical differences."""
 
-Colours, markers and line styles all differ, so that neither colour vision nor a printer matters.
-"""
-
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import cycle
 from typing import Any
 
@@ -15,33 +9,23 @@ import numpy as np
 
 from labelahead.data.extras import need
 from labelahead.study.curves import Array
+from labelahead.study.drawing import (
+    DASHES,
+    INK,
+    MARKERS,
+    PALETTE,
+    WIDE,
+    Picture,
+    drawing,
+    picture,
+)
 from labelahead.study.plan import Arm
 from labelahead.study.statistics import ALPHA, t_interval
 from labelahead.study.summary import Summary
 
-__all__ = ["PALETTE", "Picture", "pictures", "swatches"]
+__all__ = ["pictures", "swatches"]
 
-INK, GRID = "#23262b", "#c9ccd1"
-# Okabe & Ito's colours, then Tol's, as they are on white and on black; the reference has ink.
-PALETTE = (
-    ("#0072b2", "#5aaee8"), ("#d55e00", "#ff8b45"), ("#009e73", "#35c79b"), ("#cc79a7", "#e6a0c8"),
-    ("#e69f00", "#f0b73a"), ("#56b4e9", "#8fd0f5"), ("#882255", "#d46fa0"), ("#999933", "#c8c862"),
-    ("#332288", "#9a8cf0"), ("#117733", "#5cc47e"),
-)  # fmt: skip
-MARKERS = ("o", "^", "D", "v", "P", "X", "<", "p", ">", "*", "h")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
-WIDE = 8.4  # inches
 CROWD = 3  # arms whose shaded intervals can still be told apart
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure, in the three forms it is needed in. inline: for a page, in the page's colours."""
-
-    name: str
-    png: bytes
-    svg: bytes
-    inline: str
 
 
 @dataclass(frozen=True)
@@ -57,15 +41,15 @@ def pictures(s: Summary) -> dict[str, Picture]:
     """All figures of a report, by name."""
     need("matplotlib", "report", "drawing figures")
     styles = _styles(s)
-    with _settings():
-        found = {"curves": _picture("curves", _curves(s, styles))}
+    with drawing():
+        found = {"curves": picture("curves", _curves(s, styles))}
         paired = sum(_gap(s, arm) is not None for arm in s.arms)
         if paired:
-            found["difference"] = _picture("difference", _difference(s, styles))
+            found["difference"] = picture("difference", _difference(s, styles))
         if paired >= CROWD:
-            found["intervals"] = _picture("intervals", _intervals(s, styles))
+            found["intervals"] = picture("intervals", _intervals(s, styles))
         if s.ranks is not None:
-            found["critical-difference"] = _picture("critical-difference", _critical(s, styles))
+            found["critical-difference"] = picture("critical-difference", _critical(s, styles))
     return found
 
 
@@ -84,21 +68,6 @@ def _styles(s: Summary) -> dict[Arm, Style]:
         dash = DASHES[(i + i // len(PALETTE)) % len(DASHES)]
         found[arm] = Style(next(colors), next(markers), dash)
     return found
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    import matplotlib
-
-    changes: Any = {
-        "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
-        "ytick.color": INK, "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
-        "grid.color": GRID, "grid.linewidth": 0.6, "svg.hashsalt": "labelahead",
-        "svg.fonttype": "path", "figure.facecolor": "none", "axes.facecolor": "none",
-        "savefig.facecolor": "none", "legend.frameon": False, "axes.axisbelow": True,
-    }  # fmt: skip
-    with matplotlib.rc_context(changes):
-        yield
 
 
 def _figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
@@ -260,24 +229,3 @@ def _critical(s: Summary, styles: Mapping[Arm, Style]) -> Any:
         axes.plot([1, 1 + ranks.critical], [1.6, 1.6], color=INK, lw=1.5, marker="|")
         axes.text(1 + ranks.critical / 2, 1.75, "critical difference", ha="center", fontsize=9)
     return figure
-
-
-def _picture(name: str, figure: Any) -> Picture:
-    png, svg = BytesIO(), BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
-    figure.set_layout_engine("none")  # everything has its place now
-    figure.savefig(png, format="png", dpi=160, facecolor="white", metadata={"Software": None})
-    return Picture(name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode()))
-
-
-def _inline(name: str, svg: str) -> str:
-    """The SVG as a part of a page: its own ids, the page's colours, as wide as there is room."""
-    text = svg[svg.index("<svg") :]
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
-    text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
-    for i, (light, _) in enumerate(PALETTE):
-        text = text.replace(light, f"var(--c{i})")
-    return text

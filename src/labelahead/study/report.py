@@ -1,18 +1,17 @@
 """A comparison's report: one HTML page that needs nothing else, with figures and CSV beside it."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from labelahead.data.extras import need
-from labelahead.errors import InputError
 from labelahead.strategy import find
 from labelahead.study import words
 from labelahead.study.curves import Curves, read_curves
-from labelahead.study.figures import PALETTE, pictures, swatches
+from labelahead.study.drawing import PALETTE
+from labelahead.study.figures import pictures, swatches
+from labelahead.study.pages import template, write_all
 from labelahead.study.plan import tables_of
 from labelahead.study.summary import ASKING, Row, Summary, summarise
 from labelahead.study.tables import csv_files
@@ -40,14 +39,13 @@ def report(
 
     accuracies: count the labels to these, too. out: where to write, if not into FOLDER/report.
     """
-    jinja = need("jinja2", "report", "a report")
     need("scikit_posthocs", "report", "a report")
     s = summarise(read_curves(folder), accuracies)
     drawn = pictures(s)
     first, more = words.headline(s)
     warnings = _warnings(s)
     config = _toml(s)
-    page = _template(jinja).render(
+    page = template("report.html.jinja").render(
         s=s, headline=first, explanation=more, warnings=warnings, config=config,
         figures={name: p.inline for name, p in drawn.items()}, swatch=swatches(s),
         palette=PALETTE, words=words, titles=_titles(s), budget=float(s.curves.labels[-1]),
@@ -59,33 +57,8 @@ def report(
     content: dict[str, str | bytes] = {PAGE: page, "campaign.toml": config, **csv_files(s)}
     for name, picture in drawn.items():
         content |= {f"{name}.png": picture.png, f"{name}.svg": picture.svg}
-    _write(target, content)
+    write_all(target, content, last=PAGE)
     return Written(target / PAGE, first, more, warnings)
-
-
-def _template(jinja: Any) -> Any:
-    pages = jinja.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja.StrictUndefined
-    )
-    # Numbers stay on one line with what belongs to them.
-    pages.filters["tight"] = lambda text: re.sub(r" (?=[%=<] ?)|(?<=[=<>]) ", "\u00a0", text)
-    text = files("labelahead.study").joinpath("report.html.jinja").read_text("utf-8")
-    return pages.from_string(text)
-
-
-def _write(target: Path, content: Mapping[str, str | bytes]) -> None:
-    """Every file in one step, the page last, so that it never shows more than is there."""
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name in sorted(content, key=lambda n: n == PAGE):
-            text = content[name]
-            partial = target / f"{name}.partial"
-            partial.write_bytes(text if isinstance(text, bytes) else text.encode())
-            partial.replace(target / name)
-    except OSError as error:
-        raise InputError(
-            f"{target} cannot be written to ({error.strerror}); choose another folder with --out"
-        ) from error
 
 
 def _warnings(s: Summary) -> tuple[str, ...]:

@@ -1,0 +1,119 @@
+"""The numbers of `labelahead study dynamics`, against definitions written out."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labelahead.dynamics import residuals, total_gradient
+from labelahead.errors import InputError
+from labelahead.laboratory import conduct
+from labelahead.laboratory.dynamics_measures import (
+    _network,
+    _parts,
+    correlation,
+    identity,
+    ratio,
+    rounds,
+)
+from labelahead.laboratory.dynamics_study import DYNAMICS, Settings, cells
+from labelahead.laboratory.materials import items, some
+from labelahead.train import predict
+
+TINY = Settings(
+    seeds=1, width=4, kernel_width=4, initial=30, pool=60, identity_items=8, batches=(5, 10),
+    epochs=(0, 3), ratio_draws=4, draws=12, correlation_batch=10, query=5, rounds=2,
+    strategies=("random", "dynamical"), gammas=(0.0, 2.0), splits=((10, 1),), cold=("random",),
+    steps=200,
+)  # fmt: skip
+
+
+def test_dynamics_by_definition_is_the_squared_gradient():
+    row = identity(TINY, {"part": "identity", "seed": 3})[0]
+    assert row["relative_difference"] < 1e-8
+    assert row["definition"] > 0
+
+
+def test_single_and_joint_gains_are_those_of_a_loop_over_pairs():
+    found = items("digits")
+    at = some(found, 14, 0)
+    x, y, q = found.inputs[at[:4]].double(), found.labels[at[:4]], found.inputs[at[4:]].double()
+    model = _network(TINY, found, 0).double().eval()
+    towards = total_gradient(model, x, residuals(predict(model, x), y))
+    out = predict(model, q)
+    guess = residuals(out, out.argmax(1))
+    gradients = [
+        torch.cat(
+            [g.flatten() for g in total_gradient(model, q[i : i + 1], guess[i : i + 1]).values()]
+        )
+        for i in range(len(q))
+    ]
+    flat = torch.cat([g.flatten() for g in towards.values()])
+    pick = torch.tensor([1, 4, 7])
+    squares = torch.stack([g @ g for g in gradients])
+    single = sum(float(gradients[i] @ gradients[i] + 2 * gradients[i] @ flat) for i in pick)
+    pairs = sum(float(gradients[i] @ gradients[j]) for i in pick for j in pick if i != j)
+    got = _parts(model, q, guess, towards, squares, pick)
+    assert got == pytest.approx((single, single + pairs), rel=1e-10)
+
+
+def test_ratio_is_one_for_batches_of_one():
+    rows = ratio(replace(TINY, batches=(1,)), {"part": "ratio", "seed": 0})
+    assert [r["epoch"] for r in rows] == [0, 3]
+    for row in rows:
+        assert row["ratio_of_means"] == pytest.approx(1, rel=1e-3)
+        assert row["selected"] == pytest.approx(1, rel=1e-3)
+
+
+def test_untrained_dynamics_is_alignment_and_the_bound_obeys_theorem_two():
+    s = replace(TINY, times=(0.0, math.inf))
+    rows = correlation(s, {"part": "correlation", "seed": 0})
+    assert len(rows) == s.draws
+    n = s.initial + s.correlation_batch
+    for row in rows:
+        assert row["true_0"] == pytest.approx(row["alignment"], rel=1e-9)
+        assert row["true_inf"] < row["true_0"]
+        # (DY-19), the lower side: Tr²[YᵀY] / A <= n B² / 2, and Tr[YᵀY] = n
+        assert n**2 / row["alignment"] <= n * row["bound"] ** 2 / 2 * (1 + 1e-9)
+
+
+def test_campaigns_are_the_papers(tmp_path):
+    cell = {"part": "rounds", "seed": 0, "strategy": "dynamical", "kernel": True, "gamma": "inf",
+            "batch": 5, "rounds": 2, "start": "warm"}  # fmt: skip
+    rows = rounds(TINY, cell)
+    assert [r["labels"] for r in rows] == [30, 35, 40]
+    assert rows[0]["mmd_squared"] == pytest.approx(0, abs=1e-9)  # a set is at no distance of itself
+    for row in rows:
+        assert row["mmd"] == max(row["mmd_squared"], 0) ** 0.5
+        assert row["mmd_over_bound"] == pytest.approx(row["mmd"] / row["bound"])
+
+
+def test_cells_do_not_repeat_and_gammas_are_spelt():
+    found = cells(Settings())
+    arms = [c for c in found if c["part"] == "rounds" and c["seed"] == 0]
+    assert {c["gamma"] for c in arms} == {"0", "1", "2", "inf"}
+    assert sum(c["strategy"] == "dynamical" and c["start"] == "warm" for c in arms) == 4 + 3
+
+
+def test_settings_that_cannot_be_measured_are_refused():
+    with pytest.raises(InputError, match="cannot be drawn"):
+        Settings(batches=(5000,))
+    with pytest.raises(InputError, match="end with inf"):
+        Settings(times=(1.0,))
+
+
+def test_the_whole_study_makes_a_page(tmp_path):
+    shown = conduct(DYNAMICS, TINY, tmp_path, workers=1)
+    names = [e.name for e in shown.exhibits]
+    assert names == [
+        "identity", "approximation-ratio", "correlation", "rivals", "gamma", "drift", "splits",
+        "cold",
+    ]  # fmt: skip
+    page = shown.page.read_text()
+    for exhibit in shown.exhibits:
+        assert exhibit.title in page
+        assert "paper" in exhibit.caption or exhibit.name == "identity"
+        if exhibit.figure is not None:
+            assert (tmp_path / f"{exhibit.name}.png").stat().st_size > 5000
+            assert (tmp_path / f"{exhibit.name}.svg").exists()
