@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 .PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle \
-  bench-query test-peers clean
+  bench-query bench-infinite bench-dynamics test-peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -69,6 +69,17 @@ bench-cycle: $(VENV)/.installed-bench ## where the time of a campaign's cycle go
 
 bench-query: $(VENV)/.installed-bench $(PEERS)/.installed ## what a query costs, and the same choice by other libraries
 	@OMP_NUM_THREADS=1 $(PY) benchmarks/query.py $(ARGS)
+
+bench-infinite: $(VENV)/.installed-bench ## infinite-width kernels against neural-tangents
+	@OMP_NUM_THREADS=1 $(PY) benchmarks/infinite.py $(ARGS)
+
+# Without what BackPACK asks for: torchvision, whose build on PyPI dies beside the CPU build of torch.
+$(VENV)/.installed-backpack: $(VENV)/.installed-bench
+	@$(PIP) --no-deps backpack-for-pytorch unfoldNd einops
+	@touch $@
+
+bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
+	@OMP_NUM_THREADS=1 $(PY) benchmarks/dynamics.py $(ARGS)
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -118,14 +118,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def build(name: str) -> nn.Module:
-    """Make the network with seeded weights, in eval mode; BatchNorm is given a past.
+    """Make the network with seeded weights, in eval mode; BatchNorm is given a past."""
+    torch.manual_seed(WEIGHT_SEED)
+    make, shape = NETWORKS[name]
+    return with_past(make(), shape)
+
+
+def with_past(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+    """The network in eval mode, its BatchNorms as if trained; draws from the global generator.
 
     A fresh BatchNorm (mean 0, variance 1, scale 1) is the identity, and an engine that forgot it
     would still agree. So its affine is drawn, and a seeded batch in train mode sets the statistics.
     """
-    torch.manual_seed(WEIGHT_SEED)
-    make, shape = NETWORKS[name]
-    model = make()
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm in norms:
         nn.init.uniform_(norm.weight, 0.5, 1.5)

@@ -12,7 +12,7 @@ ROOMS = (
     ("tangent",),
     ("covariance",),
     ("posterior",),
-    ("flow", "residuals", "dynamics"),
+    ("flow", "residuals", "dynamics", "regression"),
     ("lookahead",),
     ("acquisition",),
     ("select",),
@@ -27,7 +27,8 @@ ROOMS = (
     ("prepare",),
     ("campaign",),
     ("query", "show"),
-    ("study",),
+    ("study", "web"),
+    ("laboratory",),
     ("__init__",),
     ("cli",),
     ("__main__",),
@@ -43,7 +44,7 @@ APART = {
 }
 TANGENT = (
     "premises", "capture", "rules", "layout", "factors", "plan", "fallback", "gram", "terms",
-    "engine", "kernel", "sketch", "norms", "__init__",
+    "engine", "kernel", "sketch", "norms", "duals", "infinite_conv", "infinite", "__init__",
 )  # fmt: skip
 
 

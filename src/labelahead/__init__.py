@@ -24,7 +24,14 @@ from labelahead.residuals import leave_one_out
 from labelahead.select import Selection, best, greedy, sequential, top
 from labelahead.situation import Asking
 from labelahead.strategy import STRATEGIES
-from labelahead.tangent import directional, features, inner_products, kernel, squared_norms
+from labelahead.tangent import (
+    directional,
+    features,
+    infinite_kernel,
+    inner_products,
+    kernel,
+    squared_norms,
+)
 from labelahead.train import Training
 
 __version__ = "0.1.0"
@@ -55,6 +62,7 @@ __all__ = [
     "flip",
     "gradient_flow",
     "greedy",
+    "infinite_kernel",
     "inner_products",
     "kernel",
     "leave_one_out",

@@ -45,6 +45,7 @@ class Source:
     limit: int | None = None
     test_fraction: float = 0.2
     download: bool = True
+    links: bool = True  # whether links may lead out of a folder of pictures
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:

@@ -18,7 +18,7 @@ from labelahead.situation import Asking, stream
 from labelahead.store import Label, Round, Store
 from labelahead.train import Training, fresh_start, predict, train
 
-__all__ = ["Labeller", "Plan", "Progress", "rounds"]
+__all__ = ["Labeller", "Plan", "Progress", "rounds", "training_seed"]
 
 Labeller = Callable[[int], int]  # position -> class number: an oracle, or a person
 Progress = Callable[[str, int, int], None]  # what is under way, done, of how many
@@ -80,7 +80,7 @@ def rounds(
         done = done[:-1]  # the budget has grown: the last round goes on asking
     elif done and done[-1].asked == 0:
         if keep and store:
-            model = plan.network(_seed(plan, len(done) - 1))
+            model = plan.network(training_seed(plan.seed, len(done) - 1))
             model.load_state_dict(store.weights(len(done) - 1))
             keep(State(pool, model.eval()))
         yield done[-1]
@@ -109,7 +109,7 @@ def _round(
     answers: "_Answers",
     tell: Progress,
 ) -> tuple[nn.Module, Round]:
-    seed = _seed(plan, number)
+    seed = training_seed(plan.seed, number)
     tell("training", 0, 1)
     start = time.perf_counter()
     model = fresh_start(plan.network, previous, plan.training, seed=seed).to(plan.device)
@@ -246,6 +246,6 @@ class _Answers:
         return label
 
 
-def _seed(plan: Plan, number: int) -> int:
-    """Training's seed: a cold start begins from new weights each round."""
-    return int(torch.randint(2**31, (1,), generator=stream(plan.seed, "train", number)))
+def training_seed(seed: int, number: int) -> int:
+    """Of a round's training: a cold start begins from new weights each round."""
+    return int(torch.randint(2**31, (1,), generator=stream(seed, "train", number)))

@@ -55,7 +55,7 @@ def prepare(
         given = load(
             source.name, root=source.root, size=source.size, target=source.target,
             limit=source.limit, test_fraction=source.test_fraction, seed=campaign.seed,
-            download=source.download,
+            download=source.download, links=source.links,
         )  # fmt: skip
     data, answers = given
     notes = list(data.notes)

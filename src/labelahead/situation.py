@@ -35,7 +35,8 @@ class Asking:
     items, drawn at random, are scored. evaluation: at most so many candidates are summed over.
     noise: relative regulariser; None: the strategy's own. sketch: low-rank kernel of so many
     features, for pools whose kernel does not fit. gamma: of `dynamical`, what the labels so far
-    count beside an item's own gradient; 0 and infinity are its two ends.
+    count beside an item's own gradient; 0 and infinity are its two ends. retrainings: of `naive`,
+    for at most so many candidates a network is trained.
     """
 
     strategy: str = "flip"
@@ -46,6 +47,7 @@ class Asking:
     noise: float | None = None
     sketch: int | None = None
     gamma: float = 2.0
+    retrainings: int | None = 50
 
     def __post_init__(self) -> None:
         if self.sketch is not None and self.sketch < SMALLEST_SKETCH:
@@ -53,7 +55,7 @@ class Asking:
                 f"sketch is {self.sketch}; expected {SMALLEST_SKETCH} features or more, commonly "
                 "some thousand"
             )
-        for name in ("candidates", "evaluation"):
+        for name in ("candidates", "evaluation", "retrainings"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; expected 1 or more, or 'none' for no limit")
@@ -133,24 +135,31 @@ class Situation:
         return self.embedding[len(self.labelled) :]
 
     @cached_property
-    def posterior(self) -> Posterior:
-        """The linearised network at `points`, given the labels so far.
+    def start(self) -> Tensor:
+        """(L + m, C) where look-ahead begins, on the scale of one-hot targets.
 
         A network trained by cross-entropy is looked ahead from its probabilities p: y − p is the
         direction in which that loss pushes the outputs, as y − f is for squared loss.
         """
-        outputs = self.outputs
-        x = self.at_network(self.points)
+        return softmax(self.outputs) if self.loss == "cross-entropy" else self.outputs
+
+    @cached_property
+    def tangent(self) -> dict[str, Tensor]:
+        """The kernel at `points`, as "kernel", or its "features" where a sketch was asked for."""
+        outputs, x = self.outputs, self.at_network(self.points)
         with self.timed("kernel"):
             if self.asking.sketch is None:
                 self._require_memory(outputs)
-                found = {"kernel": kernel(self.model, x, kind=self.asking.kernel)}
-            else:
-                k = self.asking.sketch
-                found = {"features": features(self.model, x, kind=self.asking.kernel, sketch=k)}
+                return {"kernel": kernel(self.model, x, kind=self.asking.kernel)}
+            k = self.asking.sketch
+            return {"features": features(self.model, x, kind=self.asking.kernel, sketch=k)}
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The linearised network at `points`, given the labels so far."""
+        found = self.tangent
         with self.timed("solve"):
-            start = softmax(outputs) if self.loss == "cross-entropy" else outputs
-            post = prior(start, **found, noise=self.noise)
+            post = prior(self.start, **found, noise=self.noise)
             if len(self.labelled):
                 post = post.condition(torch.arange(len(self.labelled)), self.labels)
         return post

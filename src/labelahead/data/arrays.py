@@ -20,7 +20,7 @@ from labelahead.data.dataset import (
     hashed,
 )
 from labelahead.data.options import Options
-from labelahead.data.pixels import Pixels, fit, spread
+from labelahead.data.pixels import Pixels, fit, spread, to_look_at
 from labelahead.data.split import Split, choose
 from labelahead.errors import InputError
 
@@ -58,6 +58,11 @@ class Values(Images):
         check_size(size)
         part = (fit(self.values[at], size) - self.low) * (255 / (self.high - self.low))
         return part.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
+
+    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
+        """One picture to look at, uint8 (H, W, 3)."""
+        at = as_positions([position], len(self.values), "position")
+        return to_look_at((self.values[at] - self.low) * (255 / (self.high - self.low)), size)
 
     def fingerprint(self) -> str:
         """A hash of all the pixels."""

@@ -1,4 +1,4 @@
-"""Columns of a table -> numbers: standardised, one-hot, or dropped with a reason."""
+"""Columns of a table -> numbers: standardised, one-hot, words, or dropped with a reason."""
 
 import datetime as dt
 from collections import Counter
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from labelahead.data.words import is_text, text_block
 from labelahead.errors import InputError
 
 __all__ = ["MISSING", "Features", "features"]
@@ -27,6 +28,7 @@ class Features:
 
     matrix: Array
     notes: tuple[str, ...]
+    text: str | None = None  # the column that holds running text, the longest of several
 
 
 def features(
@@ -36,9 +38,18 @@ def features(
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
-    numeric = categorical = 0
+    numeric = categorical = wordy = 0
+    texts: dict[str, int] = {}
     for name, values in columns.items():
         entries = [_entry(value) for value in values]
+        if is_text(entries):
+            words = text_block(entries, pool)
+            if words is not None:
+                texts[name] = sum(len(e) for e in entries if isinstance(e, str))
+                blocks.append(words)
+                wordy += words.shape[1]
+                notes.append(f"{name}: text, its words became {words.shape[1]} numbers a row")
+                continue
         reason = _useless(name, entries)
         if reason:
             dropped.setdefault(reason, []).append(name)
@@ -65,7 +76,9 @@ def features(
         )
     matrix = np.concatenate(blocks, axis=1).astype(np.float32)
     kinds = f"{numeric} numeric and {categorical} categorical columns"
-    return Features(matrix, (f"{kinds} became {matrix.shape[1]} numbers a row", *notes))
+    said = f"{kinds} became {matrix.shape[1] - wordy} numbers a row"
+    longest = max(texts, key=lambda name: texts[name], default=None)
+    return Features(matrix, (said, *notes), longest)
 
 
 def _entry(value: Any) -> float | str | bool | None:

@@ -5,7 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ __all__ = [
     "Answers",
     "Data",
     "Images",
+    "Rows",
     "as_positions",
     "check_size",
     "first_not_finite",
@@ -33,6 +36,10 @@ class Images(ABC):
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """The pictures at (q,) positions as uint8 (q, 3, size, size), RGB."""
 
+    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
+        """One picture to look at, uint8 (H, W, 3): whole, its longer side at most `size`."""
+        return self.batch(torch.tensor([position]), size)[0].permute(1, 2, 0).numpy()
+
     @abstractmethod
     def fingerprint(self) -> str:
         """A text that changes when any picture does; names what was computed from them."""
@@ -44,6 +51,22 @@ class Images(ABC):
     def found(self) -> Sequence[str]:
         """The names of all files that were found, also of those that were left out."""
         return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A table's rows as they stand in the file, without the labels: for people to look at."""
+
+    columns: dict[str, list[Any]] = field(repr=False)
+    text: str | None = None  # the column that holds running text, if there is one
+
+    def row(self, position: int) -> list[tuple[str, Any]]:
+        """Names and values of one item."""
+        return [(name, values[position]) for name, values in self.columns.items()]
+
+    def content(self) -> str:
+        """A hash of all that it holds."""
+        return hashlib.sha256(repr(self.columns).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +85,7 @@ class Data:
     images: Images | None = field(repr=False)
     shape: tuple[int, ...]
     build: Callable[[], Tensor] = field(repr=False)
+    rows: Rows | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -29,6 +29,8 @@ class Files:
     folders: tuple[str, ...]
     others: tuple[str, ...]
     is_zip: bool
+    links: bool = True  # whether links may lead out of the folder
+    outside: tuple[str, ...] = ()  # those that do, if they may not
     _open: dict[int, zipfile.ZipFile] = field(default_factory=dict, repr=False)
     _lock: Any = field(default_factory=Lock, repr=False)
 
@@ -44,6 +46,8 @@ class Files:
             path = self.root / name
             if not path.is_file():  # a pipe under that name would be waited for without end
                 raise InputError("is no regular file")
+            if not self.links and not _inside(path, self.root.resolve()):
+                raise InputError("leads out of the folder")  # it did not when it was found
             return path.open("rb")
         # One handle for each process: after a fork two would move the same file position.
         with self._lock:
@@ -64,11 +68,15 @@ class Files:
         return found.hexdigest()
 
 
-def find_files(root: Path) -> Files:
-    """All picture files, at any depth; hidden ones are left out."""
+def find_files(root: Path, *, links: bool = True) -> Files:
+    """All picture files, at any depth; hidden ones are left out.
+
+    links: whether to follow links that lead out of the folder.
+    """
+    outside: list[str] = []
     try:
         if root.is_dir():
-            names, folders = _walk(root)
+            names, folders = _walk(root, None if links else outside)
         else:
             names, folders = _members(root)
     except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
@@ -77,7 +85,10 @@ def find_files(root: Path) -> Files:
         ) from error
     kept = sorted({n for n in names if PurePosixPath(n).suffix.lower() in SUFFIXES})
     others = sorted({n for n in names if PurePosixPath(n).suffix.lower() not in SUFFIXES})
-    return Files(root, tuple(kept), tuple(sorted(folders)), tuple(others), not root.is_dir())
+    return Files(
+        root, tuple(kept), tuple(sorted(folders)), tuple(others), not root.is_dir(),
+        links, tuple(sorted(outside)),
+    )  # fmt: skip
 
 
 def shown(name: str) -> str:
@@ -89,8 +100,23 @@ def _hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
 
 
-def _walk(root: Path) -> tuple[list[str], list[str]]:
-    """Files and folders below a folder: real folders first, linked ones once, so no loop."""
+def _inside(path: Path, root: Path) -> bool:
+    """Whether a path, all links followed, stays below a resolved folder."""
+    try:
+        return path.resolve(strict=True).is_relative_to(root)
+    except (
+        OSError,
+        RuntimeError,
+    ):  # a link to itself, or to nothing: opening it fails, and says so
+        return True
+
+
+def _walk(root: Path, outside: list[str] | None = None) -> tuple[list[str], list[str]]:
+    """Files and folders below a folder: real folders first, linked ones once, so no loop.
+
+    outside: collects links that lead out of the folder, which are not followed then.
+    """
+    resolved = root.resolve()
     names: list[str] = []
     folders: list[str] = []
     seen = set()
@@ -110,6 +136,9 @@ def _walk(root: Path) -> tuple[list[str], list[str]]:
         for entry in entries:
             name = f"{here}/{entry.name}" if here else entry.name
             if _hidden(entry.name):
+                continue
+            if outside is not None and entry.is_symlink() and not _inside(root / name, resolved):
+                outside.append(name)
                 continue
             if _is_folder(entry):
                 (linked if entry.is_symlink() else todo).append(name)

@@ -15,7 +15,7 @@ from labelahead.data.classes import in_order
 from labelahead.data.dataset import UNKNOWN, Answers, Data, Images, as_positions, check_size, hashed
 from labelahead.data.files import Files, find_files, shown
 from labelahead.data.options import Options
-from labelahead.data.photo import decode, without_warnings
+from labelahead.data.photo import decode, decode_whole, without_warnings
 from labelahead.data.pixels import Pixels, spread
 from labelahead.data.split import Split, choose
 from labelahead.errors import InputError
@@ -63,6 +63,18 @@ class Photos(Images):
             return torch.empty((0, 3, size, size), dtype=torch.uint8)
         return torch.from_numpy(np.stack([found[name] for name in wanted]))
 
+    def picture(self, position: int, size: int) -> Array:
+        """The whole picture, decoded from its file, uint8 (H, W, 3)."""
+        name = self.names[int(as_positions([position], len(self.names), "position")[0])]
+        check_size(size)
+        try:
+            with without_warnings(), self.files.open(name) as stream:
+                return decode_whole(stream, size)
+        except Exception as error:  # as in decode_all: Pillow raises nearly anything
+            raise InputError(
+                f"{shown(name)} could be read before and cannot now ({error}); put it back"
+            ) from error
+
     def fingerprint(self) -> str:
         """A hash of all paths, sizes and dates: reading every file again would take minutes."""
         return self.files.fingerprint(self.names)
@@ -81,7 +93,7 @@ def load_folder(
 ) -> tuple[Data, Answers | None]:
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
-    files = find_files(path)
+    files = find_files(path, links=options.links)
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
     names = [n for n in files.names if not set(n.split("/")[:-1]) & set(leave_out)]
     if not names:
@@ -239,6 +251,10 @@ def _present(
 def _remarks(files: Files, dropped: Sequence[str], failed: dict[str, str]) -> list[str]:
     """What was left out, and why."""
     notes = []
+    if files.outside:
+        notes.append(
+            f"{len(files.outside)} links lead out of the folder: {_some(files.outside)}: left out"
+        )
     if dropped:
         notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
     if failed:

@@ -34,14 +34,15 @@ def load(
     test_fraction: float = 0.2,
     seed: int = 0,
     download: bool = True,
+    links: bool = True,
 ) -> tuple[Data, Answers | None]:
     """A data set by its name or its path: `digits`, a folder of pictures, a table, an .npz.
 
     `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not
     given), `size` the side of the pictures, `target` the column with a table's labels, `limit`
     how many items of the pool to keep. Sets without a test part of their own lend
-    `test_fraction` of each class to one, drawn by `seed`. The answers are None if no item has
-    a label.
+    `test_fraction` of each class to one, drawn by `seed`. With `links` false, links that lead out
+    of a folder of pictures are left out. The answers are None if no item has a label.
     """
     options = Options(
         root=default_root() if root is None else expanded(root),
@@ -51,6 +52,7 @@ def load(
         test_fraction=test_fraction,
         seed=seed,
         download=download,
+        links=links,
     )
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(

@@ -23,6 +23,7 @@ class Options:
     test_fraction: float = 0.2
     seed: int = 0
     download: bool = True
+    links: bool = True
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, LARGEST_SIDE), ("limit", 1, None)):

@@ -10,7 +10,7 @@ import numpy as np
 from labelahead.data.extras import need
 from labelahead.errors import InputError
 
-__all__ = ["SUFFIXES", "decode", "without_warnings"]
+__all__ = ["SUFFIXES", "decode", "decode_whole", "without_warnings"]
 
 SUFFIXES = frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp",
@@ -34,16 +34,7 @@ def without_warnings() -> Iterator[None]:
 def decode(stream: BinaryIO, size: int) -> Array:
     """The picture, shorter side resized and centre cropped, as uint8 (3, size, size)."""
     pil = need("PIL.Image", "app", "reading pictures")
-    ops = need("PIL.ImageOps", "app", "reading pictures")
-    with pil.open(stream) as image:
-        width, height = image.size
-        if width * height > MOST_PIXELS:
-            raise InputError(
-                f"{width} x {height} pixels; expected at most {MOST_PIXELS // 10**6} million"
-            )
-        image.draft(None, (2 * size, 2 * size))  # JPEG is decoded smaller right away: quicker
-        image.load()
-        upright = _rgb(ops.exif_transpose(image), pil)
+    upright = _upright(stream, size, pil)
     width, height = upright.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
@@ -54,6 +45,28 @@ def decode(stream: BinaryIO, size: int) -> Array:
         reducing_gap=3.0,
     )
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def decode_whole(stream: BinaryIO, size: int) -> Array:
+    """The whole picture, longer side at most `size`, as uint8 (H, W, 3)."""
+    pil = need("PIL.Image", "app", "reading pictures")
+    upright = _upright(stream, size, pil)
+    upright.thumbnail((size, size), pil.Resampling.BICUBIC, reducing_gap=3.0)
+    return np.ascontiguousarray(np.asarray(upright, dtype=np.uint8))
+
+
+def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
+    """RGB and the right way up, not much larger than needed."""
+    ops = need("PIL.ImageOps", "app", "reading pictures")
+    with pil.open(stream) as image:
+        width, height = image.size
+        if width * height > MOST_PIXELS:
+            raise InputError(
+                f"{width} x {height} pixels; expected at most {MOST_PIXELS // 10**6} million"
+            )
+        image.draft(None, (2 * size, 2 * size))  # JPEG is decoded smaller right away: quicker
+        image.load()
+        return _rgb(ops.exif_transpose(image), pil)
 
 
 def _rgb(image: Any, pil: Any) -> Any:

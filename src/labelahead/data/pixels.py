@@ -1,16 +1,19 @@
 """Pictures held in memory: standardised inputs for networks, RGB for backbones and pages."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from labelahead.data.dataset import Images, as_positions, check_size, hashed
 
-__all__ = ["Pixels", "fit", "spread"]
+__all__ = ["Pixels", "fit", "spread", "to_look_at"]
 
 PIECE = 2048  # items converted at a time, so that no second full copy is needed
+VISIBLE = 256  # smaller pictures are enlarged to about that
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,11 @@ class Pixels(Images):
         part = fit(self.values[at].float() * (255 / self.white), size)
         return part.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
 
+    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
+        """One picture to look at, uint8 (H, W, 3)."""
+        at = as_positions([position], len(self.values), "position")
+        return to_look_at(self.values[at].float() * (255 / self.white), size)
+
     def fingerprint(self) -> str:
         """A hash of all the pixels."""
         return hashed(self.values)
@@ -65,6 +73,22 @@ def fit(pictures: Tensor, size: int) -> Tensor:
     if side == size or not len(square):
         return square if len(square) else square.new_empty((*square.shape[:2], size, size))
     return functional.interpolate(square, (size, size), mode="bilinear", antialias=True)
+
+
+def to_look_at(picture: Tensor, size: int) -> np.ndarray[Any, Any]:
+    """A picture (1, C, H, W) from 0 to 255 as uint8 (H, W, 3): all of it, in its proportions.
+
+    A small one is enlarged by a whole factor without smoothing: its pixels are what was measured.
+    """
+    check_size(size)
+    longer = max(picture.shape[-2:])
+    if longer > size:
+        sides = [max(1, round(side * size / longer)) for side in picture.shape[-2:]]
+        picture = functional.interpolate(picture, sides, mode="bilinear", antialias=True)
+    factor = max(1, min(size, VISIBLE) // longer)
+    whole = picture.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1)[0]
+    shown = whole.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
+    return np.ascontiguousarray(shown.permute(1, 2, 0).numpy())
 
 
 def spread(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ import torch
 from labelahead.data.arrays import Values
 from labelahead.data.classes import encode, suggestion
 from labelahead.data.columns import MISSING, Features, features
-from labelahead.data.dataset import UNKNOWN, Answers, Data
+from labelahead.data.dataset import UNKNOWN, Answers, Data, Rows
 from labelahead.data.extras import need
 from labelahead.data.options import Options
 from labelahead.data.split import choose
@@ -57,10 +57,12 @@ def load_table(path: Path, options: Options) -> tuple[Data, Answers | None]:
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
     made: Features = features(columns, ~held_out.numpy(), table.place, str(path))
-    values = torch.from_numpy(made.matrix)[split.keep]
-    held = Values(values, torch.zeros(()), torch.ones(()))
+    matrix = torch.from_numpy(made.matrix)[split.keep]
+    held = Values(matrix, torch.zeros(()), torch.ones(()))
     ids = tuple(str(int(i)) for i in split.keep)
     labels = codes[split.keep]
+    at = split.keep.tolist()
+    rows = Rows({name: [values[i] for i in at] for name, values in columns.items()}, made.text)
     data = Data(
         name=path.stem,
         classes=classes,
@@ -71,6 +73,7 @@ def load_table(path: Path, options: Options) -> tuple[Data, Answers | None]:
         images=None,
         shape=held.shape,
         build=held.inputs,
+        rows=rows,
     )
     return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
 

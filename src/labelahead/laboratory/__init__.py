@@ -11,10 +11,13 @@ from labelahead.errors import InputError
 from labelahead.laboratory.conduct import Shown, conduct, settings_of
 from labelahead.laboratory.dynamics_study import DYNAMICS
 from labelahead.laboratory.experiment import Exhibit, Experiment
+from labelahead.laboratory.fidelity_study import FIDELITY
+from labelahead.laboratory.linear_study import LINEAR
+from labelahead.laboratory.regression_study import REGRESSION
 
 __all__ = ["EXPERIMENTS", "Exhibit", "Experiment", "Shown", "conduct", "experiment", "settings_of"]
 
-EXPERIMENTS = MappingProxyType({e.name: e for e in (DYNAMICS,)})
+EXPERIMENTS = MappingProxyType({e.name: e for e in (DYNAMICS, FIDELITY, LINEAR, REGRESSION)})
 
 
 def experiment(name: str) -> Experiment:

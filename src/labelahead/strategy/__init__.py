@@ -15,6 +15,8 @@ from labelahead.strategy.gradient import GRADIENT
 from labelahead.strategy.look_ahead import LOOK_AHEAD, batch
 from labelahead.strategy.loss_prediction import LOSS_PREDICTION
 from labelahead.strategy.member import Ask, Picks, Strategy
+from labelahead.strategy.retraining import RETRAINING
+from labelahead.strategy.rivals import RIVALS
 
 __all__ = ["STRATEGIES", "Ask", "Picks", "Strategy", "batch", "find"]
 
@@ -28,6 +30,8 @@ _ALL = (
     *DYNAMICAL,
     *LOSS_PREDICTION,
     *BANDIT,
+    *RIVALS,
+    *RETRAINING,
 )
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 

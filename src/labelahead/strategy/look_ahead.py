@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 
 from labelahead import select
-from labelahead.acquisition import View
+from labelahead.acquisition import Acquisition, View
 from labelahead.situation import Situation
 from labelahead.strategy.member import Ask, Picks, Strategy
 
-__all__ = ["LOOK_AHEAD", "batch"]
+__all__ = ["LOOK_AHEAD", "MODES", "PAPER", "batch"]
 
 MODES = ("sequential", "greedy", "top")  # the default first
 # Criteria that need no hypothetical label: a batch is conditioned on f_lin itself, so that the
@@ -18,7 +18,12 @@ _LABEL_FREE = ("flip", "variance")
 
 
 def batch(
-    view: View, name: str, q: int, rng: torch.Generator, mode: str, ask: Ask | None = None
+    view: View,
+    name: str | Acquisition,
+    q: int,
+    rng: torch.Generator,
+    mode: str,
+    ask: Ask | None = None,
 ) -> select.Selection:
     """q candidates of a view by a look-ahead criterion; `ask` takes positions along the view."""
     if mode == "top":

@@ -1,5 +1,6 @@
 """A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning."""
 
+from labelahead.tangent.infinite import infinite_kernel
 from labelahead.tangent.kernel import gradient_gram, kernel
 from labelahead.tangent.norms import (
     directional,
@@ -13,6 +14,7 @@ __all__ = [
     "directional",
     "features",
     "gradient_gram",
+    "infinite_kernel",
     "inner_products",
     "kernel",
     "norms_and_products",

@@ -81,6 +81,12 @@ class OuterFactor:
         return M * S, self.a.shape[2], M * T, self.g.shape[3]
 
     @property
+    def channels_first(self) -> bool:
+        """Of a convolution: `product` has channels before the window, as the weight itself."""
+        window = self.geometry
+        return window is not None and window.groups == 1 and _long_rows(window, self.a.shape[2])
+
+    @property
     def samples(self) -> int:
         """How many."""
         return self.g.shape[0]
@@ -94,7 +100,7 @@ class OuterFactor:
         v = self.product()
         n, K = v.shape[:2]
         if self.geometry is not None:
-            if self.geometry.groups > 1 or not _long_rows(self.geometry, self.a.shape[2]):
+            if not self.channels_first:
                 v = v.view(n, K, self.shape[0], *self.geometry.size, -1).movedim(-1, 3)
         elif not self.lookup and self.transposed:
             v = v.view(n, K, self.shape[1], self.shape[0]).transpose(-1, -2)

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import cos, isfinite, pi
 
 import torch
@@ -16,7 +16,7 @@ from labelahead.train.norms import learning_norms, settle
 from labelahead.train.prediction import predict
 from labelahead.train.settings import Trained, Training
 
-__all__ = ["rates", "train"]
+__all__ = ["make_optimiser", "rates", "train"]
 
 WATCH = 10  # steps between two looks at the loss
 RETRIES = 3
@@ -118,7 +118,7 @@ class _Session:
 
     def _descend(self, rate: float) -> int:
         t = self.training
-        optimiser = _optimiser(self.parameters, t, rate)
+        optimiser = make_optimiser(self.parameters, t, rate)
         group = optimiser.param_groups[0]
         n = len(self.inputs)
         sizes = batches(n, t.batch, t.steps, self.seed, pairs=bool(self.norms) and not self.lone)
@@ -218,9 +218,10 @@ class _Watch:
             raise _DivergedError(f"the loss rose from {self.first:.3g} to {total:.3g}")
 
 
-def _optimiser(
-    parameters: list[nn.Parameter], training: Training, rate: float
+def make_optimiser(
+    parameters: Sequence[Tensor], training: Training, rate: float
 ) -> torch.optim.Optimizer:
+    """The optimiser that `training` asks for."""
     decay = training.weight_decay
     fused = parameters[0].device.type in ("cpu", "cuda")  # half the time of `foreach` when small
     if training.optimiser == "adam":

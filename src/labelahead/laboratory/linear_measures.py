@@ -1,0 +1,173 @@
+"""What `labelahead study linear` measures: how linear a network is in its weights."""
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.flow import gradient_flow
+from labelahead.laboratory.experiment import Cell, Row
+from labelahead.laboratory.linear_nets import (
+    TwoLayer,
+    arc_cosine,
+    descend,
+    relu_bound,
+    smooth_bound,
+    sphere,
+    target,
+)
+from labelahead.posterior import prior
+from labelahead.situation import stream
+from labelahead.tangent import directional, kernel
+
+__all__ = ["measure"]
+
+
+def measure(s: Any, cell: Cell) -> Sequence[Row]:
+    """The rows of one cell of the study."""
+    parts = {"error": error, "limit": limit, "flow": flow, "lazy": lazy, "warm": warm}
+    return parts[cell["part"]](s, cell)
+
+
+def _points(s: Any, cell: Cell) -> tuple[Tensor, Tensor]:
+    """(n + e, d) points, the first n of them to learn from, and their targets (n + e, 1)."""
+    x = sphere(s.items + s.evaluation, s.dimension, stream(cell["seed"], "points"))
+    return x, target(x)
+
+
+def _net(s: Any, cell: Cell, m: int, activation: str = "tanh", **more: Any) -> TwoLayer:
+    return TwoLayer(s.dimension, m, activation, stream(cell["seed"], "weights", m), **more).eval()
+
+
+def _rate(theta: Tensor, n: int, step: float) -> float:
+    return step / float(torch.linalg.eigvalsh(theta[:n, :n])[-1])
+
+
+def error(s: Any, cell: Cell) -> list[Row]:
+    """Trained networks against their linearisation at the initial weights, with the bounds."""
+    x, y = _points(s, cell)
+    rows: list[Row] = []
+    for activation in ("tanh", "relu"):
+        for m in s.widths:
+            net = _net(s, cell, m, activation)
+            start = copy.deepcopy(net)
+            with torch.no_grad():
+                before = start(x)
+            rate = _rate(kernel(start, x), s.items, 1.0)
+            after = descend(net, x[: s.items], y[: s.items], x, rate=rate, marks=(s.steps,))[0]
+            linear = before + directional(start, x, {"w": net.moved}).reshape(before.shape)
+            distance = float(net.moved.norm())
+            bound = (smooth_bound if activation == "tanh" else relu_bound)(m, distance)
+            rows.append({
+                "activation": activation, "width": m, "distance": distance, "bound": bound,
+                "error": float((after - linear).abs().max()),
+                "train_error": float((after - y)[: s.items].abs().max()),
+            })  # fmt: skip
+    return rows
+
+
+def limit(s: Any, cell: Cell) -> list[Row]:
+    """The kernel of a ReLU network against the arc-cosine kernel of infinite width."""
+    x, _ = _points(s, cell)
+    want = arc_cosine(x)
+    return [
+        {"width": m, "error": float((kernel(_net(s, cell, m, "relu"), x) - want).norm()
+                                    / want.norm())}
+        for m in s.widths
+    ]  # fmt: skip
+
+
+def flow(s: Any, cell: Cell) -> list[Row]:
+    """Gradient flow in closed form (LA-5) against small real steps, along the way."""
+    x, y = _points(s, cell)
+    n, rows = s.items, list[Row]()
+    for m in s.flow_widths:
+        net = _net(s, cell, m)
+        theta = kernel(net, x)
+        with torch.no_grad():
+            f = net(x)
+        rate = _rate(theta, n, s.flow_step)
+        guess = gradient_flow(f, theta, torch.arange(n), y[:n], [rate * t for t in s.flow_marks])
+        real = descend(net, x[:n], y[:n], x, rate=rate, marks=s.flow_marks)
+        for mark, p, r in zip(s.flow_marks, guess, real, strict=True):
+            gone = (real[-1] - f)[n:].norm()
+            rows.append({
+                "width": m, "steps": mark, "time": s.flow_step * mark,
+                "error": float((p.view_as(r) - r)[n:].norm() / gone),
+                "predicted": p[n : n + 3].flatten().tolist(),
+                "real": r[n : n + 3].flatten().tolist(),
+            })  # fmt: skip
+    return rows
+
+
+def lazy(s: Any, cell: Cell) -> list[Row]:
+    """Output scale α with the loss over α² (Chizat & Bach): what moves, and how far from linear."""
+    x, y = _points(s, cell)
+    n, rows = s.items, list[Row]()
+    for scale in s.scales:
+        net = _net(s, cell, s.lazy_width, scale=scale, centred=True)
+        theta = kernel(net, x)
+        rate = _rate(theta, n, s.lazy_step)
+        time = rate * s.lazy_steps
+        guess = gradient_flow(torch.zeros_like(y), theta, torch.arange(n), y[:n], time)
+        real = descend(net, x[:n], y[:n], x, rate=rate, marks=(s.lazy_steps,))[0]
+        after = kernel(net, x)
+        rows.append({
+            "scale": scale,
+            "kernel_moved": float((after - theta).norm() / theta.norm()),
+            "weights_moved": float(net.moved.norm() / net.w0.norm()),
+            "distance": float((guess - real)[n:].norm() / guess[n:].norm()),
+            "test_error": float((real - y)[n:].square().mean()),
+            "linear_test_error": float((guess - y)[n:].square().mean()),
+        })  # fmt: skip
+    return rows
+
+
+def warm(s: Any, cell: Cell) -> list[Row]:
+    """(LA, Theorem 3.1): training on S₁ ⊂ S₂ ⊂ … one after the other, and on the last one at once.
+
+    With a fixed kernel to the end of training, with a fixed kernel for some time a set, and with
+    real networks, where the kernel moves.
+    """
+    x, y = _points(s, cell)
+    n, rows = s.items, list[Row]()
+    sets = [round(n * (i + 1) / s.stages) for i in range(s.stages)]
+    net = _net(s, cell, s.lazy_width)
+    with torch.no_grad():
+        f = net(x)
+    theta = kernel(net, x)
+    top = float(torch.linalg.eigvalsh(theta[:n, :n])[-1])
+    # (LA-10) by the product's own solver, to the end of training
+    now = f
+    for q in sets:
+        now = prior(now, theta, noise=0.0).condition(torch.arange(q), y[:q]).mean
+    once = prior(f, theta, noise=0.0).condition(torch.arange(n), y[:n]).mean
+    rows.append(
+        {"kind": "fixed kernel", "time": "∞", "width": 0, "difference": _apart(now, once, f, n)}
+    )
+    for time in s.warm_times:
+        now, once = f, gradient_flow(f, theta, torch.arange(n), y[:n], time / top)
+        for q in sets:
+            now = gradient_flow(now, theta, torch.arange(q), y[:q], time / top)
+        rows.append({"kind": "fixed kernel", "time": f"{time:g}", "width": 0,
+                     "difference": _apart(now, once, f, n)})  # fmt: skip
+    for m in s.flow_widths:
+        first, second = _net(s, cell, m), _net(s, cell, m)
+        with torch.no_grad():
+            start = first(x)
+        rate = _rate(kernel(first, x), n, 1.0)
+        for q in sets:
+            out = descend(first, x[:q], y[:q], x, rate=rate, marks=(s.steps,))[0]
+        other = descend(second, x[:n], y[:n], x, rate=rate, marks=(s.steps,))[0]
+        rows.append({"kind": "real network", "time": f"{s.steps} steps", "width": m,
+                     "difference": _apart(out, other, start, n)})  # fmt: skip
+    return rows
+
+
+def _apart(warm: Tensor, cold: Tensor, start: Tensor, n: int) -> float:
+    """How far two results are apart at the evaluation points, over how far training went."""
+    found = float((warm - cold)[n:].norm() / (cold - start)[n:].norm())
+    return found if math.isfinite(found) else 0.0

@@ -1,0 +1,119 @@
+"""What `labelahead study regression` shows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelahead.laboratory.charts import line, means, panels, span
+from labelahead.laboratory.experiment import Exhibit, Row, where
+from labelahead.study.statistics import t_interval
+
+__all__ = ["exhibits"]
+
+
+def exhibits(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+    """Solvers, then the whole sets."""
+    return [_solvers(s, where(rows, part="solvers")), _whole(s, where(rows, part="whole"))]
+
+
+def _solvers(s: Any, rows: Sequence[Row]) -> Exhibit:
+    figure, (time, exact) = panels(2, height=3.4)
+    for number, (name, value) in enumerate(
+        (("Cholesky, float64", "cholesky_seconds"), ("conjugate gradients", "cg_seconds"))
+    ):
+        line(time, *means(rows, "n", value), number, name)
+    line(exact, *means(rows, "n", "output_difference"), 0, "outputs, relative")
+    for axes in (time, exact):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(s.sizes, [str(n) for n in s.sizes])
+        axes.minorticks_off()
+        axes.set(xlabel="points n")
+    time.set(ylabel="seconds to solve")
+    exact.set(ylabel="difference of test outputs")
+    time.legend()
+    slopes = {
+        name: _slope(rows, name) for name in ("cholesky_seconds", "cg_seconds")
+    }  # fmt: skip
+    worst = max(r["output_difference"] for r in rows)
+    gap = max(abs(r["accuracy_exact"] - r["accuracy_cg"]) for r in rows)
+    large = where(rows, n=max(s.sizes))
+    ratio = np.median([r["cholesky_seconds"] / r["cg_seconds"] for r in large])
+    return Exhibit(
+        "solvers",
+        "Conjugate gradients against a Cholesky factorisation",
+        f"The same system (noise {s.noise:g}, tolerance {s.tolerance:g}, Nyström preconditioner) "
+        f"solved both ways. Test outputs differ by at most {worst:.1e}, accuracies by at most "
+        f"{100 * gap:.2f} points. Time grows as n^{slopes['cholesky_seconds']:.1f} and "
+        f"n^{slopes['cg_seconds']:.1f} here; the look-ahead paper's appendix B expects 3 and about "
+        f"2. At {max(s.sizes)} points the factorisation takes {ratio:.1f} times as long.",
+        figure=figure,
+        table=[{k: v for k, v in r.items() if k not in ("part", "set")} for r in rows],
+    )
+
+
+def _slope(rows: Sequence[Row], name: str) -> float:
+    """Of the last points in log-log: what small sizes cost is overhead."""
+    at, found = means(rows, "n", name)
+    x, y = np.log(at[-3:]), np.log([max(e.mean, 1e-6) for e in found[-3:]])
+    return float(np.polyfit(x, y, 1)[0]) if len(x) > 1 else float("nan")
+
+
+def _whole(s: Any, rows: Sequence[Row]) -> Exhibit:
+    figure, axes = panels(len(s.sets), height=3.2, share_y=False)
+    table: list[Row] = []
+    words = []
+    for panel, name in zip(axes, s.sets, strict=True):
+        mine, short = where(rows, set=name), Path(name).stem
+        for number, (label, value) in enumerate(
+            (("the network f", "accuracy_f"), ("kernel regression", "accuracy_kernel"))
+        ):
+            points = [{**r, "percent": 100 * r[value]} for r in mine]
+            line(panel, *means(points, "checkpoint", "percent"), number, label)
+        panel.set_title(f"{short}, {mine[0]['n']:,} points", loc="left", fontsize=10)
+        panel.set(xlabel="share of training", ylabel="test accuracy, %")
+        panel.legend(fontsize=8)
+        for c in s.checkpoints:
+            table.append(_line(short, c, where(mine, checkpoint=c)))
+        last = where(mine, checkpoint=max(s.checkpoints))
+        first = where(mine, checkpoint=min(s.checkpoints))
+        words.append(
+            f"{short}: {100 * _mean(first, 'accuracy_kernel'):.1f} % by the first kernel, "
+            f"{100 * _mean(last, 'accuracy_kernel'):.1f} % by the last, the network itself "
+            f"{100 * _mean(last, 'accuracy_f'):.1f} %"
+        )
+    return Exhibit(
+        "whole",
+        "A whole data set",
+        "Regression of Y − f on all training points with the pseudo-kernel of f, at several stages "
+        "of the network's training (PN Figs 9 to 12, where the kernel of the trained network "
+        f"reaches about the network's own accuracy on 50,000 points). Here: {'; '.join(words)}.",
+        figure=figure,
+        table=table,
+    )
+
+
+def _line(name: str, checkpoint: float, rows: Sequence[Row]) -> Row:
+    return {
+        "set": name,
+        "trained": f"{checkpoint:.0%}",
+        "points": rows[0]["n"],
+        "f, %": span(_percent(rows, "accuracy_f")),
+        "kernel, %": span(_percent(rows, "accuracy_kernel")),
+        "form": rows[0]["form"],
+        "kernel s": round(_mean(rows, "kernel_seconds"), 1),
+        "solve s": round(_mean(rows, "solve_seconds"), 1),
+        "iterations": round(_mean(rows, "iterations")),
+        "file GiB": _mean(rows, "disk_gb"),
+        "peak GiB": _mean(rows, "peak_gb"),
+    }
+
+
+def _percent(rows: Sequence[Row], name: str) -> Any:
+    return t_interval(np.array([100 * r[name] for r in rows], float))
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return float(np.mean([r[name] for r in rows]))

@@ -1,0 +1,518 @@
+import sqlite3
+import threading
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from labelahead.errors import InputError
+from labelahead.web.book import Book, Event, fold
+from labelahead.web.schema import MIGRATIONS, connect
+
+ITEMS = ("a.jpg", "b/ü.jpg", "c\n'; DROP TABLE events;--.jpg", "<b>d</b>.jpg", "🦊.jpg")
+PEOPLE = ("anna", "ben", "O'Hara <i>")
+
+
+def book(folder, classes=("cat", "dog"), items=ITEMS, fingerprint="f"):
+    return Book(folder, items=items, fingerprint=fingerprint, classes=classes)
+
+
+class Plain:
+    """The same rules without events: lists and dicts, every answer worked out from scratch."""
+
+    def __init__(self, classes):
+        self.classes = list(classes)
+        self.said = []  # [person, position, kind, label, seq, still there]
+        self.seq = len(self.classes)
+        self.keys = {}
+        self.held = {}  # person -> (position, until)
+
+    def answer(self, who, position, kind, label):
+        self.seq += 1
+        self.said.append([who, position, kind, label, self.seq, True])
+
+    def undo(self, who):
+        own = [row for row in self.said if row[0] == who and row[5]]
+        if own:
+            own[-1][5] = False
+            self.seq += 1
+
+    def lease(self, position, who, seconds, now):
+        for other, (p, until) in self.held.items():
+            if other != who and p == position and until > now:
+                return False
+        self.held[who] = (position, now + seconds)
+        return True
+
+    def now(self, position):
+        """person -> (kind, label, seq), of those that count."""
+        rows = [row for row in self.said if row[1] == position and row[5]]
+        return {row[0]: tuple(row[2:5]) for row in rows}
+
+    def check(self, standing):
+        assert list(standing.classes) == self.classes
+        labels, conflicts, skipped, unsure, compared = {}, [], set(), set(), 0
+        for position in range(len(ITEMS)):
+            now = self.now(position)
+            order = sorted(now, key=lambda who: now[who][2])
+            got = [(a.who, a.kind, a.label, a.seq) for a in standing.answers.get(position, ())]
+            assert got == [(who, *now[who]) for who in order]
+            given = [now[who][1] for who in order if now[who][0] == "label"]
+            if given:
+                labels[position] = given[-1]
+            elif order:
+                (skipped if now[order[-1]][0] == "skip" else unsure).add(position)
+            compared += len(given) > 1
+            if len(set(given)) > 1:
+                conflicts.append(position)
+        assert standing.labels == labels
+        assert standing.conflicts == tuple(conflicts)
+        assert (standing.skipped, standing.unsure) == (skipped, unsure)
+        assert standing.agreement == (compared, compared - len(conflicts))
+
+
+people, positions = st.sampled_from(PEOPLE), st.integers(0, len(ITEMS) - 1)
+
+
+class Machine(RuleBasedStateMachine):
+    folder = None  # set by the test
+
+    @initialize()
+    def begin(self):
+        type(self).number = getattr(type(self), "number", 0) + 1
+        self.place = self.folder / str(self.number)
+        self.book, self.plain, self.clock = book(self.place), Plain(["cat", "dog"]), 1000.0
+
+    def teardown(self):
+        if hasattr(self, "book"):
+            self.book.close()
+
+    @rule(who=people, position=positions, label=st.integers(0, 9), key=st.integers(0, 12))
+    def label(self, who, position, label, key):
+        label %= len(self.plain.classes)
+        event = self.book.add("label", who, position, label, key=f"k{key}")
+        if key not in self.plain.keys:
+            self.plain.answer(who, position, "label", label)
+            self.plain.keys[key] = (self.plain.seq, who, position, label)
+        assert (event.seq, event.who, event.position, event.label) == self.plain.keys[key]
+
+    @rule(who=people, position=positions, kind=st.sampled_from(["skip", "unsure"]))
+    def no_label(self, who, position, kind):
+        self.book.add(kind, who, position)
+        self.plain.answer(who, position, kind, None)
+
+    @rule(who=people)
+    def undo(self, who):
+        before = self.plain.seq
+        self.plain.undo(who)
+        assert (self.book.undo(who) is None) == (self.plain.seq == before)
+
+    @rule(who=people, which=st.integers(0, 30))
+    def undo_one(self, who, which):
+        if not self.plain.said:
+            return
+        row = self.plain.said[which % len(self.plain.said)]
+        if row[0] != who:
+            with pytest.raises(InputError, match="own"):
+                self.book.undo(who, row[4])
+        elif self.book.undo(who, row[4]) is None:
+            assert not row[5]
+        else:
+            assert row[5]
+            row[5] = False
+            self.plain.seq += 1
+
+    @rule(who=people, name=st.sampled_from(["Fox ", "fOX", "<s>", "dog", "🦊\n", "' OR 1"]))
+    def add_class(self, who, name):
+        number = self.book.add_class(who, name)
+        folded = [c.lower() for c in self.plain.classes]
+        if name.strip().lower() not in folded:
+            folded.append(name.strip().lower())
+            self.plain.classes.append(name.strip())
+            self.plain.seq += 1
+        assert number == folded.index(name.strip().lower())
+
+    @rule(who=people, position=positions, seconds=st.sampled_from([1.0, 5.0, 60.0]))
+    def lease(self, who, position, seconds):
+        wanted = self.plain.lease(position, who, seconds, self.clock)
+        assert self.book.lease(position, who, seconds, now=self.clock) == wanted
+
+    @rule(who=people)
+    def release(self, who):
+        self.book.release(who)
+        self.plain.held.pop(who, None)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
+    def wait(self, seconds):
+        self.clock += seconds
+
+    @rule(rows=st.lists(st.tuples(positions, st.sampled_from(["CAT", "wolf"]), people), max_size=4))
+    def take_in(self, rows):
+        self.book.take_in(rows)
+        for position, name, who in rows:
+            folded = [c.lower() for c in self.plain.classes]
+            if name.lower() not in folded:
+                folded.append(name)
+                self.plain.classes.append(name)
+                self.plain.seq += 1
+            label = folded.index(name.lower())
+            if self.plain.now(position).get(who, (None, None))[1] != label:
+                self.plain.answer(who, position, "label", label)
+
+    @rule()
+    def reopen(self):
+        self.book.close()
+        self.book = book(self.place)
+
+    @invariant()
+    def equal(self):
+        if not hasattr(self, "book"):
+            return
+        standing = self.book.standing
+        self.plain.check(standing)
+        assert self.book.last_seq == self.plain.seq
+        assert fold(self.book.events()) == standing
+        wanted = {p: who for who, (p, until) in self.plain.held.items() if until > self.clock}
+        assert self.book.leases(self.clock) == wanted
+
+
+def test_the_record_equals_plain_dicts(tmp_path):
+    Machine.folder = tmp_path
+    quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=quiet,
+            derandomize=True, database=None,
+        ),
+    )  # fmt: skip
+
+
+def test_names_that_hold_anything(tmp_path):
+    names = ["a\nb", "'\"; --", "<script>", "👩‍🔬", "%s {x}", "x" * 200, "../..", "=1+1"]
+    with book(tmp_path, classes=names) as b:
+        assert b.standing.classes == tuple(names)
+        b.add("label", "O'Hara\n🦊", 2, 1)
+    with book(tmp_path, classes=()) as b:
+        assert b.standing.classes == tuple(names)
+        assert b.standing.answers[2][0].who == "O'Hara\n🦊"
+        for bad in ("", " \n", "x" * 201, "a\0b", "half \ud83d", None, 3):
+            with pytest.raises(InputError):
+                b.add_class("anna", bad)
+            with pytest.raises(InputError):
+                b.add("skip", bad, 0)
+        # one character in two encodings is one class
+        assert b.add_class("anna", "e\u0301") == b.add_class("anna", "É") == len(names)
+    with pytest.raises(InputError, match="NUL"):
+        book(tmp_path / "other", items=("a\0b",))
+
+
+def test_classes_keep_their_numbers_and_new_ones_follow(tmp_path):
+    with book(tmp_path, classes=("cat", "dog")) as b:
+        b.add_class("anna", "wolf")
+    with book(tmp_path, classes=("fox", "Dog", "cat")) as b:
+        assert b.standing.classes == ("cat", "dog", "wolf", "fox")
+        assert [e.who for e in b.events()] == ["", "", "anna", ""]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "label", "position": 9, "label": 0}, "position is 9"),
+        ({"kind": "label", "position": -1, "label": 0}, "position is -1"),
+        ({"kind": "label", "position": 0, "label": 2}, "label is 2"),
+        ({"kind": "label", "position": 0, "label": -1}, "label is -1"),
+        ({"kind": "label", "position": 0}, "expected"),
+        ({"kind": "skip", "position": 0, "label": 1}, "nothing else"),
+        ({"kind": "skip"}, "expected"),
+        ({"kind": "guess", "position": 0}, "kind is 'guess'"),
+        ({"kind": "class", "text": "CAT"}, "already"),
+        ({"kind": "undo", "ref": 1}, "no answer"),
+        ({"kind": "undo", "ref": 2**70}, "no answer"),
+        ({"kind": "skip", "position": 0, "key": ""}, "key"),
+    ],
+)
+def test_what_makes_no_event_is_refused_and_leaves_nothing(tmp_path, given, said):
+    with book(tmp_path) as b:
+        before = b.events(), b.standing
+        with pytest.raises(InputError, match=said):
+            b.add(given.pop("kind"), "anna", **given)
+        assert (b.events(), b.standing) == before
+        b.add("label", "anna", 0, 1)
+
+
+def test_keys_are_recorded_once_also_after_reopening(tmp_path):
+    with book(tmp_path) as b:
+        first = b.add("label", "anna", 0, 1, key="k")
+        assert b.add("label", "anna", 3, 0, key="k") == first
+        back = b.undo("anna", key="u")
+        assert b.undo("anna", key="u") == back
+        assert (back.ref, back.position, back.label) == (first.seq, 0, None)
+    with book(tmp_path) as b:
+        assert b.add("label", "anna", 0, 1, key="k") == first
+        assert b.undo("anna", key="u") == back
+        assert b.undo("anna") is None
+        assert len(b.events()) == 4
+        assert b.events(since=3) == [back]
+
+
+def test_an_older_answer_counts_again_after_undo():
+    def event(seq, who, kind, label=None, ref=None):
+        return Event(seq, "t", who, kind, 0, label, ref)
+
+    classes = [Event(i + 1, "t", "", "class", label=i, text=n) for i, n in enumerate("xyz")]
+    events = [
+        *classes,
+        event(4, "anna", "label", 0),
+        event(5, "ben", "label", 1),
+        event(6, "anna", "label", 2),
+    ]
+    assert fold(events).labels == {0: 2}
+    assert fold(events).conflicts == (0,)
+    events.append(event(7, "anna", "undo", ref=6))
+    assert fold(events).labels == {0: 1}  # ben's is newer than anna's first
+    events.append(event(8, "ben", "unsure"))
+    assert fold(events).labels == {0: 0}  # ben withdrew his own only
+    assert fold(events).agreement == (0, 0)
+    events.append(event(9, "anna", "undo", ref=5))  # not hers: no effect
+    events.append(event(10, "anna", "undo", ref=4))
+    standing = fold(events)
+    assert (standing.labels, standing.unsure, standing.skipped) == ({}, {0}, set())
+
+
+def test_taking_in_is_all_or_nothing(tmp_path):
+    with book(tmp_path) as b:
+        before = b.events(), b.standing
+        with pytest.raises(InputError, match="position is 99"):
+            b.take_in([(0, "cat", "anna"), (1, "wolf", "anna"), (99, "cat", "anna")])
+        assert (b.events(), b.standing) == before
+        added = b.take_in([(0, "Cat", "anna"), (1, "wolf", "ben")])
+        assert [e.kind for e in added] == ["label", "class", "label"]
+        assert b.take_in([(0, "cat", "anna"), (1, "wolf", "ben")]) == []
+        assert b.standing.labels == {0: 0, 1: 2}
+        assert fold(b.events()) == b.standing
+
+
+def test_a_snapshot_does_not_change(tmp_path):
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 1)
+        before = b.standing
+        assert b.standing is before
+        b.add("label", "anna", 0, 0)
+        assert before.labels == {0: 1}
+        with pytest.raises(TypeError):
+            before.labels[0] = 5
+
+
+def test_events_cannot_be_changed_or_removed(tmp_path):
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 1)
+    db = sqlite3.connect(tmp_path / "labels.db")
+    for statement in ("UPDATE events SET label = 0", "DELETE FROM events"):
+        with pytest.raises(sqlite3.IntegrityError, match="never"):
+            db.execute(statement)
+    db.close()
+
+
+def test_a_book_of_other_data_is_refused(tmp_path):
+    book(tmp_path).close()
+    for items, fingerprint, said in (
+        (ITEMS[:-1], "f", "5 items then, 4 now"),
+        (("z.jpg", *ITEMS[1:]), "f", "item 0 was 'a.jpg', now 'z.jpg'"),
+        (ITEMS, "g", "another content"),
+    ):
+        with pytest.raises(InputError, match=said):
+            book(tmp_path, items=items, fingerprint=fingerprint)
+    book(tmp_path).close()  # no refusal kept the lock
+
+
+def test_damaged_foreign_and_newer_files_are_refused_and_left_alone(tmp_path):
+    path = tmp_path / "labels.db"
+
+    def refused(said):
+        before = path.read_bytes()
+        with pytest.raises(InputError, match=said):
+            book(tmp_path)
+        assert path.read_bytes() == before
+        path.unlink()
+
+    path.write_bytes(b"no database at all, but some text" * 100)
+    refused("damaged or no label record")
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE other (x)")
+    db.commit()
+    db.close()
+    refused("another program")
+    with book(tmp_path, items=[f"{i}.jpg" for i in range(2000)]):
+        pass
+    content = bytearray(path.read_bytes())
+    content[4096 * 3 : 4096 * 6] = b"\xff" * (4096 * 3)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="damaged"):
+        book(tmp_path, items=[f"{i}.jpg" for i in range(2000)])
+    path.unlink()
+    book(tmp_path).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    refused("update labelahead")
+
+
+def test_a_missing_event_is_noticed(tmp_path):
+    with book(tmp_path) as b:
+        for _ in range(3):
+            b.add("label", "anna", 0, 1)
+    db = sqlite3.connect(tmp_path / "labels.db")
+    db.execute("DROP TRIGGER events_last")
+    db.execute("DELETE FROM events WHERE seq = 4")
+    db.commit()
+    db.close()
+    with pytest.raises(InputError, match="after event 3 comes"):
+        book(tmp_path)
+
+
+def test_an_empty_file_is_migrated_and_a_failed_migration_changes_nothing(tmp_path):
+    path = tmp_path / "labels.db"
+    path.touch()  # version 0: what a kill right after the beginning leaves
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 1)
+        assert b.schema_version == len(MIGRATIONS)
+        events = b.events()
+    more = [*MIGRATIONS, ("ALTER TABLE events ADD COLUMN note TEXT",)]
+    with pytest.raises(InputError, match="no such table"):
+        connect(path, [*MIGRATIONS, (*more[-1], "INSERT INTO nowhere VALUES (1)")])
+    db = sqlite3.connect(path)
+    assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    assert "note" not in [row[1] for row in db.execute("PRAGMA table_info(events)")]
+    db.close()
+    db = connect(path, more)
+    assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+    assert db.execute("SELECT seq, note FROM events").fetchall() == [(e.seq, None) for e in events]
+    db.close()
+    with pytest.raises(InputError, match="update labelahead"):
+        book(tmp_path)
+
+
+def test_settings_of_the_database(tmp_path):
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 1)
+        read = {n: b._db.execute(f"PRAGMA {n}").fetchone()[0] for n in
+                ("journal_mode", "synchronous", "foreign_keys")}  # fmt: skip
+        assert read == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 0}
+        # another program may look at the record while it is open
+        db = sqlite3.connect(tmp_path / "labels.db")
+        assert db.execute("SELECT count(*) FROM events").fetchone() == (3,)
+        assert db.execute("SELECT item FROM items WHERE position = 1").fetchone() == (ITEMS[1],)
+        db.close()
+
+
+def test_a_second_book_is_refused_until_the_first_closes(tmp_path):
+    first = book(tmp_path)
+    with pytest.raises(InputError, match="in use by another"):
+        book(tmp_path)
+    threading.Thread(target=first.close).start()
+    for _ in range(100):
+        try:
+            second = book(tmp_path)
+            break
+        except InputError:
+            threading.Event().wait(0.02)
+    with pytest.raises(InputError, match="closed"):
+        first.add("label", "anna", 0, 1)
+    with pytest.raises(InputError, match="closed"):
+        first.standing  # noqa: B018
+    first.close()
+    second.add("label", "anna", 0, 1)
+    second.close()
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="choose another folder"):
+        book(tmp_path / "file" / "below")
+
+
+def test_a_full_disk_loses_nothing_that_was_accepted(tmp_path):
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 1)
+        pages = b._db.execute("PRAGMA page_count").fetchone()[0]
+        b._db.execute(f"PRAGMA max_page_count = {pages}")
+        accepted = 1
+
+        def fill():
+            nonlocal accepted
+            while True:
+                b.add("label", "anna", 1, 0, key="k" * 190 + str(accepted))
+                accepted += 1
+
+        with pytest.raises(InputError, match="disk has room"):
+            fill()
+        assert len(b.events()) == accepted + 2
+        assert fold(b.events()) == b.standing
+        b._db.execute("PRAGMA max_page_count = 100000")
+        again = b.add("label", "anna", 1, 0, key="k" * 190 + str(accepted))
+        assert again.seq == accepted + 3
+        assert fold(b.events()) == b.standing
+
+
+def test_leases_survive_a_restart_and_expire(tmp_path):
+    with book(tmp_path) as b:
+        assert b.lease(0, "anna", 30, now=100.0)
+        assert not b.lease(0, "ben", 30, now=129.9)
+        assert b.lease(1, "ben", 30, now=101.0)
+        assert not b.lease(0, "ben", 30, now=102.0)
+        assert b.leases(102.0) == {0: "anna", 1: "ben"}  # a refusal keeps the old one
+    with book(tmp_path) as b:
+        assert b.leases(129.9) == {0: "anna", 1: "ben"}
+        assert b.leases(130.0) == {1: "ben"}
+        assert b.lease(0, "ben", 30, now=130.0)
+        assert b.leases(131.0) == {0: "ben"}
+        assert b.lease(3, "anna", 5)
+        assert b.leases() == {3: "anna"}  # by the clock of today, 1970 is over
+        b.release("anna")
+        b.release("nobody")
+        assert b.leases() == {}
+        for seconds in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(InputError, match="seconds"):
+                b.lease(0, "anna", seconds)
+        with pytest.raises(InputError, match="position"):
+            b.lease(5, "anna", 1)
+
+
+def test_no_item_is_leased_twice_and_no_answer_lost_among_threads(tmp_path):
+    items = [f"{i}.jpg" for i in range(40)]
+    holder, doubled, guard = {}, [], threading.Lock()
+    go = threading.Barrier(8)
+
+    def work(who):
+        go.wait()
+        for position in range(len(items)):
+            if b.lease(position, who, 60, now=1000.0):
+                with guard:
+                    if position in holder:
+                        doubled.append(position)
+                    holder[position] = who
+                b.add("label", who, position, 0, key=f"{who}{position}")
+                with guard:
+                    del holder[position]
+                b.release(who)
+
+    with book(tmp_path, items=items) as b:
+        threads = [threading.Thread(target=work, args=(f"p{i}",)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert doubled == []
+        assert b.leases(1000.0) == {}
+        events = b.events()
+        assert [e.seq for e in events] == list(range(1, len(events) + 1))
+        assert len({e.key for e in events[2:]}) == len(events) - 2 >= len(items)
+        assert fold(events) == b.standing
