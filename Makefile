@@ -43,7 +43,17 @@ $(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
 test-peers: $(PEERS)/.installed ## our strategies against independent implementations
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest tests/peers $(ARGS)
 
-test: $(VENV)/.installed-test ## every test
+# The labelling page is tested in Debian's chromium; where it cannot be had, those tests are skipped.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    echo "installing chromium for the tests of the labelling page ..." && \
+	    { apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1 || \
+	      { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }; }; } || \
+	  echo "*** NO CHROMIUM: THE TESTS OF THE LABELLING PAGE ARE SKIPPED; install it: apt-get install chromium ***"
+
+test: $(VENV)/.installed-test browser ## every test
 	@$(PY) -m pytest -n 2
 
 lint: $(VENV)/.installed-check ## ruff: style and formatting

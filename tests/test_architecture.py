@@ -26,7 +26,7 @@ ROOMS = (
     ("loop",),
     ("prepare",),
     ("campaign",),
-    ("query", "show"),
+    ("query", "show", "client"),
     ("study", "web"),
     ("laboratory",),
     ("__init__",),

@@ -200,7 +200,7 @@ def test_scores_are_ranked_against_real_training():
 def test_the_whole_study_makes_a_page(tmp_path):
     shown = conduct(FIDELITY, TINY, tmp_path, workers=1)
     names = [e.name for e in shown.exhibits]
-    assert names == ["sizes", "networks", "widths", "lengths", "scores", "cold"]
+    assert names == ["short", "sizes", "networks", "widths", "lengths", "scores", "cold"]
     page = shown.page.read_text()
     for exhibit in shown.exhibits:
         assert exhibit.title in page

@@ -21,8 +21,9 @@ from labelahead.train import Training, train
 
 TINY = Settings(
     seeds=2, rate_seeds=2, rate_items=4, rate_fcn=(8, 16), rate_convnet=(4, 6), rate_resnet18=(),
-    rate_wrn16=(0.125, 0.25), activations=("relu", "erf"), bound_items=2, bound_widths=(8, 16),
-    fcn=(8, 16), convnet=(), resnet18=(2,), wrn16=(), items=8, test=6, checkpoints=(0.0, 0.5, 1.0),
+    rate_wrn16=(), activations=("relu", "erf"), bound_items=2, bound_widths=(8, 16),
+    fcn=(8, 16), convnet=(), resnet18=(), wrn16=(0.125,), items=8, test=6,
+    checkpoints=(0.0, 0.5, 1.0),
     steps=6,
 )  # fmt: skip
 
@@ -102,7 +103,7 @@ def test_extreme_eigenvalues_of_a_known_spectrum(method):
     a = (q * values) @ q.T
     got = extreme_eigenvalues((a + a.T) / 2, method=method)
     assert got.method == method
-    assert got.largest == pytest.approx(100, rel=1e-9)
+    assert got.largest == pytest.approx(100, rel=1e-7)
     assert got.smallest == pytest.approx(1e-5, rel=1e-5)
     assert got.condition == pytest.approx(1e7, rel=1e-5)
     low = q[:, :30] @ q[:, :30].T
@@ -129,19 +130,19 @@ def test_regression_is_a_solve_and_the_same_for_a_separable_kernel():
 def test_gaussian_read_outs_give_the_ratio_in_the_caption():
     C, squares = 5, dict.fromkeys(KINDS, 0.0)
     x = torch.randn(3, 4, generator=stream(0, "x"), dtype=torch.float64)
-    for seed in range(60):
+    for seed in range(40):
         model = build("fcn", (4,), C, width=200, depth=1, seed=seed).double().eval()
         for kind, value in compare_kernels(model, x).errors.items():
             squares[kind] += value**2
     ratio = (squares["trace"] / squares["pseudo"]) ** 0.5
-    assert ratio == pytest.approx(((C + 2) / (C + 4)) ** 0.5, abs=0.02)
+    assert ratio == pytest.approx(((C + 2) / (C + 4)) ** 0.5, abs=0.03)
     assert squares["single"] == pytest.approx(squares["pseudo"], rel=0.15)
 
 
 def test_the_error_falls_with_the_root_of_the_width():
     s = replace(TINY, rate_items=5)
     told = [{"part": "rate", "network": "fcn", "width": w, "seed": k}
-            for w in (128, 512, 2048) for k in range(4)]  # fmt: skip
+            for w in (128, 256, 512, 1024) for k in range(4)]  # fmt: skip
     found = slope([c | measure(s, c)[0] for c in told], "error_pseudo")
     assert found.value == pytest.approx(-0.5, abs=0.15)
     assert 0 < found.error < 0.1

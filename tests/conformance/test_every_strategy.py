@@ -40,7 +40,7 @@ def propose(net, *given, **more):
 
 
 def asking(name: str, mode: str | None = None, **more) -> Asking:
-    return Asking(strategy=name, mode=mode, **more)
+    return Asking(strategy=name, mode=mode, retrainings=6, **more)
 
 
 def answering(y):

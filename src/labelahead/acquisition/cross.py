@@ -51,11 +51,16 @@ class Cross(Protocol):
         """The cross-covariance after `step`, and whether sums over it are still worth updating."""
 
 
-def cross(posterior: Posterior, candidates: Tensor, evaluation: Tensor) -> Cross:
-    """k(candidates, evaluation) of a posterior, stored or projected as its kernel suggests."""
+def cross(
+    posterior: Posterior, candidates: Tensor, evaluation: Tensor, hold: bool = False
+) -> Cross:
+    """k(candidates, evaluation) of a posterior, stored or projected as its kernel suggests.
+
+    hold: stored in any case, m·e numbers, which makes every step after the first one cheap.
+    """
     rows, cols = posterior.flat(candidates), posterior.flat(evaluation)
     covariance = posterior.covariance
-    if isinstance(covariance.prior, LowRankKernel):
+    if isinstance(covariance.prior, LowRankKernel) and not hold:
         return Projected(covariance, rows, cols)
     return Stored(covariance.block(rows, cols), rows, cols, torch.equal(rows, cols))
 

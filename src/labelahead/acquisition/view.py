@@ -54,6 +54,7 @@ class View:
         evaluation: Tensor,
         embedding: Tensor | None,
         *,
+        hold: bool = False,
         rows: Tensor | None = None,
         known: _Known | None = None,
     ) -> None:
@@ -61,6 +62,7 @@ class View:
         self.candidates = candidates
         self.evaluation = evaluation
         self.embedding = embedding
+        self._hold = hold
         # Which rows of the shared sums belong to the candidates that are left.
         device = candidates.device
         self._rows = torch.arange(len(candidates), device=device) if rows is None else rows
@@ -153,7 +155,7 @@ class View:
 
     def _cross(self) -> Cross:
         if self._known.cross is None:
-            self._known.cross = cross(self.posterior, self.candidates, self.evaluation)
+            self._known.cross = cross(self.posterior, self.candidates, self.evaluation, self._hold)
         return self._known.cross
 
     def _moments(self) -> Moments:
@@ -187,6 +189,7 @@ class View:
             self.candidates[keep],
             self.evaluation,
             self.embedding,
+            hold=self._hold,
             rows=self._rows[keep] if known.cross is not None else None,
             known=known,
         )
@@ -216,11 +219,15 @@ def view(
     candidates: Positions,
     evaluation: Positions | None = None,
     embedding: Tensor | None = None,
+    *,
+    hold: bool = False,
 ) -> View:
     """What a strategy sees: a posterior and which of its n points may be labelled next.
 
     candidates: (m,) distinct unlabelled positions. evaluation: (e,) positions whose predictions
     matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
+    hold: keep k(candidates, evaluation) in memory also where the kernel is given by features: m·e
+    numbers, and labels that come one by one cost a fraction.
     """
     at = posterior.positions(candidates, "candidates")
     posterior.require_unlabelled(at, "candidates")
@@ -235,4 +242,4 @@ def view(
             raise InputError(
                 f"embedding has {len(embedding)} rows; expected {posterior.points}, one per point"
             )
-    return View(posterior, at, where, embedding)
+    return View(posterior, at, where, embedding, hold=hold)

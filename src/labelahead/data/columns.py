@@ -76,9 +76,9 @@ def features(
         )
     matrix = np.concatenate(blocks, axis=1).astype(np.float32)
     kinds = f"{numeric} numeric and {categorical} categorical columns"
-    said = f"{kinds} became {matrix.shape[1] - wordy} numbers a row"
+    became = f"{kinds} became {matrix.shape[1] - wordy} numbers a row"
     longest = max(texts, key=lambda name: texts[name], default=None)
-    return Features(matrix, (said, *notes), longest)
+    return Features(matrix, (became, *notes), longest)
 
 
 def _entry(value: Any) -> float | str | bool | None:

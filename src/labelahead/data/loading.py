@@ -45,15 +45,9 @@ def load(
     of a folder of pictures are left out. The answers are None if no item has a label.
     """
     options = Options(
-        root=default_root() if root is None else expanded(root),
-        size=size,
-        target=target,
-        limit=limit,
-        test_fraction=test_fraction,
-        seed=seed,
-        download=download,
-        links=links,
-    )
+        root=default_root() if root is None else expanded(root), size=size, target=target,
+        limit=limit, test_fraction=test_fraction, seed=seed, download=download, links=links,
+    )  # fmt: skip
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(
             f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or "

@@ -12,12 +12,17 @@ from labelahead.laboratory.conduct import Shown, conduct, settings_of
 from labelahead.laboratory.dynamics_study import DYNAMICS
 from labelahead.laboratory.experiment import Exhibit, Experiment
 from labelahead.laboratory.fidelity_study import FIDELITY
+from labelahead.laboratory.kernel_study import KERNEL
 from labelahead.laboratory.linear_study import LINEAR
+from labelahead.laboratory.lookahead_study import LOOKAHEAD
 from labelahead.laboratory.regression_study import REGRESSION
+from labelahead.laboratory.wallclock_study import WALLCLOCK
 
 __all__ = ["EXPERIMENTS", "Exhibit", "Experiment", "Shown", "conduct", "experiment", "settings_of"]
 
-EXPERIMENTS = MappingProxyType({e.name: e for e in (DYNAMICS, FIDELITY, LINEAR, REGRESSION)})
+EXPERIMENTS = MappingProxyType(
+    {e.name: e for e in (DYNAMICS, FIDELITY, KERNEL, LINEAR, LOOKAHEAD, REGRESSION, WALLCLOCK)}
+)
 
 
 def experiment(name: str) -> Experiment:

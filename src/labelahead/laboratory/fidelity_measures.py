@@ -183,7 +183,8 @@ def same_steps(
         values, vectors = torch.linalg.eigh(theta[rows][:, rows])
         part = vectors.T @ (st.y - f)[at].flatten()
         ways = heavy_ball(values, rate, momentum, marks)  # (T, n·C)
-        return (ways * part @ vectors.T @ reach[:, rows].T).view(len(marks), -1, c)
+        found: Tensor = (ways * part) @ vectors.T @ reach[:, rows].T
+        return found.view(len(marks), -1, c)
 
     known = st.at(st.known)
     without = moved(known)
@@ -243,6 +244,6 @@ def agreement(predicted: Tensor, real: Tensor, surprise: Tensor) -> dict[str, fl
 
 def rank(a: Tensor, b: Tensor) -> float:
     """Spearman's rank correlation; 0 where one of them is constant and orders nothing."""
-    if len(a.unique()) < 2 or len(b.unique()) < 2:
+    if bool((a == a[0]).all()) or bool((b == b[0]).all()):
         return 0.0
     return float(stats.spearmanr(a.numpy(), b.numpy()).statistic)

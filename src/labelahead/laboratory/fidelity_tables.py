@@ -1,6 +1,7 @@
 """The scores and the cold start, as tables of `labelahead study fidelity`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from labelahead.study.drawing import INK, PALETTE
 from labelahead.study.statistics import Estimate, t_interval
 from labelahead.train import recipe
 
-__all__ = ["cold", "scores"]
+__all__ = ["cold", "over_seeds", "scores", "told"]
 
 TRUTHS = {
     "mlmoc": "change if the network's guess were the label",
@@ -28,28 +29,29 @@ def scores(s: Any, rows: Sequence[Row]) -> Exhibit:
         mine = where(rows, model=model, width=width, before=recipe(model).steps, row="score")
         for score in dict.fromkeys(r["score"] for r in mine):
             here = where(mine, score=score)
-            told = {v: span(_over_seeds(here, k)) for k, v in TRUTHS.items()}
-            table.append({"network": f"{model}, width {width}", "score": score, **told})
+            row = {v: told(here, k) for k, v in TRUTHS.items()}
+            table.append({"network": f"{model}, width {width}", "score": score, **row})
     model, width = s.networks[0]
     mine = where(rows, model=model, width=width, before=recipe(model).steps, row="score")
 
     def found(score: str, truth: str) -> str:
-        return span(_over_seeds(where(mine, score=score), truth))
+        return told(where(mine, score=score), truth)
 
     return Exhibit(
         "scores",
         "Scores, before the label is known",
         "Spearman's correlation over candidates between a score and what training really did "
-        "(columns; sums over held-out items, gradient descent as above). MLMOC's own claim, the "
-        f"change if the network's guess were the label, holds for the {model}: "
+        "(columns; sums over held-out items, gradient descent as above). MLMOC's own claim is the "
+        f"change if the network's guess were the label: for the {model} "
         f"{found('MLMOC', 'mlmoc')}, where the small margin alone gets "
-        f"{found('small margin', 'mlmoc')}. What the true label changes it ranks at "
-        f"{found('MLMOC', 'change')} (flip {found('flip', 'change')}, small margin "
-        f"{found('small margin', 'change')}): the label is what is not known. Usefulness is harder "
-        f"still: the error really removed is ranked at {found('flip', 'gain')} by flip, "
+        f"{found('small margin', 'mlmoc')}. The change by the true label, which no score knows, "
+        f"MLMOC ranks at {found('MLMOC', 'change')}, flip at {found('flip', 'change')}, the small "
+        f"margin at {found('small margin', 'change')}. But change is not use: the error that the "
+        f"label really removes is ranked at {found('flip', 'gain')} by flip, "
         f"{found('MLMOC', 'gain')} by MLMOC, {found('small margin', 'gain')} by the margin, and at "
         f"{found('look-ahead, true label', 'gain')} by a look-ahead that is told the true label "
-        "(last row), which is the most that a better guess of labels could buy. With "
+        "(last row): so much a better guess of labels could buy. flip does not try to rank single "
+        "changes; it is made for batches. With "
         f"{s.candidates} candidates and {s.seeds} seeds these intervals are wide.",
         table=table,
     )
@@ -61,14 +63,14 @@ def cold(s: Any, rows: Sequence[Row]) -> Exhibit:
     table: list[Row] = []
     for kind in kinds:
         mine = where(rows, kind=kind)
-        table.append({"trained how": kind, "‖Δf‖": span(_over_seeds(mine, "real"))}
-                     | {name: span(_over_seeds(mine, key)) if key in mine[0] else None
+        table.append({"trained how": kind, "‖Δf‖": told(mine, "real")}
+                     | {name: told(mine, key) if key in mine[0] else None
                         for key, name in COLUMNS.items()})  # fmt: skip
-    size = {k: _over_seeds(where(rows, kind=k), "real") for k in kinds}
-    guess = _over_seeds(where(rows, kind=kinds[0]), "predicted")
+    size = {k: over_seeds(where(rows, kind=k), "real") for k in kinds}
+    guess = over_seeds(where(rows, kind=kinds[0]), "predicted")
     return Exhibit(
         "cold",
-        "Begin again, and one label drowns",
+        "Begin again: does the effect of one label drown?",
         f"The same {s.cold_candidates} candidates a seed, network and look-ahead "
         f"({s.networks[0][0]}, pseudo kernel); only how the real Δf comes about differs. Gradient "
         "descent has no noise. The usual training is the recipe (Adam, minibatches), "
@@ -80,6 +82,7 @@ def cold(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
+SIZES = ("real", "predicted", "ratio", "mean_ratio")
 COLUMNS = {
     "ratio": "predicted / real size",
     "cosine": "cosine",
@@ -95,27 +98,29 @@ def _cold_text(
     rows: Sequence[Row], kinds: Sequence[str], size: dict[str, Estimate], guess: Estimate
 ) -> str:
     warm, usual, again, retrained, order, weights = kinds
-    mean = {k: {c: _over_seeds(where(rows, kind=k), c).mean for c in ("cosine",)} for k in kinds}
-    share = _over_seeds(where(rows, kind=retrained), "repeats").mean
-    many = _over_seeds(where(rows, kind=retrained), "mean_cosine").mean
-    drowns = size[order].mean > guess.mean
+    mean = {k: {c: over_seeds(where(rows, kind=k), c).mean for c in ("cosine",)} for k in kinds}
+    share = over_seeds(where(rows, kind=retrained), "repeats").mean
+    many = over_seeds(where(rows, kind=retrained), "mean_cosine").mean
+    lasting = max(share, 0.0) ** 0.5 * size[retrained].mean
     return (
         f"Look-ahead predicts ‖Δf‖ = {guess.mean:.2f} on average. Training on: "
         f"{size[warm].mean:.2f}, cosine {mean[warm]['cosine']:.2f} ({usual.split(', ')[1]}: "
         f"{size[usual].mean:.2f}, {mean[usual]['cosine']:.2f}). Beginning again without noise: "
         f"{size[again].mean:.2f}, {mean[again]['cosine']:.2f}. Beginning again as usual: "
-        f"{size[retrained].mean:.2f}, {mean[retrained]['cosine']:.2f}; but another order alone, "
-        f"with no new label, changes {size[order].mean:.2f}, and other initial weights "
-        f"{size[weights].mean:.2f}. "
-        + (
-            "So one label's effect is smaller than the noise of retraining"
-            if drowns
-            else "So one label's effect is not smaller than the noise of another order"
-        )
-        + f": {100 * share:.0f} % of the squared change comes again in a second training, and the "
-        f"mean over repetitions has cosine {many:.2f}. Look-ahead tells what a label does to this "
-        "network, not what the next training run will say."
+        f"{size[retrained].mean:.2f}, {mean[retrained]['cosine']:.2f}; {100 * share:.0f} % of its "
+        f"square comes again in a second training from the same weights, a lasting change of "
+        f"{lasting:.2f}, and the mean over repetitions has cosine {many:.2f}. With no new label, "
+        f"another order changes {size[order].mean:.2f} and other initial weights "
+        f"{size[weights].mean:.2f}. So one label's effect {_beside(lasting, size[order].mean)} of "
+        f"another order and {_beside(lasting, size[weights].mean)} of other weights. Look-ahead "
+        "tells what a label does to this network, not what the next training run will say."
     )
+
+
+def _beside(effect: float, noise: float) -> str:
+    if effect < 0.5 * noise:
+        return "drowns in the noise"
+    return "is as large as the noise" if effect < 2 * noise else "stands out from the noise"
 
 
 def _bars(kinds: Sequence[str], size: dict[str, Estimate], guess: Estimate) -> Any:
@@ -136,5 +141,14 @@ def _bars(kinds: Sequence[str], size: dict[str, Estimate], guess: Estimate) -> A
     return figure
 
 
-def _over_seeds(rows: Sequence[Row], name: str) -> Estimate:
+def over_seeds(rows: Sequence[Row], name: str) -> Estimate:
+    """The mean of a column with its interval; one row a seed."""
     return t_interval(np.array([r[name] for r in rows], float))
+
+
+def told(rows: Sequence[Row], name: str) -> str:
+    """The same in words; Student's interval of a correlation may pass 1, which says nothing."""
+    e = over_seeds(rows, name)
+    if name in SIZES or e.low is None or e.high is None:
+        return span(e)
+    return span(replace(e, low=max(e.low, -1.0), high=min(e.high, 1.0)))

@@ -37,7 +37,9 @@ def continued(
             side_by_side(
                 model, inputs, targets, z, t, watch, rate=rate, marks=marks, momentum=momentum
             )
-            for z, t in zip(extra.split(chunk), extra_targets.split(chunk), strict=True)
+            for z, t in zip(
+                torch.split(extra, chunk), torch.split(extra_targets, chunk), strict=True
+            )
         ]
         found = torch.cat([p[:, :-1] for p in parts] + [parts[0][:, -1:]], 1)
         if bool(torch.isfinite(found).all()):

@@ -37,13 +37,14 @@ def outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
                 reference(here, 1.0)
             here.legend(fontsize=7)
     first, last = both_ends(s, rows)
-    _, fit = first, [n for n in names if mean(widest(last, n), "train_accuracy") > 0.95]
+    fit = [n for n in names if mean(widest(last, n), "train_accuracy") > 0.95]
     where_fit = (
         f"for those that fit their training set ({', '.join(fit)}) from "
         f"{extent(first, fit, 'output_gap_pseudo')} to {extent(last, fit, 'output_gap_pseudo')}"
         if fit else "for no network, for none fits its training set"
     )  # fmt: skip
-    step = extent(last, fit, "step_gap_pseudo") if fit else "–"
+    before, after = (mean_of(at, fit or names, "step_gap_pseudo") for at in (first, last))
+    apart = after >= 0.8 * before
     return Exhibit(
         "regression",
         "Kernel regression: do both kernels predict the same?",
@@ -51,10 +52,15 @@ def outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
         f"{s.test} test items, regulariser {s.noise:g}). Left: ‖f̂_lin − f_lin‖ / ‖f_lin‖, as PN "
         "measure it; they are surprised that it vanishes along training while the kernels part "
         f"(Fig 7). Here it falls {where_fit}. Right: the same difference relative to f_lin − f, "
-        f"what the regression adds: at the end {step}, no smaller than at the start "
-        f"({extent(first, fit or names, 'step_gap_pseudo')}). So the surprise has a plain cause: a "
-        "network that fits its labels leaves no residual, neither kernel has anything to add, and "
-        "f̂_lin and f_lin agree because both are f; the kernels themselves do not come closer.",
+        f"what the regression adds: {after:.2f} at the end and {before:.2f} at the start, on "
+        "average over these networks. "
+        + (
+            "So PN's surprise has a plain cause: a network that fits its labels leaves no "
+            "residual, neither kernel has anything to add, and f̂_lin and f_lin agree because both "
+            "are f; what the kernels themselves would do has not come closer."
+            if apart
+            else "So what the kernels add comes closer, too."
+        ),
         figure=figure,
         table=[
             {"network": n, "width": w, "training": f"{c:.0%}",
@@ -68,6 +74,11 @@ def outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     )  # fmt: skip
 
 
+def mean_of(rows: Sequence[Row], names: Sequence[str], value: str) -> float:
+    """Over the widest networks of these names."""
+    return sum(mean(widest(rows, n), value) for n in names) / len(names)
+
+
 def accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     """PN Figs 8 to 12."""
     figure, axes = panels(len(names), columns=2, height=3.0)
@@ -77,7 +88,8 @@ def accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
             found = means(mine, "checkpoint", lambda r, k=kind: 100 * r[f"accuracy_{k}"])  # type: ignore[misc]
             label = "f itself" if kind == "f" else f"f_lin, {kind}"
             line(here, *found, number, label, band=False)
-        here.set(title=f"{TITLES[name]}, width {mine[0]['width']:g}", ylabel="test accuracy, %")
+        here.set_title(f"{TITLES[name]}, width {mine[0]['width']:g}", loc="left", fontsize=10)
+        here.set_ylabel("test accuracy, %")
         close_up(here, low=0, high=100.5)
         percent_axis(here)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)

@@ -42,7 +42,6 @@ def percent_axis(axes: Any) -> None:
     """Parts of the run as per cent."""
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
     axes.set_xlabel("part of the training, %")
-    axes.title.set_fontsize(10)
 
 
 def both_ends(s: Any, rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:

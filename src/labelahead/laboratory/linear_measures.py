@@ -65,8 +65,23 @@ def error(s: Any, cell: Cell) -> list[Row]:
                 "activation": activation, "width": m, "distance": distance, "bound": bound,
                 "error": float((after - linear).abs().max()),
                 "train_error": float((after - y)[: s.items].abs().max()),
+                "worst": _worst(start, x[:1], distance) if activation == "tanh" else None,
             })  # fmt: skip
     return rows
+
+
+def _worst(net: TwoLayer, x: Tensor, distance: float) -> float:
+    """The error at x (1, d) as far from W₀, but along x in the units where a_j σ'' > 0.
+
+    There all second-order terms have one sign. Those of training have the signs of a_j.
+    """
+    hidden = torch.tanh(x @ net.w0.T)[0]
+    bent = (net.a * -2 * hidden * (1 - hidden.square())) > 0  # tanh'' = −2 tanh (1 − tanh²)
+    step = bent.double()[:, None] * x * (distance / float(bent.sum().clamp_min(1)) ** 0.5)
+    moved = copy.deepcopy(net)
+    with torch.no_grad():
+        moved.w.add_(step)
+        return float((moved(x) - net(x) - directional(net, x, {"w": step})).abs())
 
 
 def limit(s: Any, cell: Cell) -> list[Row]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 __all__ = [
     "SMOOTHNESS",
@@ -50,21 +51,23 @@ class TwoLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) -> (n, 1)."""
-        hidden = self.activation(x @ self.w.T)
+        hidden = self.activation(functional.linear(x, self.w))
         if self.centred:
-            hidden = hidden - self.activation(x @ self.w0.T)
-        return self.scale / math.sqrt(len(self.a)) * (hidden @ self.a[:, None])
+            hidden = hidden - self.activation(functional.linear(x, self.w0))
+        out: Tensor = self.scale / math.sqrt(len(self.a)) * (hidden @ self.a[:, None])
+        return out
 
     @property
     def moved(self) -> Tensor:
         """W − W₀."""
-        return self.w.detach() - self.w0
+        found: Tensor = self.w.detach() - self.w0
+        return found
 
 
 def sphere(n: int, d: int, rng: torch.Generator) -> Tensor:
     """(n, d) points of norm 1."""
     x = torch.randn(n, d, generator=rng, dtype=torch.float64)
-    return x / x.norm(dim=1, keepdim=True)
+    return functional.normalize(x, dim=1)
 
 
 def target(x: Tensor) -> Tensor:
@@ -106,5 +109,5 @@ def descend(
             loss = 0.5 * (net(x) - y).square().sum()
             (slope,) = torch.autograd.grad(loss, [net.w])
             with torch.no_grad():
-                net.w -= rate * slope
+                net.w.sub_(rate * slope)
     return torch.stack(seen)

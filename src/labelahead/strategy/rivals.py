@@ -77,9 +77,8 @@ class GaussianProcess(InfiniteWidth):
     @cached_property
     def start(self) -> Tensor:
         """(L + m, C) zeros; the network is asked for no more than the number of classes."""
-        classes = predict(self.model, self.inputs[self.points[:1]]).shape[1]
-        x = self.inputs if self.inputs.is_floating_point() else self.inputs[:0].float()
-        return x.new_zeros(len(self.points), classes)
+        one = predict(self.model, self.inputs[self.points[:1]])
+        return one.new_zeros(len(self.points), one.shape[1])
 
 
 def _seen_as(kind: type[InfiniteWidth], criterion: str | Acquisition) -> Callable[..., Picks]:
@@ -96,13 +95,26 @@ def _seen_as(kind: type[InfiniteWidth], criterion: str | Acquisition) -> Callabl
     return pick
 
 
+def _scored_after(
+    ready: Callable[[Situation], object], score: Callable[[Situation, torch.Generator], Tensor]
+) -> Callable[..., Picks]:
+    """`scored`, with what the score rests on made before, so that no second counts twice."""
+    chosen = scored(score)
+
+    def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+        ready(s)
+        return chosen(s, q, rng, mode, ask)
+
+    return pick
+
+
 RIVALS = (
     Strategy(
         "one-step",
         "studies: one gradient step on the item stands in for training; asks as mlmoc does",
         "Käding, Rodner, Freytag & Denzler 2016, Active and Continuous Exploration with Deep "
-        "Neural Networks and Expected Model Output Change",
-        scored(one_step),
+        "Neural Networks and Expected Model Output Changes",
+        _scored_after(lambda s: (s.start, s.tangent), one_step),
     ),
     Strategy(
         "infinite-ntk",
@@ -125,6 +137,6 @@ RIVALS = (
         "ntk-solve",
         "studies: asks what mlmoc asks for in mode top, by one linear system per item: slower",
         PAPER,
-        scored(lambda s, rng: mlmoc(s.view, rng, method="solve")),
+        _scored_after(lambda s: s.view, lambda s, rng: mlmoc(s.view, rng, method="solve")),
     ),
 )

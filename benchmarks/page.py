@@ -1,0 +1,243 @@
+"""How long a person waits at the labelling page, and what it bears.
+
+Latency: from the key's press to the next item painted, in Chromium, at pools of 1,000, 4,000 and
+20,000 pictures, while a network is being retrained all the time (after every 5 answers); the time
+the server takes is beside it. Load: 20 people at once for 60 s over the HTTP interface; every
+acknowledged answer has to be in the record, and no item may be with two people at once.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contenders import HERE
+from labelahead.client import Client
+from labelahead.errors import LabelaheadError
+from labelahead.study.machine import this_machine as machine
+
+RESULTS = HERE / "results" / "page.json"
+GOALS = {4000: 150.0, 20000: 400.0}  # ms, p95
+WATCH = """() => {
+  const stage = document.getElementById('stage');
+  window.painted = [];
+  document.addEventListener('keydown', () => {
+    const start = performance.now(), before = stage.dataset.position;
+    const look = () => {
+      if (stage.dataset.position === before) return requestAnimationFrame(look);
+      const picture = document.querySelector('#item img');
+      const end = () => requestAnimationFrame(() => setTimeout(
+        () => window.painted.push(performance.now() - start)));
+      if (picture && !picture.complete) picture.addEventListener('load', end, {once: true});
+      else end();
+    };
+    look();
+  }, true);
+}"""
+
+
+def pool(n: int, data: Path | None, target: Path) -> np.ndarray:
+    """n pictures of 28×28 as an .npz without labels; MNIST, or random strokes."""
+    rng = np.random.default_rng(0)
+    if data is not None:
+        from labelahead.data import load
+
+        found, answers = load("mnist", root=data)
+        keep = rng.permutation(60000)[:n]
+        images = np.stack([np.asarray(found.inputs[int(i), 0]) for i in keep])
+        images = np.clip((images - images.min()) / (images.max() - images.min()) * 255, 0, 255)
+        labels = np.array([answers(int(i)) for i in keep])
+    else:
+        labels = rng.integers(0, 10, n)
+        shapes = rng.random((10, 28, 28)) > 0.8
+        images = 255 * np.clip(shapes[labels] * 0.7 + rng.random((n, 28, 28)) * 0.3, 0, 1)
+    np.savez(target, x=images.astype(np.uint8)[..., None])
+    return labels
+
+
+class Server:
+    """`labelahead label` in a process of its own."""
+
+    def __init__(self, data: Path, out: Path, every: int, model: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url, self.out = f"http://127.0.0.1:{port}", out
+        names = ",".join(str(i) for i in range(10))
+        command = [
+            sys.executable, "-m", "labelahead", "label", str(data), "--classes", names, "--out",
+            str(out), "--no-browser", "--port", str(port), "--retrain-every", str(every),
+            "--threads", "1", "--model", model, "--overlap", "0",
+        ]  # fmt: skip
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        for _ in range(1200):
+            try:
+                urllib.request.urlopen(self.url + "/api/health", timeout=5).read()
+                return
+            except OSError:
+                time.sleep(0.1)
+            if self.process.poll() is not None:
+                break
+        raise SystemExit("the server did not start")
+
+    def stop(self) -> None:
+        os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait(20)
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        "p50": round(statistics.median(ordered), 1),
+        "p95": round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 1),
+        "max": round(ordered[-1], 1), "n": len(ordered),
+    }  # fmt: skip
+
+
+def latency(n: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Keys pressed in a browser, a network training beside it."""
+    from playwright.sync_api import sync_playwright
+
+    labels = pool(n, given.data, folder / "pool.npz")
+    server = Server(folder / "pool.npz", folder / "out", 5, given.model)
+    chromium = next(c for c in ("chromium", "chromium-browser", "google-chrome") if shutil.which(c))
+    try:
+        with sync_playwright() as p:
+            browser = p.chromium.launch(
+                executable_path=shutil.which(chromium),
+                args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+            )
+            page = browser.new_page()
+            page.goto(server.url)
+            page.wait_for_selector("#stage[data-position]:not([data-position=''])")
+            press(page, labels, 12)  # so that there is something to train on
+            client = Client(server.url, who="watcher")
+            wait_for_round(client)
+            page.evaluate(WATCH)
+            busy = press(page, labels, given.answers, client)
+            times = page.evaluate("() => window.painted")
+            browser.close()
+        return {"pool": n, **quantiles(times), "training_share": round(busy, 2)}
+    finally:
+        server.stop()
+
+
+def wait_for_round(client: Client) -> None:
+    for _ in range(1200):
+        if (client.progress()["training"]["round"] or 0) >= 1:
+            return
+        time.sleep(0.5)
+    raise SystemExit("no training came to an end in ten minutes")
+
+
+def press(page: Any, labels: np.ndarray, count: int, client: Client | None = None) -> float:
+    """Answer so many questions by key; the share of them during which a training ran."""
+    busy = 0
+    for _ in range(count):
+        stage = page.locator("#stage")
+        position = stage.get_attribute("data-position")
+        digit = int(labels[int(position)])
+        page.keyboard.press("123456789a"[digit])
+        page.wait_for_selector(f"#stage:not([data-position='{position}'])")
+        page.wait_for_timeout(150)  # a person looks
+        if client is not None:
+            busy += client.progress()["training"]["state"] not in ("idle", "waiting")
+    return busy / count
+
+
+def load(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Many people at once."""
+    labels = pool(4000, given.data, folder / "pool.npz")
+    server = Server(folder / "pool.npz", folder / "out", 50, given.model)
+    held: Counter[int] = Counter()
+    guard, times = threading.Lock(), list[float]()
+    said: list[tuple[str, int]] = []
+    double, failed = [], []
+    end = time.monotonic() + given.seconds
+
+    def annotate(name: str) -> None:
+        client = Client(server.url, who=name)
+        asked = client.question()
+        while time.monotonic() < end and not asked.get("done"):
+            at = asked["position"]
+            with guard:
+                held[at] += 1
+                if held[at] > 1:
+                    double.append(at)
+            start = time.perf_counter()
+            try:
+                answer = client.answer(at, int(labels[at]))
+            except LabelaheadError as error:
+                failed.append(str(error))
+                return
+            with guard:
+                times.append(1000 * (time.perf_counter() - start))
+                said.append((name, at))
+            asked = answer["next"]
+
+    try:
+        people = [
+            threading.Thread(target=annotate, args=(f"p{i:02d}",)) for i in range(given.people)
+        ]
+        for person in people:
+            person.start()
+        for person in people:
+            person.join()
+    finally:
+        os.killpg(server.process.pid, signal.SIGKILL)  # what is acknowledged has to survive
+        server.process.wait()
+    with sqlite3.connect(next((folder / "out").glob("*.db"))) as book:
+        kept = set(book.execute("select who, position from events where kind = 'label'"))
+    lost = [s for s in said if s not in kept]
+    return {
+        "people": given.people, "seconds": given.seconds, "answers": len(said),
+        "per_second": round(len(said) / given.seconds, 1), **quantiles(times),
+        "lost": len(lost), "double": len(double), "failed": failed[:3],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder with mnist/; without: random pictures")
+    parser.add_argument("--pools", type=int, nargs="*", default=[1000, 4000, 20000])
+    parser.add_argument("--answers", type=int, default=60)
+    parser.add_argument("--people", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine(), "model": given.model, "latency": []}
+    for n in given.pools:
+        with tempfile.TemporaryDirectory() as folder:
+            row = latency(n, given, Path(folder))
+        results["latency"].append(row)
+        goal = f"goal {GOALS[n]:.0f}" if n in GOALS else ""
+        print(
+            f"pool {n:6}: key to next item painted p50 {row['p50']} ms, p95 {row['p95']} ms "
+            f"({row['n']} answers, training during {row['training_share']:.0%}) {goal}", flush=True,
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        results["load"] = load(given, Path(folder))
+    print(f"load: {results['load']}")
+    given.results.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The pictures in docs/screenshots: real servers, a real browser, labels given by key.
+
+Run from the repository: `.venv/bin/python docs/screenshots.py [picture ...]`; needs the extra
+`test` and chromium. Without names, all are taken.
+"""
+
+import csv
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+from sklearn import datasets
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "browser"))
+import pages  # noqa: E402
+
+OUT = ROOT / "docs" / "screenshots"
+DESKTOP, PHONE = {"width": 1360, "height": 880}, {"width": 360, "height": 740}
+
+
+def wait_for_training(server: pages.Server, labels: int) -> None:
+    """Until a training on so many labels is done."""
+    for _ in range(600):
+        training = server.get("/api/progress")["training"]
+        if training["labels_at_last"] >= labels and training["state"] not in ("training", "kernel"):
+            return
+        time.sleep(0.25)
+
+
+def picture(person: pages.Person, name: str, tab: str, size: dict[str, int], scheme: str) -> None:
+    """One picture of the page as it is."""
+    person.page.set_viewport_size(size)
+    person.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    person.page.click(f"#tab-{tab}")
+    person.page.evaluate("scrollTo(0, 0)")
+    person.page.wait_for_timeout(1500)
+    person.page.screenshot(path=OUT / f"{name}.png")
+    print(OUT / f"{name}.png")
+
+
+def digits(browser, folder: Path) -> None:
+    """Handwritten digits: 45 labels, two of them wrong."""
+    data = pages.write_digits(folder / "digits", 500)
+    server = pages.Server(data, folder / "labels", "--classes", ",".join("0123456789"))
+    try:
+        person = pages.Person(browser, server)
+        person.call_me("anna")
+        for n in range(45):
+            person.press("1" if n in (20, 30) and person.digit != "1" else person.digit)
+            if n in (9, 19, 29, 39):  # as a person would: slow enough for training to keep up
+                wait_for_training(server, n - 5)
+        wait_for_training(server, 40)
+        person.press(person.digit)
+        picture(person, "label", "why", DESKTOP, "light")
+        picture(person, "label-dark", "progress", DESKTOP, "dark")
+        picture(person, "second-look", "doubts", DESKTOP, "light")
+        picture(person, "label-phone", "why", PHONE, "light")
+        person.close()
+    finally:
+        server.kill()
+
+
+def table(browser, folder: Path, name: str, rows: list[list[str]], classes: list[str]) -> None:
+    """A table of texts or numbers; its last column is the answer, and is not shown to the page."""
+    with (folder / f"{name}.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([row[:-1] for row in rows])
+    server = pages.Server(folder / f"{name}.csv", folder / name, "--classes", ",".join(classes))
+    try:
+        person = pages.Person(browser, server)
+        for _ in range(22):
+            row = rows[int(person.position) + 1]  # after the heading
+            person.press(str(classes.index(row[-1]) + 1))
+        wait_for_training(server, 20)
+        person.press(str(classes.index(rows[int(person.position) + 1][-1]) + 1))
+        picture(person, name, "why", DESKTOP, "light")
+        person.close()
+    finally:
+        server.kill()
+
+
+def text(browser, folder: Path) -> None:
+    """Paragraphs that describe scikit-learn's data sets: which one?"""
+    names = ["iris", "wine", "diabetes", "breast_cancer", "linnerud", "digits"]
+    rows = [["text", "set"]]
+    for name in names:
+        about = getattr(datasets, f"load_{name}")().DESCR
+        for paragraph in about.split("\n\n"):
+            words = " ".join(paragraph.split())
+            if len(words) > 80 and "===" not in words:
+                rows.append([words[:600], name])
+    table(browser, folder, "text", rows, names)
+
+
+def row(browser, folder: Path) -> None:
+    """Irises by their measures."""
+    iris = datasets.load_iris()
+    rows = [[*iris.feature_names, "kind"]]
+    for values, kind in zip(iris.data.tolist(), iris.target.tolist(), strict=True):
+        rows.append([*map(str, values), str(iris.target_names[kind])])
+    table(browser, folder, "row", rows, [str(n) for n in iris.target_names])
+
+
+def main() -> None:
+    """Take them."""
+    OUT.mkdir(exist_ok=True)
+    wanted = sys.argv[1:] or ["digits", "text", "row"]
+    with sync_playwright() as p, tempfile.TemporaryDirectory() as folder:
+        browser = p.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
+        for take in (digits, text, row):
+            if take.__name__ in wanted:
+                take(browser, Path(folder))
+        browser.close()
+
+
+main()

@@ -1,0 +1,159 @@
+"""The command for labelling by hand, in a browser."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from labelahead.cli.shell import (
+    ConfigOpt,
+    ModelOpt,
+    Option,
+    RootOpt,
+    SeedOpt,
+    SetOpt,
+    StrategyOpt,
+    Text,
+    ThreadOpt,
+    UsageError,
+    WidthOpt,
+    app,
+    configured,
+    err,
+    out,
+    reported,
+)
+
+SourceArg = Annotated[str, typer.Argument(help="A folder of pictures, a table, or a known set.")]
+ClassesOpt = Annotated[
+    str, Option("--classes", help="Class names, comma-separated. (default: those of the data)")
+]
+OutOpt = Annotated[
+    Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")
+]
+HostOpt = Annotated[str, Option("--host", help="0.0.0.0: for others on the network too.")]
+PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="If busy, the next free one.")]
+TokenOpt = Annotated[
+    Text, Option("--token", help="Ask for it; auto: make one. Beyond this machine: always.")
+]
+BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open a browser.")]
+TakeOpt = Annotated[Path | None, Option("--labels", help="Take in the labels of this file.")]
+FoldersOpt = Annotated[
+    bool, Option("--start-from-folders", help="Take in the labels that the data carry.")
+]
+TestOpt = Annotated[
+    Text, Option("--test", help="Measure on these: a file of item,label, or a share of the data.")
+]
+TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
+EveryOpt = Annotated[int, Option("--retrain-every", min=1, help="Labels between trainings.")]
+OverlapOpt = Annotated[
+    float, Option("--overlap", min=0, max=0.9, help="Share of questions for a second opinion.")
+]
+BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
+ExportOpt = Annotated[
+    Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")
+]
+ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
+
+
+@app.command()
+def label(
+    data: SourceArg,
+    classes: ClassesOpt = "",
+    folder: OutOpt = None,
+    host: HostOpt = "127.0.0.1",
+    port: PortOpt = 8765,
+    token: TokenOpt = None,
+    browser: BrowserOpt = True,
+    labels: TakeOpt = None,
+    start_from_folders: FoldersOpt = False,
+    test: TestOpt = None,
+    target: TargetOpt = None,
+    strategy: StrategyOpt = None,
+    model: ModelOpt = None,
+    width: WidthOpt = None,
+    root: RootOpt = None,
+    retrain_every: EveryOpt = 10,
+    overlap: OverlapOpt = 0.1,
+    budget: BudgetOpt = None,
+    seed: SeedOpt = None,
+    threads: ThreadOpt = None,
+    export: ExportOpt = None,
+    to: ToOpt = None,
+    config: ConfigOpt = None,
+    changes: SetOpt = None,
+) -> None:
+    """Label in a browser: one key for each item, and the next question learns from every answer.
+
+    Examples:
+
+      labelahead label photos/ --classes cat,dog,fox
+
+      labelahead label reviews.csv --classes good,bad --test judged.csv
+
+      labelahead label photos/ --host 0.0.0.0
+
+      labelahead label photos/ --export csv --to labels.csv
+    """
+    kept: list[Path] = []
+
+    def hint() -> str:
+        return f"; every label is kept in {kept[0]}: the same command goes on" if kept else ""
+
+    with reported(hint):
+        if (export is None) != (to is None):
+            raise UsageError("--export and --to go together; expected both or neither")
+        campaign = configured(config, changes, {
+            "data.name": data, "data.root": root, "data.target": target, "model.name": model,
+            "model.width": width, "asking.strategy": strategy, "seed": seed, "threads": threads,
+        })  # fmt: skip
+        options: dict[str, Any] = {
+            "classes": [c.strip() for c in classes.split(",") if c.strip()], "labels": labels,
+            "start_from_folders": start_from_folders, "test": _share(test),
+            "every": retrain_every, "overlap": overlap, "budget": budget,
+        }  # fmt: skip
+        _go(campaign, folder, options, kept, (export, to), {
+            "host": host, "port": port, "browser": browser,
+            "token": "" if token == "auto" else token,
+        })  # fmt: skip
+
+
+def _go(
+    campaign: Any,
+    folder: Path | None,
+    options: dict[str, Any],
+    kept: list[Path],
+    export: tuple[str | None, Path | None],
+    server: dict[str, Any],
+) -> None:
+    from labelahead.data.extras import need
+
+    for module in ("fastapi", "uvicorn", "jinja2", "filelock"):
+        need(module, "web", "the labelling page")
+    from labelahead.web.serve import serve
+    from labelahead.web.session import opened
+    from labelahead.web.transfer import write_export
+
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    with ExitStack() as session:
+        with err.status("loading"):
+            ready = session.enter_context(opened(campaign, folder, **options))
+        kept.append(ready.folder)
+        for note in ready.notes:
+            err.print(note, style="dim", **plain)
+        form, to = export
+        if form is not None and to is not None:
+            count = write_export(ready.desk, form, to)
+            err.print(f"{count} labels are in {to}", **plain)
+            return
+        err.print(f"labels are kept in {ready.folder}; Ctrl-C ends", **plain)
+        serve(ready, tell=lambda url: out.print(url, **plain), **server)
+
+
+def _share(test: str | None) -> float | str | None:
+    """A number is a share; anything else is a file."""
+    try:
+        return None if test is None else float(test)
+    except ValueError:
+        return test

@@ -1,0 +1,246 @@
+"""Labels to files in the forms that other programs read; `read_import` is the way back.
+
+    csv, jsonl, parquet   one row an item: item, label, who, at, source, confidence
+    label-studio          tasks with every person's label, and predictions
+    hf                    a folder that `datasets.load_dataset` reads: Parquet and a README
+    folders               copies of the items' files, in one folder for each class
+
+A row has the label that counts and who gave it; jsonl and label-studio hold every person's.
+Predictions, where they are wanted, are marked as such (`source`), and never read back as labels.
+"""
+
+import csv
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+from labelahead.data.extras import need
+from labelahead.errors import InputError
+from labelahead.web.intake import Imported, read_import
+from labelahead.web.standing import Standing
+from labelahead.web.storable import as_file_name, guarded
+
+__all__ = ["FORMS", "Imported", "export", "read_import"]
+
+Source = Path | Callable[[int], BinaryIO]
+COLUMNS = ("item", "label", "who", "at", "source", "confidence")
+FORMS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
+
+
+def export(
+    standing: Standing,
+    items: Sequence[str],
+    predictions: Mapping[int, tuple[int, float]] | None,
+    form: str,
+    out: str | Path,
+    *,
+    source: Source | None = None,
+) -> int:
+    """Write the labels to `out` in one step, and return how many rows or files there are.
+
+    predictions: position -> class number and probability; those of items without a label are
+    added. source, for the form folders: where the items' files are, or what opens one by position.
+    What is there already is never overwritten.
+    """
+    if form not in FORMS:
+        raise InputError(f"form is {form!r}; expected one of {', '.join(FORMS)}")
+    out = Path(out)
+    rows = list(_rows(standing, items, predictions or {}))
+    with _in_one_step(out) as partial:
+        if form == "csv":
+            _write_csv(partial, rows)
+        elif form == "jsonl":
+            with partial.open("x", encoding="utf-8", newline="\n") as file:
+                file.writelines(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+        elif form == "label-studio":
+            tasks = [_task(row) for row in rows]
+            partial.write_text(json.dumps(tasks, indent=1, ensure_ascii=False), encoding="utf-8")
+        elif form == "parquet":
+            _write_parquet(partial, rows)
+        elif form == "hf":
+            _write_hf(partial, rows, standing.classes)
+        else:
+            _write_folders(partial, rows, {item: i for i, item in enumerate(items)}, source)
+    return len(rows)
+
+
+def _rows(
+    standing: Standing, items: Sequence[str], predictions: Mapping[int, tuple[int, float]]
+) -> Iterator[dict[str, Any]]:
+    """What is known of every item, by position; all answers under `answers`."""
+    names = standing.classes
+    for position in sorted({*standing.labels, *predictions}):
+        row: dict[str, Any] = dict.fromkeys(COLUMNS)
+        row["item"] = items[position]
+        if position not in standing.labels:
+            label, confidence = predictions[position]
+            row |= {"label": names[label], "source": "prediction", "confidence": float(confidence)}
+            yield row
+            continue
+        answers = [
+            {"who": a.who, "kind": a.kind, "label": None if a.label is None else names[a.label],
+             "at": a.at}
+            for a in standing.answers[position]
+        ]  # fmt: skip
+        counts = next(a for a in reversed(answers) if a["label"] is not None)
+        row |= {key: counts[key] for key in ("label", "who", "at")}
+        yield row | {"source": "label", "answers": answers}
+
+
+@contextmanager
+def _in_one_step(out: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `out` when all is written; otherwise nothing is left."""
+    if os.path.lexists(out):
+        raise InputError(f"{out} is there already; choose another name, or move it away")
+    if not out.parent.is_dir():
+        raise InputError(f"there is no folder {out.parent}; make it, or choose another")
+    partial = out.with_name(f".{uuid4().hex}.partial")
+    try:
+        yield partial
+        if partial.is_dir():
+            partial.rename(out)
+            return
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, out)  # unlike a rename it fails where `out` has come meanwhile
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            partial.rename(out)
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be written ({error}); make room, or choose another place"
+        ) from error
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """RFC 4180, UTF-8; a cell that a spreadsheet would run as a formula begins with '."""
+    with path.open("x", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow(COLUMNS)
+        for row in rows:
+            cells = ("" if row[name] is None else row[name] for name in COLUMNS)
+            writer.writerow([guarded(c) if isinstance(c, str) else c for c in cells])
+
+
+def _write_parquet(
+    path: Path, rows: Sequence[Mapping[str, Any]], classes: Sequence[str] | None = None
+) -> None:
+    """With classes: labels are numbers, and the file says which class each is (Hugging Face)."""
+    arrow = need("pyarrow", "tables", "the form Parquet")
+    need("pyarrow.parquet", "tables", "the form Parquet")
+    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    types = dict.fromkeys(COLUMNS, arrow.string()) | {"confidence": arrow.float64()}
+    metadata = None
+    if classes is not None:
+        number = {name: i for i, name in enumerate(classes)}
+        columns["label"] = [number[name] for name in columns["label"]]
+        types["label"] = arrow.int64()
+        about: dict[str, Any] = {n: {"dtype": str(t), "_type": "Value"} for n, t in types.items()}
+        about["confidence"]["dtype"] = "float64"
+        about["label"] = {"names": list(classes), "_type": "ClassLabel"}
+        metadata = {"huggingface": json.dumps({"info": {"features": about}})}
+    schema = arrow.schema(list(types.items()), metadata=metadata)
+    arrow.parquet.write_table(arrow.table(columns, schema=schema), path)
+
+
+def _write_hf(path: Path, rows: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> None:
+    """Labels are the split train; predictions a split of their own, so that none mixes in."""
+    if not classes:
+        raise InputError("there is no class yet; expected at least one for the form hf")
+    (path / "data").mkdir(parents=True)
+    splits = {
+        "train": [row for row in rows if row["source"] == "label"],
+        "predicted": [row for row in rows if row["source"] == "prediction"],
+    }
+    lines = ["---", "dataset_info:", "  features:"]
+    for name in COLUMNS:
+        lines.append(f"  - name: {name}")
+        if name == "label":
+            lines += ["    dtype:", "      class_label:", "        names:"]
+            lines += [f"          '{i}': {_yaml(c)}" for i, c in enumerate(classes)]
+        else:
+            lines.append(f"    dtype: {'float64' if name == 'confidence' else 'string'}")
+    lines += ["configs:", "- config_name: default", "  data_files:"]
+    for split, part in splits.items():
+        if part or split == "train":
+            _write_parquet(path / "data" / f"{split}-00000-of-00001.parquet", part, classes)
+            lines += [f"  - split: {split}", f"    path: data/{split}-*"]
+    lines += ["---", "", "Labels by labelahead. `load_dataset(<this folder>)` reads them; `item`",
+              "names the item, `who` said it, and `at` is when.", ""]  # fmt: skip
+    (path / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _yaml(text: str) -> str:
+    """Text as a YAML scalar: JSON's, but for what YAML does not take as it is."""
+    odd = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+    return odd.sub(lambda c: f"\\u{ord(c[0]):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def _task(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A Label Studio task. Its interface: <Choices name="label" toName="item">, value="$item".
+
+    `completed_by` is left out: Label Studio refuses a file with persons that it does not know.
+    """
+
+    def choice(name: str) -> list[dict[str, Any]]:
+        value = {"choices": [name]}
+        return [{"from_name": "label", "to_name": "item", "type": "choices", "value": value}]
+
+    task: dict[str, Any] = {"data": {"item": row["item"]}, "annotations": [], "predictions": []}
+    for answer in row.get("answers", ()):
+        if answer["label"] is not None:
+            given = {"result": choice(answer["label"]), "who": answer["who"]}
+            task["annotations"].append(given | {"created_at": answer["at"]})
+    if row["source"] == "prediction":
+        task["predictions"].append(
+            {"model_version": "labelahead", "score": row["confidence"],
+             "result": choice(row["label"])}
+        )  # fmt: skip
+    return task
+
+
+def _write_folders(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    positions: Mapping[str, int],
+    source: Source | None,
+) -> None:
+    """CLASS/ITEM for every labelled item; predictions are listed, since files would mix in."""
+    if source is None:
+        raise InputError(
+            "the items are no files, so they cannot be sorted into folders; expected another form"
+        )
+    path.mkdir()
+    for row in rows:
+        if row["source"] != "label":
+            continue
+        parts = [as_file_name(part) for part in row["item"].split("/")]
+        target = path.joinpath(as_file_name(row["label"]), *parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _opened(source, row["item"], positions) as original, target.open("xb") as copy:
+            shutil.copyfileobj(original, copy)
+    rest = [row for row in rows if row["source"] == "prediction"]
+    if rest:
+        _write_csv(path / "predictions.csv", rest)
+
+
+def _opened(source: Source, item: str, positions: Mapping[str, int]) -> BinaryIO:
+    if not isinstance(source, Path):
+        return source(positions[item])
+    inside = PurePosixPath(item)
+    if inside.is_absolute() or ".." in inside.parts or not (source / inside).is_file():
+        raise InputError(f"{item!r} is no file below {source}; expected the items' own folder")
+    return (source / inside).open("rb")

@@ -1,0 +1,142 @@
+"""How items look: pictures by position, rows and texts as plain values.
+
+Nothing here takes a path: a picture is decoded from the data set's own files and encoded anew, so
+that what leaves the server is pixels, whatever else a file may hold.
+"""
+
+import hashlib
+import io
+import math
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from labelahead.data import Data
+from labelahead.data.dataset import hashed
+from labelahead.data.extras import need
+from labelahead.data.folder import Photos
+from labelahead.errors import InputError
+
+__all__ = ["Items"]
+
+LARGE, SMALL = 1024, 256  # pixels of the longer side
+CACHE = 64 << 20  # bytes of encoded pictures
+CRISP = SMALL * SMALL  # up to so many pixels a picture is kept to the last bit
+MOST_COLUMNS = 60
+MOST_CHARACTERS = 20_000
+
+
+class Items:
+    """The items of a data set, to look at. Threads may share it."""
+
+    def __init__(self, data: Data, source: str | Path | None = None) -> None:
+        self.data, self.source = data, source
+        self.kind = _kind(data)
+        self.fingerprint = _fingerprint(data)
+        self._cache: OrderedDict[tuple[int, int], tuple[bytes, str]] = OrderedDict()
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def ids(self) -> list[str]:
+        """The name of every item, by position."""
+        return list(self.data.ids)
+
+    @property
+    def version(self) -> str:
+        """Changes with the data: part of every address, so that browsers may keep pictures."""
+        return self.fingerprint[:12]
+
+    def describe(self, position: int) -> dict[str, Any]:
+        """What the page needs to show an item."""
+        self._check(position)
+        found: dict[str, Any] = {
+            "item": self.data.ids[position], "url": None, "text": None, "row": None,
+        }  # fmt: skip
+        if self.kind == "image":
+            found["url"] = f"/items/{position}?v={self.version}"
+        elif self.data.rows is not None:
+            rows = self.data.rows
+            pairs = [(n, v) for n, v in rows.row(position) if n != rows.text][:MOST_COLUMNS]
+            found["row"] = [{"name": name, "value": _plain(value)} for name, value in pairs]
+            if rows.text is not None:
+                found["text"] = str(_plain(rows.columns[rows.text][position]) or "")
+        else:
+            values = self.data.inputs[position].flatten()[:MOST_COLUMNS].tolist()
+            found["row"] = [{"name": str(i), "value": round(v, 4)} for i, v in enumerate(values)]
+        return found
+
+    def picture(self, position: int, size: int = LARGE) -> tuple[bytes, str]:
+        """An item's picture and its media type."""
+        self._check(position)
+        if self.data.images is None:
+            raise InputError(f"item {position} is no picture; expected an item of kind image")
+        key = (position, size)
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        pil = need("PIL.Image", "app", "showing pictures")
+        image = pil.fromarray(self.data.images.picture(position, size))
+        crisp = image.width * image.height <= CRISP
+        form, more = ("PNG", {}) if crisp else ("JPEG", {"quality": 88})
+        stream = io.BytesIO()
+        image.save(stream, form, **more)
+        found = stream.getvalue(), f"image/{form.lower()}"
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = found
+                self._held += len(found[0])
+            while self._held > CACHE and len(self._cache) > 1:
+                _, (old, _) = self._cache.popitem(last=False)
+                self._held -= len(old)
+        return found
+
+    def opener(self) -> Any:
+        """Opens an item's own file by position, for copies; None if items are no files."""
+        photos = self.data.images
+        if not isinstance(photos, Photos):
+            return None
+
+        def opened(position: int) -> BinaryIO:
+            return photos.files.open(photos.names[position])
+
+        return opened
+
+    def _check(self, position: int) -> None:
+        if not 0 <= position < len(self):
+            raise InputError(
+                f"there is no item {position}; expected a position from 0 to {len(self) - 1}"
+            )
+
+
+def _kind(data: Data) -> str:
+    if data.images is not None:
+        return "image"
+    if data.rows is None:
+        return "vector"
+    return "text" if data.rows.text is not None else "row"
+
+
+def _fingerprint(data: Data) -> str:
+    """Of what the items are, whichever of them are kept for testing."""
+    if data.images is not None:
+        content = data.images.content()
+    else:
+        content = hashed(data.inputs) if data.rows is None else data.rows.content()
+    return hashlib.sha256(f"{len(data)} {content}".encode()).hexdigest()
+
+
+def _plain(value: Any) -> str | float | int | bool | None:
+    """A cell as JSON has it."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    return str(value)[:MOST_CHARACTERS]

@@ -1,0 +1,173 @@
+"""The tables of labels.db, and opening it: checked first, then brought to the present version.
+
+`PRAGMA user_version` counts the migrations a file has been through. To change the tables, append
+to MIGRATIONS; what has been released is never edited.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from labelahead.errors import InputError
+
+__all__ = ["MIGRATIONS", "claim", "connect", "hold", "refusal"]
+
+APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
+WAIT = 5.0  # seconds for another program that looks into the file
+
+MIGRATIONS: list[tuple[str, ...]] = [
+    (
+        f"PRAGMA application_id = {APPLICATION}",
+        # what the record is about, for whoever reads the file alone
+        "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL)",
+        """CREATE TABLE events (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            at TEXT NOT NULL,
+            who TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN ('label', 'skip', 'unsure', 'undo', 'class')),
+            position INTEGER,
+            label INTEGER,
+            ref INTEGER,
+            key TEXT,
+            text TEXT,
+            CHECK ((kind IN ('label', 'class')) = (label IS NOT NULL)),
+            CHECK ((kind = 'class') = (position IS NULL)),
+            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
+            CHECK ((kind = 'class') = (text IS NOT NULL))
+        )""",
+        "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
+        """CREATE TRIGGER events_stay BEFORE UPDATE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
+        """CREATE TRIGGER events_last BEFORE DELETE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
+        # one holder for an item, one item for a person
+        """CREATE TABLE leases (
+            position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
+        )""",
+    ),
+]
+
+
+def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> sqlite3.Connection:
+    """The database, made if there is none; an error if it is damaged, foreign or too new."""
+    migrations = MIGRATIONS if migrations is None else migrations
+    try:
+        # Threads share the connection; the book's lock lets in one at a time.
+        db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+        try:
+            _check(db, path, len(migrations))
+            # Readers never wait for the writer. Where a file system cannot do it, SQLite stays
+            # with its rollback journal, which keeps what was committed as well.
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA foreign_keys = OFF")
+            _migrate(db, migrations)
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.Error as error:
+        raise refusal(path, error) from error
+    return db
+
+
+def claim(db: sqlite3.Connection, folder: Path, items: Sequence[str], fingerprint: str) -> None:
+    """A new record is about these data; an old one must be."""
+    about = db.execute("SELECT value FROM about WHERE name = 'fingerprint'").fetchone()
+    if about is None:
+        db.execute("INSERT INTO about VALUES ('fingerprint', ?)", (fingerprint,))
+        db.executemany("INSERT INTO items VALUES (?, ?)", enumerate(items))
+        return
+    stored = [row[0] for row in db.execute("SELECT item FROM items ORDER BY position")]
+    pairs = enumerate(zip(stored, items, strict=False))
+    why = next((f"item {i} was {a!r}, now {b!r}" for i, (a, b) in pairs if a != b), None)
+    if len(stored) != len(items):
+        why = f"{len(stored)} items then, {len(items)} now"
+    elif why is None and about[0] != fingerprint:
+        why = "the items have the same names, but another content"
+    if why is not None:
+        raise InputError(
+            f"{folder} holds labels of other data ({why}); choose another folder, or open it with "
+            "the data that it was begun with, export its labels and import them here"
+        )
+
+
+def hold(folder: Path) -> FileLock:
+    """The lock of the folder, or a polite refusal."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Of the process, not of the thread: a server may close in another than it opened in.
+        lock = FileLock(folder / "labels.lock", thread_local=False)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"{folder} is in use by another labelahead; use the page that it serves, or stop it"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written to ({error.strerror}); choose another folder"
+        ) from error
+    return lock
+
+
+def refusal(path: Path, error: sqlite3.Error) -> InputError:
+    """What SQLite complained of, and what to do about it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest is a detail of it
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path, str(error))
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return InputError(f"{path} is held by another program ({error}); close that, and try again")
+    return InputError(
+        f"{path} cannot be used ({error}); make sure that the folder can be written to and the "
+        "disk has room, and try again: what was accepted before is kept"
+    )
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(
+        f"{path} is damaged or no label record ({why}); put back a copy, or save what can be "
+        f"saved with `sqlite3 {path.name} .recover`, or move it away to begin anew"
+    )
+
+
+def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
+    """Refuse what is not ours before anything is written to it."""
+    version, application, tables = (
+        int(db.execute(question).fetchone()[0])
+        for question in (
+            "PRAGMA user_version",
+            "PRAGMA application_id",
+            "SELECT count(*) FROM sqlite_master",
+        )
+    )
+    if (tables or version) and application != APPLICATION:
+        raise InputError(
+            f"{path} is a database of another program; expected a label record: choose another "
+            "folder, or move the file away"
+        )
+    if version > newest:
+        raise InputError(
+            f"{path} has version {version}, this labelahead knows versions up to {newest}; "
+            "update labelahead"
+        )
+    found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+    if found != "ok":
+        raise _damaged(path, found)
+
+
+def _migrate(db: sqlite3.Connection, migrations: Sequence[tuple[str, ...]]) -> None:
+    """Each step whole or not at all: a kill in between leaves the version before."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    for number, statements in enumerate(migrations[version:], version + 1):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number}")
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise

@@ -1,0 +1,264 @@
+"""What the events of a labelling record amount to: a pure fold, without any file.
+
+An answer is an event `label`, `skip` or `unsure`. It survives until an `undo` of the same person
+names it; then that person's answer before it counts again, if there was one. Of every person only
+the newest surviving answer to an item counts, so a later skip withdraws that person's own label
+and nobody else's. An item's label is the newest of the labels that count.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import index
+from types import MappingProxyType
+from typing import NamedTuple
+
+from labelahead.errors import InputError
+
+__all__ = [
+    "ANSWERS",
+    "Agreement",
+    "Answer",
+    "Event",
+    "Standing",
+    "Tally",
+    "alike",
+    "check_text",
+    "checked_name",
+    "fold",
+]
+
+ANSWERS = ("label", "skip", "unsure")
+NEEDED = {
+    "label": ("position", "label"),
+    "skip": ("position",),
+    "unsure": ("position",),
+    "undo": ("ref",),
+    "class": ("text",),
+}
+LONGEST = 200  # characters of a name
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the record; never changed, never removed.
+
+    kind: label, skip, unsure, undo (ref: seq of the answer taken back; position: its item) or
+    class (label: the new class's number; text: its name). key: made by the sender, so that an
+    event sent twice is recorded once.
+    """
+
+    seq: int
+    at: str  # UTC, ISO 8601 with milliseconds
+    who: str  # "" for the program itself
+    kind: str
+    position: int | None = None
+    label: int | None = None
+    ref: int | None = None
+    key: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one person says of one item now."""
+
+    seq: int
+    who: str
+    kind: str
+    label: int | None
+    at: str
+
+
+class Agreement(NamedTuple):
+    """Of the items that two or more persons labelled: how many, and with one label how many."""
+
+    compared: int
+    agreeing: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the surviving events amount to; a snapshot that no later event changes."""
+
+    classes: tuple[str, ...]
+    # position -> the newest surviving answer of each person, oldest first
+    answers: Mapping[int, tuple[Answer, ...]]
+    labels: Mapping[int, int]  # position -> the class that counts
+    conflicts: tuple[int, ...]  # positions, ascending, where persons' labels differ
+    skipped: frozenset[int]  # newest answer is a skip, and there is no label
+    unsure: frozenset[int]  # the same of unsure
+    agreement: Agreement
+
+
+def fold(events: Iterable[Event]) -> Standing:
+    """The standing after these events, in this order."""
+    tally = Tally()
+    for event in events:
+        tally.add(event)
+    return tally.standing()
+
+
+class Tally:
+    """The fold, one event at a time: each costs what its own item costs, however long the record.
+
+    An undo that names no surviving answer of the same person has no effect.
+    """
+
+    def __init__(self) -> None:
+        self.seq = 0  # of the last event
+        self.classes: list[str] = []
+        self.numbers: dict[str, int] = {}  # of classes, by `alike` of their names
+        self._by: dict[int, str] = {}  # whose an answer is, also of those taken back
+        self._own: dict[str, dict[int, int]] = {}  # person -> surviving seq -> position
+        self._given: dict[int, dict[str, list[Answer]]] = {}  # all surviving, oldest first
+        self._answers: dict[int, tuple[Answer, ...]] = {}
+        self._labels: dict[int, int] = {}
+        self._sets: dict[str, set[int]] = {
+            name: set() for name in ("conflict", "skip", "unsure", "compared")
+        }
+        self._standing: Standing | None = None
+
+    def add(self, event: Event) -> None:
+        """Take one more event into account."""
+        self.seq, self._standing = event.seq, None
+        if event.kind == "class" and event.text is not None:
+            self.numbers.setdefault(alike(event.text), len(self.classes))
+            self.classes.append(event.text)
+        elif event.kind == "undo" and event.ref is not None:
+            position = self._own.get(event.who, {}).pop(event.ref, None)
+            if position is not None:
+                given = self._given[position]
+                kept = [a for a in given[event.who] if a.seq != event.ref]
+                given[event.who] = kept
+                if not kept:
+                    del given[event.who]
+                self._settle(position)
+        elif event.kind in ANSWERS and event.position is not None:
+            answer = Answer(event.seq, event.who, event.kind, event.label, event.at)
+            self._by[event.seq] = event.who
+            self._own.setdefault(event.who, {})[event.seq] = event.position
+            self._given.setdefault(event.position, {}).setdefault(event.who, []).append(answer)
+            self._settle(event.position)
+
+    def newest(self, who: str) -> int | None:
+        """The seq of a person's newest surviving answer."""
+        return next(reversed(self._own.get(who, {})), None)
+
+    def own(self, who: str, seq: int) -> int | None:
+        """The position of a person's own answer, None if taken back; an error of any other."""
+        if seq not in self._by:
+            raise InputError(f"event {seq} is no answer; expected the number of a given answer")
+        if self._by[seq] != who:
+            raise InputError(f"answer {seq} is {self._by[seq]!r}'s; expected one of {who!r}'s own")
+        return self._own[who].get(seq)
+
+    def says(self, who: str, position: int) -> Answer | None:
+        """A person's answer to an item that counts now."""
+        given = self._given.get(position, {}).get(who)
+        return given[-1] if given else None
+
+    def next(
+        self,
+        kind: str,
+        who: str,
+        position: int | None,
+        label: int | None,
+        text: str | None,
+        ref: int | None,
+        key: str | None,
+    ) -> Event:
+        """The event that these would be, now; an error if they make none. Adds nothing."""
+        given = {"position": position, "label": label, "ref": ref, "text": text}
+        found = tuple(name for name, value in given.items() if value is not None)
+        if kind not in NEEDED:
+            raise InputError(f"kind is {kind!r}; expected one of {', '.join(NEEDED)}")
+        if found != NEEDED[kind]:
+            raise InputError(f"{kind} with {found}; expected {NEEDED[kind]} and nothing else")
+        classes = len(self.classes)
+        if kind == "class":
+            text, label = checked_name(text, "the class's name"), classes
+            if alike(text) in self.numbers:
+                raise InputError(f"there is a class {text!r} already; expected a new name")
+        elif ref is not None:
+            ref, position = index(ref), self.own(who, index(ref))
+            if position is None:
+                raise InputError(f"answer {ref} has been taken back already")
+        elif label is not None:
+            label = index(label)
+            if not 0 <= label < classes:
+                raise InputError(f"label is {label}; expected a class, from 0 to {classes - 1}")
+        if key is not None:
+            key = checked_name(key, "the key")
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        where = None if position is None else index(position)
+        return Event(self.seq + 1, at, who, kind, where, label, ref, key, text)
+
+    def standing(self) -> Standing:
+        """The snapshot; made once for each state."""
+        if self._standing is None:
+            found = self._sets
+            compared = len(found["compared"])
+            self._standing = Standing(
+                classes=tuple(self.classes),
+                answers=MappingProxyType(self._answers.copy()),
+                labels=MappingProxyType(self._labels.copy()),
+                conflicts=tuple(sorted(found["conflict"])),
+                skipped=frozenset(found["skip"]),
+                unsure=frozenset(found["unsure"]),
+                agreement=Agreement(compared, compared - len(found["conflict"])),
+            )
+        return self._standing
+
+    def _settle(self, position: int) -> None:
+        """Work out one item anew."""
+        newest = sorted((given[-1] for given in self._given[position].values()), key=_seq)
+        labels = [a.label for a in newest if a.label is not None]
+        self._answers.pop(position, None)
+        self._labels.pop(position, None)
+        for positions in self._sets.values():
+            positions.discard(position)
+        if newest:
+            self._answers[position] = tuple(newest)
+        if labels:
+            self._labels[position] = labels[-1]
+        elif newest:
+            self._sets[newest[-1].kind].add(position)
+        if len(labels) > 1:
+            self._sets["compared"].add(position)
+        if len(set(labels)) > 1:
+            self._sets["conflict"].add(position)
+
+
+def _seq(answer: Answer) -> int:
+    return answer.seq
+
+
+def alike(name: str) -> str:
+    """What two spellings of one class have in common: capital letters and encoding aside."""
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def checked_name(name: object, what: str) -> str:
+    """A name of a class or a person: trimmed; anything but empty, overlong or not storable."""
+    if not isinstance(name, str):
+        raise InputError(f"{what} is {name!r}; expected text")
+    name = name.strip()
+    if not name:
+        raise InputError(f"{what} is empty; expected at least one character")
+    if len(name) > LONGEST:
+        raise InputError(f"{what} has {len(name)} characters; expected at most {LONGEST}")
+    check_text(name, what)
+    return name
+
+
+def check_text(text: str, what: str) -> None:
+    """Anything that UTF-8 can hold, and C programs too."""
+    try:
+        text.encode()
+        sound = "\0" not in text
+    except UnicodeEncodeError:
+        sound = False
+    if not sound:
+        raise InputError(f"{what} is {text!r}, which is no text; remove NUL or half characters")

@@ -1,0 +1,92 @@
+// How items and classes look. Data go into the page as text alone, never as markup.
+
+export function make(tag, options = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(options)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "text") node.textContent = value;
+    else if (name === "on") for (const [type, act] of Object.entries(value)) node.addEventListener(type, act);
+    else if (name in node && !name.includes("-") && name !== "role") node[name] = value;
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export const title = (found) => (/^\d*$/.test(String(found.item ?? "")) ? `item ${found.item || found.position}` : String(found.item));
+export const percent = (p) => `${(100 * p).toFixed((p > 0.99 && p < 1) || (p < 0.01 && p > 0) ? 1 : 0)} %`;
+export const guessesHidden = () => { try { return localStorage.getItem("labelahead-hide") === "1"; } catch { return false; } };
+export const hideGuesses = (yes) => { try { localStorage.setItem("labelahead-hide", yes ? "1" : "0"); } catch { /* forbidden: until the page is closed */ } };
+export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+
+// Ten colours that stay apart for colour-blind eyes; further classes take turns around the circle.
+const PALETTE = ["#4477aa", "#ee7733", "#228833", "#cc3366", "#aa7744", "#66aacc", "#aa4499",
+  "#999933", "#dd9999", "#777788"];
+export function colour(label) {
+  if (label === null || label === undefined) return "#888888";
+  return PALETTE[label] ?? `hsl(${(label * 137.5) % 360} 45% ${label % 2 ? 42 : 58}%)`;
+}
+
+export function dot(label) {
+  const node = make("span", { className: "dot" });
+  node.style.backgroundColor = colour(label);
+  return node;
+}
+
+// A small picture has no more to show when it is blurred: crisp squares are easier to read.
+function crisp(image, most) {
+  const decide = () => image.classList.toggle("crisp", image.naturalWidth > 0 && image.naturalWidth <= most);
+  if (image.complete) decide();
+  image.addEventListener("load", decide);
+}
+
+function picture(found, alt) {
+  const image = make("img", { alt, decoding: "sync", draggable: false });
+  image.addEventListener("error", () => image.replaceWith(
+    make("p", { className: "lost", text: "This picture could not be loaded." })));
+  crisp(image, 128);
+  image.src = found.url;
+  return image;
+}
+
+function table(row) {
+  const list = make("dl", { className: "pairs" });
+  for (const { name, value } of row) {
+    list.append(make("dt", { text: name }), make("dd", { text: value === null || value === "" ? "–" : String(value) }));
+  }
+  return list;
+}
+
+export function large(found) { // the item as it is asked about
+  if (found.url) return picture(found, "The item to label");
+  const box = make("div", { className: "words" });
+  if (found.text || !found.row?.length) box.append(make("div", { className: "prose", text: found.text || title(found) }));
+  if (found.row?.length) box.append(table(found.row));
+  return box;
+}
+
+function gist(found) {
+  if (found.text) return found.text;
+  if (found.row?.length) return found.row.slice(0, 4).map((cell) => `${cell.name} ${cell.value}`).join(", ");
+  return title(found);
+}
+
+export const small = (url) => `${url}${url.includes("?") ? "&" : "?"}small=1`;
+
+export function thumb(found) { // the item in small, beside words that name it
+  if (found.url) {
+    const image = make("img", { alt: "", className: "thumb", loading: "lazy", draggable: false });
+    crisp(image, 54); // as wide as it is shown
+    image.src = small(found.url);
+    return image;
+  }
+  const text = gist(found);
+  return make("span", { className: "thumb words", text: text.length > 90 ? `${text.slice(0, 90)} …` : text });
+}
+
+export function bar(share, label) { // a share of one, drawn
+  const inner = make("span");
+  inner.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+  if (label !== undefined) inner.style.backgroundColor = colour(label);
+  return make("span", { className: "meter", "aria-hidden": "true" }, inner);
+}

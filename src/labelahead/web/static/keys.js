@@ -1,0 +1,119 @@
+// Keys, dialogues and the box for finding a class. Letters and digits belong to classes; commands
+// use keys that no class has.
+
+import { guessesHidden, hideGuesses, large, make } from "./items.js";
+import { $, addClass, agree, alone, answer, askNow, drawClasses, drawItem, leaveAgain, matches, reload, say, state, undo } from "./label.js";
+import { send } from "./server.js";
+
+const COMMANDS = {
+  Backspace: () => undo(),
+  "-": () => answer("skip"),
+  ".": () => answer("unsure"),
+  "+": () => enlarge(),
+  "=": () => enlarge(), // the same key without shift on many keyboards
+  "?": () => $("keys").showModal(),
+  "/": () => { $("find").focus(); $("find").select(); },
+  Escape: () => leaveAgain(),
+};
+
+const typing = (node) => node?.matches?.("input:not([type=checkbox]):not([type=file]), textarea, select");
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
+  if (document.querySelector("dialog[open]") || typing(event.target)) return;
+  if (state.classes.length < 2) return;
+  const command = COMMANDS[event.key];
+  const known = event.key.length === 1 && state.classes.find((c) => c.key === event.key.toLowerCase());
+  const confirm = event.key === "Enter" && (event.target === document.body || event.target === $("stage"));
+  if (!command && !known && !confirm) return;
+  event.preventDefault();
+  if (event.repeat) return; // a key held down is one answer
+  if (command) command();
+  else if (confirm) agree();
+  else answer("label", known.number);
+});
+
+// ---- finding a class ------------------------------------------------------------------------
+
+$("find").addEventListener("input", drawClasses);
+$("find").addEventListener("keydown", async (event) => {
+  if (event.isComposing || event.repeat) return;
+  const typed = $("find").value.trim();
+  if (event.key === "Escape") {
+    $("find").value = "";
+    drawClasses();
+    $("stage").focus({ preventScroll: true });
+  } else if (event.key === "Enter" && typed) {
+    event.preventDefault();
+    const found = matches(typed.toLowerCase());
+    if (found.length) await answer("label", found[0].number);
+    else await addClass(typed);
+  }
+});
+
+// ---- commands by mouse ----------------------------------------------------------------------
+
+$("undo").addEventListener("click", undo);
+$("skip").addEventListener("click", (event) => answer("skip", null, event));
+$("unsure").addEventListener("click", (event) => answer("unsure", null, event));
+$("zoom").addEventListener("click", () => enlarge());
+$("help").addEventListener("click", () => $("keys").showModal());
+
+function enlarge() {
+  const found = state.again ?? state.question;
+  if (!found || found.done) return;
+  $("large").firstElementChild.replaceChildren(large(found));
+  $("large").showModal();
+}
+$("large").addEventListener("click", () => $("large").close());
+$("large").addEventListener("keydown", (event) => {
+  if (event.key === "+" || event.key === "=") { event.preventDefault(); $("large").close(); }
+});
+$("item").addEventListener("click", (event) => { if (event.target.matches("img")) enlarge(); });
+
+const hide = $("hide");
+hide.checked = guessesHidden();
+hide.addEventListener("change", () => {
+  hideGuesses(hide.checked);
+  drawItem();
+});
+
+// ---- the first two classes ------------------------------------------------------------------
+
+$("first").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = new FormData($("first"));
+  const names = [form.get("a").trim(), form.get("b").trim()];
+  const old = $("first").querySelector(".lost");
+  old?.remove();
+  const wrong = !names[0] || !names[1] ? "Both classes need a name."
+    : names[0].toLowerCase() === names[1].toLowerCase() ? "The two classes need different names." : "";
+  if (wrong) { $("first").append(make("p", { className: "lost", role: "alert", text: wrong })); return; }
+  await alone(async () => {
+    for (const name of names) await send("/api/classes", { name });
+    await reload();
+    await askNow();
+    say("Now every item needs one key.");
+    $("stage").focus({ preventScroll: true });
+  });
+});
+
+// ---- who is here ----------------------------------------------------------------------------
+
+$("me").addEventListener("click", () => {
+  $("whoname").value = state.session?.who ?? "";
+  $("who").showModal();
+});
+$("whonot").addEventListener("click", () => $("who").close());
+$("who").querySelector("form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const who = $("whoname").value.trim();
+  if (!who) return;
+  $("who").close();
+  await alone(async () => {
+    await send("/api/me", { who });
+    await reload();
+    await askNow(); // the item of a moment ago was somebody else's
+    say(`Hello ${who}.`);
+  });
+});

@@ -1,0 +1,300 @@
+// The page: one item, one keystroke, the next item.
+
+import { colour, count, dot, guessesHidden, large, make, percent, thumb, title } from "./items.js";
+import { openPanels, refresh } from "./panels.js";
+import { Refused, get, leftOver, send, sendAnswer } from "./server.js";
+
+const $ = (id) => document.getElementById(id);
+const state = {
+  session: null,
+  classes: [],
+  question: null, // what the server asks
+  again: null, // an earlier answer that is being changed, instead of the question
+  history: [],
+  busy: false,
+};
+
+const REASONS = {
+  "random start": "chosen at random, for a start",
+  "covers the pool": "chosen because it is far from all that is labelled",
+  "look-ahead": "chosen because its label would change the most",
+  "second opinion": "asked again: somebody else has labelled it too",
+  "taken back": "asked again: you took the answer back",
+};
+const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes[label]?.name ?? `class ${label}`);
+const onStage = () => state.again ?? state.question;
+const say = (text) => { $("said").textContent = text; };
+
+// ---- drawing --------------------------------------------------------------------------------
+
+function drawItem() {
+  const found = onStage();
+  const done = !state.again && state.question?.done;
+  const start = state.classes.length < 2;
+  $("first").hidden = !start;
+  $("stage").hidden = start;
+  $("answering").hidden = start;
+  if (start || !found) return;
+  $("mode").hidden = !state.again;
+  $("answering").classList.toggle("done", Boolean(done));
+  if (state.again) {
+    const was = state.again.kind === "label" ? `“${nameOf(state.again.label)}”` : state.again.kind === "skip" ? "skipped" : "not sure";
+    $("mode").replaceChildren(`Changing an earlier answer: ${was}. Choose again, or `,
+      make("button", { type: "button", className: "quiet", text: "go back", on: { click: leaveAgain } }),
+      make("kbd", { text: "Esc" }));
+  }
+  if (done) drawDone(); else $("item").replaceChildren(large(found));
+  $("item").className = done ? "rest" : found.url ? "picture" : "words";
+  // What scrolls must be within reach of the keyboard.
+  if ($("item").scrollHeight > $("item").clientHeight + 1 && !found.url) $("item").tabIndex = 0;
+  else $("item").removeAttribute("tabindex");
+  $("asked").textContent = done ? "" : title(found);
+  $("reason").textContent = done || state.again ? "" : REASONS[found.reason] ?? found.reason ?? "";
+  $("stage").dataset.position = done ? "" : String(found.position);
+  drawGuess();
+  drawClasses();
+}
+
+function drawDone() {
+  const { reason } = state.question;
+  const sentence = reason ? reason[0].toUpperCase() + reason.slice(1) : "Every item has an answer; thank you";
+  $("item").replaceChildren(
+    make("h2", { text: "Nothing left to ask" }), make("p", { text: `${sentence}.` }),
+    make("p", {}, make("button", { type: "button", text: "Look again", on: { click: askAgain } })));
+}
+
+function guesses() { // label -> probability, for what is on the stage
+  if (guessesHidden() || state.again || !state.question?.guess) return new Map();
+  return new Map(state.question.guess.map((g) => [g.label, g.p]));
+}
+
+function drawGuess() {
+  const best = [...guesses()].sort((a, b) => b[1] - a[1])[0];
+  const line = $("guess");
+  line.hidden = !best;
+  if (!best) return;
+  line.replaceChildren(make("span", { text: "Guess:" }), dot(best[0]), make("strong", { text: nameOf(best[0]) }),
+    make("span", { text: percent(best[1]) }), make("button", {
+      type: "button", id: "agree", className: "quiet", on: { click: (event) => agree(event) },
+    }, "agree ", make("kbd", { text: "Enter" })));
+}
+
+function drawClasses() {
+  const wanted = $("find").value.trim().toLowerCase();
+  const known = guesses();
+  const best = [...known].sort((a, b) => b[1] - a[1])[0]?.[0];
+  const found = matches(wanted);
+  const buttons = found.map((c, n) => {
+    const button = make("button", {
+      type: "button", className: "class", "data-label": String(c.number), "aria-keyshortcuts": c.key,
+      on: { click: (event) => answer("label", c.number, event) },
+    }, c.key ? make("kbd", { text: c.key }) : make("kbd", { className: "none", text: "/" }),
+    make("span", { className: "called", text: c.name }));
+    button.style.setProperty("--class", colour(c.number));
+    button.style.setProperty("--p", String(known.get(c.number) ?? 0));
+    button.classList.toggle("likely", c.number === best);
+    button.classList.toggle("first", Boolean(wanted) && n === 0);
+    button.classList.toggle("was", c.number === state.again?.label);
+    return button;
+  });
+  $("classes").classList.toggle("many", state.classes.length > 12);
+  $("classes").classList.toggle("short", state.classes.every((c) => c.name.length <= 3));
+  $("classes").replaceChildren(...buttons);
+  drawHint(wanted, found);
+}
+
+function matches(wanted) {
+  if (!wanted) return state.classes;
+  const at = (c) => c.name.toLowerCase().indexOf(wanted);
+  const rank = (c) => (c.name.toLowerCase() === wanted ? -1 : at(c) === 0 ? 0 : 1);
+  return state.classes.filter((c) => at(c) >= 0).sort((a, b) => rank(a) - rank(b));
+}
+
+function drawHint(wanted, found) {
+  const typed = $("find").value.trim();
+  let text = "";
+  if (wanted && found.length) text = `Enter labels it “${found[0].name}”.`;
+  else if (wanted) text = `New class: there is no “${typed}” yet. Enter adds it.`;
+  const exact = found.some((c) => c.name.toLowerCase() === wanted);
+  $("hint").replaceChildren(text);
+  if (wanted && found.length && !exact) {
+    $("hint").append(" ", make("button", {
+      type: "button", className: "quiet", text: `Add “${typed}” as a new class`, on: { click: () => addClass(typed) },
+    }));
+  }
+}
+
+function drawHistory() {
+  const focused = document.activeElement?.closest?.("#history [data-seq]")?.dataset.position;
+  $("history").replaceChildren(...state.history.map((h) => {
+    const what = h.kind === "label" ? nameOf(h.label) : h.kind === "skip" ? "skipped" : "not sure";
+    const other = h.current !== null && h.current !== h.label && h.kind === "label";
+    const button = make("button", {
+      type: "button", "data-seq": String(h.seq), "data-position": String(h.position),
+      title: `${title(h)}: ${what}${other ? `, but ${nameOf(h.current)} counts` : ""}`,
+      "aria-label": `${title(h)}: ${what}. Change it`,
+      on: { click: () => startAgain(h) },
+    }, thumb(h), make("span", { className: "called" }, h.kind === "label" ? dot(h.label) : "", what));
+    button.classList.toggle("current", state.again?.position === h.position);
+    return make("li", {}, button);
+  }));
+  if (focused) $("history").querySelector(`[data-position="${focused}"]`)?.focus();
+  if (!state.history.length) $("history").append(make("li", { className: "faint", text: "None yet." }));
+}
+
+function drawTally(labels, budget) {
+  const { items } = state.session;
+  state.budget = budget;
+  const of = budget ?? items;
+  $("tally").textContent = `${labels.toLocaleString("en")} of ${budget ? `${budget.toLocaleString("en")} planned` : items.toLocaleString("en")} labelled`;
+  $("bar").value = of ? Math.min(1, labels / of) : 0;
+  $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
+}
+
+// ---- questions and answers ------------------------------------------------------------------
+
+function show(question) {
+  state.question = question;
+  state.again = null;
+  drawItem();
+  for (const url of question.prefetch ?? []) new Image().src = url;
+  afterPaint(() => { refreshHistory(); refresh(context()); });
+}
+
+// Whatever is only of interest comes after the item is on the screen.
+const afterPaint = (act) => requestAnimationFrame(() => setTimeout(act, 60));
+const context = () => ({ ...state, nameOf, answerFor, startAgain, askAgain, reload, onStage: onStage(), drawTally });
+
+async function refreshHistory() {
+  try { state.history = await get("/api/history?n=40"); } catch { return; }
+  drawHistory();
+}
+
+function setBusy(busy, label) {
+  state.busy = busy;
+  document.body.classList.toggle("busy", busy);
+  for (const button of document.querySelectorAll("#answering button")) button.setAttribute("aria-disabled", String(busy));
+  for (const b of document.querySelectorAll("button.class")) b.classList.toggle("sent", busy && b.dataset.label === String(label));
+}
+
+// One thing at a time: a second press before the first is saved is not taken for an answer.
+async function alone(act, label) {
+  if (state.busy) return null;
+  setBusy(true, label);
+  try { return await act(); } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    say(error.message);
+    if (error.status === 409) await askNow(); // somebody was faster: the server knows what is next
+    return null;
+  } finally { setBusy(false); }
+}
+
+function saved(answered) {
+  const { event, changed, labels } = answered;
+  const what = event.kind === "label" ? nameOf(event.label) : event.kind === "skip" ? "skipped" : "not sure";
+  const moved = changed === null || changed === undefined ? "" : ` · ${count(changed, "item", "items")} changed their mind`;
+  drawTally(labels, state.budget);
+  show(answered.next);
+  const next = answered.next.done ? "Nothing left to ask." : `Next: ${title(answered.next)}.`;
+  $("said").replaceChildren(make("span", { text: `Saved: ${what}${moved}. ` }), make("span", { className: "unseen", text: next }));
+}
+
+async function answerFor(found, kind, label) {
+  return alone(async () => {
+    const answered = await sendAnswer({ position: found.position, kind, label: label ?? null });
+    $("find").value = "";
+    saved(answered);
+    return answered;
+  }, label);
+}
+
+async function answer(kind, label, event) {
+  const found = focusedAnswer() ?? onStage();
+  if (!found || found.done || found.position === undefined) return;
+  const stay = event?.detail === 0 && ["skip", "unsure"].includes(event.currentTarget?.id);
+  await answerFor(found, kind, label);
+  // A command reached by keyboard keeps the focus; all else goes back to the item, so that the next
+  // key is for what is seen.
+  if (!stay) $("stage").focus({ preventScroll: true });
+}
+
+const focusedAnswer = () => {
+  const node = document.activeElement?.closest?.("#history [data-seq]");
+  return node && state.history.find((h) => String(h.seq) === node.dataset.seq);
+};
+
+function agree(event) {
+  const best = [...guesses()].sort((a, b) => b[1] - a[1])[0];
+  if (best) answer("label", best[0], event);
+}
+
+async function undo() {
+  await alone(async () => {
+    const found = await send("/api/undo", { seq: null });
+    show(found.next);
+    say(found.undone ? "Taken back. Asked again." : "There is no answer of yours to take back.");
+  });
+}
+
+function startAgain(h) {
+  if (state.busy) return;
+  state.again = h;
+  drawItem();
+  drawHistory();
+  say(`Changing ${title(h)}. Esc goes back.`);
+  $("stage").focus(); // keys are for what is seen
+  afterPaint(() => refresh(context()));
+}
+
+function leaveAgain() {
+  if (!state.again) return;
+  state.again = null;
+  drawItem();
+  drawHistory();
+  $("stage").focus({ preventScroll: true });
+  afterPaint(() => refresh(context()));
+}
+
+async function askNow() { show(await get("/api/question")); }
+async function askAgain() { await alone(askNow); }
+
+async function addClass(name) {
+  await alone(async () => {
+    const made = await send("/api/classes", { name });
+    await reload();
+    say(`New class “${made.name}”. Enter labels the item with it.`);
+    $("find").value = made.name;
+    drawItem();
+    $("find").focus();
+  });
+}
+
+async function reload() { // names, classes, who: anybody may have changed them
+  state.session = await get("/api/session");
+  state.classes = state.session.classes;
+  $("name").textContent = state.session.name;
+  $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
+  if (state.question) drawItem();
+  drawHistory();
+}
+
+export { $, addClass, agree, alone, answer, askNow, context, drawClasses, drawItem, leaveAgain, matches, reload, say, state, undo };
+
+// ---- start ----------------------------------------------------------------------------------
+
+async function start() {
+  await import("./keys.js");
+  openPanels(context);
+  try {
+    await reload();
+    const left = leftOver();
+    if (left) await sendAnswer(left).catch(() => null); // an answer that a reload interrupted
+    await askNow();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    state.question = null;
+    $("item").replaceChildren(make("p", { className: "lost", text: error.message }));
+  }
+}
+
+start();

@@ -1,0 +1,254 @@
+// What stands beside the question. Nothing here holds up labelling: it is fetched after the item is
+// on the screen, and may fail quietly.
+
+import { bar, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
+import { drawMap } from "./map.js";
+import { drawProgress } from "./progress.js";
+import { GONE, Refused, getOnce, sendFile, tell } from "./server.js";
+
+const TABS = [
+  ["why", "Why this one"], ["progress", "How it goes"], ["doubts", "Second look"],
+  ["people", "People"], ["data", "Data"],
+];
+const tabs = document.getElementById("tabs");
+const panel = document.getElementById("panel");
+let open = "why";
+let current = null; // () -> context
+let turn = 0; // an answer of the server that comes too late is not drawn
+let round = null;
+let timer = null;
+
+const section = (heading, ...children) => make("section", {}, make("h2", { text: heading }), ...children);
+const note = (text) => make("p", { className: "faint", text });
+
+export function openPanels(context) {
+  current = context;
+  for (const [id, name] of TABS) {
+    tabs.append(make("button", {
+      type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "panel", text: name,
+      on: { click: () => choose(id), keydown: (event) => arrow(event, id) },
+    }));
+  }
+  choose("why", false);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => refresh(current()));
+  timer = setTimeout(poll, 500);
+}
+
+function arrow(event, id) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const at = TABS.findIndex((t) => t[0] === id);
+  const next = TABS[(at + step + TABS.length) % TABS.length][0];
+  choose(next);
+  document.getElementById(`tab-${next}`).focus();
+}
+
+function choose(id, fetchNow = true) {
+  open = id;
+  for (const [name] of TABS) {
+    const tab = document.getElementById(`tab-${name}`);
+    tab.setAttribute("aria-selected", String(name === id));
+    tab.tabIndex = name === id ? 0 : -1;
+  }
+  panel.setAttribute("aria-labelledby", `tab-${id}`);
+  panel.replaceChildren(note("One moment …"));
+  panel.dataset.open = id;
+  if (fetchNow) refresh(current());
+}
+
+// The numbers in the header, and whether a training has brought news.
+async function poll() {
+  clearTimeout(timer);
+  let state = "idle";
+  if (!document.hidden) {
+    try {
+      const found = await getOnce("/api/progress");
+      tell("poll", null);
+      const context = current();
+      state = found.training?.state ?? "idle";
+      if (context.session) context.drawTally(found.labels, found.budget);
+      if (context.session && found.per_class.length !== context.classes.length) await context.reload();
+      const fresh = found.training?.round !== round;
+      round = found.training?.round;
+      if (open === "progress") refresh(context, found); else if (fresh) refresh(context);
+    } catch (error) {
+      if (!(error instanceof Refused)) { tell("poll", GONE); state = "training"; } // look again soon
+    }
+  }
+  timer = setTimeout(poll, state === "training" || state === "kernel" ? 1500 : 5000);
+}
+
+export async function refresh(context, progress) {
+  const mine = ++turn;
+  const late = () => mine !== turn;
+  try {
+    if (open === "why") await showWhy(context, late);
+    else if (open === "progress") await showProgress(context, late, progress);
+    else if (open === "doubts") await showDoubts(context, late);
+    else if (open === "people") await showPeople(context, late);
+    else showData(context);
+    if (!late()) panel.classList.remove("stale");
+  } catch (error) {
+    if (!late() && error instanceof Refused) panel.replaceChildren(note(error.message));
+  }
+}
+
+// ---- why this one ---------------------------------------------------------------------------
+
+async function showWhy(context, late) {
+  const item = context.onStage;
+  if (!item || item.done) { panel.replaceChildren(note("There is no item to explain.")); return; }
+  if (guessesHidden()) {
+    panel.replaceChildren(note("Guesses are hidden; the help window (?) shows them again."));
+    return;
+  }
+  panel.classList.add("stale"); // what is shown is of the item before
+  const why = await getOnce(`/api/why/${item.position}`);
+  if (late()) return;
+  if (!why.now.length) {
+    panel.replaceChildren(note("Nothing has been learnt yet. After the first answers the page says here what it "
+      + "expects, and how much each answer would change."));
+    return;
+  }
+  const { nameOf } = context;
+  const best = why.now[0].label;
+  const because = why.because.filter((b) => b.weight > 0);
+  panel.replaceChildren(...[
+    section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, percent(g.p)]), nameOf)),
+    why.if.length ? section("How many others would change their mind", ifLines(why.if, nameOf)) : null,
+    why.affected.length ? section(`Most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
+      ? [dot(a.after), `stays ${nameOf(a.after)}`]
+      : [dot(a.before), `${nameOf(a.before)} → `, dot(a.after), nameOf(a.after)]))) : null,
+    because.length ? section(`Labels that speak for “${nameOf(best)}”`,
+      cards(because, (b) => [dot(b.label), nameOf(b.label)])) : null,
+  ].filter(Boolean));
+}
+
+function ifLines(found, nameOf) {
+  const rows = [...found].sort((a, b) => b.changes - a.changes).slice(0, 8);
+  const most = Math.max(1, ...rows.map((r) => r.changes));
+  return lines(rows.map((r) => [r.label, r.changes / most, String(r.changes), "if "]), nameOf);
+}
+
+export function lines(rows, nameOf) { // [label, share of the bar, words, words before the name]
+  return make("ul", { className: "bars" }, ...rows.map(([label, share, words, before]) => make("li", {},
+    make("span", { className: "called" }, before ?? "", nameOf(label)), bar(share, label),
+    make("span", { className: "number", text: words }))));
+}
+
+function cards(found, words) {
+  return make("ul", { className: "cards" }, ...found.map((f) => make("li", { title: title(f) }, thumb(f),
+    make("span", { className: "called" }, ...words(f)))));
+}
+
+// ---- how it goes ----------------------------------------------------------------------------
+
+async function showProgress(context, late, given) {
+  const found = given ?? await getOnce("/api/progress");
+  if (late()) return;
+  drawProgress(panel, found, context);
+  const map = await getOnce("/api/map");
+  if (late()) return;
+  drawMap(panel, map, context);
+}
+
+// ---- second look ----------------------------------------------------------------------------
+
+async function showDoubts(context, late) {
+  const found = await getOnce("/api/doubts?n=24");
+  if (late()) return;
+  const { nameOf } = context;
+  const intro = note("Labels that all the others contradict, the most doubtful first, as of the last training.");
+  if (!found.length) {
+    panel.replaceChildren(section("Second look", intro, make("p", { text: "No label is in doubt." })));
+    return;
+  }
+  panel.replaceChildren(section("Second look", intro, make("ul", { className: "looks" }, ...found.map((d) => make("li", {},
+    thumb(d), make("div", {},
+      make("p", {}, make("strong", { text: title(d) }), ` is “${nameOf(d.label)}”${d.who ? ` by ${d.who}` : ""}; `
+        + `the others say “${nameOf(d.suggested)}”${d.p ? ` (${percent(d.p)})` : ""}.`),
+      make("p", { className: "row" },
+        act(context, d, d.label, `Keep ${nameOf(d.label)}`),
+        act(context, d, d.suggested, `Change to ${nameOf(d.suggested)}`),
+        make("button", { type: "button", className: "quiet", text: "Other …", "aria-label": `Other …: ${title(d)}`,
+          on: { click: () => context.startAgain({ ...d, kind: "label" }) } }))))))));
+}
+
+function act(context, item, label, text) {
+  return make("button", { type: "button", text, "aria-label": `${text}: ${title(item)}`, on: { click: async (event) => {
+    const row = event.currentTarget.closest("li");
+    const answered = await context.answerFor(item, "label", label);
+    if (answered) row.classList.add("settled");
+  } } });
+}
+
+// ---- people ---------------------------------------------------------------------------------
+
+async function showPeople(context, late) {
+  const found = await getOnce("/api/people");
+  if (late()) return;
+  const { nameOf } = context;
+  const rows = found.people.map((p) => make("tr", {},
+    make("td", {}, p.who, p.who === context.session.who ? " (you)" : ""), make("td", { text: p.active ? "here" : "away" }),
+    make("td", { className: "number", text: String(p.labels) }), make("td", { className: "number", text: String(p.skips) })));
+  const agreement = found.compared
+    ? `${count(found.compared, "item has", "items have")} labels of two people or more; on ${found.agree} of them they agree (${percent(found.agree / found.compared)}).`
+    : "No item has labels of two people yet.";
+  panel.replaceChildren(
+    section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Who", "", "Labels", "Skipped"].map((t, i) => (i === 1
+      ? make("td") : make("th", { scope: "col", text: t, className: i > 1 ? "number" : "" }))))), make("tbody", {}, ...rows))),
+    section("Agreement", make("p", { text: agreement })));
+  if (found.conflicts.length) panel.append(section("Conflicts", note("The newest label counts. One click settles it."),
+    make("ul", { className: "looks" }, ...found.conflicts.map((c) => conflict(context, c, nameOf)))));
+}
+
+function conflict(context, found, nameOf) {
+  const newest = [...found.answers].sort((a, b) => (a.at < b.at ? 1 : -1))[0];
+  const labels = [...new Set(found.answers.map((a) => a.label))];
+  return make("li", {}, thumb(found), make("div", {},
+    make("p", {}, make("strong", { text: title(found) }), `: ${found.answers.map((a) => `${a.who} says ${nameOf(a.label)}`).join(", ")}. `
+      + `“${nameOf(newest.label)}” counts.`),
+    make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${nameOf(label)}`)))));
+}
+
+// ---- data -----------------------------------------------------------------------------------
+
+const FORMS = [["csv", "CSV table"], ["jsonl", "JSON lines"], ["parquet", "Parquet"], ["hf", "Hugging Face data set (zip)"],
+  ["label-studio", "Label Studio tasks"], ["folders", "Class folders (zip)"]];
+
+function showData(context) {
+  if (panel.querySelector("#importing")) return; // nothing in it changes with the question
+  const rest = make("input", { type: "checkbox", id: "rest" });
+  const links = FORMS.filter(([form]) => form !== "folders" || context.session?.kind === "image")
+    .map(([form, text]) => make("a", { text, "data-form": form, download: "" }));
+  const aim = () => { for (const a of links) a.href = `/api/export/${a.dataset.form}${rest.checked ? "?rest=1" : ""}`; };
+  rest.addEventListener("change", aim);
+  aim();
+  const file = make("input", { type: "file", id: "importing", accept: ".csv,.jsonl,.json,.parquet" });
+  const told = make("p", { role: "status", id: "imported" });
+  file.addEventListener("change", () => bringIn(context, file, told));
+  panel.replaceChildren(
+    section("Take the labels with you", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
+      make("label", { className: "check" }, rest, " with predictions and their confidence for the rest")),
+    section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told));
+}
+
+async function bringIn(context, file, told) {
+  const chosen = file.files[0];
+  const ending = chosen?.name.split(".").at(-1).toLowerCase();
+  const form = { csv: "csv", jsonl: "jsonl", json: "label-studio", parquet: "parquet" }[ending];
+  if (!form) { told.textContent = "Expected a file that ends in .csv, .jsonl, .json or .parquet."; return; }
+  told.textContent = "Reading …";
+  try {
+    const found = await sendFile(form, chosen);
+    const fresh = found.new_classes?.length ? `; new classes: ${found.new_classes.join(", ")}` : "";
+    const unknown = found.unknown ? `; ${count(found.unknown, "row names", "rows name")} no item of this data set` : "";
+    told.textContent = `${count(found.labels, "label", "labels")} taken in${fresh}${unknown}.`;
+    await context.reload();
+    await context.askAgain();
+  } catch (error) {
+    told.textContent = error instanceof Refused ? error.message : "The server did not answer; nothing was taken in. Try again.";
+  } finally { file.value = ""; }
+}

@@ -1,0 +1,103 @@
+// Talking to the server. A GET is tried until it is answered; an answer is sent with the same key
+// until the server has said that it is on the disk, so that it is recorded once and never lost.
+
+export class Refused extends Error {
+  constructor(status, message) { super(message); this.status = status; }
+}
+
+const PENDING = "labelahead-pending";
+const PAUSES = [400, 800, 1600, 3000]; // milliseconds; the last one is repeated
+const trouble = document.getElementById("trouble");
+const troubles = new Map(); // who is waiting -> what is shown
+
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+
+export function tell(source, message) { // message null: that trouble is over
+  if (message) troubles.set(source, message); else troubles.delete(source);
+  // An unsaved answer is the one that people must know of.
+  const shown = troubles.get("answer") ?? [...troubles.values()].at(-1) ?? "";
+  if (trouble.textContent !== shown) trouble.textContent = shown;
+  trouble.hidden = !shown;
+}
+
+export function newKey() {
+  if (globalThis.crypto?.randomUUID) return crypto.randomUUID(); // only where the page is secure
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return [...bytes].map((b) => b.toString(16).padStart(2, "0")).join("");
+}
+
+async function ask(path, options = {}) {
+  const response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
+  if (response.status >= 500) throw new Error(`the server failed (${response.status})`);
+  let body = null;
+  try { body = await response.json(); } catch { /* said below */ }
+  if (!response.ok) throw new Refused(response.status, refusal(response.status, body));
+  if (body === null) throw new Error("the server's answer was cut off");
+  return body;
+}
+
+function refusal(status, body) {
+  if (status === 401) return "The server wants its token: open the whole address that the terminal shows.";
+  return body?.error ?? `The server refused (${status}).`;
+}
+
+const post = (path, body) => ask(path, {
+  method: "POST", body: JSON.stringify(body),
+  headers: { "Content-Type": "application/json", "X-Labelahead": "1" },
+});
+
+async function untilAnswered(source, message, attempt) {
+  for (let n = 0; ; n++) {
+    try {
+      const found = await attempt();
+      tell(source, null);
+      tell("poll", null);
+      return found;
+    } catch (error) {
+      if (error instanceof Refused) { tell(source, null); throw error; }
+      tell(source, message);
+      await wait(PAUSES[Math.min(n, PAUSES.length - 1)]);
+    }
+  }
+}
+
+export const GONE = "The server does not answer. Is “labelahead label” still running? Trying again …";
+
+export const get = (path) => untilAnswered(path, GONE, () => ask(path));
+export const getOnce = (path) => ask(path); // for panels: they may fail quietly
+export const send = (path, body) => untilAnswered(path, GONE, () => post(path, body));
+
+// ---- answers --------------------------------------------------------------------------------
+
+function keep(answer) {
+  try {
+    if (answer) sessionStorage.setItem(PENDING, JSON.stringify(answer));
+    else sessionStorage.removeItem(PENDING);
+  } catch { /* storage may be forbidden; then a reload before saving asks again */ }
+}
+
+export function leftOver() { // an answer that a reload interrupted
+  try { return JSON.parse(sessionStorage.getItem(PENDING)); } catch { return null; }
+}
+
+let unsaved = false;
+addEventListener("beforeunload", (event) => { if (unsaved) event.preventDefault(); });
+
+export async function sendAnswer(answer) {
+  const whole = { key: newKey(), ...answer };
+  keep(whole);
+  const message = "Your answer is not saved yet. Trying again …";
+  try {
+    return await untilAnswered("answer", message, async () => {
+      try { return await post("/api/answers", whole); } catch (error) {
+        unsaved = !(error instanceof Refused);
+        throw error;
+      }
+    });
+  } finally { unsaved = false; keep(null); }
+}
+
+export const sendFile = (form, file) => ask(`/api/import?form=${form}`, {
+  method: "POST", body: file,
+  headers: { "Content-Type": "application/octet-stream", "X-Labelahead": "1" },
+});

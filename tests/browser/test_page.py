@@ -1,0 +1,271 @@
+"""The labelling page in a real browser, before a real server."""
+
+import re
+from pathlib import Path
+
+import pages
+import pytest
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright"
+)
+BROWSER = pages.browser_path()
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="BROWSER TESTS SKIPPED: no chromium; apt-get install chromium"
+)
+AXE = Path(__file__).with_name("axe.min.js")
+NAMES = ",".join("0123456789")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as p:
+        found = p.chromium.launch(executable_path=BROWSER, args=pages.FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    data = pages.write_digits(folder / "digits")
+    found = pages.Server(data, folder / "labels", "--classes", NAMES)
+    yield found
+    found.kill()
+
+
+@pytest.fixture
+def person(browser, server):
+    found = pages.Person(browser, server)
+    yield found
+    found.close()
+
+
+def test_thirty_digits_by_keyboard_and_three_taken_back(person, server):
+    before = server.labels()
+    done = person.label(30)
+    assert len(done) == 30
+    assert server.labels() == before | done
+    for item in reversed(list(done)[-3:]):
+        person.press("Backspace")
+        assert person.item == item
+        del done[item]
+        assert server.labels() == before | done
+    person.page.wait_for_selector("#history button")
+    assert "chosen" in person.page.inner_text("#reason") or "again" in person.page.inner_text(
+        "#reason"
+    )
+
+
+def test_an_earlier_answer_is_changed_from_the_strip(person, server):
+    done = person.label(3)
+    asked = person.item
+    first, second = list(done)[:2]
+    strip = person.page.locator("#history button")
+    strip.filter(has=person.page.locator("img")).first.wait_for()
+    person.page.click(f'#history button[aria-label^="{second}:"]')
+    assert person.item == second
+    person.page.keyboard.press("Escape")
+    assert person.item == asked
+    person.page.click(f'#history button[aria-label^="{second}:"]')
+    person.press("0" if done[second] != "0" else "1")
+    assert server.labels()[second] == ("0" if done[second] != "0" else "1")
+    assert person.item == asked  # back at the question
+    person.page.focus(f'#history button[aria-label^="{first}:"]')
+    person.page.keyboard.press("7")
+    person.said("Saved: 7")
+    assert server.labels()[first] == "7"
+    assert person.item == asked
+
+
+def test_a_new_class_skip_and_not_sure(person, server):
+    item = person.item
+    person.page.keyboard.press("/")
+    person.page.keyboard.type("smudge")
+    assert "New class" in person.page.inner_text("#hint")
+    person.page.keyboard.press("Enter")
+    person.said("New class")
+    assert item not in server.labels()  # added, not yet used
+    before = person.position
+    person.page.keyboard.press("Enter")
+    person.another(before)
+    assert server.labels()[item] == "smudge"
+    item = person.item
+    before = person.position
+    person.page.keyboard.press("/")
+    person.page.keyboard.type("MUD")  # part of the name is enough
+    person.page.keyboard.press("Enter")
+    person.another(before)
+    assert server.labels()[item] == "smudge"
+    counted = server.get("/api/progress")
+    person.press("-")
+    person.press(".")
+    after = server.get("/api/progress")
+    assert (after["skipped"], after["unsure"]) == (counted["skipped"] + 1, counted["unsure"] + 1)
+
+
+def test_after_a_reload_the_same_item_is_asked(person, server):
+    person.label(2)
+    item, labels = person.item, server.labels()
+    person.page.reload()
+    person.page.wait_for_selector("#stage[data-position]")
+    assert person.item == item
+    assert server.labels() == labels
+
+
+def test_a_key_held_down_is_one_answer(person, server):
+    before, asked, key = len(server.labels()), person.position, person.digit
+    person.page.keyboard.down(key)
+    for _ in range(5):
+        person.page.keyboard.down(key)  # without a release in between: what a held key sends
+    person.page.keyboard.up(key)
+    person.another(asked)
+    person.page.wait_for_timeout(200)
+    assert len(server.labels()) == before + 1
+
+
+def test_a_server_that_is_killed_loses_nothing(person, server):
+    done = person.label(2)
+    item, key = person.item, person.digit
+    labels = server.labels()
+    server.kill()
+    person.page.keyboard.press(key)
+    person.page.wait_for_selector("#trouble:has-text('not saved yet')")
+    assert person.item == item  # nothing moves before it is saved
+    before = person.position
+    server.start()
+    person.another(before)
+    person.page.wait_for_selector("#trouble", state="hidden")
+    assert server.labels() == labels | done | {item: key}
+    events = [h for h in server.get("/api/history?n=1000") if h["item"] == item]
+    assert len(events) == 1
+    person.label(1)
+
+
+def test_an_answer_that_a_reload_interrupted_is_sent_again(person, server):
+    item, key = person.item, person.digit
+    person.page.route("**/api/answers", lambda route: route.abort())
+    person.page.on("dialog", lambda dialog: dialog.accept())
+    person.page.keyboard.press(key)
+    person.page.wait_for_selector("#trouble:has-text('not saved yet')")
+    assert item not in server.labels()
+    person.page.unroute("**/api/answers")
+    person.page.route("**/api/answers", lambda route: route.continue_())
+    person.page.reload()
+    person.page.wait_for_function(
+        "item => (document.getElementById('asked').textContent || item) !== item", arg=item
+    )
+    assert server.labels()[item] == key
+
+
+def test_two_people_never_have_the_same_item(browser, server):
+    anna, bob = pages.Person(browser, server), pages.Person(browser, server)
+    anna.call_me("anna")
+    bob.call_me("bob")
+    seen = {}
+    for _ in range(6):
+        assert anna.position != bob.position
+        for person in (anna, bob):
+            assert person.item not in seen
+            seen |= person.label(1)
+    people = {p["who"]: p["labels"] for p in server.get("/api/people")["people"]}
+    assert people["anna"] == people["bob"] == 6
+    item = next(iter(seen))  # anna's first; bob says otherwise, anna gives in
+    other = "0" if seen[item] != "0" else "1"
+    bob.page.click(f'#history button[aria-label^="{item}:"]')
+    bob.press(other)
+    assert [c["item"] for c in server.get("/api/people")["conflicts"]] == [item]
+    anna.page.click("#tab-people")
+    anna.page.click(f'#panel button[aria-label="It is {other}: {item}"]')
+    anna.said(f"Saved: {other}")
+    assert server.get("/api/people")["conflicts"] == []
+    assert server.labels()[item] == other
+    anna.close()
+    bob.close()
+
+
+def test_labels_are_exported_and_brought_back(person, server, tmp_path):
+    person.label(3)
+    labels = server.labels()
+    person.page.click("#tab-data")
+    with person.page.expect_download() as download:
+        person.page.click("a[data-form=csv]")
+    file = tmp_path / "labels.csv"
+    download.value.save_as(file)
+    for _ in range(3):
+        person.press("Backspace")
+    assert len(server.labels()) == len(labels) - 3
+    person.page.set_input_files("#importing", file)
+    person.page.wait_for_selector("#imported:has-text('taken in')")
+    assert server.labels() == labels
+
+
+def test_the_panels_explain(person, server):
+    person.label(12)
+    person.page.wait_for_selector("#panel .bars", timeout=60_000)  # once a training is done
+    assert "Predicted now" in person.page.inner_text("#panel")
+    person.label(1)
+    item, guess = person.item, person.page.inner_text("#guess strong")
+    person.press("Enter")  # agrees
+    assert server.labels()[item] == guess
+    person.page.click("#tab-progress")
+    person.page.wait_for_selector("#map canvas")
+    assert re.search(r"\d+ open items", person.page.inner_text("#map"))
+    assert f"{len(server.labels())}" in person.page.inner_text(".figures")
+    person.page.click("#tab-doubts")
+    person.page.wait_for_selector("#panel h2:has-text('Second look')")
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_nothing_stands_in_the_way_of_anyone(browser, server, look):
+    scheme = "dark" if look == "dark" else "light"
+    person = pages.Person(browser, server, color_scheme=scheme, reduced_motion="reduce")
+    if look == "phone":
+        person.page.set_viewport_size({"width": 360, "height": 740})
+    person.page.evaluate(AXE.read_text())
+    for tab in ("why", "progress", "doubts", "people", "data"):
+        person.page.click(f"#tab-{tab}")
+        person.page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert person.page.evaluate(wide) == 0
+        assert serious(person.page) == [], tab
+    person.page.keyboard.press("?")
+    assert serious(person.page) == []
+    person.close()
+
+
+def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
+    posts = [f"Post {i}: <b>the arm</b> cannot lift its own weight." for i in range(4)]
+    (tmp_path / "posts.csv").write_text("\n".join(["text", *posts]) + "\n")
+    server = pages.Server(tmp_path / "posts.csv", tmp_path / "labels")
+    try:
+        person = pages.Person(browser, server)
+        page = person.page
+        page.evaluate(AXE.read_text())
+        assert serious(page) == []
+        page.fill("#first [name=a]", "space")
+        page.keyboard.press("Tab")
+        page.keyboard.type("cars")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#classes button")
+        assert page.inner_text(".prose") in posts  # markup in data is text
+        for _ in posts:
+            person.press("1")
+        assert "Nothing left to ask" in page.inner_text("#item")
+        assert set(server.labels().values()) == {"space"}
+        assert len(server.labels()) == len(posts)
+        page.keyboard.press("1")  # there is nothing that it could answer
+        person.press("Backspace")
+        assert len(server.labels()) == len(posts) - 1
+        person.close()
+    finally:
+        server.kill()
+
+
+def serious(page) -> list[tuple[str, list[str]]]:
+    """What axe finds that keeps somebody from using the page."""
+    return [
+        (v["id"], [n["html"][:120] for n in v["nodes"]][:3])
+        for v in page.evaluate("axe.run()")["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
