@@ -142,6 +142,26 @@ def test_a_server_that_is_killed_loses_nothing(person, server):
     person.label(1)
 
 
+def test_an_answer_whose_receipt_was_lost_is_recorded_once(person, server):
+    item, key, lost = person.item, person.digit, []
+
+    def lose(route) -> None:
+        """The first answer arrives, but the page never hears of it."""
+        if lost:
+            route.continue_()
+        else:
+            lost.append(route.fetch())
+            route.abort()
+
+    person.page.route("**/api/answers", lose)
+    person.press(key)
+    assert lost
+    assert server.labels()[item] == key
+    person.press("Backspace")  # had it been recorded twice, one label would be left
+    assert person.item == item
+    assert item not in server.labels()
+
+
 def test_an_answer_that_a_reload_interrupted_is_sent_again(person, server):
     item, key = person.item, person.digit
     person.page.route("**/api/answers", lambda route: route.abort())

@@ -36,7 +36,7 @@ def campaigns(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         _gammas(s, where(rows, **usual, strategy="dynamical")),
         _drift(s, rows),
         _splits(s, where(rows, strategy="dynamical", gamma="2", start="warm")),
-        _cold(s, where(rows, batch=s.query, rounds=s.rounds, gamma="2")),
+        *([_cold(s, where(rows, batch=s.query, rounds=s.rounds, gamma="2"))] if s.cold else []),
     ]
 
 

@@ -139,7 +139,9 @@ def variants(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
             f"marginal. Slopes here run from {min(values):.2f} to {max(values):.2f}".replace(
                 "-", "−"
             )
-            + f"; at the widest the distances (columns “width”: PN's ratio) differ by a factor of "
+            + f" ({sum(abs(v - THEORY) <= GOAL for v in values)} of {len(values)} within {GOAL} "
+            "of −1/2)"
+            f"; at the widest the distances (columns “width”: PN's ratio) differ by a factor of "
             f"{spread:.2f}: {verdict}. Truncated weights have the same standard deviation.",
             figure=figure,
             table=table,
@@ -221,8 +223,8 @@ def _widest(rows: Sequence[Row]) -> list[Row]:
 
 def _wider(rows: Sequence[Row]) -> list[Row]:
     """From the middle width on: where the rate, which is one for large widths, should hold best."""
-    middle = np.median(sorted({r["width"] for r in rows}))
-    return [r for r in rows if r["width"] >= middle]
+    at = sorted({r["width"] for r in rows})
+    return [r for r in rows if r["width"] >= at[(len(at) - 1) // 2]]
 
 
 def _widths(rows: Sequence[Row]) -> str:

@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 
-
 class Erf(nn.Module):
     """The error function: like tanh, with closed forms for its infinitely wide kernel."""
 

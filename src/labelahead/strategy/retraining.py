@@ -113,7 +113,8 @@ def one_by_one(
 def alike(model: nn.Module) -> bool:
     """Whether many copies can be trained in one go: dense layers alone, nothing drawn or shared.
 
-    Convolutions with a weight per sample are slower than one network after the other.
+    Convolutions are left out: 16 convnets of 8 channels took 0.36 of the time of one after the
+    other, but of 32 channels the same time, and most such networks have BatchNorm.
     """
     weights = [p for m in model.modules() for p in m.parameters(recurse=False)]
     return (

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -251,7 +252,10 @@ class Trainer:
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_work, args=(*self._args, other), daemon=True)
         # Ctrl-C goes to all processes of a terminal; this one is told by whoever started it. The
-        # mask is inherited, so it holds from the first instruction on.
+        # mask is inherited, so it holds from the first instruction on. The tracker goes first: on
+        # its start it would take the mask off again.
+        if POSIX:
+            resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if POSIX else None
         try:
             self._process.start()

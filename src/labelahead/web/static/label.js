@@ -31,10 +31,10 @@ function drawItem() {
   const found = onStage();
   const done = !state.again && state.question?.done;
   const start = state.classes.length < 2;
+  if (start && $("first").hidden) $("first").elements.a.value = state.classes[0]?.name ?? "";
   $("first").hidden = !start;
-  $("stage").hidden = start;
   $("answering").hidden = start;
-  if (start || !found) return;
+  if (!found) return;
   $("mode").hidden = !state.again;
   $("answering").classList.toggle("done", Boolean(done));
   if (state.again) {
@@ -86,9 +86,9 @@ function drawClasses() {
   const found = matches(wanted);
   const buttons = found.map((c, n) => {
     const button = make("button", {
-      type: "button", className: "class", "data-label": String(c.number), "aria-keyshortcuts": c.key,
+      type: "button", className: "class", title: c.name, "data-label": String(c.number), "aria-keyshortcuts": c.key,
       on: { click: (event) => answer("label", c.number, event) },
-    }, c.key ? make("kbd", { text: c.key }) : make("kbd", { className: "none", text: "/" }),
+    }, c.key ? make("kbd", { text: c.key }) : null,
     make("span", { className: "called", text: c.name }));
     button.style.setProperty("--class", colour(c.number));
     button.style.setProperty("--p", String(known.get(c.number) ?? 0));
@@ -98,7 +98,9 @@ function drawClasses() {
     return button;
   });
   $("classes").classList.toggle("many", state.classes.length > 12);
-  $("classes").classList.toggle("short", state.classes.every((c) => c.name.length <= 3));
+  const longest = Math.max(...state.classes.map((c) => c.name.length));
+  $("classes").classList.toggle("short", longest <= 3);
+  $("classes").classList.toggle("long", longest > 11);
   $("classes").replaceChildren(...buttons);
   drawHint(wanted, found);
 }
@@ -173,7 +175,7 @@ async function refreshHistory() {
 function setBusy(busy, label) {
   state.busy = busy;
   document.body.classList.toggle("busy", busy);
-  for (const button of document.querySelectorAll("#answering button")) button.setAttribute("aria-disabled", String(busy));
+  for (const b of document.querySelectorAll("#answering button")) b.setAttribute("aria-disabled", String(busy));
   for (const b of document.querySelectorAll("button.class")) b.classList.toggle("sent", busy && b.dataset.label === String(label));
 }
 
@@ -241,13 +243,11 @@ function startAgain(h) {
   state.again = h;
   drawItem();
   drawHistory();
-  say(`Changing ${title(h)}. Esc goes back.`);
   $("stage").focus(); // keys are for what is seen
   afterPaint(() => refresh(context()));
 }
 
 function leaveAgain() {
-  if (!state.again) return;
   state.again = null;
   drawItem();
   drawHistory();
@@ -255,8 +255,8 @@ function leaveAgain() {
   afterPaint(() => refresh(context()));
 }
 
-async function askNow() { show(await get("/api/question")); }
-async function askAgain() { await alone(askNow); }
+const askNow = async () => show(await get("/api/question"));
+const askAgain = () => alone(askNow);
 
 async function addClass(name) {
   await alone(async () => {
