@@ -172,7 +172,7 @@ def whole(s: Settings, cell: Cell) -> list[Row]:
 def _operator(model: nn.Module, x: Tensor, folder: Path, about: str) -> Operator:
     """Gradients if there are fewer of them than points, else tiles of the kernel."""
     n, width = len(x), sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if width <= n // 2:  # what the lower triangle of the kernel would take
+    if width <= n:  # a file of the kernel's size, without forming the kernel
         return FeatureFile(
             folder / "features.f32", n, width, lambda lo, hi: features(model, x[lo:hi]), about=about
         )

@@ -28,14 +28,17 @@ function place(found) { // all points, scaled into the square
     ...found.points.map(([position, x, y, label, p]) => ({ position, x, y, label, p, known: false })),
     ...found.labelled.map(([position, x, y, label]) => ({ position, x, y, label, known: true })),
   ];
+  // A few far ones would press all others together: the outermost hundredth stands at the edge.
   const range = (key) => {
-    const low = Math.min(...all.map((s) => s[key])), high = Math.max(...all.map((s) => s[key]));
-    return [low, high - low || 1];
+    const sorted = all.map((s) => s[key]).sort((a, b) => a - b);
+    const cut = Math.floor(sorted.length / 100);
+    return [sorted[cut], sorted[sorted.length - 1 - cut] - sorted[cut] || 1];
   };
+  const inside = (share) => Math.max(0, Math.min(1, share));
   const [left, width] = range("x"), [top, height] = range("y");
   for (const s of all) {
-    s.px = 14 + ((s.x - left) / width) * (SIZE - 28);
-    s.py = SIZE - 14 - ((s.y - top) / height) * (SIZE - 28);
+    s.px = 14 + inside((s.x - left) / width) * (SIZE - 28);
+    s.py = SIZE - 14 - inside((s.y - top) / height) * (SIZE - 28);
   }
   return all;
 }
@@ -100,8 +103,8 @@ function tell(told, spot, context) {
 function summary(found, context) {
   const predicted = new Map();
   for (const [, , , label] of found.points) if (label !== null) predicted.set(label, (predicted.get(label) ?? 0) + 1);
-  const parts = [...predicted].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([label, n]) => `${context.nameOf(label)} ${n}`);
-  const guess = parts.length ? ` Predicted: ${parts.join(", ")}${predicted.size > 6 ? ", …" : ""}.` : "";
+  const parts = [...predicted].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([label, n]) => `${n} × “${context.nameOf(label)}”`);
+  const guess = parts.length ? ` Predicted: ${parts.join(", ")}${predicted.size > 6 ? " and others" : ""}.` : "";
   return `${count(found.points.length, "open item", "open items")}, coloured by prediction, and `
     + `${count(found.labelled.length, "labelled one", "labelled ones")}, ringed; a cross marks the one that is asked about. `
     + `What lies close together, the model treats alike.${guess}`;
