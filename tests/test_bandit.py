@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -199,7 +200,7 @@ def test_a_query_says_how_likely_each_item_was():
         for name in EXPERTS[:2]
     ]
     drawn, times = set(), torch.zeros(30, dtype=torch.float64)
-    rounds = 600
+    rounds = 300
     for seed in range(rounds):
         picks = find("albl").pick(now, 4, stream(seed, "pick"), "top", None)
         past = Past.of(picks.memory)
@@ -288,27 +289,39 @@ def cut(folder, labels, rounds):
         (folder / name).write_bytes(b"".join(line + b"\n" for line in lines))
 
 
-@pytest.mark.parametrize("keep", [3, 8, 9, 17, 24])
-def test_resumed_from_any_label_on(tmp_path, keep):
-    whole = run(CAMPAIGN, data=data(), out=tmp_path / "a")
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("campaign") / "a"
+    return run(CAMPAIGN, data=data(), out=folder), folder
+
+
+def test_a_campaign_is_the_same_with_and_without_a_folder(campaign):
+    whole, _ = campaign
     assert [r.memory["round"] for r in whole.rounds[:-1]] == [1, 2, 3, 4, 5]
     assert whole.rounds[-1].memory is None
     assert outcome(run(CAMPAIGN, data=data())) == outcome(whole)
+
+
+@pytest.mark.parametrize("keep", [3, 8, 9, 17, 24])
+def test_resumed_from_any_label_on(tmp_path, campaign, keep):
+    whole, folder = campaign
+    shutil.copytree(folder, tmp_path / "a")
     for finished in {max(0, (keep - 5) // 4), max(0, (keep - 6) // 4)}:
         # all of a round's labels may be on record before the round itself is
         cut(tmp_path / "a", keep, finished)
         assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
-def test_a_larger_budget_goes_on_with_the_memory(tmp_path):
+def test_a_larger_budget_goes_on_with_the_memory(tmp_path, campaign):
     short = replace(CAMPAIGN, budget=replace(CAMPAIGN.budget, labels=13))
     run(short, data=data(), out=tmp_path / "a")
     more = resume(tmp_path / "a", {"budget.labels": 25}, data=data())
-    assert outcome(more) == outcome(run(CAMPAIGN, data=data()))
+    assert outcome(more) == outcome(campaign[0])
 
 
-def test_a_folder_without_memory_is_read(tmp_path):
-    whole = run(CAMPAIGN, data=data(), out=tmp_path / "a")
+def test_a_folder_without_memory_is_read(tmp_path, campaign):
+    whole, folder = campaign
+    shutil.copytree(folder, tmp_path / "a")
     cut(tmp_path / "a", 13, 2)
     path = tmp_path / "a" / "rounds.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]

@@ -71,6 +71,14 @@ def test_what_is_measured_is_not_measured_again(tmp_path):
     assert log.read_text() == "2\n3\n"
 
 
+def test_whole_numbers_of_a_settings_file_are_those_of_the_defaults(tmp_path):
+    conduct(TOY, Sizes(3), tmp_path, workers=1)
+    floats = replace(
+        TOY, cells=lambda s: [{"n": float(n)} for n in range(s.most)], measure=lambda s, c: 1 / 0
+    )  # fmt: skip
+    assert conduct(floats, Sizes(3), tmp_path, workers=1).exhibits[0].caption == "It is 5."
+
+
 def test_several_processes_give_the_same(tmp_path):
     one = conduct(TOY, Sizes(5), tmp_path / "1", workers=1)
     two = conduct(TOY, Sizes(5), tmp_path / "2", workers=2)

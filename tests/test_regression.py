@@ -82,6 +82,12 @@ def test_an_interrupted_solve_goes_on(problem, tmp_path):
 
     with pytest.raises(StopError):
         regress(operator, y, noise=1e-3, rank=0, tolerance=1e-4, checkpoint=file, progress=stop)
+    kept = file.read_bytes()
+    for targets, noise in ((y, 1e-2), (y.roll(1, 0), 1e-3)):  # another system begins anew
+        other = regress(operator, targets, noise=noise, rank=0, tolerance=1e-4, checkpoint=file)
+        alone = regress(operator, targets, noise=noise, rank=0, tolerance=1e-4)
+        torch.testing.assert_close(other.alpha, alone.alpha)
+        file.write_bytes(kept)
     seen = []
     again = regress(
         operator, y, noise=1e-3, rank=0, tolerance=1e-4, checkpoint=file,

@@ -3,12 +3,15 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from labelahead.dynamics import residuals, total_gradient
 from labelahead.errors import InputError
 from labelahead.laboratory import conduct
+from labelahead.laboratory.dynamics_campaigns import _gammas
+from labelahead.laboratory.dynamics_exhibits import _verdict
 from labelahead.laboratory.dynamics_measures import (
     _network,
     _parts,
@@ -19,13 +22,14 @@ from labelahead.laboratory.dynamics_measures import (
 )
 from labelahead.laboratory.dynamics_study import DYNAMICS, Settings, cells
 from labelahead.laboratory.materials import items, some
+from labelahead.study.statistics import t_interval
 from labelahead.train import predict
 
 TINY = Settings(
     seeds=1, width=4, kernel_width=4, initial=30, pool=60, identity_items=8, batches=(5, 10),
     epochs=(0, 3), ratio_draws=4, draws=12, correlation_batch=10, query=5, rounds=2,
     strategies=("random", "dynamical"), gammas=(0.0, 2.0), splits=((10, 1),), cold=("random",),
-    steps=200,
+    steps=50,
 )  # fmt: skip
 
 
@@ -101,6 +105,26 @@ def test_settings_that_cannot_be_measured_are_refused():
         Settings(batches=(5000,))
     with pytest.raises(InputError, match="end with inf"):
         Settings(times=(1.0,))
+    with pytest.raises(InputError, match="expected random and dynamical"):
+        Settings(strategies=("margin",))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.2, "most of the exact gain"), (1.0, "left out there, too"),
+                         (2.0, "there the pairs matter")],
+)  # fmt: skip
+def test_the_verdict_on_the_chosen_batch_follows_the_numbers(value, words):
+    assert words in _verdict([(25, t_interval(np.array([value, value + 0.01])))])
+
+
+def test_a_gamma_that_beats_two_is_said_to():
+    rows = [
+        {"seed": k, "gamma": g, "round": r, "labels": 10 * r, "accuracy": 0.5 + r * a + k / 100}
+        for k in range(3) for g, a in (("2", 0.1), ("0", 0.2), ("1", 0.05), ("inf", 0.1))
+        for r in range(2)
+    ]  # fmt: skip
+    caption = _gammas(Settings(), rows).caption
+    assert "Beyond their intervals lie γ = 1 below and γ = 0 above γ = 2." in caption
 
 
 def test_the_whole_study_makes_a_page(tmp_path):

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from labelahead.errors import InputError
-from labelahead.laboratory import conduct
 from labelahead.laboratory.kernel_exhibits import slope
 from labelahead.laboratory.kernel_measures import KEPT, measure, noted, pn_bound, truncated
 from labelahead.laboratory.kernel_study import KERNEL, Settings, cells
@@ -18,11 +17,12 @@ from labelahead.models import build
 from labelahead.situation import stream
 from labelahead.tangent import kernel
 from labelahead.train import Training, train
+from studies import exhibited
 
 TINY = Settings(
     seeds=2, rate_seeds=2, rate_items=4, rate_fcn=(8, 16), rate_convnet=(4, 6), rate_resnet18=(),
     rate_wrn16=(), activations=("relu", "erf"), bound_items=2, bound_widths=(8, 16),
-    fcn=(8, 16), convnet=(), resnet18=(), wrn16=(0.125,), items=8, test=6,
+    fcn=(8,), convnet=(), resnet18=(), wrn16=(0.125,), items=8, test=6,
     checkpoints=(0.0, 0.5, 1.0),
     steps=6,
 )  # fmt: skip
@@ -142,12 +142,16 @@ def test_gaussian_read_outs_give_the_ratio_in_the_caption():
 def test_the_error_falls_with_the_root_of_the_width():
     s = replace(TINY, rate_items=5)
     told = [{"part": "rate", "network": "fcn", "width": w, "seed": k}
-            for w in (128, 256, 512, 1024) for k in range(4)]  # fmt: skip
+            for w in (64, 128, 256, 512) for k in range(4)]  # fmt: skip
     found = slope([c | measure(s, c)[0] for c in told], "error_pseudo")
     assert found.value == pytest.approx(-0.5, abs=0.15)
     assert 0 < found.error < 0.1
-    exact = [{"width": w, "y": 3 * w**-0.5} for w in (1, 4, 9)]
+    # steepness by seed, −0.4 and −0.6: seeds are what is independent, not rows
+    exact = [
+        {"seed": k, "width": w, "y": 3 * w ** -(0.4 + k / 5)} for k in (0, 1) for w in (1, 4, 9)
+    ]
     assert slope(exact, "y").value == pytest.approx(-0.5)
+    assert slope(exact, "y").error == pytest.approx(0.1)
     assert slope(exact[:1], "y") is None
 
 
@@ -222,18 +226,30 @@ def test_cells_and_settings():
     assert {c.get("variant") for c in found} == {None, "relu", "gelu", "tanh", "erf", "truncated"}
     with pytest.raises(InputError, match="rising parts of the run"):
         Settings(checkpoints=(0.5, 0.0))
+    with pytest.raises(InputError, match="each after another step"):
+        Settings(steps=1)
     with pytest.raises(InputError, match="items is 0"):
         Settings(items=0)
 
 
-def test_the_whole_study_makes_a_page(tmp_path):
-    shown = conduct(KERNEL, TINY, tmp_path, workers=1)
-    assert [e.name for e in shown.exhibits] == [
+def test_the_whole_study():
+    found = exhibited(KERNEL, TINY)
+    assert [e.name for e in found] == [
         "rate", "variants", "bound", "diagonality", "distance", "spectrum", "regression",
         "accuracy", "cost",
     ]  # fmt: skip
-    page = shown.page.read_text()
-    for exhibit in shown.exhibits:
-        assert exhibit.title in page
+    for exhibit in found:
         assert "PN" in exhibit.caption or exhibit.name in ("variants", "cost")
         assert (exhibit.figure is None) == (exhibit.name == "cost")
+    assert found[0].caption.count("of 2 within 0.15 of −1/2") == 2  # our error, and PN's ratio
+    assert "chosen after a pilot" in found[0].caption
+
+
+def test_one_width_and_one_seed_have_no_slope():
+    s = replace(TINY, parts=("rate", "variants", "bound"), rate_seeds=1, rate_fcn=(8,),
+                rate_convnet=(), activations=(), bound_widths=(8,))  # fmt: skip
+    rate, variants, bound = exhibited(KERNEL, s)
+    assert "none, for there is one width" in rate.caption
+    assert rate.table[0]["slope, pseudo"] == "–"
+    assert "none, for there is one width" in variants.caption
+    assert "Measured slope: –" in bound.caption

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from labelahead.errors import InputError
-from labelahead.laboratory import conduct
 from labelahead.laboratory.linear_exhibits import slope
-from labelahead.laboratory.linear_measures import measure
+from labelahead.laboratory.linear_measures import _apart, measure
 from labelahead.laboratory.linear_nets import (
     SMOOTHNESS,
     TwoLayer,
@@ -22,6 +21,7 @@ from labelahead.laboratory.linear_nets import (
 from labelahead.laboratory.linear_study import LINEAR, Settings
 from labelahead.situation import stream
 from labelahead.tangent import kernel
+from studies import exhibited
 
 TINY = Settings(
     seeds=2, dimension=4, items=6, evaluation=8, widths=(16, 256), steps=150,
@@ -133,13 +133,18 @@ def test_settings_that_cannot_be_measured_are_refused():
         Settings(items=3, stages=4)
     with pytest.raises(InputError, match="slope"):
         Settings(widths=(16,))
+    with pytest.raises(InputError, match="two or more from 1 on"):
+        Settings(scales=(0.1, 0.3, 1.0))
 
 
-def test_the_whole_study_makes_a_page(tmp_path):
-    shown = conduct(LINEAR, TINY, tmp_path, workers=1)
-    assert [e.name for e in shown.exhibits] == ["error", "limit", "flow", "lazy", "warm"]
-    page = shown.page.read_text()
-    for exhibit in shown.exhibits:
-        assert exhibit.title in page
-        if exhibit.figure is not None:
-            assert (tmp_path / f"{exhibit.name}.png").stat().st_size > 5000
+def test_the_whole_study():
+    found = exhibited(LINEAR, TINY)
+    assert [e.name for e in found] == ["error", "limit", "flow", "lazy", "warm"]
+    assert [e.figure is None for e in found] == [False] * 4 + [True]
+
+
+def test_what_diverges_is_not_taken_for_agreement():
+    start, far = torch.zeros(4, 1).double(), torch.full((4, 1), math.inf).double()
+    assert _apart(start, start, start, 2) == 0
+    assert _apart(start + 1, start + 3, start, 2) == pytest.approx(2 / 3)
+    assert not math.isfinite(_apart(far, start + 1, start, 2))

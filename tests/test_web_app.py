@@ -86,6 +86,18 @@ def test_two_people_are_asked_different_items_and_compared(tmp_path):
         assert [p["who"] for p in people["people"]] == ["anna", "ben"]
         assert (people["compared"], people["agree"]) == (1, 0)
         assert [a["who"] for a in people["conflicts"][0]["answers"]] == ["anna", "ben"]
+        assert people["conflicts"][0]["counts"] == 1
+        answer(client, asked["anna"], 0, kind="settle", who="cleo")
+        people = client.get("/api/people").json()
+        assert (people["conflicts"], people["compared"], people["agree"]) == ([], 1, 0)
+        newest = client.get("/api/history").json()[0]
+        assert [newest[k] for k in ("kind", "who", "current")] == ["settle", "cleo", 0]
+        mine = client.get("/api/history?mine=1", headers={"Cookie": "la_who=ben"}).json()
+        assert [(h["who"], h["label"], h["current"]) for h in mine] == [("ben", 1, 0)]
+        lines = client.get("/api/export/csv").text.splitlines()
+        assert lines[1].split(",")[1:3] == ["a", "cleo"]
+        body = {"position": asked["ben"], "kind": "settle", "label": 0}
+        assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 400
 
 
 def test_labels_come_back_the_next_day(tmp_path):

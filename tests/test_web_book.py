@@ -1,4 +1,5 @@
 import sqlite3
+import sys
 import threading
 
 import pytest
@@ -53,29 +54,38 @@ class Plain:
 
     def now(self, position):
         """person -> (kind, label, seq), of those that count."""
-        rows = [row for row in self.said if row[1] == position and row[5]]
+        rows = [row for row in self.said if row[1] == position and row[5] and row[2] != "settle"]
         return {row[0]: tuple(row[2:5]) for row in rows}
 
     def check(self, standing):
         assert list(standing.classes) == self.classes
-        labels, conflicts, skipped, unsure, compared = {}, [], set(), set(), 0
+        labels, conflicts, skipped, unsure, compared, differ = {}, [], set(), set(), 0, 0
         for position in range(len(ITEMS)):
             now = self.now(position)
             order = sorted(now, key=lambda who: now[who][2])
             got = [(a.who, a.kind, a.label, a.seq) for a in standing.answers.get(position, ())]
             assert got == [(who, *now[who]) for who in order]
             given = [now[who][1] for who in order if now[who][0] == "label"]
-            if given:
-                labels[position] = given[-1]
+            rulings = [r for r in self.said if r[1] == position and r[5] and r[2] == "settle"]
+            since = rulings[-1][4] if rulings else 0
+            # what was said after the last settlement, and the settlement itself
+            open_now = [row[3] for row in rulings[-1:]]
+            open_now += [now[w][1] for w in order if now[w][0] == "label" and now[w][2] > since]
+            if open_now:
+                labels[position] = open_now[-1]
             elif order:
                 (skipped if now[order[-1]][0] == "skip" else unsure).add(position)
             compared += len(given) > 1
-            if len(set(given)) > 1:
+            differ += len(set(given)) > 1
+            if len(set(open_now)) > 1:
                 conflicts.append(position)
+            if position in standing.settled:
+                assert standing.settled[position].seq == since
+            assert (position in standing.settled) == (bool(rulings) and len(open_now) == 1)
         assert standing.labels == labels
         assert standing.conflicts == tuple(conflicts)
         assert (standing.skipped, standing.unsure) == (skipped, unsure)
-        assert standing.agreement == (compared, compared - len(conflicts))
+        assert standing.agreement == (compared, compared - differ)
 
 
 people, positions = st.sampled_from(PEOPLE), st.integers(0, len(ITEMS) - 1)
@@ -97,11 +107,22 @@ class Machine(RuleBasedStateMachine):
     @rule(who=people, position=positions, label=st.integers(0, 9), key=st.integers(0, 12))
     def label(self, who, position, label, key):
         label %= len(self.plain.classes)
-        event = self.book.add("label", who, position, label, key=f"k{key}")
+        said = (who, position, label)
+        if self.plain.keys.get(key, said) != said:
+            with pytest.raises(InputError, match="came with another answer"):
+                self.book.add("label", *said, key=f"k{key}")
+            return
+        event = self.book.add("label", *said, key=f"k{key}")
         if key not in self.plain.keys:
             self.plain.answer(who, position, "label", label)
-            self.plain.keys[key] = (self.plain.seq, who, position, label)
-        assert (event.seq, event.who, event.position, event.label) == self.plain.keys[key]
+            self.plain.keys[key] = said
+        assert (event.who, event.position, event.label) == said
+
+    @rule(who=people, position=positions, label=st.integers(0, 9))
+    def settle(self, who, position, label):
+        label %= len(self.plain.classes)
+        self.book.add("settle", who, position, label)
+        self.plain.answer(who, position, "settle", label)
 
     @rule(who=people, position=positions, kind=st.sampled_from(["skip", "unsure"]))
     def no_label(self, who, position, kind):
@@ -251,7 +272,9 @@ def test_what_makes_no_event_is_refused_and_leaves_nothing(tmp_path, given, said
 def test_keys_are_recorded_once_also_after_reopening(tmp_path):
     with book(tmp_path) as b:
         first = b.add("label", "anna", 0, 1, key="k")
-        assert b.add("label", "anna", 3, 0, key="k") == first
+        for other in (("label", "anna", 3, 1), ("label", "ben", 0, 1), ("label", "anna", 0, 0)):
+            with pytest.raises(InputError, match="'k' came with another answer"):
+                b.add(*other, key="k")
         back = b.undo("anna", key="u")
         assert b.undo("anna", key="u") == back
         assert (back.ref, back.position, back.label) == (first.seq, 0, None)
@@ -398,6 +421,73 @@ def test_an_empty_file_is_migrated_and_a_failed_migration_changes_nothing(tmp_pa
     db.close()
     with pytest.raises(InputError, match="update labelahead"):
         book(tmp_path)
+
+
+def test_a_record_from_before_settling_is_taken_over(tmp_path):
+    db = connect(tmp_path / "labels.db", MIGRATIONS[:1])
+    db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
+    db.executemany("INSERT INTO items VALUES (?, ?)", enumerate(["x", "y"]))
+    row = "INSERT INTO events (at, who, kind, position, label, ref, key, text) VALUES "
+    for values in (
+        "('t', '', 'class', NULL, 0, NULL, NULL, 'cat')",
+        "('t', '', 'class', NULL, 1, NULL, NULL, 'dog')",
+        "('t', 'anna', 'label', 0, 0, NULL, 'k', NULL)",
+        "('t', 'ben', 'label', 0, 1, NULL, NULL, NULL)",
+        "('t', 'ben', 'skip', 1, NULL, NULL, NULL, NULL)",
+        "('t', 'ben', 'undo', 1, NULL, 5, NULL, NULL)",
+    ):
+        db.execute(row + values)
+    db.close()
+    with Book(tmp_path, items=["x", "y"], fingerprint="f") as b:
+        assert [e.seq for e in b.events()] == [1, 2, 3, 4, 5, 6]
+        assert b.add("label", "anna", 0, 0, key="k").seq == 3
+        assert b.standing.conflicts == (0,)
+        assert b.add("settle", "cleo", 0, 0).seq == 7
+        assert (b.standing.conflicts, b.standing.labels) == ((), {0: 0})
+    db = sqlite3.connect(tmp_path / "labels.db")
+    for change in ("DELETE FROM events", "UPDATE events SET who = 'x'"):
+        with pytest.raises(sqlite3.IntegrityError, match="never"):
+            db.execute(change)
+    db.close()
+
+
+def test_a_settlement_ends_a_conflict_until_somebody_objects(tmp_path):
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 0)
+        b.add("label", "ben", 0, 1)
+        b.add("settle", "cleo", 0, 0)
+        now = b.standing
+        assert (now.conflicts, now.labels[0], now.counts(0).who) == ((), 0, "cleo")
+        assert now.agreement == (1, 0)  # they did disagree
+        assert [a.label for a in now.answers[0]] == [0, 1]  # and still do
+        b.add("label", "dora", 0, 0)  # says the same
+        assert b.standing.conflicts == ()
+        b.add("label", "dora", 0, 1)
+        assert (b.standing.conflicts, b.standing.labels[0]) == ((0,), 1)
+        b.undo("dora")
+        assert (b.standing.conflicts, b.standing.labels[0]) == ((), 0)
+        b.undo("cleo")
+        assert b.standing.conflicts == (0,)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_gone_takes_no_more_answers_and_is_rescued(tmp_path, replaced):
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 1)
+        b.path.unlink()
+        if replaced:
+            b.path.write_bytes(b"")
+        for _ in range(2):
+            with pytest.raises(InputError, match=r"removed or replaced.*labels-rescued-3\.db"):
+                b.add("label", "anna", 1, 1)
+        assert b.standing.labels == {0: 1}  # looking is still possible
+    for old in tmp_path.glob("labels.db*"):
+        old.unlink()
+    (tmp_path / "labels-rescued-3.db").rename(tmp_path / "labels.db")
+    with book(tmp_path) as b:
+        assert b.standing.labels == {0: 1}
+        b.add("label", "anna", 1, 1)
 
 
 def test_settings_of_the_database(tmp_path):

@@ -132,6 +132,21 @@ def test_before_any_training_there_is_no_guess():
         mind.why(1000)
 
 
+@pytest.mark.parametrize("dense", [True, False])
+def test_with_every_item_labelled_labels_can_still_be_changed(dense):
+    found, every = snapshot(dense=dense), {int(p): i % C for i, p in enumerate(POSITIONS)}
+    one_left = {p: c for p, c in every.items() if p != int(POSITIONS[-1])}
+    for mind in (Mind(found, C, every), Mind(found, C, one_left).told(every)):
+        other = {**every, int(POSITIONS[3]): 2}
+        for labels in (every, other, every):
+            mind = mind.told(labels)
+            wanted = scratch(found, labels, C).mean
+            torch.testing.assert_close(mind.posterior.mean, wanted, rtol=0, atol=1e-6)
+            assert (mind.best(), mind.runners_up(3, set())) == (None, [])
+            assert not mind.why(int(POSITIONS[0]))["if"]
+        assert mind.told(one_left).best()[0] == int(POSITIONS[-1])
+
+
 def test_how_many_changed_their_mind():
     found = snapshot()
     mind = Mind(found, C)

@@ -70,14 +70,14 @@ class Client:
         kind: str = "label",
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Say what an item is, by class number or name; kind: or "skip", or "unsure"."""
+        """Say what an item is, by class number or name; kind: or skip, unsure, settle."""
         number = self._number(label) if isinstance(label, str) else label
         said = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
         return dict(self._post("/api/answers", said, tries=TRIES))
 
     def undo(self, seq: int | None = None) -> dict[str, Any]:
         """Take back the last answer, or event `seq`."""
-        return dict(self._post("/api/undo", {"seq": seq}))
+        return dict(self._post("/api/undo", {"seq": seq, "key": uuid4().hex}, tries=TRIES))
 
     def add_class(self, name: str) -> dict[str, Any]:
         """A new class, or the one of that name."""
@@ -92,8 +92,8 @@ class Client:
         return dict(self._get("/api/progress"))
 
     def doubts(self, n: int = 24) -> list[dict[str, Any]]:
-        """Labels that the others contradict."""
-        return list(self._get("/api/doubts", {"n": n}))
+        """Labels that the others contradict; none before there are enough to judge by."""
+        return list(self._get("/api/doubts", {"n": n})["doubts"])
 
     def people(self) -> dict[str, Any]:
         """Who labels, and where two disagree."""

@@ -199,15 +199,19 @@ def nystrom(
     With B Bᵀ that approximation, B (n, q): (BBᵀ + σI)⁻¹ v = (v − B (BᵀB + σI)⁻¹ Bᵀ v)/σ.
     """
     at = torch.randperm(operator.size, generator=rng)[: min(rank, operator.size)]
-    columns = operator.columns(at)
-    lower, _ = cholesky(columns[at].double(), what="the kernel of the preconditioner's points")
-    B = whiten(lower, columns.T.double()).T.float().contiguous()
-    inner = (B.T @ B).double()
-    inner.diagonal().add_(noise)
-    factor, _ = cholesky(inner, what="the preconditioner")
+    columns = operator.columns(at).double()
+    inner = columns[at]
+    # Float32 kernels are rounded: what lies below that is no part of the approximation.
+    inner.diagonal().add_(1e-6 * float(inner.diagonal().mean()) * len(at) ** 0.5)
+    lower, _ = cholesky(inner, what="the kernel of the preconditioner's points")
+    B = whiten(lower, columns.T, overwrite=True).T
+    middle = B.T @ B
+    middle.diagonal().add_(noise)
+    factor, _ = cholesky(middle, what="the preconditioner")
 
     def solve(v: Tensor) -> Tensor:
-        return (v - (B @ solve_factored(factor, (B.T @ v.float()).double()).float())) / noise
+        # In float64: the difference is smaller than v by the condition number.
+        return (v - B @ solve_factored(factor, B.T @ v)) / noise
 
     return solve
 
@@ -236,7 +240,8 @@ def regress(
 
     noise: relative, σ = noise × mean diagonal. rank: of the Nyström preconditioner, 0 for none.
     tolerance: residual relative to the targets; products are float32, so 1e-5 is about the least.
-    checkpoint: a file that keeps the state, so that the same call goes on after an interruption.
+    checkpoint: a file that keeps the state, so that the same call goes on after an interruption; a
+    state of other targets or of another noise or preconditioner is left aside.
     """
     if targets.dim() != 2 or len(targets) != operator.size:
         raise InputError(
@@ -248,9 +253,14 @@ def regress(
     b, history = targets.double(), list[float]()
     file = Path(checkpoint) if checkpoint else None
     start = None
+    # Directions that are conjugate for one system are not for another: the answer would be wrong.
+    spread = torch.arange(len(b), dtype=torch.float64).cos() @ b
+    system = torch.tensor([sigma, rank, seed, *b.norm(dim=0), *spread], dtype=torch.float64)
     if file is not None and file.exists():
-        start = torch.load(file, weights_only=True)
-        history = start.pop("history").tolist()
+        kept = torch.load(file, weights_only=True)
+        known = kept.pop("system", torch.empty(0))
+        if known.shape == system.shape and torch.allclose(known, system, rtol=1e-6, atol=1e-6):
+            history, start = kept.pop("history").tolist(), kept
     scale = b.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
 
     def watch(iteration: int, state: dict[str, Tensor]) -> None:
@@ -259,7 +269,8 @@ def regress(
             progress(f"solving, residual {history[-1]:.1e}", iteration, most)
         if file is not None and iteration % EVERY == 0:
             partial = file.with_suffix(".partial")
-            torch.save({**state, "history": torch.tensor(history, dtype=torch.float64)}, partial)
+            past = torch.tensor(history, dtype=torch.float64)
+            torch.save({**state, "history": past, "system": system}, partial)
             partial.replace(file)
 
     solve = nystrom(operator, sigma, rank, torch.Generator().manual_seed(seed)) if rank else None

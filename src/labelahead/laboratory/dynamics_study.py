@@ -66,6 +66,13 @@ class Settings:
             raise InputError(f"seeds is {self.seeds}; expected 1 or more")
         if not self.times or self.times[-1] != inf:
             raise InputError("times must end with inf: pseudo-labels are the converged answers")
+        if self.ratio_draws < 2:
+            raise InputError(f"ratio_draws is {self.ratio_draws}; expected 2 or more: a spread")
+        if "rounds" in self.parts and not {"random", "dynamical"} <= set(self.strategies):
+            raise InputError(
+                f"strategies are {list(self.strategies)}; expected random and dynamical among "
+                "them, which are compared with"
+            )
         largest = max((*self.batches, self.correlation_batch))
         if largest > self.pool:
             raise InputError(f"a batch of {largest} cannot be drawn from a pool of {self.pool}")

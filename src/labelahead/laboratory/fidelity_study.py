@@ -58,6 +58,8 @@ class Settings:
             raise InputError(f"repeats is {self.repeats}; expected 2 or more: noise is a spread")
         if not self.networks:
             raise InputError("networks is empty; expected one or more [name, width]")
+        if not self.widths or not self.marks:
+            raise InputError("widths or marks is empty; expected one or more of each")
         least = min(self.candidates, self.conv_candidates, self.cold_candidates)
         if least < 3:
             raise InputError(f"{least} candidates are asked for; expected 3 or more to rank")

@@ -68,6 +68,11 @@ class Settings:
                 f"checkpoints are {list(self.checkpoints)}; expected rising parts of the run, from "
                 "0 to 1"
             )
+        if len({round(c * self.steps) for c in self.checkpoints}) < max(1, len(self.checkpoints)):
+            raise InputError(
+                f"checkpoints are {list(self.checkpoints)} of {self.steps} steps; expected one or "
+                "more, each after another step"
+            )
 
 
 def cells(s: Settings) -> Sequence[Cell]:

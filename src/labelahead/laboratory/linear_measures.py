@@ -1,7 +1,6 @@
 """What `labelahead study linear` measures: how linear a network is in its weights."""
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -184,5 +183,5 @@ def warm(s: Any, cell: Cell) -> list[Row]:
 
 def _apart(warm: Tensor, cold: Tensor, start: Tensor, n: int) -> float:
     """How far two results are apart at the evaluation points, over how far training went."""
-    found = float((warm - cold)[n:].norm() / (cold - start)[n:].norm())
-    return found if math.isfinite(found) else 0.0
+    apart = float((warm - cold)[n:].norm())
+    return apart and apart / float((cold - start)[n:].norm())  # what diverged is not hidden

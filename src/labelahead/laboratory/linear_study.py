@@ -52,6 +52,10 @@ class Settings:
             raise InputError(f"{self.items} items cannot make {self.stages} growing sets")
         if len(self.widths) < 2 or len(self.scales) < 2 or len(self.flow_widths) < 2:
             raise InputError("expected two or more widths and scales: a slope needs them")
+        if sum(a >= 1 for a in self.scales) < 2:
+            raise InputError(f"scales are {list(self.scales)}; expected two or more from 1 on")
+        if not self.warm_times or self.evaluation < 1:
+            raise InputError("expected one or more warm_times, and evaluation of 1 or more")
 
 
 def cells(s: Settings) -> Sequence[Cell]:

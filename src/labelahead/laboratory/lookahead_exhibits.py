@@ -196,7 +196,7 @@ def _curves(s: Any, rows: Sequence[Row]) -> Exhibit:
         "the 95 % band over seeds for the network's own kernel; the process (f = 0 before any "
         "label) also by its own accuracy, against itself on random labels, as in the paper. The "
         "paper finds only the network's own kernel above random (LA Fig 1b, MNIST). Here, at the "
-        f"end: {'; '.join(said)} (* beyond its interval).",
+        f"end: {'; '.join(said)} (* beyond its interval, each taken alone).",
         figure=figure,
         table=table,
         alt="Accuracy by number of labels, and its difference from random labels.",

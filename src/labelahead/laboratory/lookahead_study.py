@@ -36,8 +36,9 @@ class Settings:
     few: int = 64
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise InputError(f"seeds is {self.seeds}; expected 1 or more")
+        for name in ("seeds", "rounds"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 1 or more")
         unknown = [a for a in self.arms if a not in ARMS]
         if unknown:
             raise InputError(f"arms has {unknown[0]!r}; expected some of {', '.join(ARMS)}")

@@ -109,8 +109,12 @@ class Notebook:
 
 
 def key(cell: Cell) -> str:
-    """One text for one cell, whatever the order of its names."""
-    return json.dumps(dict(cell), sort_keys=True)
+    """One text for one cell, whatever the order of its names, and whether 64 is written 64.0."""
+
+    def plain(value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return json.dumps({name: plain(value) for name, value in cell.items()}, sort_keys=True)
 
 
 def table_text(rows: Sequence[Row]) -> str:

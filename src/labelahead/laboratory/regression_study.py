@@ -32,8 +32,9 @@ class Settings:
     data: one or several sets, with commas between. sizes: points at which conjugate gradients and
     a Cholesky factorisation both solve. whole: points of the large regression, None for all.
     checkpoints: shares of the training after which the kernel is taken. epochs, rate, train_batch:
-    that training (SGD, momentum 0.9, weight decay 1e-4, as PN). scratch: a folder that keeps
-    kernels and solvers' states, so that an interrupted solve goes on; nothing: a temporary one.
+    that training (SGD, momentum 0.9, weight decay 1e-4, as PN; our squared loss is C/2 times
+    theirs, so that this rate is larger than their 0.1). scratch: a folder that keeps kernels and
+    solvers' states, so that an interrupted solve goes on; nothing: a temporary one.
     """
 
     data: str = "digits"
@@ -53,8 +54,13 @@ class Settings:
     scratch: str | None = None
 
     def __post_init__(self) -> None:
-        if not all(0 <= c <= 1 for c in self.checkpoints):
+        if not self.checkpoints or not all(0 <= c <= 1 for c in self.checkpoints):
             raise InputError(f"checkpoints are {self.checkpoints}; expected shares from 0 to 1")
+        if self.seeds < 1 or not self.sizes or not self.sets:
+            raise InputError(
+                f"seeds is {self.seeds}, sizes {list(self.sizes)}, data {self.data!r}; expected 1 "
+                "seed or more, one or more sizes and a data set"
+            )
 
     @property
     def sets(self) -> list[str]:
@@ -149,7 +155,7 @@ def whole(s: Settings, cell: Cell) -> list[Row]:
     f, f_test = predict(model, x).double(), predict(model, found.test_inputs).double()
     with _folder(s, cell) as folder:
         start = time.perf_counter()
-        operator = _operator(model, x, folder, f"{cell} {s.model} {s.width} {count} {s.epochs}")
+        operator = _operator(model, x, folder, _about(s, cell, count))
         kernel_seconds = time.perf_counter() - start
         start = time.perf_counter()
         solved = regress(
@@ -167,6 +173,12 @@ def whole(s: Settings, cell: Cell) -> list[Row]:
         "residual": solved.residuals[-1] if solved.residuals else 0.0,
         "disk_gb": _gigabytes(operator), "peak_gb": _peak(),
     }]  # fmt: skip
+
+
+def _about(s: Settings, cell: Cell, count: int) -> str:
+    """All that a network's weights and items depend on: what else differs, has another kernel."""
+    told = (s.root, s.model, s.width, count, s.epochs, s.rate, s.train_batch)
+    return f"{dict(cell)} {' '.join(map(str, told))}"
 
 
 def _operator(model: nn.Module, x: Tensor, folder: Path, about: str) -> Operator:

@@ -149,8 +149,9 @@ def _points(axes: Any, rows: Sequence[Row], number: int, fill: str, classes: int
     ]
     name = "WideResNet" if rows[0]["network"] == "wrn2" else "ResNet18"
     axes.errorbar(
-        [r["depth"] for r in rows], y, yerr=spread, color=color, marker=MARKERS[number], ms=6,
-        fillstyle=fill, lw=1.6, capsize=2, label=f"{name}, {classes} classes",
+        [r["depth"] for r in rows], y, yerr=spread, color=color,
+        marker=MARKERS[number % len(MARKERS)], ms=6, fillstyle=fill, lw=1.6, capsize=2,
+        label=f"{name}, {classes} classes",
     )  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def _caption(s: Settings, rows: Sequence[Row]) -> str:
         "kernel for ResNets of all depths, and TH (Fig 3.15) 15 % of its time for active learning "
         f"with ten classes. Here: {said}.{kept} The pseudo kernel takes one backward pass where "
         "the full one takes C, and its products are 1/C² in number; both share the forward pass "
-        "and the inspection of the network, which is most of a pair's time. Our full kernel is "
+        "and the inspection of the network, which weigh most for one pair. Our full kernel is "
         "itself factored, so that there is less to save than against plain Jacobians."
     )
 

@@ -57,8 +57,8 @@ class Answer(BaseModel):
     """What a person says of an item."""
 
     position: StrictInt = Field(description="The item's position in the data set.")
-    kind: Literal["label", "skip", "unsure"]
-    label: StrictInt | None = Field(None, description="A class number, for the kind label.")
+    kind: Literal["label", "skip", "unsure", "settle"]
+    label: StrictInt | None = Field(None, description="A class number, for label and settle.")
     key: str | None = Field(
         None,
         max_length=200,
@@ -70,6 +70,9 @@ class Undo(BaseModel):
     """What to take back."""
 
     seq: StrictInt | None = Field(None, description="An event of this person; none: the last.")
+    key: str | None = Field(
+        None, max_length=200, description="Made by the sender: sent twice, it takes back once."
+    )
 
 
 class NewClass(BaseModel):
@@ -164,15 +167,18 @@ def _changing(desk: Desk) -> APIRouter:
 
     @routes.post("/answers", summary="Answer")
     def answers(given: Annotated[Answer, Body()], who: Who) -> dict[str, Any]:
-        """On the disk when this returns. For a labelled item: a correction or second opinion."""
-        if given.kind != "label" and given.label is not None:
+        """On the disk when this returns. For a labelled item: a correction or second opinion.
+
+        settle: what counts where people disagree; it changes nobody's own answer.
+        """
+        if given.kind in ("skip", "unsure") and given.label is not None:
             raise InputError(f"{given.kind} with the label {given.label}; expected none")
         return desk.answer(who, given.position, given.kind, given.label, given.key)
 
     @routes.post("/undo", summary="Take an answer back")
     def undo(given: Annotated[Undo, Body()], who: Who) -> dict[str, Any]:
         """The last answer of this person, or one by its number; as often as wanted."""
-        return desk.undo(who, given.seq)
+        return desk.undo(who, given.seq, given.key)
 
     @routes.post("/classes", summary="Add a class")
     def classes(given: Annotated[NewClass, Body()], who: Who) -> dict[str, Any]:
@@ -187,6 +193,12 @@ def _changing(desk: Desk) -> APIRouter:
 
 def _watching(desk: Desk, conductor: Conductor) -> APIRouter:
     routes = APIRouter(prefix="/api")
+
+    @routes.get("/items/{position}", summary="What is shown of an item")
+    def item(position: int) -> dict[str, Any]:
+        if not 0 <= position < len(desk.items):
+            raise HTTPException(404, f"there is no item {position}")
+        return {"position": position, **desk.items.describe(position)}
 
     @routes.get("/why/{position}", summary="What an answer would change, and what speaks for it")
     def why(position: int) -> dict[str, Any]:
@@ -203,7 +215,8 @@ def _watching(desk: Desk, conductor: Conductor) -> APIRouter:
         return overview.pool_map(desk)
 
     @routes.get("/doubts", summary="Labels that the others contradict")
-    def doubts(n: Annotated[int, Query(ge=1, le=500)] = 24) -> list[dict[str, Any]]:
+    def doubts(n: Annotated[int, Query(ge=1, le=500)] = 24) -> dict[str, Any]:
+        """enough: whether there are labels enough to judge by. Outputs are leave-one-out's."""
         return overview.doubts(desk, n)
 
     @routes.get("/people", summary="Who labels, and where two disagree")
@@ -212,9 +225,13 @@ def _watching(desk: Desk, conductor: Conductor) -> APIRouter:
 
     @routes.get("/history", summary="The newest answers, of everyone or of one person")
     def history(
-        n: Annotated[int, Query(ge=1, le=1000)] = 50, who: str | None = None
+        me: Who,
+        n: Annotated[int, Query(ge=1, le=1000)] = 50,
+        who: str | None = None,
+        mine: bool = False,
     ) -> list[dict[str, Any]]:
-        return overview.history(desk, n, who)
+        """mine=1: those of whoever asks."""
+        return overview.history(desk, n, me if mine else who)
 
     return routes
 

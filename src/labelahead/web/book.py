@@ -15,14 +15,24 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from operator import index
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
 
 from labelahead.errors import InputError
-from labelahead.web.schema import MIGRATIONS, claim, connect, hold, refusal
+from labelahead.web.schema import (
+    MIGRATIONS,
+    by_key,
+    claim,
+    connect,
+    hold,
+    identity,
+    read_events,
+    refusal,
+    rescued,
+    write_event,
+)
 from labelahead.web.standing import (
     Agreement,
     Answer,
@@ -36,9 +46,6 @@ from labelahead.web.standing import (
 )
 
 __all__ = ["Agreement", "Answer", "Book", "Event", "Standing", "fold"]
-
-COLUMNS = ", ".join(f.name for f in fields(Event))
-HOLES = ", ".join("?" for _ in fields(Event))
 
 
 class Book:
@@ -68,9 +75,11 @@ class Book:
         self._lock = RLock()
         self._tally = Tally()
         self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         self._held = hold(self.folder)
         try:
             self._db = connect(self.path)
+            self._file = identity(self.path)
             with self._writing() as db:
                 claim(db, self.folder, self.items, fingerprint)
                 for name in names:
@@ -114,7 +123,7 @@ class Book:
     def events(self, since: int = 0) -> list[Event]:
         """All events after number `since`, oldest first."""
         with self._reading() as db:
-            return _events(db, f"WHERE seq > {index(since)} ORDER BY seq")
+            return read_events(db, f"WHERE seq > {index(since)} ORDER BY seq")
 
     def add(
         self,
@@ -129,13 +138,13 @@ class Book:
     ) -> Event:
         """Record one event: when this returns, it is on the disk.
 
-        A key that is there already gives the event that it came with, and adds nothing.
+        A key that is there already gives the event that it came with, and adds nothing; with
+        another content it is refused, since the answer would be lost unsaid.
         """
         who = checked_name(who, "the person's name")
         with self._writing() as db:
-            return _by_key(db, key) or self._insert(
-                kind, who, position, label, text=text, ref=ref, key=key
-            )
+            known = by_key(db, key, (kind, who, position, label))
+            return known or self._insert(kind, who, position, label, text=text, ref=ref, key=key)
 
     def undo(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
         """Take back a person's newest surviving answer, or their answer `seq`.
@@ -145,7 +154,7 @@ class Book:
         """
         who = checked_name(who, "the person's name")
         with self._writing() as db:
-            before = _by_key(db, key)
+            before = by_key(db, key, ("undo", who))
             seq = self._tally.newest(who) if seq is None else index(seq)
             if before or seq is None:
                 return before
@@ -230,6 +239,8 @@ class Book:
     def _writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction; what is in memory follows what is on the disk, also after a failure."""
         with self._reading() as db:
+            if identity(self.path) != self._file:
+                raise rescued(db, self.path)
             # NORMAL leaves out the wait for the disk, not the order of writing: after a power cut
             # the file is whole, but a last lease may be gone.
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -247,7 +258,7 @@ class Book:
                 raise
 
     def _catch_up(self, db: sqlite3.Connection) -> None:
-        for event in _events(db, f"WHERE seq > {self._tally.seq} ORDER BY seq"):
+        for event in read_events(db, f"WHERE seq > {self._tally.seq} ORDER BY seq"):
             known = len(self._tally.classes)
             label, position = event.label or 0, event.position or 0
             sound = label == known if event.kind == "class" else label < max(known, 1)
@@ -280,20 +291,6 @@ class Book:
         event = self._tally.next(kind, who, position, label, text, ref, key)
         if event.position is not None:
             self._check_position(event.position)
-        self._db.execute(
-            f"INSERT INTO events ({COLUMNS}) VALUES ({HOLES})", tuple(vars(event).values())
-        )
+        write_event(self._db, event)
         self._tally.add(event)
         return event
-
-
-def _events(db: sqlite3.Connection, which: str, values: tuple[str, ...] = ()) -> list[Event]:
-    return [Event(*row) for row in db.execute(f"SELECT {COLUMNS} FROM events {which}", values)]
-
-
-def _by_key(db: sqlite3.Connection, key: str | None) -> Event | None:
-    """The event that came with this key."""
-    if key is None:
-        return None
-    found = _events(db, "WHERE key = ?", (checked_name(key, "the key"),))
-    return found[0] if found else None

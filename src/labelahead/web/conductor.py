@@ -11,8 +11,8 @@ from labelahead.advice import stop_advice
 from labelahead.errors import LabelaheadError
 from labelahead.store import Round
 from labelahead.web.desk import Desk
-from labelahead.web.mind import Mind, Snapshot
-from labelahead.web.trainer import Order, Trainer, load_snapshot
+from labelahead.web.mind import Mind, Snapshot, load_snapshot
+from labelahead.web.trainer import Order, Trainer
 
 __all__ = ["Conductor"]
 
@@ -93,9 +93,12 @@ class Conductor:
     def _run(self) -> None:
         while not self._ending.is_set():
             with self.desk.moved:
-                order = self._due()
+                try:
+                    order = self._due()
+                except LabelaheadError as error:  # the record cannot be read now; perhaps later
+                    order, self.message = None, str(error)
                 if order is None:
-                    self.state = "idle"
+                    self.state, self.done = "idle", 0.0
                     self.desk.moved.wait()
                     continue
             self._carry_out(order)
@@ -107,8 +110,9 @@ class Conductor:
         self.message = ""
         try:
             path = self.trainer.run(order, tell)
-            found = load_snapshot(path)
-        except LabelaheadError as error:
+            self._hand_over(load_snapshot(path))
+            self._forget()
+        except Exception as error:  # whatever it is, this thread must be there for the next answers
             if self._ending.is_set():
                 return
             self.state, self.message = "idle", f"the last training failed: {error}"
@@ -117,9 +121,6 @@ class Conductor:
             if order.round == 0:  # nothing to fall back on: wait for answers
                 with self.desk.moved:
                     self.desk.moved.wait(5)
-            return
-        self._hand_over(found)
-        self._forget()
 
     def _hand_over(self, found: Snapshot) -> None:
         """Everything slow is done before the desk is asked to wait."""
@@ -145,7 +146,10 @@ class Conductor:
     def _remember(self) -> None:
         """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""
         path = self.folder / "rounds.jsonl"
-        if path.exists():
+        # Class numbers are those of one record: after another was begun here, all of this is void.
+        events = self.desk.book.events()
+        said = {(e.position, e.label) for e in events if e.kind in ("label", "settle")}
+        if path.exists() and said:
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     entry: Mapping[str, Any] = json.loads(line)
@@ -157,7 +161,8 @@ class Conductor:
                 found = load_snapshot(last)
                 standing = self.desk.standing
                 mind = Mind(found, len(standing.classes), found.labels)
-                if found.outputs.shape[1] <= max(len(standing.classes), 2):
+                fits = found.outputs.shape[1] <= max(len(standing.classes), 2)
+                if fits and said.issuperset(found.labels.items()):
                     self.desk.take(mind)
                     return
             except Exception as error:  # a snapshot is a convenience: labels are in the book

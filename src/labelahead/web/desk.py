@@ -21,11 +21,12 @@ from labelahead.web.standing import Event, Standing
 
 __all__ = ["AWAY", "Desk"]
 
+SECOND = "second opinion"
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
 RECENT = 40  # states of mind that are kept for undoing
 PREFETCH = 3  # further pictures that a browser may fetch ahead
-TAKEN = ("label", "skip", "unsure")
+TAKEN = ("label", "skip", "unsure", "settle")
 
 
 class Desk:
@@ -83,7 +84,7 @@ class Desk:
                 self.book.release(who)
             mine = next((p for p, name in self.book.leases().items() if name == who), None)
             if mine is not None and not self._answered(who, mine):
-                return self._question(mine, None, "look-ahead" if self.mind else "random start")
+                return self._question(mine, None, self._reason(mine))
             while True:
                 found = self._choose(who)
                 if found is None:
@@ -109,11 +110,11 @@ class Desk:
             return {"event": self.event(event), "changed": changed,
                     "labels": len(self.standing.labels), "next": asked}  # fmt: skip
 
-    def undo(self, who: str, seq: int | None = None) -> dict[str, Any]:
+    def undo(self, who: str, seq: int | None = None, key: str | None = None) -> dict[str, Any]:
         """Take back this person's last answer, or one of theirs; the item is asked for again."""
         with self.lock:
             before = {e.seq: e for e in self.book.events()}
-            event = self.book.undo(who, seq)
+            event = self.book.undo(who, seq, key=key)
             if event is None:
                 return {"undone": None, "next": self.question(who)}
             self._learn()
@@ -167,7 +168,9 @@ class Desk:
         if kind not in TAKEN:
             raise InputError(f"kind is {kind!r}; expected one of {', '.join(TAKEN)}")
         count = len(self.standing.classes)
-        if kind == "label" and (label is None or not 0 <= label < count):
+        if kind == "settle" and position not in self.standing.labels:
+            raise InputError(f"item {position} has no label yet; expected one to settle")
+        if kind in ("label", "settle") and (label is None or not 0 <= label < count):
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _learn(self) -> int | None:
@@ -186,6 +189,15 @@ class Desk:
     def _answered(self, who: str, position: int) -> bool:
         return any(a.who == who for a in self.standing.answers.get(position, ()))
 
+    def _reason(self, position: int) -> str:
+        """Why an item is asked about, said of one that may have been chosen a while ago."""
+        if position in self.standing.labels:
+            return SECOND
+        if self.mind is None:
+            return "random start"
+        early = self.mind.snapshot.strategy == "variance"
+        return "covers the pool" if early else "look-ahead"
+
     def _choose(self, who: str) -> tuple[int, float | None, str] | None:
         """The best item that is free and that this person has not answered."""
         standing = self.standing
@@ -193,13 +205,12 @@ class Desk:
         mine = {p for p in standing.answers if self._answered(who, p)}
         again = self._second_opinion(who, taken | mine)
         if again is not None:
-            return again, None, "second opinion"
+            return again, None, SECOND
         without = taken | mine | self.closed | set(standing.labels)
         if self.mind is not None:
             found = self.mind.best(without)
             if found is not None:
-                early = self.mind.snapshot.strategy == "variance"
-                return *found, "covers the pool" if early else "look-ahead"
+                return *found, self._reason(found[0])
         rest = next((p for p in self._random if p not in without), None)
         return None if rest is None else (rest, None, "random start")
 
@@ -216,13 +227,17 @@ class Desk:
         leased = len(self.book.leases())
         if leased:
             return "the last items are with other people; come back in a while"
+        aside = len(self.standing.skipped | self.standing.unsure)
+        if aside:
+            return f"every item has an answer, of which {aside} say skip or not sure; thank you"
         return "every item has an answer; thank you"
 
     def _question(self, position: int, score: float | None, reason: str) -> dict[str, Any]:
         guess: list[tuple[int, float]] = []
         ahead: list[int] = []
         if self.mind is not None:
-            guess = self.mind.guess(position)
+            # A second opinion that has seen the first is none: the posterior has learnt it.
+            guess = [] if reason == SECOND else self.mind.guess(position)
             if self.items.kind == "image":
                 ahead = self.mind.runners_up(PREFETCH, {position})
         urls = [self.items.describe(p)["url"] for p in ahead]

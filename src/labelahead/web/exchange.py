@@ -86,10 +86,13 @@ def _rows(
         answers = [
             {"who": a.who, "kind": a.kind, "label": None if a.label is None else names[a.label],
              "at": a.at}
-            for a in standing.answers[position]
+            for a in standing.answers.get(position, ())
         ]  # fmt: skip
-        counts = next(a for a in reversed(answers) if a["label"] is not None)
-        row |= {key: counts[key] for key in ("label", "who", "at")}
+        counts = standing.counts(position)
+        row |= {"label": names[standing.labels[position]], "who": counts.who, "at": counts.at}
+        if position in standing.settled:  # one label for each person, the settlement last
+            answers = [a for a in answers if a["who"] != counts.who]
+            answers.append({"kind": "settle", **{k: row[k] for k in ("who", "label", "at")}})
         yield row | {"source": "label", "answers": answers}
 
 

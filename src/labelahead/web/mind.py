@@ -5,9 +5,11 @@ posterior on it given every answer so far, and what can be read off it. Position
 data set, here as everywhere.
 """
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from labelahead.errors import InputError
 from labelahead.linalg import cholesky, solve_factored
 from labelahead.posterior import Posterior, prior
 
-__all__ = ["Mind", "Snapshot"]
+__all__ = ["Mind", "Snapshot", "load_snapshot", "save_snapshot"]
 
 SHOWN = 6  # items that an explanation names
 HYPOTHESES = 12  # answers that an explanation tries, the likeliest first
@@ -44,7 +46,28 @@ class Snapshot:
     noise: float = 1e-3
     strategy: str = "flip"
     evaluation: int | None = 1000
-    facts: Mapping[str, Any] = field(default_factory=dict)  # accuracy, seconds, map, doubts
+    facts: Mapping[str, Any] = field(default_factory=dict)  # accuracy, seconds, map, second look
+
+
+def save_snapshot(found: Snapshot, path: Path) -> None:
+    """In one step."""
+    partial = path.with_suffix(f".{os.getpid()}.partial")  # a killed server's process may go on
+    state = {
+        "round": found.round, "points": found.points, "outputs": found.outputs,
+        "kernel": found.kernel, "features": found.features, "labels": dict(found.labels),
+        "noise": found.noise, "strategy": found.strategy, "evaluation": found.evaluation,
+        "facts": dict(found.facts),
+    }  # fmt: skip
+    try:
+        torch.save(state, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """As it was saved; nothing but tensors and plain values is read."""
+    return Snapshot(**torch.load(path, map_location="cpu", weights_only=True))
 
 
 class Mind:
@@ -79,6 +102,8 @@ class Mind:
             )
         self.labels = labels
         left = (~post.is_labelled).nonzero().squeeze(1)
+        if not len(left):  # all are labelled: nothing to ask for, but labels may still be corrected
+            return View(post, left, left, None, hold=True)
         limit = self.snapshot.evaluation
         return view(post, left, left if limit is None else left[:limit], hold=True)
 

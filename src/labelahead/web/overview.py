@@ -1,6 +1,7 @@
 """What the page shows beside the question: why, how it goes, the map, doubts, people, history."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from labelahead.web.conductor import Conductor
@@ -12,6 +13,9 @@ BIASED = (
     "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
     "accuracy on the whole pool; only progress is to be read from it"
 )
+# Doubts are shown from so many labels of a class on, on average, and where the others' outputs for
+# another class exceed those for the label by so much: with fewer, most of them are wrong.
+ENOUGH, CLEARLY = 5, 0.2
 
 
 def why(desk: Desk, position: int) -> dict[str, Any]:
@@ -48,7 +52,9 @@ def progress(desk: Desk, conductor: Conductor) -> dict[str, Any]:
         measured = {"value": last["accuracy"], "labels": last["labels"]}
     for name, warning in (("loo", ""), ("loo_all", BIASED)):
         if estimated is None and last.get(name) is not None:
-            estimated = {"value": last[name], "error": last.get("loo_error"), "warning": warning}
+            estimated = {
+                "value": last[name], "squared_error": last.get("loo_error"), "warning": warning,
+            }  # fmt: skip
     predicted = [0] * classes
     gain = None
     if mind is not None and mind.snapshot.round:
@@ -87,27 +93,31 @@ def pool_map(desk: Desk) -> dict[str, Any]:
     return {"points": points, "labelled": labelled, "round": mind.snapshot.round}
 
 
-def doubts(desk: Desk, n: int = 24) -> list[dict[str, Any]]:
-    """Labels that the others contradict, the most doubtful first.
+def doubts(desk: Desk, n: int = 24) -> dict[str, Any]:
+    """Labels that the others contradict clearly, the most doubtful first.
 
     By leave-one-out of a network that has seen no label, as of the last training; a label that was
-    changed since is left out until the next one.
+    changed since is left out until the next one. enough: whether there were labels to judge by.
     """
     with desk.lock:
         mind, standing = desk.mind, desk.standing
-    found = mind.snapshot.facts.get("doubts", ()) if mind else ()
-    rows = []
-    for p, label, suggested, residual, sure in sorted(found, key=lambda row: -row[3]):
-        if standing.labels.get(p) != label or suggested == label:
+    found = mind.snapshot.facts.get("second_look", ()) if mind else ()
+    enough = len(found) >= ENOUGH * max(1, len({row[1] for row in found}))
+    rows: list[dict[str, Any]] = []
+    for p, label, suggested, _, output, own in sorted(found, key=_margin) if enough else ():
+        if standing.labels.get(p) != label or output - own <= CLEARLY or len(rows) == n:
             continue
-        who = next((a.who for a in reversed(standing.answers[p]) if a.kind == "label"), "")
         rows.append(
-            {"position": p, **desk.items.describe(p), "label": label, "who": who,
-             "suggested": suggested, "p": sure, "residual": residual}
+            {"position": p, **desk.items.describe(p), "label": label,
+             "who": standing.counts(p).who, "suggested": suggested, "output": output,
+             "output_of_label": own}
         )  # fmt: skip
-        if len(rows) == n:
-            break
-    return rows
+    return {"enough": bool(found) and enough, "per_class": ENOUGH, "doubts": rows}
+
+
+def _margin(row: Sequence[float]) -> float:
+    """Minus how much more the other labels say for another class than for the one given."""
+    return row[5] - row[4]
 
 
 def people(desk: Desk) -> dict[str, Any]:
@@ -128,7 +138,7 @@ def people(desk: Desk) -> dict[str, Any]:
         "compared": standing.agreement.compared,
         "agree": standing.agreement.agreeing,
         "conflicts": [
-            {"position": p, **desk.items.describe(p), "answers": [
+            {"position": p, **desk.items.describe(p), "counts": standing.labels[p], "answers": [
                 {"who": a.who, "label": a.label, "at": a.at}
                 for a in standing.answers[p] if a.kind == "label"
             ]}
@@ -141,10 +151,9 @@ def history(desk: Desk, n: int = 50, who: str | None = None) -> list[dict[str, A
     """The newest answers that stand, with what counts for their item now."""
     with desk.lock:
         standing = desk.standing
-    found = [
-        (a, p) for p, answers in standing.answers.items() for a in answers
-        if who is None or a.who == who
-    ]  # fmt: skip
+    given = [(a, p) for p, answers in standing.answers.items() for a in answers]
+    given += [(a, p) for p, a in standing.settled.items()]
+    found = [(a, p) for a, p in given if who is None or a.who == who]
     found.sort(key=lambda pair: -pair[0].seq)
     return [
         {"seq": a.seq, "position": p, **desk.items.describe(p), "kind": a.kind, "label": a.label,

@@ -6,13 +6,30 @@ to MIGRATIONS; what has been released is never edited.
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from labelahead.errors import InputError
+from labelahead.web.standing import Event, checked_name
 
-__all__ = ["MIGRATIONS", "claim", "connect", "hold", "refusal"]
+__all__ = [
+    "MIGRATIONS",
+    "by_key",
+    "claim",
+    "connect",
+    "hold",
+    "identity",
+    "read_events",
+    "refusal",
+    "rescued",
+    "write_event",
+]
+
+COLUMNS = ", ".join(f.name for f in fields(Event))
+HOLES = ", ".join("?" for _ in fields(Event))
 
 APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
 WAIT = 5.0  # seconds for another program that looks into the file
@@ -47,6 +64,33 @@ MIGRATIONS: list[tuple[str, ...]] = [
         """CREATE TABLE leases (
             position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
         )""",
+    ),
+    (  # the kind `settle`; SQLite changes no CHECK, so the table is made anew
+        """CREATE TABLE events_2 (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            at TEXT NOT NULL,
+            who TEXT NOT NULL,
+            kind TEXT NOT NULL
+                CHECK (kind IN ('label', 'skip', 'unsure', 'settle', 'undo', 'class')),
+            position INTEGER,
+            label INTEGER,
+            ref INTEGER,
+            key TEXT,
+            text TEXT,
+            CHECK ((kind IN ('label', 'settle', 'class')) = (label IS NOT NULL)),
+            CHECK ((kind = 'class') = (position IS NULL)),
+            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
+            CHECK ((kind = 'class') = (text IS NOT NULL))
+        )""",
+        """INSERT INTO events_2 (seq, at, who, kind, position, label, ref, key, text)
+            SELECT seq, at, who, kind, position, label, ref, key, text FROM events ORDER BY seq""",
+        "DROP TABLE events",
+        "ALTER TABLE events_2 RENAME TO events",
+        "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
+        """CREATE TRIGGER events_stay BEFORE UPDATE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
+        """CREATE TRIGGER events_last BEFORE DELETE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
     ),
 ]
 
@@ -110,6 +154,59 @@ def hold(folder: Path) -> FileLock:
             f"{folder} cannot be written to ({error.strerror}); choose another folder"
         ) from error
     return lock
+
+
+def read_events(db: sqlite3.Connection, which: str, values: tuple[str, ...] = ()) -> list[Event]:
+    """Events as they stand in the file. which: the end of the query."""
+    return [Event(*row) for row in db.execute(f"SELECT {COLUMNS} FROM events {which}", values)]
+
+
+def write_event(db: sqlite3.Connection, event: Event) -> None:
+    """One more row."""
+    db.execute(f"INSERT INTO events ({COLUMNS}) VALUES ({HOLES})", tuple(vars(event).values()))
+
+
+def by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]) -> Event | None:
+    """The event that came with this key; an error if it is not of this kind, who, position, label.
+
+    content: as many of these as are known.
+    """
+    found = key and read_events(db, "WHERE key = ?", (checked_name(key, "the key"),))
+    if not found:
+        return None
+    e = found[0]
+    if (e.kind, e.who, e.position, e.label)[: len(content)] != content:
+        raise InputError(
+            f"the key {e.key!r} came with another answer, number {e.seq}; expected a new one for "
+            "every answer"
+        )
+    return e
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at this place, if any: by device and number."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def rescued(db: sqlite3.Connection, path: Path) -> InputError:
+    """The file was moved away, removed or replaced: what was accepted is saved beside it.
+
+    The open connection goes on with the old file, whose place may be nowhere: an answer written
+    there would be lost with the process.
+    """
+    last = db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
+    copy = path.with_name(f"labels-rescued-{last}.db")
+    with suppress(sqlite3.Error):  # most likely: the copy is there since the last refusal
+        db.execute("VACUUM INTO ?", (str(copy),))
+    kept = f"; all that was accepted is in {copy}" if copy.exists() else ""
+    return InputError(
+        f"{path} was removed or replaced while it was open, so nothing more is written{kept}: end "
+        f"the program, put the right file back as {path.name}, and start again"
+    )
 
 
 def refusal(path: Path, error: sqlite3.Error) -> InputError:

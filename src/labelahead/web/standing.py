@@ -4,6 +4,10 @@ An answer is an event `label`, `skip` or `unsure`. It survives until an `undo` o
 names it; then that person's answer before it counts again, if there was one. Of every person only
 the newest surviving answer to an item counts, so a later skip withdraws that person's own label
 and nobody else's. An item's label is the newest of the labels that count.
+
+Where persons' labels differ there is a conflict. Anybody may `settle` it, also one of them: what is
+settled is the item's label until a newer one comes, and nobody's own answer changes by it. The
+conflict is open again when somebody says something else than what was settled.
 """
 
 import unicodedata
@@ -34,6 +38,7 @@ NEEDED = {
     "label": ("position", "label"),
     "skip": ("position",),
     "unsure": ("position",),
+    "settle": ("position", "label"),
     "undo": ("ref",),
     "class": ("text",),
 }
@@ -44,7 +49,7 @@ LONGEST = 200  # characters of a name
 class Event:
     """One line of the record; never changed, never removed.
 
-    kind: label, skip, unsure, undo (ref: seq of the answer taken back; position: its item) or
+    kind: label, skip, unsure, settle, undo (ref: seq of what is taken back; position: its item) or
     class (label: the new class's number; text: its name). key: made by the sender, so that an
     event sent twice is recorded once.
     """
@@ -86,10 +91,17 @@ class Standing:
     # position -> the newest surviving answer of each person, oldest first
     answers: Mapping[int, tuple[Answer, ...]]
     labels: Mapping[int, int]  # position -> the class that counts
-    conflicts: tuple[int, ...]  # positions, ascending, where persons' labels differ
+    conflicts: tuple[int, ...]  # positions, ascending, where persons' labels differ, not settled
+    settled: Mapping[int, Answer]  # position -> the newest settlement, where it is what counts
     skipped: frozenset[int]  # newest answer is a skip, and there is no label
     unsure: frozenset[int]  # the same of unsure
-    agreement: Agreement
+    agreement: Agreement  # of what persons said themselves, whatever was settled later
+
+    def counts(self, position: int) -> Answer:
+        """The answer that an item's label comes from."""
+        if position in self.settled:
+            return self.settled[position]
+        return next(a for a in reversed(self.answers[position]) if a.kind == "label")
 
 
 def fold(events: Iterable[Event]) -> Standing:
@@ -113,10 +125,12 @@ class Tally:
         self._by: dict[int, str] = {}  # whose an answer is, also of those taken back
         self._own: dict[str, dict[int, int]] = {}  # person -> surviving seq -> position
         self._given: dict[int, dict[str, list[Answer]]] = {}  # all surviving, oldest first
+        self._rulings: dict[int, list[Answer]] = {}  # surviving settlements, oldest first
         self._answers: dict[int, tuple[Answer, ...]] = {}
+        self._settled: dict[int, Answer] = {}
         self._labels: dict[int, int] = {}
         self._sets: dict[str, set[int]] = {
-            name: set() for name in ("conflict", "skip", "unsure", "compared")
+            name: set() for name in ("conflict", "skip", "unsure", "compared", "differ")
         }
         self._standing: Standing | None = None
 
@@ -129,18 +143,25 @@ class Tally:
         elif event.kind == "undo" and event.ref is not None:
             position = self._own.get(event.who, {}).pop(event.ref, None)
             if position is not None:
-                given = self._given[position]
-                kept = [a for a in given[event.who] if a.seq != event.ref]
-                given[event.who] = kept
-                if not kept:
-                    del given[event.who]
+                self._drop(position, event.who, event.ref)
                 self._settle(position)
-        elif event.kind in ANSWERS and event.position is not None:
+        elif event.kind in (*ANSWERS, "settle") and event.position is not None:
             answer = Answer(event.seq, event.who, event.kind, event.label, event.at)
             self._by[event.seq] = event.who
             self._own.setdefault(event.who, {})[event.seq] = event.position
-            self._given.setdefault(event.position, {}).setdefault(event.who, []).append(answer)
+            if event.kind == "settle":
+                self._rulings.setdefault(event.position, []).append(answer)
+            else:
+                self._given.setdefault(event.position, {}).setdefault(event.who, []).append(answer)
             self._settle(event.position)
+
+    def _drop(self, position: int, who: str, seq: int) -> None:
+        """One answer or settlement less."""
+        self._rulings[position] = [a for a in self._rulings.get(position, ()) if a.seq != seq]
+        given = self._given.get(position, {})
+        kept = [a for a in given.pop(who, ()) if a.seq != seq]
+        if kept:
+            given[who] = kept
 
     def newest(self, who: str) -> int | None:
         """The seq of a person's newest surviving answer."""
@@ -207,27 +228,39 @@ class Tally:
                 conflicts=tuple(sorted(found["conflict"])),
                 skipped=frozenset(found["skip"]),
                 unsure=frozenset(found["unsure"]),
-                agreement=Agreement(compared, compared - len(found["conflict"])),
+                settled=MappingProxyType(self._settled.copy()),
+                agreement=Agreement(compared, compared - len(found["differ"])),
             )
         return self._standing
 
     def _settle(self, position: int) -> None:
         """Work out one item anew."""
-        newest = sorted((given[-1] for given in self._given[position].values()), key=_seq)
-        labels = [a.label for a in newest if a.label is not None]
-        self._answers.pop(position, None)
-        self._labels.pop(position, None)
+        given = self._given.get(position, {})
+        newest = sorted((each[-1] for each in given.values()), key=_seq)
+        said = [a for a in newest if a.label is not None]
+        labels = [a.label for a in said]
+        ruling = next(reversed(self._rulings.get(position, ())), None)
+        for known in (self._answers, self._labels, self._settled):
+            known.pop(position, None)
         for positions in self._sets.values():
             positions.discard(position)
         if newest:
             self._answers[position] = tuple(newest)
-        if labels:
-            self._labels[position] = labels[-1]
+        if ruling is not None and not (said and said[-1].seq > ruling.seq):
+            self._settled[position] = ruling
+        if said or ruling:
+            counts = self._settled.get(position) or said[-1]
+            assert counts.label is not None
+            self._labels[position] = counts.label
         elif newest:
             self._sets[newest[-1].kind].add(position)
         if len(labels) > 1:
             self._sets["compared"].add(position)
         if len(set(labels)) > 1:
+            self._sets["differ"].add(position)
+        # What was said before a settlement is settled; what is said after it may contradict it.
+        later = {a.label for a in said if ruling is None or a.seq > ruling.seq}
+        if len(later | ({ruling.label} if ruling else set())) > 1:
             self._sets["conflict"].add(position)
 
 

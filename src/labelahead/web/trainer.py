@@ -33,9 +33,9 @@ from labelahead.situation import Asking
 from labelahead.tangent import kernel
 from labelahead.train import fresh_start, predict, train
 from labelahead.train.data import place
-from labelahead.web.mind import Snapshot
+from labelahead.web.mind import Snapshot, save_snapshot
 
-__all__ = ["Order", "Trainer", "load_snapshot", "save_snapshot", "snapshot"]
+__all__ = ["Order", "Trainer", "snapshot"]
 
 DENSE = 6000  # items whose kernel is held whole; beyond that its features
 FEATURES = 1024
@@ -167,11 +167,16 @@ def _second_look(untrained: nn.Module, ready: Prepared, pool: Pool, trusted: int
     others = residual + post.targets  # what the other labels predict
     size, guess = residual.norm(dim=1), others.argmax(1)
     facts: dict[str, Any] = {
-        "doubts": [
-            [int(p), int(c), int(g), round(float(r), 4), round(float(v), 4)]
-            for p, c, g, r, v in zip(
-                pool.labelled, labels, guess, size, others.amax(1).clamp(0, 1), strict=True
-            )
+        "second_look": [
+            [
+                int(p),
+                int(c),
+                int(g),
+                round(float(r), 4),
+                round(float(o[g]), 4),
+                round(float(o[c]), 4),
+            ]
+            for p, c, g, r, o in zip(pool.labelled, labels, guess, size, others, strict=True)
         ],
         "loo_all": float((guess == labels).double().mean()),
     }
@@ -179,24 +184,6 @@ def _second_look(untrained: nn.Module, ready: Prepared, pool: Pool, trusted: int
     facts["loo"] = judged.accuracy if judged else None
     facts["loo_error"] = judged.error if judged else float(size.square().mean())
     return facts
-
-
-def save_snapshot(found: Snapshot, path: Path) -> None:
-    """In one step."""
-    partial = path.with_suffix(".partial")
-    state = {
-        "round": found.round, "points": found.points, "outputs": found.outputs,
-        "kernel": found.kernel, "features": found.features, "labels": dict(found.labels),
-        "noise": found.noise, "strategy": found.strategy, "evaluation": found.evaluation,
-        "facts": dict(found.facts),
-    }  # fmt: skip
-    torch.save(state, partial)
-    partial.replace(path)
-
-
-def load_snapshot(path: Path) -> Snapshot:
-    """As it was saved; nothing but tensors and plain values is read."""
-    return Snapshot(**torch.load(path, map_location="cpu", weights_only=True))
 
 
 def _work(

@@ -2,7 +2,7 @@
 
 import { colour, count, dot, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { openPanels, refresh } from "./panels.js";
-import { Refused, get, leftOver, send, sendAnswer } from "./server.js";
+import { Refused, get, leftOver, newKey, send, sendAnswer } from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 const state = {
@@ -22,6 +22,8 @@ const REASONS = {
   "taken back": "asked again: you took the answer back",
 };
 const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes[label]?.name ?? `class ${label}`);
+const hasLabel = (a) => a.kind === "label" || a.kind === "settle";
+const said = (a) => (hasLabel(a) ? nameOf(a.label) : a.kind === "skip" ? "skipped" : "not sure");
 const onStage = () => state.again ?? state.question;
 const say = (text) => { $("said").textContent = text; };
 
@@ -38,7 +40,7 @@ function drawItem() {
   $("mode").hidden = !state.again;
   $("answering").classList.toggle("done", Boolean(done));
   if (state.again) {
-    const was = state.again.kind === "label" ? `“${nameOf(state.again.label)}”` : state.again.kind === "skip" ? "skipped" : "not sure";
+    const was = hasLabel(state.again) ? `“${said(state.again)}”` : said(state.again);
     $("mode").replaceChildren(`Changing an earlier answer: ${was}. Choose again, or `,
       make("button", { type: "button", className: "quiet", text: "go back", on: { click: leaveAgain } }),
       make("kbd", { text: "Esc" }));
@@ -129,14 +131,14 @@ function drawHint(wanted, found) {
 function drawHistory() {
   const focused = document.activeElement?.closest?.("#history [data-seq]")?.dataset.position;
   $("history").replaceChildren(...state.history.map((h) => {
-    const what = h.kind === "label" ? nameOf(h.label) : h.kind === "skip" ? "skipped" : "not sure";
-    const other = h.current !== null && h.current !== h.label && h.kind === "label";
+    const what = said(h);
+    const other = h.current !== null && h.current !== h.label && hasLabel(h);
     const button = make("button", {
       type: "button", "data-seq": String(h.seq), "data-position": String(h.position),
       title: `${title(h)}: ${what}${other ? `, but ${nameOf(h.current)} counts` : ""}`,
       "aria-label": `${title(h)}: ${what}. Change it`,
       on: { click: () => startAgain(h) },
-    }, thumb(h), make("span", { className: "called" }, h.kind === "label" ? dot(h.label) : "", what));
+    }, thumb(h), make("span", { className: "called" }, hasLabel(h) ? dot(h.label) : "", what));
     button.classList.toggle("current", state.again?.position === h.position);
     return make("li", {}, button);
   }));
@@ -168,7 +170,7 @@ const afterPaint = (act) => requestAnimationFrame(() => setTimeout(act, 60));
 const context = () => ({ ...state, nameOf, answerFor, startAgain, askAgain, reload, onStage: onStage(), drawTally });
 
 async function refreshHistory() {
-  try { state.history = await get("/api/history?n=40"); } catch { return; }
+  try { state.history = await get("/api/history?n=40&mine=1"); } catch { return; }
   drawHistory();
 }
 
@@ -193,12 +195,11 @@ async function alone(act, label) {
 
 function saved(answered) {
   const { event, changed, labels } = answered;
-  const what = event.kind === "label" ? nameOf(event.label) : event.kind === "skip" ? "skipped" : "not sure";
   const moved = changed === null || changed === undefined ? "" : ` · ${count(changed, "item", "items")} changed their mind`;
   drawTally(labels, state.budget);
   show(answered.next);
   const next = answered.next.done ? "Nothing left to ask." : `Next: ${title(answered.next)}.`;
-  $("said").replaceChildren(make("span", { text: `Saved: ${what}${moved}. ` }), make("span", { className: "unseen", text: next }));
+  $("said").replaceChildren(make("span", { text: `Saved: ${said(event)}${moved}. ` }), make("span", { className: "unseen", text: next }));
 }
 
 async function answerFor(found, kind, label) {
@@ -232,7 +233,7 @@ function agree(event) {
 
 async function undo() {
   await alone(async () => {
-    const found = await send("/api/undo", { seq: null });
+    const found = await send("/api/undo", { seq: null, key: newKey() }); // sent again, it takes back once
     show(found.next);
     say(found.undone ? "Taken back. Asked again." : "There is no answer of yours to take back.");
   });

@@ -1,7 +1,8 @@
 // The pool in the plane of its two leading kernel components: what lies close together, the network
 // treats alike.
 
-import { colour, count, dot, make, percent, thumb } from "./items.js";
+import { colour, count, dot, make, percent, thumb, title } from "./items.js";
+import { getOnce } from "./server.js";
 
 const SIZE = 360; // in CSS pixels; the picture scales with the panel
 
@@ -90,14 +91,20 @@ function nearest(canvas, spots, event) {
   return best;
 }
 
-function tell(told, spot, context) {
+const items = new Map(); // position -> what the server says of it, asked for when pointed at
+let pointed = null;
+
+async function tell(told, spot, context) {
+  if (pointed === spot && spot) return;
+  pointed = spot;
   if (!spot) { told.replaceChildren("Point at an item to see it."); return; }
-  const parts = [];
-  const pattern = context.question?.url; // /items/17?v=…: the same address with another number
-  if (pattern) parts.push(thumb({ url: pattern.replace(/\/\d+/, `/${spot.position}`) }));
+  if (!items.has(spot.position)) {
+    try { items.set(spot.position, await getOnce(`/api/items/${spot.position}`)); } catch { return; }
+    if (pointed !== spot) return; // the pointer is elsewhere by now
+  }
+  const item = items.get(spot.position);
   const words = spot.label === null ? "no guess yet" : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${percent(spot.p ?? 0)}`;
-  parts.push(make("span", {}, `item ${spot.position}: `, dot(spot.label), words));
-  told.replaceChildren(...parts);
+  told.replaceChildren(thumb(item), make("span", {}, `${title(item)}: `, dot(spot.label), words));
 }
 
 function summary(found, context) {

@@ -104,6 +104,10 @@ async function showWhy(context, late) {
     panel.replaceChildren(note("Guesses are hidden; the help window (?) shows them again."));
     return;
   }
+  if (item.reason === "second opinion") {
+    panel.replaceChildren(note("Somebody else has labelled this item. What the model thinks of it is hidden until you have answered, since it has learnt that label."));
+    return;
+  }
   panel.classList.add("stale"); // what is shown is of the item before
   const why = await getOnce(`/api/why/${item.position}`);
   if (late()) return;
@@ -157,18 +161,20 @@ async function showProgress(context, late, given) {
 // ---- second look ----------------------------------------------------------------------------
 
 async function showDoubts(context, late) {
-  const found = await getOnce("/api/doubts?n=24");
+  const { doubts: found, enough, per_class: least } = await getOnce("/api/doubts?n=24");
   if (late()) return;
   const { nameOf } = context;
-  const intro = note("Labels that all the others contradict, the most doubtful first, as of the last training.");
+  const intro = note("Labels that all the others clearly contradict, the most doubtful first, as of the last training.");
   if (!found.length) {
-    panel.replaceChildren(section("Second look", intro, make("p", { text: "No label is in doubt." })));
+    const none = enough ? "No label is in doubt."
+      : `Too few labels yet: it takes a training with ${least} labels for each class on average.`;
+    panel.replaceChildren(section("Second look", intro, make("p", { text: none })));
     return;
   }
   panel.replaceChildren(section("Second look", intro, make("ul", { className: "looks" }, ...found.map((d) => make("li", {},
     thumb(d), make("div", {},
       make("p", {}, make("strong", { text: title(d) }), ` is “${nameOf(d.label)}”${d.who ? ` by ${d.who}` : ""}; `
-        + `the others say “${nameOf(d.suggested)}”${d.p ? ` (${percent(d.p)})` : ""}.`),
+        + `the others say “${nameOf(d.suggested)}”.`),
       make("p", { className: "row" },
         act(context, d, d.label, `Keep ${nameOf(d.label)}`),
         act(context, d, d.suggested, `Change to ${nameOf(d.suggested)}`),
@@ -176,10 +182,10 @@ async function showDoubts(context, late) {
           on: { click: () => context.startAgain({ ...d, kind: "label" }) } }))))))));
 }
 
-function act(context, item, label, text) {
+function act(context, item, label, text, kind = "label") {
   return make("button", { type: "button", text, "aria-label": `${text}: ${title(item)}`, on: { click: async (event) => {
     const row = event.currentTarget.closest("li");
-    const answered = await context.answerFor(item, "label", label);
+    const answered = await context.answerFor(item, kind, label);
     if (answered) row.classList.add("settled");
   } } });
 }
@@ -200,17 +206,16 @@ async function showPeople(context, late) {
     section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Who", "", "Labels", "Skipped"].map((t, i) => (i === 1
       ? make("td") : make("th", { scope: "col", text: t, className: i > 1 ? "number" : "" }))))), make("tbody", {}, ...rows))),
     section("Agreement", make("p", { text: agreement })));
-  if (found.conflicts.length) panel.append(section("Conflicts", note("The newest label counts. One click settles it."),
+  if (found.conflicts.length) panel.append(section("Conflicts", note("The newest label counts until somebody settles it: one click."),
     make("ul", { className: "looks" }, ...found.conflicts.map((c) => conflict(context, c, nameOf)))));
 }
 
 function conflict(context, found, nameOf) {
-  const newest = [...found.answers].sort((a, b) => (a.at < b.at ? 1 : -1))[0];
-  const labels = [...new Set(found.answers.map((a) => a.label))];
+  const labels = [...new Set([...found.answers.map((a) => a.label), found.counts])];
   return make("li", {}, thumb(found), make("div", {},
     make("p", {}, make("strong", { text: title(found) }), `: ${found.answers.map((a) => `${a.who} says ${nameOf(a.label)}`).join(", ")}. `
-      + `“${nameOf(newest.label)}” counts.`),
-    make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${nameOf(label)}`)))));
+      + `“${nameOf(found.counts)}” counts.`),
+    make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${nameOf(label)}`, "settle")))));
 }
 
 // ---- data -----------------------------------------------------------------------------------
