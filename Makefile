@@ -5,7 +5,8 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 .PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle \
-  bench-query bench-infinite bench-dynamics test-peers clean
+  bench-query bench-infinite bench-dynamics \
+  bench-solvers bench-page test-peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -90,6 +91,13 @@ $(VENV)/.installed-backpack: $(VENV)/.installed-bench
 
 bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
 	@OMP_NUM_THREADS=1 $(PY) benchmarks/dynamics.py $(ARGS)
+
+bench-solvers: $(VENV)/.installed-bench ## regression by conjugate gradients: ours, linear_operator's, Cholesky
+	@$(PIP) --no-deps linear_operator jaxtyping wadler_lindig mpmath
+	@OMP_NUM_THREADS=1 $(PY) benchmarks/solvers.py $(ARGS)
+
+bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
+	@OMP_NUM_THREADS=1 $(PY) benchmarks/page.py $(ARGS)
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

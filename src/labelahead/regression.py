@@ -239,7 +239,8 @@ def regress(
     """α = (Θ + σI)⁻¹ targets by preconditioned conjugate gradients; targets (n, C).
 
     noise: relative, σ = noise × mean diagonal. rank: of the Nyström preconditioner, 0 for none.
-    tolerance: residual relative to the targets; products are float32, so 1e-5 is about the least.
+    tolerance: residual relative to the targets, as the iteration sees it; products are float32,
+    so that the true one of an ill-conditioned kernel stays at some 1e-3.
     checkpoint: a file that keeps the state, so that the same call goes on after an interruption; a
     state of other targets or of another noise or preconditioner is left aside.
     """

@@ -101,7 +101,7 @@ def solvers(s: Settings, cell: Cell) -> list[Row]:
     dense_seconds = time.perf_counter() - start
     start = time.perf_counter()
     solved = regress(
-        _Held(K), y, noise=s.noise, rank=min(s.rank, len(x) // 4), tolerance=s.tolerance,
+        Held(K), y, noise=s.noise, rank=min(s.rank, len(x) // 4), tolerance=s.tolerance,
         seed=cell["seed"],
     )  # fmt: skip
     seconds = time.perf_counter() - start
@@ -115,7 +115,7 @@ def solvers(s: Settings, cell: Cell) -> list[Row]:
     }]  # fmt: skip
 
 
-class _Held:
+class Held:
     """A kernel in memory, as an operator."""
 
     def __init__(self, K: Tensor) -> None:
@@ -123,15 +123,19 @@ class _Held:
 
     @property
     def size(self) -> int:
+        """n."""
         return len(self._K)
 
     def product(self, v: Tensor) -> Tensor:
+        """Θ v."""
         return (self._K @ v.to(self._K)).double()
 
     def columns(self, at: Tensor) -> Tensor:
+        """(n, q)."""
         return self._K[:, at].float()
 
     def diagonal(self) -> Tensor:
+        """(n,)."""
         return self._K.diagonal().double()
 
 
