@@ -1,6 +1,7 @@
 """Campaigns of dynamicAL: gamma, budget splits, cold starts, rivals; and how far labels drift."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,11 @@ def campaigns(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         _rivals(s, where(rows, **usual, gamma="2")),
         *([_gammas(s, varied)] if 2.0 in s.gammas and len(s.gammas) > 1 else []),
         _drift(s, rows),
-        _splits(s, where(rows, strategy="dynamical", gamma="2", start="warm")),
+        *(
+            [_splits(s, where(rows, strategy="dynamical", gamma="2", start="warm"))]
+            if s.splits
+            else []
+        ),
         *([_cold(s, where(rows, batch=s.query, rounds=s.rounds, gamma="2"))] if s.cold else []),
     ]
 
@@ -105,9 +110,9 @@ def _rivals(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "rivals",
         "Against the other strategies",
-        f"{s.data}, {s.model}: {s.initial} labels, then {s.query} a round, warm starts, rate "
-        f"{s.rate:g}, until {s.stop_accuracy:.0%} of the labelled set is right; {s.seeds} seeds, "
-        "the same splits for all. In the paper dynamicAL leads every round (DY Fig 3; columns "
+        f"{Path(s.data).stem}, {s.model}: {s.initial} labels, then {s.query} a round, warm "
+        f"starts, rate {s.rate:g}, until {s.stop_accuracy:.0%} of the labelled set is right; "
+        f"{s.seeds} seeds, the same splits for all. In the paper dynamicAL leads every round (DY Fig 3; columns "
         f"“paper”: Table 2, CIFAR-10, 500 + 250 a round). {verdict}",
         figure=_curve(s, arms, base),
         table=table,
@@ -168,7 +173,7 @@ def _drift(s: Any, rows: Sequence[Row]) -> Exhibit:
         "MMD between the initial and all labelled items (unbiased estimate, DY eq. 33; zero where "
         "that is negative) beside the bound B, with a fresh network's pseudo-kernel scaled to mean "
         "diagonal 1, for MMD/B grows with the kernel's scale. The paper finds MMD far below B "
-        f"(Figs 1, 9: MMD/B about 0.005). Here MMD/B is at most {largest:.3f} after the first round"
+        f"(Figs 1, 9: MMD/B about 0.005). Here MMD/B is at most {largest:.2g} after the first round"
         + (", the same picture. " if small else ", no longer negligible. ")
         + "Random picks show what of it is chance.",
         figure=figure,
