@@ -112,8 +112,8 @@ def _rivals(s: Any, rows: Sequence[Row]) -> Exhibit:
         "Against the other strategies",
         f"{Path(s.data).stem}, {s.model}: {s.initial} labels, then {s.query} a round, warm "
         f"starts, rate {s.rate:g}, until {s.stop_accuracy:.0%} of the labelled set is right; "
-        f"{s.seeds} seeds, the same splits for all. In the paper dynamicAL leads every round (DY Fig 3; columns "
-        f"“paper”: Table 2, CIFAR-10, 500 + 250 a round). {verdict}",
+        f"{s.seeds} seeds, the same splits for all. In the paper dynamicAL leads every round (DY "
+        f"Fig 3; columns “paper”: Table 2, CIFAR-10, 500 + 250 a round). {verdict}",
         figure=_curve(s, arms, base),
         table=table,
     )
