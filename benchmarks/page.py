@@ -154,9 +154,9 @@ def press(page: Any, labels: np.ndarray, count: int, client: Client | None = Non
         stage = page.locator("#stage")
         position = stage.get_attribute("data-position")
         digit = int(labels[int(position)])
-        page.keyboard.press("123456789a"[digit])
+        page.keyboard.press(str(digit))  # a class of one character has it as its key
         page.wait_for_selector(f"#stage:not([data-position='{position}'])")
-        page.wait_for_timeout(150)  # a person looks
+        page.wait_for_timeout(150)  # somebody very quick
         if client is not None:
             busy += client.progress()["training"]["state"] not in ("idle", "waiting")
     return busy / count
