@@ -131,12 +131,27 @@ def latency(n: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             client = Client(server.url, who="watcher")
             wait_for_round(client)
             page.evaluate(WATCH)
-            busy = press(page, labels, given.answers, client)
+            busy = press(page, labels, given.answers, client, given.pause)
             times = page.evaluate("() => window.painted")
             browser.close()
-        return {"pool": n, **quantiles(times), "training_share": round(busy, 2)}
+        server_alone = answered(client, labels, given.answers, given.pause)
+        return {
+            "pool": n, **quantiles(times), "training_share": round(busy, 2),
+            "pause_ms": given.pause, "server": server_alone,
+        }  # fmt: skip
     finally:
         server.stop()
+
+
+def answered(client: Client, labels: np.ndarray, count: int, pause: float) -> dict[str, float]:
+    """The same over HTTP, without a browser: what the server takes."""
+    asked, times = client.question(), list[float]()
+    for _ in range(count):
+        at, start = asked["position"], time.perf_counter()
+        asked = client.answer(at, int(labels[at]))["next"]
+        times.append(1000 * (time.perf_counter() - start))
+        time.sleep(pause / 1000)
+    return quantiles(times)
 
 
 def wait_for_round(client: Client) -> None:
@@ -147,7 +162,9 @@ def wait_for_round(client: Client) -> None:
     raise SystemExit("no training came to an end in ten minutes")
 
 
-def press(page: Any, labels: np.ndarray, count: int, client: Client | None = None) -> float:
+def press(
+    page: Any, labels: np.ndarray, count: int, client: Client | None = None, pause: float = 150
+) -> float:
     """Answer so many questions by key; the share of them during which a training ran."""
     busy = 0
     for _ in range(count):
@@ -156,7 +173,7 @@ def press(page: Any, labels: np.ndarray, count: int, client: Client | None = Non
         digit = int(labels[int(position)])
         page.keyboard.press(str(digit))  # a class of one character has it as its key
         page.wait_for_selector(f"#stage:not([data-position='{position}'])")
-        page.wait_for_timeout(150)  # somebody very quick
+        page.wait_for_timeout(pause)  # somebody looks
         if client is not None:
             busy += client.progress()["training"]["state"] not in ("idle", "waiting")
     return busy / count
@@ -218,6 +235,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with mnist/; without: random pictures")
     parser.add_argument("--pools", type=int, nargs="*", default=[1000, 4000, 20000])
     parser.add_argument("--answers", type=int, default=60)
+    parser.add_argument("--pause", type=float, default=150, help="ms between two answers")
     parser.add_argument("--people", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--model", default="mlp")
@@ -231,7 +249,8 @@ def main() -> None:
         goal = f"goal {GOALS[n]:.0f}" if n in GOALS else ""
         print(
             f"pool {n:6}: key to next item painted p50 {row['p50']} ms, p95 {row['p95']} ms "
-            f"({row['n']} answers, training during {row['training_share']:.0%}) {goal}", flush=True,
+            f"({row['n']} answers, training during {row['training_share']:.0%}) {goal}; "
+            f"server p50 {row['server']['p50']}, p95 {row['server']['p95']}", flush=True,
         )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         results["load"] = load(given, Path(folder))
