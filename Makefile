@@ -6,7 +6,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.t
 
 .PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle \
   bench-query bench-infinite bench-dynamics \
-  bench-solvers bench-page test-peers clean
+  bench-solvers bench-page test-peers results results-page clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -98,6 +98,27 @@ bench-solvers: $(VENV)/.installed-bench ## regression by conjugate gradients: ou
 
 bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
 	@OMP_NUM_THREADS=1 $(PY) benchmarks/page.py $(ARGS)
+
+# docs/results.md: what its tables compare is in studies/tables/NAME.toml, their numbers in docs/results/tables.
+DATA ?= ../shared/data
+RESULTS := OMP_NUM_THREADS=1 $(PY) studies/results.py
+RESULTS_NEED := $(VENV)/.installed-test
+
+results: $(RESULTS_NEED) $(PEERS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME: one table
+	@$(RESULTS) run --data $(DATA) $(ARGS)
+	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results
+	@$(RESULTS) page
+
+results-page: $(RESULTS_NEED) ## docs/results.md, results.html and the figures from the raw numbers; runs nothing
+	@$(RESULTS) page
+
+results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
+	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results peers-$*
+	@$(RESULTS) page
+
+results-%: $(RESULTS_NEED)
+	@$(RESULTS) run --data $(DATA) --only $* $(ARGS)
+	@$(RESULTS) page
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

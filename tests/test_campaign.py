@@ -13,6 +13,7 @@ from labelahead.errors import InputError, LabelaheadError
 from labelahead.situation import Asking
 from labelahead.store import Store
 from labelahead.strategy import STRATEGIES
+from labelahead.study.plan import Study, arms, joined, read_study, study_text
 
 SMALL = Campaign(
     model=Network("mlp", 16),
@@ -167,6 +168,79 @@ def test_a_balanced_start():
     result = run(campaign, data=data())
     first = result.pool.labels[:6]
     assert torch.bincount(first).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("absent", "balanced", "counts"), [(1, True, [3, 3, 0]), (2, True, [6, 0, 0]), (2, False, None)]
+)
+def test_a_start_without_the_last_classes(absent, balanced, counts):
+    budget = Budget(initial=6, labels=30, retrain_every=12, balanced=balanced, absent=absent)
+    result = run(replace(SMALL, budget=budget, asking=Asking("random")), data=data())
+    first = torch.bincount(result.pool.labels[:6], minlength=3)
+    assert first.tolist() == (counts or [6, 0, 0])
+    later = torch.bincount(result.pool.labels[6:], minlength=3)
+    assert len(result.pool) == 30
+    assert later.min() > 0  # what was absent can be found
+
+
+def test_an_absent_class_leaves_the_others_in_their_random_order():
+    plain, short = (
+        run(replace(SMALL, budget=Budget(initial=n, labels=n, absent=a)), data=data()).pool
+        for n, a in ((60, 0), (20, 1))
+    )
+    others = [
+        p for p, c in zip(plain.labelled.tolist(), plain.labels.tolist(), strict=True) if c < 2
+    ]
+    assert short.labelled.tolist() == others[:20]
+
+
+def test_absent_classes_are_checked(tmp_path):
+    with pytest.raises(InputError, match="absent is -1"):
+        parse({"budget": {"absent": -1}})
+    for absent, initial, message in (
+        (3, 5, "absent is 3, but there are 3 classes; expected fewer"),
+        (2, 21, r"initial is 21, but without the last 2 classes \(absent\) the pool has 20"),
+    ):
+        for balanced in (False, True):
+            budget = Budget(initial=initial, labels=30, absent=absent, balanced=balanced)
+            with pytest.raises(InputError, match=message):
+                run(replace(SMALL, budget=budget), data=data(), out=tmp_path / "a")
+            assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_campaign_with_an_absent_class_is_resumed(tmp_path, balanced):
+    budget = Budget(initial=6, labels=12, retrain_every=3, balanced=balanced, absent=1)
+    whole = run(replace(SMALL, budget=budget), data=data(), out=tmp_path / "a")
+    assert parse_folder(tmp_path / "a").budget == budget
+    for name, keep in (("labels.jsonl", 4), ("rounds.jsonl", 0)):
+        path = tmp_path / "a" / name
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:keep]))
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_a_folder_from_before_there_was_absent_is_resumed(tmp_path):
+    whole = run(SMALL, data=data(), out=tmp_path / "a")
+    config, rounds = tmp_path / "a" / "config.toml", tmp_path / "a" / "rounds.jsonl"
+    text = config.read_text()
+    assert "absent = 0\n" in text
+    config.write_text(text.replace("absent = 0\n", ""))
+    rounds.write_bytes(rounds.read_bytes().splitlines(keepends=True)[0])
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_a_comparison_keeps_what_is_absent(tmp_path):
+    absent, plain = (
+        Study(replace(SMALL, budget=Budget(absent=n)), arms("random,flip"), (0, 1)) for n in (1, 0)
+    )
+    (tmp_path / "compare.toml").write_text(study_text(absent))
+    assert read_study(tmp_path) == absent
+    assert absent.of(absent.arms[1], 1).budget.absent == 1
+    with pytest.raises(InputError, match=r"budget\.absent was 1 and is 0 now"):
+        joined(absent, plain, tmp_path)
+    # One from before there was such a key can be gone on with.
+    (tmp_path / "compare.toml").write_text(study_text(plain).replace("absent = 0\n", ""))
+    assert joined(read_study(tmp_path), plain, tmp_path) == plain
 
 
 def test_tensorboard_gets_the_curve(tmp_path):

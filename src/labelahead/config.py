@@ -83,6 +83,7 @@ class Budget:
     labels: int = 100
     retrain_every: int = 10
     balanced: bool = False  # the same number of initial labels from every class
+    absent: int = 0  # so many classes, the last by number, are not among the initial labels
 
     def __post_init__(self) -> None:
         if self.initial < 1 or self.retrain_every < 1:
@@ -94,6 +95,8 @@ class Budget:
                 f"labels is {self.labels}, less than the {self.initial} initial ones; it counts all"
                 " labels, so expected at least that many"
             )
+        if self.absent < 0:
+            raise InputError(f"absent is {self.absent}; expected a number of classes, 0 or more")
 
 
 @dataclass(frozen=True)

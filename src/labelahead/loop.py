@@ -193,26 +193,48 @@ def _ask(
 
 
 def _first_labels(plan: Plan, pool: Pool, answers: "_Answers", tell: Progress) -> None:
-    """Random items to begin with; `balanced`: the same number of every class, as far as found."""
+    """Random items to begin with; `balanced`: the same number of every class, as far as found.
+
+    `absent`: none of that many last classes, which only asking can find.
+    """
     budget, free = plan.budget, pool.unlabelled
     if budget.initial > len(free):
         raise InputError(
             f"initial is {budget.initial}, but the pool has {len(free)} items; expected fewer"
         )
     order = free[torch.randperm(len(free), generator=stream(plan.seed, "initial"))].tolist()
-    if not budget.balanced:
-        for position in order[: budget.initial]:
-            pool.label([position], [answers(position, 0)])
-            tell("first labels", len(pool), budget.initial)
-        return
-    # A simulation's privilege: whoever labels for real cannot ask for a class.
-    share, taken = -(-budget.initial // plan.classes), [0] * plan.classes
-    for position in order:
-        label = plan.labeller(position)
-        if taken[label] < share and len(pool) < budget.initial:
+    if budget.balanced or budget.absent:
+        order = _arranged(plan, order)
+    for position in order[: budget.initial]:
+        pool.label([position], [answers(position, 0)])
+        tell("first labels", len(pool), budget.initial)
+
+
+def _arranged(plan: Plan, order: list[int]) -> list[int]:
+    """Those of the items, in their order, that `balanced` and `absent` admit.
+
+    A simulation's privilege: whoever labels for real cannot ask for a class.
+    """
+    budget, present = plan.budget, plan.classes - plan.budget.absent
+    if present < 1:
+        raise InputError(
+            f"absent is {budget.absent}, but there are {plan.classes} classes; expected fewer, so "
+            "that the initial labels are of some class"
+        )
+    classes = [plan.labeller(position) for position in order]
+    admitted = [(p, c) for p, c in zip(order, classes, strict=True) if c < present]
+    if budget.initial > len(admitted):
+        raise InputError(
+            f"initial is {budget.initial}, but without the last {budget.absent} classes (absent) "
+            f"the pool has {len(admitted)} items; expected fewer initial labels or absent classes"
+        )
+    share = -(-budget.initial // present) if budget.balanced else budget.initial
+    taken, found = [0] * present, []
+    for position, label in admitted:
+        if taken[label] < share:
             taken[label] += 1
-            pool.label([position], [answers(position, 0)])
-            tell("first labels", len(pool), budget.initial)
+            found.append(position)
+    return found
 
 
 class _Answers:

@@ -23,7 +23,7 @@ from labelahead.study.plan import Arm
 from labelahead.study.statistics import ALPHA, t_interval
 from labelahead.study.summary import Summary
 
-__all__ = ["pictures", "swatches"]
+__all__ = ["critical_figure", "pictures", "swatches"]
 
 CROWD = 3  # arms whose shaded intervals can still be told apart
 
@@ -203,29 +203,37 @@ def _intervals(s: Summary, styles: Mapping[Arm, Style]) -> Any:
 
 
 def _critical(s: Summary, styles: Mapping[Arm, Style]) -> Any:
-    """Mean ranks; a bar joins those that Nemenyi's test cannot tell apart."""
+    ranks = s.ranks
+    assert ranks is not None
+    colors = {a.name: styles[a].color for a in ranks.arms}
+    return critical_figure(colors, ranks.mean, ranks.p, ranks.critical)
+
+
+def critical_figure(colors: Mapping[str, str], mean: Array, p: Array, critical: float) -> Any:
+    """Mean ranks; a bar joins those that Nemenyi's test cannot tell apart.
+
+    colors: of each strategy, in the order of mean and p.
+    """
     from matplotlib.figure import Figure
 
     posthocs = need("scikit_posthocs", "report", "the critical-difference diagram")
     frames = need("pandas", "report", "the critical-difference diagram")
-    ranks = s.ranks
-    assert ranks is not None
-    names = [a.name for a in ranks.arms]
+    names = list(colors)
     figure = Figure(figsize=(WIDE, 1.5 + 0.22 * len(names)), layout="constrained")
     axes = figure.subplots()
     axes.spines["top"].set_visible(True)
     drawn = posthocs.critical_difference_diagram(
-        dict(zip(names, ranks.mean.tolist(), strict=True)),
-        frames.DataFrame(ranks.p, index=names, columns=names),
+        dict(zip(names, mean.tolist(), strict=True)),
+        frames.DataFrame(p, index=names, columns=names),
         alpha=ALPHA, ax=axes, crossbar_props={"color": INK, "linewidth": 3.5, "alpha": 0.75},
         label_fmt_left="{label}  {rank:.1f} ", label_fmt_right=" {rank:.1f}  {label}",
-        color_palette={a.name: styles[a].color for a in ranks.arms}, text_h_margin=0.15,
+        color_palette=dict(colors), text_h_margin=0.15,
     )  # fmt: skip
     for text in drawn["labels"]:
         text.set_color(INK)
     axes.set_xlim(0.9, len(names) + 0.1)
     axes.set_xticks(range(1, len(names) + 1))
-    if ranks.critical <= len(names) - 1:
-        axes.plot([1, 1 + ranks.critical], [1.6, 1.6], color=INK, lw=1.5, marker="|")
-        axes.text(1 + ranks.critical / 2, 1.75, "critical difference", ha="center", fontsize=9)
+    if critical <= len(names) - 1:
+        axes.plot([1, 1 + critical], [1.6, 1.6], color=INK, lw=1.5, marker="|")
+        axes.text(1 + critical / 2, 1.75, "critical difference", ha="center", fontsize=9)
     return figure
