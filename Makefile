@@ -6,7 +6,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.t
 
 .PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle \
   bench-query bench-infinite bench-dynamics \
-  bench-solvers bench-page test-peers results results-page clean
+  bench-solvers bench-page test-peers results results-page results-peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -36,7 +36,7 @@ PEERPIP := $(PEERS)/bin/python -m pip install --disable-pip-version-check --quie
 $(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
 	@echo "installing scikit-activeml, DISTIL, baal and batchbald-redux into $(PEERS) (some minutes) ..."
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pytest structlog toma torchmetrics
+	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pydantic pytest structlog toma torchmetrics
 	@$(PEERPIP) --no-deps batchbald-redux baal
 	@$(PEERPIP) --no-deps -e .
 	@touch $@
@@ -111,6 +111,8 @@ results: $(RESULTS_NEED) $(PEERS)/.installed ## run what docs/results.md lacks (
 
 results-page: $(RESULTS_NEED) ## docs/results.md, results.html and the figures from the raw numbers; runs nothing
 	@$(RESULTS) page
+
+results-peers: results-peers-digits results-peers-fashion ## the tables that call other packages' own code (hours)
 
 results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results peers-$*
