@@ -6,7 +6,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.t
 
 .PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle \
   bench-query bench-infinite bench-dynamics \
-  bench-solvers bench-page test-peers results results-page results-peers clean
+  bench-solvers bench-page test-peers results results-page results-peers results-tuning clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -116,6 +116,10 @@ results-peers: results-peers-digits results-peers-fashion ## the tables that cal
 
 results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results peers-$*
+	@$(RESULTS) page
+
+results-tuning: $(RESULTS_NEED) ## what was tried to make `flip` better: run what is missing (many hours), then the page
+	@OMP_NUM_THREADS=1 $(PY) studies/tuning.py run --data $(DATA) $(ARGS)
 	@$(RESULTS) page
 
 results-%: $(RESULTS_NEED)

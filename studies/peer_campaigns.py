@@ -1,36 +1,20 @@
-"""A campaign in which only the choice of the next items is another package's.
+"""A campaign in which only the choice of the next items is another package's."""
 
-Data, splits, first labels, candidates, training and seeds are those of `labelahead run`: the first
-round is run by its own loop, and the later ones train by the same seeds.
-"""
-
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import nn
 
+from choice_loop import Choose, Chosen, Row, campaign_by, ours, seen
 from labelahead.errors import InputError
-from labelahead.loop import Plan, State, rounds, training_seed
+from labelahead.loop import Plan
 from labelahead.pool import Pool
-from labelahead.propose import propose, situation
 from labelahead.situation import stream
 from labelahead.strategy import find
-from labelahead.train import fresh_start, predict, train
 from peer_arms import PEERS, Peer
 
-
-@dataclass(frozen=True)
-class Row:
-    """One round, as it stands in a table."""
-
-    labels: int
-    accuracy: float
-    train_seconds: float
-    query_seconds: float
-    filled: int = 0  # asked for at random, as the package named fewer distinct items
+__all__ = ["Row", "arm", "campaign", "distinct"]
 
 
 def arm(name: str) -> Peer | str:
@@ -45,77 +29,19 @@ def arm(name: str) -> Peer | str:
 
 def campaign(plan: Plan, name: str) -> Iterator[Row]:
     """The rounds of one campaign, each when it is finished."""
-    who, memory = arm(name), None
-    pool, model, first = _first_round(plan)
-    accuracy, train_seconds = first
-    for number in range(1, len(plan.inputs)):
-        size = len(pool)
-        count = min(plan.budget.labels - size, plan.budget.retrain_every, len(pool.unlabelled))
-        if count <= 0:
-            yield Row(size, accuracy, train_seconds, 0.0)
-            return
-        start, filled = time.perf_counter(), 0
-        if isinstance(who, Peer):
-            positions, filled = _theirs(plan, pool, model, who, count)
-        else:
-            positions, memory = _ours(plan, pool, model, who, count, memory)
-        asked = time.perf_counter() - start
-        yield Row(size, accuracy, train_seconds, asked, filled)
-        pool.label(positions, [plan.labeller(p) for p in positions])
-        start = time.perf_counter()
-        model = _trained(plan, pool, number, model)
-        train_seconds = time.perf_counter() - start
-        accuracy = _tested(plan, model)
+    return campaign_by(plan, _choice(arm(name)))
 
 
-def _first_round(plan: Plan) -> tuple[Pool, nn.Module, tuple[float, float]]:
-    """First labels and first training by the loop of `labelahead run` itself."""
-    if not len(plan.test):
-        raise InputError("there are no test items; expected some: nothing could be compared")
-    last: list[State] = []
-    alone = replace(plan, budget=replace(plan.budget, labels=plan.budget.initial))
-    (entry,) = rounds(alone, keep=last.append)
-    assert entry.accuracy is not None
-    return last[0].pool, last[0].model, (entry.accuracy, entry.seconds["train"])
+def _choice(who: Peer | str) -> Choose:
+    if isinstance(who, Peer):
+        return lambda plan, pool, model, count: _theirs(plan, pool, model, who, count)
+    strategy, _, mode = who.partition(":")
+    return ours(strategy=strategy, mode=mode or None)
 
 
-def _trained(plan: Plan, pool: Pool, number: int, before: nn.Module) -> nn.Module:
-    seed = training_seed(plan.seed, number)
-    previous = before.state_dict()
-    model = fresh_start(plan.network, previous, plan.training, seed=seed).to(plan.device)
-    x = plan.inputs[pool.labelled]
-    train(model, x, pool.labels, plan.classes, plan.training, seed=seed)
-    return model
-
-
-def _tested(plan: Plan, model: nn.Module) -> float:
-    guess = predict(model, plan.inputs[plan.test]).argmax(1).cpu()
-    return float((guess == plan.test_labels).double().mean())
-
-
-def _ours(
-    plan: Plan, pool: Pool, model: nn.Module, name: str, count: int, memory: Any
-) -> tuple[list[int], Any]:
-    strategy, _, mode = name.partition(":")
-    how: Any = {"strategy": strategy, "mode": mode or None}
-    query = propose(
-        model, plan.inputs, pool, count, replace(plan.asking, **how), loss=plan.training.loss,
-        seed=plan.seed, ask=plan.labeller, fresh=plan.network, training=plan.training,
-        memory=memory,
-    )  # fmt: skip
-    return query.positions.tolist(), query.memory
-
-
-def _theirs(
-    plan: Plan, pool: Pool, model: nn.Module, peer: Peer, count: int
-) -> tuple[list[int], int]:
+def _theirs(plan: Plan, pool: Pool, model: nn.Module, peer: Peer, count: int) -> Chosen:
     """What the package asks for; what it leaves open is drawn at random, and counted."""
-    asking = replace(plan.asking, strategy="random", mode=None)
-    model.eval()
-    now = situation(
-        model, plan.inputs, pool, asking, count, loss=plan.training.loss, seed=plan.seed
-    )
-    now.fresh, now.training = plan.network, plan.training
+    now = seen(plan, pool, model, count, replace(plan.asking, strategy="random", mode=None))
     rows = peer.choose(now, count, stream(plan.seed, "pick", len(pool)))
     chosen = distinct(rows, len(now.candidates))[:count]
     missing = count - len(chosen)
@@ -123,7 +49,7 @@ def _theirs(
         rng = stream(plan.seed, "fill", len(pool))
         rest = torch.randperm(len(now.candidates), generator=rng).tolist()
         chosen = distinct([*chosen, *rest], len(now.candidates))[:count]
-    return now.candidates[torch.tensor(chosen)].tolist(), missing
+    return Chosen(now.candidates[torch.tensor(chosen)].tolist(), missing)
 
 
 def distinct(rows: Sequence[int], size: int) -> list[int]:

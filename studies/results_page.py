@@ -1,7 +1,7 @@
 """docs/results.md with its numbers put in, and the same as a web page.
 
 The text is written by hand. What stands between `<!-- begin KIND -->` and `<!-- end -->` is
-replaced: `table NAME`, `group NAME` (all its tables), `overall`, `hard`.
+replaced: `table NAME`, `group NAME` (all its tables), `overall`, `hard`, `tuning`.
 """
 
 import re
@@ -20,6 +20,7 @@ from results_figures import critical, table_figure
 from results_numbers import Numbers, Ranking, rankings, read_numbers
 from results_tables import Table
 from results_text import Found, hard_block, overall_block, overall_name, table_block
+from results_tuning import FILE, Line, read_trials, tuning_block
 
 PAGE = "results.md"
 BEGIN = re.compile(r"<!-- begin ([^>]*?) -->")
@@ -36,11 +37,12 @@ summary { cursor: pointer; margin: .5rem 0; }
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All tables with what is known of each."""
+    """All tables with what is known of each. tuning: rounds of what was tried besides."""
 
     tables: Sequence[Table]
     found: Mapping[str, Found]
     ranked: Sequence[Ranking]
+    tuning: Sequence[Line] = ()
 
     def group(self, name: str) -> list[Table]:
         """Its tables, in order."""
@@ -58,7 +60,8 @@ def write_page(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[P
     if not page.is_file():
         raise InputError(f"{page} does not exist; expected the page whose numbers are to be put in")
     found = {t.name: read_numbers(t, numbers) for t in tables}
-    results = Results(tables, found, rankings(_clean(tables, found)))
+    tried = read_trials(docs / "results" / FILE)
+    results = Results(tables, found, rankings(_clean(tables, found)), tried)
     text = filled(page.read_text(encoding="utf-8"), results)
     for name, make in _figures(results):
         drawn = make()
@@ -127,9 +130,11 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
             return overall_block(results.clean, results.ranked), set()
         case ["hard"]:
             return hard_block(results.group("hard"), results.found), set()
+        case ["tuning"]:
+            return tuning_block(results.tuning), set()
     raise InputError(
         f"{PAGE}: `<!-- begin {' '.join(words)} -->` is unknown; expected `table NAME` with one of "
-        f"{', '.join(by_name)}, `group NAME`, `overall` or `hard`"
+        f"{', '.join(by_name)}, `group NAME`, `overall`, `hard` or `tuning`"
     )
 
 

@@ -341,6 +341,11 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
             asked = client.question()
             done = client.answer(asked["position"], "dog")
             assert done["event"]["who"] == "robot"
+            client.answer(asked["position"], "dog", kind="keep")
+            kept = [(k["position"], k["who"]) for k in client.kept()]
+            assert kept[0] == (asked["position"], "robot")
+            assert len(kept) == (2 if extra else 1)  # the one of before is there
+            assert client.doubts() == []
             with pytest.raises(InputError, match="no class 'cow'"):
                 client.answer(asked["position"], "cow")
             with pytest.raises(InputError, match="there is no item 99"):

@@ -34,16 +34,42 @@ class Plain:
         self.seq = len(self.classes)
         self.keys = {}
         self.held = {}  # person -> (position, until)
+        self.kept = {}  # position -> [its row of said, whether there was a conflict]
 
     def answer(self, who, position, kind, label):
         self.seq += 1
         self.said.append([who, position, kind, label, self.seq, True])
+        self.look_at_kept()
+
+    def keep(self, who, position, label):
+        self.doubt(position)  # who kept it before keeps it no more
+        self.seq += 1
+        row = [who, position, "keep", label, self.seq, True]
+        self.said.append(row)
+        self.kept[position] = [row, len(set(self.open(position))) > 1]
+
+    def doubt(self, position):
+        if position in self.kept:
+            self.kept.pop(position)[0][5] = False
+
+    def look_at_kept(self):
+        for position, (row, before) in list(self.kept.items()):
+            labels = self.open(position)
+            conflict = len(set(labels)) > 1
+            if not row[5] or labels[-1:] != [row[3]] or (conflict and not before):
+                self.doubt(position)
+            else:
+                self.kept[position][1] = conflict
+
+    def take_back(self, row):
+        row[5] = False
+        self.seq += 1
+        self.look_at_kept()
 
     def undo(self, who):
         own = [row for row in self.said if row[0] == who and row[5]]
         if own:
-            own[-1][5] = False
-            self.seq += 1
+            self.take_back(own[-1])
 
     def lease(self, position, who, seconds, now):
         for other, (p, until) in self.held.items():
@@ -54,8 +80,19 @@ class Plain:
 
     def now(self, position):
         """person -> (kind, label, seq), of those that count."""
-        rows = [row for row in self.said if row[1] == position and row[5] and row[2] != "settle"]
-        return {row[0]: tuple(row[2:5]) for row in rows}
+        rows = [row for row in self.said if row[1] == position and row[5]]
+        return {row[0]: tuple(row[2:5]) for row in rows if row[2] not in ("settle", "keep")}
+
+    def rulings(self, position):
+        return [r for r in self.said if r[1] == position and r[5] and r[2] == "settle"]
+
+    def open(self, position):
+        """The last settlement's label, and those that were given after it."""
+        rulings = self.rulings(position)
+        since = rulings[-1][4] if rulings else 0
+        later = sorted(self.now(position).values(), key=lambda answer: answer[2])
+        given = [label for kind, label, seq in later if kind == "label" and seq > since]
+        return [row[3] for row in rulings[-1:]] + given
 
     def check(self, standing):
         assert list(standing.classes) == self.classes
@@ -66,11 +103,7 @@ class Plain:
             got = [(a.who, a.kind, a.label, a.seq) for a in standing.answers.get(position, ())]
             assert got == [(who, *now[who]) for who in order]
             given = [now[who][1] for who in order if now[who][0] == "label"]
-            rulings = [r for r in self.said if r[1] == position and r[5] and r[2] == "settle"]
-            since = rulings[-1][4] if rulings else 0
-            # what was said after the last settlement, and the settlement itself
-            open_now = [row[3] for row in rulings[-1:]]
-            open_now += [now[w][1] for w in order if now[w][0] == "label" and now[w][2] > since]
+            rulings, open_now = self.rulings(position), self.open(position)
             if open_now:
                 labels[position] = open_now[-1]
             elif order:
@@ -80,12 +113,14 @@ class Plain:
             if len(set(open_now)) > 1:
                 conflicts.append(position)
             if position in standing.settled:
-                assert standing.settled[position].seq == since
+                assert standing.settled[position].seq == rulings[-1][4]
             assert (position in standing.settled) == (bool(rulings) and len(open_now) == 1)
         assert standing.labels == labels
         assert standing.conflicts == tuple(conflicts)
         assert (standing.skipped, standing.unsure) == (skipped, unsure)
         assert standing.agreement == (compared, compared - differ)
+        kept = {p: (a.who, a.label, a.seq) for p, a in standing.kept.items()}
+        assert kept == {p: (row[0], row[3], row[4]) for p, (row, _) in self.kept.items()}
 
 
 people, positions = st.sampled_from(PEOPLE), st.integers(0, len(ITEMS) - 1)
@@ -124,6 +159,27 @@ class Machine(RuleBasedStateMachine):
         self.book.add("settle", who, position, label)
         self.plain.answer(who, position, "settle", label)
 
+    @rule(who=people, position=positions, label=st.integers(0, 9), right=st.booleans())
+    def keep(self, who, position, label, right):
+        now = self.plain.open(position)
+        label = now[-1] if right and now else label % len(self.plain.classes)
+        if now[-1:] == [label]:
+            self.book.add("keep", who, position, label)
+            self.plain.keep(who, position, label)
+        else:
+            with pytest.raises(InputError, match="is not labelled"):
+                self.book.add("keep", who, position, label)
+
+    @rule(who=people, position=positions)
+    def doubt(self, who, position):
+        if position in self.plain.kept:
+            self.book.add("doubt", who, position)
+            self.plain.doubt(position)
+            self.plain.seq += 1
+        else:
+            with pytest.raises(InputError, match="is not kept"):
+                self.book.add("doubt", who, position)
+
     @rule(who=people, position=positions, kind=st.sampled_from(["skip", "unsure"]))
     def no_label(self, who, position, kind):
         self.book.add(kind, who, position)
@@ -147,8 +203,7 @@ class Machine(RuleBasedStateMachine):
             assert not row[5]
         else:
             assert row[5]
-            row[5] = False
-            self.plain.seq += 1
+            self.plain.take_back(row)
 
     @rule(who=people, name=st.sampled_from(["Fox ", "fOX", "<s>", "dog", "🦊\n", "' OR 1"]))
     def add_class(self, who, name):
@@ -423,8 +478,10 @@ def test_an_empty_file_is_migrated_and_a_failed_migration_changes_nothing(tmp_pa
         book(tmp_path)
 
 
-def test_a_record_from_before_settling_is_taken_over(tmp_path):
-    db = connect(tmp_path / "labels.db", MIGRATIONS[:1])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
+    """Version 1 knew no settling, version 2 no keeping."""
+    db = connect(tmp_path / "labels.db", MIGRATIONS[:version])
     db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
     db.executemany("INSERT INTO items VALUES (?, ?)", enumerate(["x", "y"]))
     row = "INSERT INTO events (at, who, kind, position, label, ref, key, text) VALUES "
@@ -437,13 +494,24 @@ def test_a_record_from_before_settling_is_taken_over(tmp_path):
         "('t', 'ben', 'undo', 1, NULL, 5, NULL, NULL)",
     ):
         db.execute(row + values)
+    settled = version > 1
+    if settled:
+        db.execute(row + "('t', 'cleo', 'settle', 0, 0, NULL, 's', NULL)")
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+        db.execute(row + "('t', 'cleo', 'keep', 0, 0, NULL, NULL, NULL)")
     db.close()
     with Book(tmp_path, items=["x", "y"], fingerprint="f") as b:
-        assert [e.seq for e in b.events()] == [1, 2, 3, 4, 5, 6]
+        assert [e.seq for e in b.events()] == list(range(1, 8 if settled else 7))
         assert b.add("label", "anna", 0, 0, key="k").seq == 3
-        assert b.standing.conflicts == (0,)
-        assert b.add("settle", "cleo", 0, 0).seq == 7
+        assert b.standing.conflicts == (() if settled else (0,))
+        assert b.add("settle", "cleo", 0, 0, key="s").seq == 7
         assert (b.standing.conflicts, b.standing.labels) == ((), {0: 0})
+        assert b.standing.kept == {}
+        assert b.add("keep", "ben", 0, 0).seq == 8
+        before = b.standing
+    with Book(tmp_path, items=["x", "y"], fingerprint="f") as b:
+        assert b.standing == before
+        assert (b.standing.kept[0].who, b.standing.kept[0].label) == ("ben", 0)
     db = sqlite3.connect(tmp_path / "labels.db")
     for change in ("DELETE FROM events", "UPDATE events SET who = 'x'"):
         with pytest.raises(sqlite3.IntegrityError, match="never"):
@@ -468,6 +536,47 @@ def test_a_settlement_ends_a_conflict_until_somebody_objects(tmp_path):
         assert (b.standing.conflicts, b.standing.labels[0]) == ((), 0)
         b.undo("cleo")
         assert b.standing.conflicts == (0,)
+
+
+def test_a_kept_label_is_kept_until_it_changes(tmp_path):
+    def again(who="ben"):
+        b.add("keep", who, 0, 0)
+        assert b.standing.kept[0].who == who
+
+    with book(tmp_path) as b:
+        b.add("label", "anna", 0, 0)
+        again()
+        assert b.standing.agreement == (0, 0)  # ben gave no answer of his own
+        for kind, who, label in (("label", "anna", 0), ("skip", "dora", None), ("label", "ben", 0),
+                                 ("settle", "dora", 0)):  # fmt: skip
+            b.add(kind, who, 0, label)
+            assert 0 in b.standing.kept  # the label is the same
+        b.undo("dora")
+        assert 0 in b.standing.kept
+        b.add("label", "anna", 0, 1)  # anna changed her mind
+        assert b.standing.kept == {}
+        b.undo("anna")  # which does not bring it back
+        assert (b.standing.labels, b.standing.kept) == ({0: 0}, {})
+        again()
+        b.add("label", "dora", 0, 1)  # somebody else says something else
+        b.add("settle", "cleo", 0, 0)
+        assert (b.standing.labels, b.standing.kept) == ({0: 0}, {})
+        again("cleo")
+        b.undo("cleo")  # the keeping alone
+        assert (b.standing.labels, b.standing.kept) == ({0: 0}, {})
+        again("cleo")
+        again("ben")  # anew: cleo's is over
+        b.undo("cleo")  # the settlement: there is a conflict again, and dora's counts
+        assert (b.standing.labels, b.standing.kept) == ({0: 1}, {})
+        b.add("keep", "ben", 0, 1)
+        b.add("doubt", "anna", 0)  # anybody may
+        assert b.standing.kept == {}
+        for who, label in (("ben", 1), ("ben", 0), ("anna", 0)):
+            b.add("label", who, 1, label)
+        b.add("keep", "cleo", 1, 0)
+        b.undo("ben")  # what he said first counts as his; the label is anna's, but in conflict
+        assert (b.standing.labels[1], b.standing.kept) == (0, {})
+        assert fold(b.events()) == b.standing
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")

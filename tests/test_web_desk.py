@@ -68,12 +68,50 @@ def test_doubts_are_clear_ones_and_not_the_first_ones(tmp_path):
     with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes="ab") as both:
         client, session = both
         ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
-        assert doubts(8) == {"enough": False, "per_class": 5, "doubts": []}
+        none = {"enough": False, "per_class": 5, "doubts": [], "kept": [], "kept_count": 0}
+        assert doubts(8) == none
         found = doubts(20)
         assert found["enough"]
         assert [(d["position"], d["label"], d["suggested"]) for d in found["doubts"]] == [(0, 1, 0)]
         first = found["doubts"][0]
         assert first["output"] - first["output_of_label"] > 0.2
+        trained = tuple(session.desk.standing.labels.items())
+        save_snapshot(snapshot(ready, Order(1, trained, 2)), tmp_path / "out/snapshot-00001.pt")
+        asked = client.get("/api/question").json()
+        done = answer(client, 0, 1, "keep", "ben")
+        assert (done["changed"], done["labels"]) == (None, 20)
+        assert client.get("/api/question").json()["position"] == asked["position"]
+        assert client.get("/api/people").json()["compared"] == 0
+    # the next day, for everyone: not in doubt, and seen to be kept
+    with page(tmp_path / "set.npz", tmp_path / "out", tables=tables) as (client, session):
+        session.conductor.remember()
+        found = client.get("/api/doubts").json()
+        assert (found["enough"], found["doubts"], found["kept_count"]) == (True, [], 1)
+        kept = found["kept"][0]
+        assert (kept["position"], kept["label"], kept["who"]) == (0, 1, "ben")
+        assert kept["at"] == done["event"]["at"]
+        body = {"position": 0, "kind": "keep", "label": 0}
+        refused = client.post("/api/answers", json=body, headers=CHANGE)
+        assert (refused.status_code, "is not labelled" in refused.text) == (400, True)
+
+        def doubted():
+            found = client.get("/api/doubts").json()
+            assert found["kept_count"] == len(found["kept"])
+            return [d["position"] for d in found["doubts"]], [d["position"] for d in found["kept"]]
+
+        answer(client, 0, None, "doubt", "anna")  # anybody may bring it back
+        assert doubted() == ([0], [])
+        body = {"position": 0, "kind": "doubt"}
+        assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 400
+        answer(client, 0, 1, "keep", "ben")
+        mine = {**CHANGE, "Cookie": "la_who=ben"}
+        back = client.post("/api/undo", json={}, headers=mine).json()
+        assert (back["undone"]["kind"], back["next"]["position"] != 0) == ("keep", True)
+        assert doubted() == ([0], [])
+        answer(client, 0, 1, "keep", "ben")
+        answer(client, 0, 0, who="anna")  # a conflict; and then she agrees after all
+        answer(client, 0, 1, who="anna")
+        assert doubted() == ([0], [])
 
 
 def test_a_snapshot_of_another_record_is_not_used(tmp_path):
@@ -91,7 +129,7 @@ def test_a_snapshot_of_another_record_is_not_used(tmp_path):
                 trained = tuple(session.desk.standing.labels.items())
                 save_snapshot(snapshot(ready, Order(1, trained, 2)), tmp_path / "out/snapshot-1.pt")
                 (tmp_path / "out/rounds.jsonl").write_text('{"labels": 4, "accuracy": null}\n')
-            session.conductor._remember()
+            session.conductor.remember()
             assert (session.desk.mind is None) == moved
             assert (session.conductor.rounds == []) == moved
         (tmp_path / "out/labels.db").unlink()

@@ -251,7 +251,8 @@ def test_broken_bodies_are_refused(plain, body, kind, status):
      {"position": 0, "kind": "label", "label": 99}, {"position": 0, "kind": "label"},
      {"position": 0, "kind": "undo"}, {"position": True, "kind": "skip"},
      {"position": 0.5, "kind": "skip"}, {"position": "0", "kind": "skip"}, {"kind": "skip"},
-     {"position": 0, "kind": "skip", "label": 1},
+     {"position": 0, "kind": "skip", "label": 1}, {"position": 0, "kind": "doubt"},
+     {"position": 0, "kind": "keep", "label": 0}, {"position": 0, "kind": "keep"},
      {"position": 0, "kind": "skip", "key": "k" * 300}],
 )  # fmt: skip
 def test_impossible_answers_are_refused(plain, answer):

@@ -27,9 +27,10 @@ def opened(folder: Path) -> Book:
 
 def content(trial: int, i: int) -> tuple[str, str, int, int | None]:
     """What is written as number i of a trial, so that a torn event would be seen."""
-    kind = ("label", "label", "skip", "unsure")[i % 4]
-    label = (trial + i) % len(CLASSES) if kind == "label" else None
-    return kind, PEOPLE[(trial + i) % 2], (7 * trial + i) % len(ITEMS), label
+    kind = ("label", "keep", "skip", "unsure")[i % 4]
+    of = i - (kind == "keep")  # what the other person has just labelled
+    label = (trial + of) % len(CLASSES) if kind in ("label", "keep") else None
+    return kind, PEOPLE[(trial + i) % 2], (7 * trial + of) % len(ITEMS), label
 
 
 def forked(work) -> tuple[int, int]:

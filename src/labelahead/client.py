@@ -70,7 +70,10 @@ class Client:
         kind: str = "label",
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Say what an item is, by class number or name; kind: or skip, unsure, settle."""
+        """Say what an item is, by class number or name; kind: or skip, unsure, settle.
+
+        keep: that a doubted label is right (that label); doubt: that it may be doubted again.
+        """
         number = self._number(label) if isinstance(label, str) else label
         said = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
         return dict(self._post("/api/answers", said, tries=TRIES))
@@ -94,6 +97,10 @@ class Client:
     def doubts(self, n: int = 24) -> list[dict[str, Any]]:
         """Labels that the others contradict; none before there are enough to judge by."""
         return list(self._get("/api/doubts", {"n": n})["doubts"])
+
+    def kept(self, n: int = 24) -> list[dict[str, Any]]:
+        """Labels that somebody kept, so that they are not among the doubts; the newest first."""
+        return list(self._get("/api/doubts", {"n": n})["kept"])
 
     def people(self) -> dict[str, Any]:
         """Who labels, and where two disagree."""

@@ -258,6 +258,51 @@ def test_the_panels_explain(person, server):
     assert ("Too few labels yet" in person.page.inner_text("#panel")) == (not enough)
 
 
+def test_a_label_that_is_kept_is_not_doubted_again(browser, tmp_path):
+    """Also after the server was killed; until somebody brings it back."""
+    data = tmp_path / "shades"
+    data.mkdir()
+    for i in range(20):
+        shade = (40 if i % 2 else 200) + i
+        pages.Image.new("L", (8, 8), shade).save(data / f"{i:02d}.png")
+    given, wrong = tmp_path / "given.csv", 6
+    rows = [f"{i:02d}.png,{'dark' if i % 2 or i == wrong else 'light'}" for i in range(16)]
+    given.write_text("\n".join(["item,label", *rows]))
+    options = ("--classes", "light,dark", "--model", "mlp", "--width", "16")
+    server = pages.Server(data, tmp_path / "labels", *options, "--labels", str(given))
+    try:
+        Client(server.url).wait(120)
+        assert [d["item"] for d in server.get("/api/doubts")["doubts"]] == ["06.png"]
+        person = pages.Person(browser, server)
+        person.page.click("#tab-doubts")
+        person.page.click("#panel button:has-text('Keep dark')")
+        person.said("dark is kept")
+        person.page.wait_for_selector("#panel summary:has-text('1 kept')")
+        assert "No label is in doubt" in person.page.inner_text("#panel")
+        person.page.keyboard.press("Backspace")
+        person.said("can be in doubt again")
+        person.page.click("#panel button:has-text('Keep dark')")
+        person.page.wait_for_selector("#panel summary:has-text('1 kept')")
+        server.kill()
+        server.command = server.command[:-2]  # the labels are there
+        server.start()
+        person.page.reload()
+        person.page.click("#tab-doubts")
+        person.page.wait_for_selector("#panel p:has-text('No label is in doubt')")
+        person.page.focus("#panel summary")
+        person.page.keyboard.press("Enter")
+        assert "kept by me" in person.page.inner_text("#panel details")
+        person.page.evaluate(AXE.read_text())
+        assert serious(person.page) == []
+        person.page.click("#panel button:has-text('Doubt again')")
+        person.page.wait_for_selector("#panel button:has-text('Keep dark')")
+        assert person.page.locator("#panel summary").count() == 0
+        assert server.labels()["06.png"] == "dark"
+        person.close()
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
 def test_nothing_stands_in_the_way_of_anyone(browser, server, look):
     scheme = "dark" if look == "dark" else "light"

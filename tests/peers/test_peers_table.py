@@ -218,9 +218,10 @@ def test_the_candidates_are_those_of_our_own_query():
         seen.append(s.candidates)
         return list(range(q))
 
-    from peer_campaigns import _first_round, _theirs
+    from choice_loop import first_round
+    from peer_campaigns import _theirs
 
-    pool, model, _ = _first_round(p)
+    pool, model, _ = first_round(p)
     _theirs(p, pool, model, Peer("x", "x", "x", choose), 3)
     how = p.asking
     ours = propose(model, p.inputs, pool, 200, how, loss=p.training.loss, seed=p.seed)

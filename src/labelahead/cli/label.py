@@ -55,6 +55,7 @@ ExportOpt = Annotated[
     Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")
 ]
 ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
+RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
 
 
 @app.command()
@@ -81,6 +82,7 @@ def label(
     threads: ThreadOpt = None,
     export: ExportOpt = None,
     to: ToOpt = None,
+    rest: RestOpt = False,
     config: ConfigOpt = None,
     changes: SetOpt = None,
 ) -> None:
@@ -94,7 +96,7 @@ def label(
 
       labelahead label photos/ --host 0.0.0.0
 
-      labelahead label photos/ --export csv --to labels.csv
+      labelahead label photos/ --export csv --to labels.csv --rest
     """
     kept: list[Path] = []
 
@@ -102,8 +104,7 @@ def label(
         return f"; every label is kept in {kept[0]}: the same command goes on" if kept else ""
 
     with reported(hint):
-        if (export is None) != (to is None):
-            raise UsageError("--export and --to go together; expected both or neither")
+        _together(export, to, rest)
         campaign = configured(config, changes, {
             "data.name": data, "data.root": root, "data.target": target, "model.name": model,
             "model.width": width, "asking.strategy": strategy, "seed": seed, "threads": threads,
@@ -113,7 +114,7 @@ def label(
             "start_from_folders": start_from_folders, "test": _share(test),
             "every": retrain_every, "overlap": overlap, "budget": budget,
         }  # fmt: skip
-        _go(campaign, folder, options, kept, (export, to), {
+        _go(campaign, folder, options, kept, (export, to, rest), {
             "host": host, "port": port, "browser": browser,
             "token": "" if token == "auto" else token,
         })  # fmt: skip
@@ -124,7 +125,7 @@ def _go(
     folder: Path | None,
     options: dict[str, Any],
     kept: list[Path],
-    export: tuple[str | None, Path | None],
+    export: tuple[str | None, Path | None, bool],
     server: dict[str, Any],
 ) -> None:
     from labelahead.data.extras import need
@@ -132,8 +133,7 @@ def _go(
     for module in ("fastapi", "uvicorn", "jinja2", "filelock"):
         need(module, "web", "the labelling page")
     from labelahead.web.serve import serve
-    from labelahead.web.session import opened
-    from labelahead.web.transfer import write_export
+    from labelahead.web.session import opened, write_out
 
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     with ExitStack() as session:
@@ -142,13 +142,20 @@ def _go(
         kept.append(ready.folder)
         for note in ready.notes:
             err.print(note, style="dim", **plain)
-        form, to = export
+        form, to, rest = export
         if form is not None and to is not None:
-            count = write_export(ready.desk, form, to)
-            err.print(f"{count} labels are in {to}", **plain)
+            err.print(write_out(ready, form, to, rest=rest), **plain)
             return
         err.print(f"labels are kept in {ready.folder}; Ctrl-C ends", **plain)
         serve(ready, tell=lambda url: out.print(url, **plain), **server)
+
+
+def _together(export: str | None, to: Path | None, rest: bool) -> None:
+    """What makes sense only with another option is refused without it."""
+    if (export is None) != (to is None):
+        raise UsageError("--export and --to go together; expected both or neither")
+    if rest and export is None:
+        raise UsageError("--rest goes with --export; expected both, or leave --rest out")
 
 
 def _share(test: str | None) -> float | str | None:

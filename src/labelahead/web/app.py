@@ -24,8 +24,8 @@ from labelahead.errors import InputError, LabelaheadError
 from labelahead.web import overview
 from labelahead.web.conductor import Conductor
 from labelahead.web.desk import Desk
+from labelahead.web.names import checked_name
 from labelahead.web.security import LOOPBACK, Guard, cookies, set_cookie
-from labelahead.web.standing import checked_name
 from labelahead.web.transfer import file_routes
 
 __all__ = ["create_app"]
@@ -57,8 +57,8 @@ class Answer(BaseModel):
     """What a person says of an item."""
 
     position: StrictInt = Field(description="The item's position in the data set.")
-    kind: Literal["label", "skip", "unsure", "settle"]
-    label: StrictInt | None = Field(None, description="A class number, for label and settle.")
+    kind: Literal["label", "skip", "unsure", "settle", "keep", "doubt"]
+    label: StrictInt | None = Field(None, description="A class number, for label, settle, keep.")
     key: str | None = Field(
         None,
         max_length=200,
@@ -170,8 +170,9 @@ def _changing(desk: Desk) -> APIRouter:
         """On the disk when this returns. For a labelled item: a correction or second opinion.
 
         settle: what counts where people disagree; it changes nobody's own answer.
+        keep: a label that is doubted is right, the label that counts; doubt: let it be doubted.
         """
-        if given.kind in ("skip", "unsure") and given.label is not None:
+        if given.kind in ("skip", "unsure", "doubt") and given.label is not None:
             raise InputError(f"{given.kind} with the label {given.label}; expected none")
         return desk.answer(who, given.position, given.kind, given.label, given.key)
 

@@ -21,6 +21,7 @@ from threading import RLock
 from types import TracebackType
 
 from labelahead.errors import InputError
+from labelahead.web.names import alike, check_text, checked_name
 from labelahead.web.schema import (
     MIGRATIONS,
     by_key,
@@ -33,17 +34,7 @@ from labelahead.web.schema import (
     rescued,
     write_event,
 )
-from labelahead.web.standing import (
-    Agreement,
-    Answer,
-    Event,
-    Standing,
-    Tally,
-    alike,
-    check_text,
-    checked_name,
-    fold,
-)
+from labelahead.web.standing import Agreement, Answer, Event, Standing, Tally, fold
 
 __all__ = ["Agreement", "Answer", "Book", "Event", "Standing", "fold"]
 

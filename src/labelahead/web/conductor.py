@@ -36,7 +36,7 @@ class Conductor:
 
     def start(self) -> None:
         """Take up the last snapshot, if there is one that fits, and go on from there."""
-        self._remember()
+        self.remember()
         self._thread.start()
 
     def stop(self) -> None:
@@ -74,6 +74,31 @@ class Conductor:
             for i, r in enumerate(self.rounds)
         ]  # fmt: skip
         return stop_advice(found)
+
+    def remember(self) -> None:
+        """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""
+        path = self.folder / "rounds.jsonl"
+        # Class numbers are those of one record: after another was begun here, all of this is void.
+        events = self.desk.book.events()
+        said = {(e.position, e.label) for e in events if e.kind in ("label", "settle")}
+        if path.exists() and said:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    entry: Mapping[str, Any] = json.loads(line)
+                    self.rounds.append(dict(entry))
+                except ValueError:  # cut short by a kill
+                    continue
+        for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
+            try:
+                found = load_snapshot(last)
+                standing = self.desk.standing
+                mind = Mind(found, len(standing.classes), found.labels)
+                fits = found.outputs.shape[1] <= max(len(standing.classes), 2)
+                if fits and said.issuperset(found.labels.items()):
+                    self.desk.take(mind)
+                    return
+            except Exception as error:  # a snapshot is a convenience: labels are in the book
+                log.warning("%s cannot be used (%s); a training makes it anew", last, error)
 
     def _due(self) -> Order | None:
         """What to train next, if anything."""
@@ -142,31 +167,6 @@ class Conductor:
             with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
             self.message = "; ".join(facts.get("notes", ()))
-
-    def _remember(self) -> None:
-        """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""
-        path = self.folder / "rounds.jsonl"
-        # Class numbers are those of one record: after another was begun here, all of this is void.
-        events = self.desk.book.events()
-        said = {(e.position, e.label) for e in events if e.kind in ("label", "settle")}
-        if path.exists() and said:
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    entry: Mapping[str, Any] = json.loads(line)
-                    self.rounds.append(dict(entry))
-                except ValueError:  # cut short by a kill
-                    continue
-        for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
-            try:
-                found = load_snapshot(last)
-                standing = self.desk.standing
-                mind = Mind(found, len(standing.classes), found.labels)
-                fits = found.outputs.shape[1] <= max(len(standing.classes), 2)
-                if fits and said.issuperset(found.labels.items()):
-                    self.desk.take(mind)
-                    return
-            except Exception as error:  # a snapshot is a convenience: labels are in the book
-                log.warning("%s cannot be used (%s); it is made anew", last, error)
 
     def _forget(self) -> None:
         for old in sorted(self.folder.glob("snapshot-*.pt"))[:-KEPT]:

@@ -26,7 +26,8 @@ KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
 RECENT = 40  # states of mind that are kept for undoing
 PREFETCH = 3  # further pictures that a browser may fetch ahead
-TAKEN = ("label", "skip", "unsure", "settle")
+UNTAUGHT = ("keep", "doubt")  # they change no label
+TAKEN = ("label", "skip", "unsure", "settle", *UNTAUGHT)
 
 
 class Desk:
@@ -105,13 +106,16 @@ class Desk:
         with self.lock:
             self._seen[who] = time.monotonic()
             event = self.book.add(kind, who, position, label, key=key)
-            changed = self._learn()
+            changed = None if kind in UNTAUGHT else self._learn()
             asked = self.question(who)
             return {"event": self.event(event), "changed": changed,
                     "labels": len(self.standing.labels), "next": asked}  # fmt: skip
 
     def undo(self, who: str, seq: int | None = None, key: str | None = None) -> dict[str, Any]:
-        """Take back this person's last answer, or one of theirs; the item is asked for again."""
+        """Take back this person's last answer, or one of theirs; the item is asked for again.
+
+        A label that was kept still stands, so it is not asked for.
+        """
         with self.lock:
             before = {e.seq: e for e in self.book.events()}
             event = self.book.undo(who, seq, key=key)
@@ -119,7 +123,7 @@ class Desk:
                 return {"undone": None, "next": self.question(who)}
             self._learn()
             taken = before[event.ref] if event.ref is not None else event
-            again = taken.position
+            again = None if taken.kind == "keep" else taken.position
             if again is not None and self.book.lease(again, who, self.lease):
                 asked = self._question(again, None, "taken back")
             else:
@@ -170,7 +174,7 @@ class Desk:
         count = len(self.standing.classes)
         if kind == "settle" and position not in self.standing.labels:
             raise InputError(f"item {position} has no label yet; expected one to settle")
-        if kind in ("label", "settle") and (label is None or not 0 <= label < count):
+        if kind in ("label", "settle", "keep") and (label is None or not 0 <= label < count):
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _learn(self) -> int | None:

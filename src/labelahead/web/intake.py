@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from labelahead.errors import InputError
+from labelahead.web.names import alike, checked_name
 from labelahead.web.readers import Entry, entries
-from labelahead.web.standing import alike, checked_name
 from labelahead.web.storable import as_file_name
 
 __all__ = ["Imported", "read_import"]

@@ -7,7 +7,7 @@ from typing import Any
 from labelahead.web.conductor import Conductor
 from labelahead.web.desk import Desk, counted
 
-__all__ = ["doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
+__all__ = ["able", "doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
 
 BIASED = (
     "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
@@ -97,7 +97,8 @@ def doubts(desk: Desk, n: int = 24) -> dict[str, Any]:
     """Labels that the others contradict clearly, the most doubtful first.
 
     By leave-one-out of a network that has seen no label, as of the last training; a label that was
-    changed since is left out until the next one. enough: whether there were labels to judge by.
+    changed since is left out until the next one, and one that somebody kept until it is changed.
+    enough: whether there were labels to judge by. kept: the newest n of those, kept_count: of all.
     """
     with desk.lock:
         mind, standing = desk.mind, desk.standing
@@ -105,14 +106,23 @@ def doubts(desk: Desk, n: int = 24) -> dict[str, Any]:
     enough = len(found) >= ENOUGH * max(1, len({row[1] for row in found}))
     rows: list[dict[str, Any]] = []
     for p, label, suggested, _, output, own in sorted(found, key=_margin) if enough else ():
-        if standing.labels.get(p) != label or output - own <= CLEARLY or len(rows) == n:
+        clear = standing.labels.get(p) == label and output - own > CLEARLY
+        if not clear or p in standing.kept or len(rows) == n:
             continue
         rows.append(
             {"position": p, **desk.items.describe(p), "label": label,
              "who": standing.counts(p).who, "suggested": suggested, "output": output,
              "output_of_label": own}
         )  # fmt: skip
-    return {"enough": bool(found) and enough, "per_class": ENOUGH, "doubts": rows}
+    newest = sorted(standing.kept.items(), key=lambda pair: -pair[1].seq)[:n]
+    return {
+        "enough": bool(found) and enough, "per_class": ENOUGH, "doubts": rows,
+        "kept_count": len(standing.kept),
+        "kept": [
+            {"position": p, **desk.items.describe(p), "label": a.label, "who": a.who, "at": a.at}
+            for p, a in newest
+        ],
+    }  # fmt: skip
 
 
 def _margin(row: Sequence[float]) -> float:
@@ -162,11 +172,17 @@ def history(desk: Desk, n: int = 50, who: str | None = None) -> list[dict[str, A
     ]  # fmt: skip
 
 
+def able(desk: Desk) -> bool:
+    """Whether there is anything to predict by: a kernel, and a label that it knows of."""
+    mind = desk.mind
+    return mind is not None and bool(mind.snapshot.round or mind.labels)
+
+
 def predictions(desk: Desk) -> dict[int, tuple[int, float]]:
     """Class and probability of every unlabelled item in play, for pre-labelling."""
     with desk.lock:
         mind, labels = desk.mind, desk.standing.labels
-    if mind is None or not (mind.snapshot.round or mind.labels):
+    if mind is None or not able(desk):
         return {}
     sure, best = mind.probabilities.max(1)
     rows = zip(mind.snapshot.points.tolist(), best.tolist(), sure.tolist(), strict=True)

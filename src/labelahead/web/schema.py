@@ -1,7 +1,6 @@
 """The tables of labels.db, and opening it: checked first, then brought to the present version.
 
-`PRAGMA user_version` counts the migrations a file has been through. To change the tables, append
-to MIGRATIONS; what has been released is never edited.
+`PRAGMA user_version` counts the migrations a file has been through.
 """
 
 import sqlite3
@@ -13,7 +12,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from labelahead.errors import InputError
-from labelahead.web.standing import Event, checked_name
+from labelahead.web.migrations import APPLICATION, MIGRATIONS
+from labelahead.web.names import checked_name
+from labelahead.web.standing import Event
 
 __all__ = [
     "MIGRATIONS",
@@ -31,68 +32,7 @@ __all__ = [
 COLUMNS = ", ".join(f.name for f in fields(Event))
 HOLES = ", ".join("?" for _ in fields(Event))
 
-APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
 WAIT = 5.0  # seconds for another program that looks into the file
-
-MIGRATIONS: list[tuple[str, ...]] = [
-    (
-        f"PRAGMA application_id = {APPLICATION}",
-        # what the record is about, for whoever reads the file alone
-        "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-        "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL)",
-        """CREATE TABLE events (
-            seq INTEGER PRIMARY KEY AUTOINCREMENT,
-            at TEXT NOT NULL,
-            who TEXT NOT NULL,
-            kind TEXT NOT NULL CHECK (kind IN ('label', 'skip', 'unsure', 'undo', 'class')),
-            position INTEGER,
-            label INTEGER,
-            ref INTEGER,
-            key TEXT,
-            text TEXT,
-            CHECK ((kind IN ('label', 'class')) = (label IS NOT NULL)),
-            CHECK ((kind = 'class') = (position IS NULL)),
-            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
-            CHECK ((kind = 'class') = (text IS NOT NULL))
-        )""",
-        "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
-        """CREATE TRIGGER events_stay BEFORE UPDATE ON events
-            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
-        """CREATE TRIGGER events_last BEFORE DELETE ON events
-            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
-        # one holder for an item, one item for a person
-        """CREATE TABLE leases (
-            position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
-        )""",
-    ),
-    (  # the kind `settle`; SQLite changes no CHECK, so the table is made anew
-        """CREATE TABLE events_2 (
-            seq INTEGER PRIMARY KEY AUTOINCREMENT,
-            at TEXT NOT NULL,
-            who TEXT NOT NULL,
-            kind TEXT NOT NULL
-                CHECK (kind IN ('label', 'skip', 'unsure', 'settle', 'undo', 'class')),
-            position INTEGER,
-            label INTEGER,
-            ref INTEGER,
-            key TEXT,
-            text TEXT,
-            CHECK ((kind IN ('label', 'settle', 'class')) = (label IS NOT NULL)),
-            CHECK ((kind = 'class') = (position IS NULL)),
-            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
-            CHECK ((kind = 'class') = (text IS NOT NULL))
-        )""",
-        """INSERT INTO events_2 (seq, at, who, kind, position, label, ref, key, text)
-            SELECT seq, at, who, kind, position, label, ref, key, text FROM events ORDER BY seq""",
-        "DROP TABLE events",
-        "ALTER TABLE events_2 RENAME TO events",
-        "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
-        """CREATE TRIGGER events_stay BEFORE UPDATE ON events
-            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
-        """CREATE TRIGGER events_last BEFORE DELETE ON events
-            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
-    ),
-]
 
 
 def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> sqlite3.Connection:

@@ -15,11 +15,12 @@ from labelahead.web.book import Book
 from labelahead.web.conductor import Conductor
 from labelahead.web.desk import Desk
 from labelahead.web.items import Items
-from labelahead.web.standing import alike
+from labelahead.web.names import alike
+from labelahead.web.overview import able
 from labelahead.web.trainer import Trainer
-from labelahead.web.transfer import take_in
+from labelahead.web.transfer import take_in, write_export
 
-__all__ = ["Session", "opened"]
+__all__ = ["Session", "opened", "write_out"]
 
 FOLDERS = "folders"  # who said what class folders say
 
@@ -99,6 +100,23 @@ def opened(
             yield Session(desk, conductor, folder, tuple(notes))
         finally:
             conductor.stop()
+
+
+def write_out(session: Session, form: str, to: Path, *, rest: bool = False) -> str:
+    """Export without a server; what was written. rest: predictions by the last stored network."""
+    desk, kind = session.desk, ""
+    if rest:
+        session.conductor.remember()
+        if not able(desk):
+            raise InputError(
+                f"{session.folder} holds no network that knows a label, so there are no "
+                "predictions; leave out --rest, or label on the page until it has trained once"
+            )
+        trained = len(desk.mind.snapshot.labels) if desk.mind else 0
+        kind = f"by the training with {trained} labels" if trained else "before any training"
+    rows, labels = write_export(desk, form, to, rest=rest), len(desk.standing.labels)
+    more = f" and {rows - labels} predictions ({kind})" if rest else ""
+    return f"{labels} labels{more} are in {to}"
 
 
 def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:

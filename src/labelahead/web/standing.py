@@ -8,9 +8,12 @@ and nobody else's. An item's label is the newest of the labels that count.
 Where persons' labels differ there is a conflict. Anybody may `settle` it, also one of them: what is
 settled is the item's label until a newer one comes, and nobody's own answer changes by it. The
 conflict is open again when somebody says something else than what was settled.
+
+A label that the network doubts may be kept by anybody (`keep`, with the label that counts). That
+stands until the item's label changes or a conflict arises, by whatever event, or until anybody lets
+it be doubted again (`doubt`); it is no answer, and what ended it does not bring it back by an undo.
 """
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +22,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from labelahead.errors import InputError
+from labelahead.web.names import alike, checked_name
 
 __all__ = [
     "ANSWERS",
@@ -27,9 +31,6 @@ __all__ = [
     "Event",
     "Standing",
     "Tally",
-    "alike",
-    "check_text",
-    "checked_name",
     "fold",
 ]
 
@@ -39,19 +40,20 @@ NEEDED = {
     "skip": ("position",),
     "unsure": ("position",),
     "settle": ("position", "label"),
+    "keep": ("position", "label"),
+    "doubt": ("position",),
     "undo": ("ref",),
     "class": ("text",),
 }
-LONGEST = 200  # characters of a name
 
 
 @dataclass(frozen=True)
 class Event:
     """One line of the record; never changed, never removed.
 
-    kind: label, skip, unsure, settle, undo (ref: seq of what is taken back; position: its item) or
-    class (label: the new class's number; text: its name). key: made by the sender, so that an
-    event sent twice is recorded once.
+    kind: label, skip, unsure, settle, keep, doubt, undo (ref: seq of what is taken back; position:
+    its item) or class (label: the new class's number; text: its name). key: made by the sender, so
+    that an event sent twice is recorded once.
     """
 
     seq: int
@@ -93,6 +95,7 @@ class Standing:
     labels: Mapping[int, int]  # position -> the class that counts
     conflicts: tuple[int, ...]  # positions, ascending, where persons' labels differ, not settled
     settled: Mapping[int, Answer]  # position -> the newest settlement, where it is what counts
+    kept: Mapping[int, Answer]  # position -> who said last that its label is right, and when
     skipped: frozenset[int]  # newest answer is a skip, and there is no label
     unsure: frozenset[int]  # the same of unsure
     agreement: Agreement  # of what persons said themselves, whatever was settled later
@@ -128,6 +131,7 @@ class Tally:
         self._rulings: dict[int, list[Answer]] = {}  # surviving settlements, oldest first
         self._answers: dict[int, tuple[Answer, ...]] = {}
         self._settled: dict[int, Answer] = {}
+        self._kept: dict[int, Answer] = {}
         self._labels: dict[int, int] = {}
         self._sets: dict[str, set[int]] = {
             name: set() for name in ("conflict", "skip", "unsure", "compared", "differ")
@@ -145,18 +149,36 @@ class Tally:
             if position is not None:
                 self._drop(position, event.who, event.ref)
                 self._settle(position)
+        elif event.kind == "doubt" and event.position is not None:
+            self._let_go(event.position)
+        elif event.kind == "keep" and event.position is not None:
+            self._let_go(event.position)
+            if self._labels.get(event.position) == event.label:
+                self._kept[event.position] = self._recorded(event, event.position)
         elif event.kind in (*ANSWERS, "settle") and event.position is not None:
-            answer = Answer(event.seq, event.who, event.kind, event.label, event.at)
-            self._by[event.seq] = event.who
-            self._own.setdefault(event.who, {})[event.seq] = event.position
+            answer = self._recorded(event, event.position)
             if event.kind == "settle":
                 self._rulings.setdefault(event.position, []).append(answer)
             else:
                 self._given.setdefault(event.position, {}).setdefault(event.who, []).append(answer)
             self._settle(event.position)
 
+    def _recorded(self, event: Event, position: int) -> Answer:
+        """What its person may take back."""
+        self._by[event.seq] = event.who
+        self._own.setdefault(event.who, {})[event.seq] = position
+        return Answer(event.seq, event.who, event.kind, event.label, event.at)
+
+    def _let_go(self, position: int) -> None:
+        """Nobody keeps the label of this item any more, so there is nothing to take back."""
+        kept = self._kept.pop(position, None)
+        if kept is not None:
+            self._own[kept.who].pop(kept.seq, None)
+
     def _drop(self, position: int, who: str, seq: int) -> None:
-        """One answer or settlement less."""
+        """One answer, settlement or keeping less."""
+        if position in self._kept and self._kept[position].seq == seq:
+            del self._kept[position]
         self._rulings[position] = [a for a in self._rulings.get(position, ()) if a.seq != seq]
         given = self._given.get(position, {})
         kept = [a for a in given.pop(who, ()) if a.seq != seq]
@@ -210,6 +232,11 @@ class Tally:
             label = index(label)
             if not 0 <= label < classes:
                 raise InputError(f"label is {label}; expected a class, from 0 to {classes - 1}")
+        if kind == "keep" and self._labels.get(index(position or 0)) != label:
+            name = self.classes[label or 0]
+            raise InputError(f"item {position} is not labelled {name!r} now; look at it again")
+        if kind == "doubt" and index(position or 0) not in self._kept:
+            raise InputError(f"the label of item {position} is not kept, so it can be doubted")
         if key is not None:
             key = checked_name(key, "the key")
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -229,6 +256,7 @@ class Tally:
                 skipped=frozenset(found["skip"]),
                 unsure=frozenset(found["unsure"]),
                 settled=MappingProxyType(self._settled.copy()),
+                kept=MappingProxyType(self._kept.copy()),
                 agreement=Agreement(compared, compared - len(found["differ"])),
             )
         return self._standing
@@ -240,6 +268,7 @@ class Tally:
         said = [a for a in newest if a.label is not None]
         labels = [a.label for a in said]
         ruling = next(reversed(self._rulings.get(position, ())), None)
+        was_open = position in self._sets["conflict"]
         for known in (self._answers, self._labels, self._settled):
             known.pop(position, None)
         for positions in self._sets.values():
@@ -262,36 +291,10 @@ class Tally:
         later = {a.label for a in said if ruling is None or a.seq > ruling.seq}
         if len(later | ({ruling.label} if ruling else set())) > 1:
             self._sets["conflict"].add(position)
+        kept, is_open = self._kept.get(position), position in self._sets["conflict"]
+        if kept and (kept.label != self._labels.get(position) or (is_open and not was_open)):
+            self._let_go(position)
 
 
 def _seq(answer: Answer) -> int:
     return answer.seq
-
-
-def alike(name: str) -> str:
-    """What two spellings of one class have in common: capital letters and encoding aside."""
-    return unicodedata.normalize("NFC", name.casefold())
-
-
-def checked_name(name: object, what: str) -> str:
-    """A name of a class or a person: trimmed; anything but empty, overlong or not storable."""
-    if not isinstance(name, str):
-        raise InputError(f"{what} is {name!r}; expected text")
-    name = name.strip()
-    if not name:
-        raise InputError(f"{what} is empty; expected at least one character")
-    if len(name) > LONGEST:
-        raise InputError(f"{what} has {len(name)} characters; expected at most {LONGEST}")
-    check_text(name, what)
-    return name
-
-
-def check_text(text: str, what: str) -> None:
-    """Anything that UTF-8 can hold, and C programs too."""
-    try:
-        text.encode()
-        sound = "\0" not in text
-    except UnicodeEncodeError:
-        sound = False
-    if not sound:
-        raise InputError(f"{what} is {text!r}, which is no text; remove NUL or half characters")

@@ -19,6 +19,14 @@ export const guessesHidden = () => { try { return localStorage.getItem("labelahe
 export const hideGuesses = (yes) => { try { localStorage.setItem("labelahead-hide", yes ? "1" : "0"); } catch { /* forbidden: until the page is closed */ } };
 export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 
+export const REASONS = {
+  "random start": "chosen at random, for a start",
+  "covers the pool": "chosen because it is far from all that is labelled",
+  "look-ahead": "chosen because its label would change the most",
+  "second opinion": "asked again: somebody else has labelled it too",
+  "taken back": "asked again: you took the answer back",
+};
+
 // Ten colours that stay apart for colour-blind eyes; further classes take turns around the circle.
 const PALETTE = ["#4477aa", "#ee7733", "#228833", "#cc3366", "#aa7744", "#66aacc", "#aa4499",
   "#999933", "#dd9999", "#777788"];

@@ -1,6 +1,6 @@
 // The page: one item, one keystroke, the next item.
 
-import { colour, count, dot, guessesHidden, large, make, percent, thumb, title } from "./items.js";
+import { REASONS, colour, count, dot, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { openPanels, refresh } from "./panels.js";
 import { Refused, get, leftOver, newKey, send, sendAnswer } from "./server.js";
 
@@ -14,16 +14,10 @@ const state = {
   busy: false,
 };
 
-const REASONS = {
-  "random start": "chosen at random, for a start",
-  "covers the pool": "chosen because it is far from all that is labelled",
-  "look-ahead": "chosen because its label would change the most",
-  "second opinion": "asked again: somebody else has labelled it too",
-  "taken back": "asked again: you took the answer back",
-};
 const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes[label]?.name ?? `class ${label}`);
 const hasLabel = (a) => a.kind === "label" || a.kind === "settle";
-const said = (a) => (hasLabel(a) ? nameOf(a.label) : a.kind === "skip" ? "skipped" : "not sure");
+const said = (a) => (hasLabel(a) ? nameOf(a.label)
+  : { skip: "skipped", keep: `${nameOf(a.label)} is kept`, doubt: "it can be in doubt again" }[a.kind] ?? "not sure");
 const onStage = () => state.again ?? state.question;
 const say = (text) => { $("said").textContent = text; };
 
@@ -235,7 +229,8 @@ async function undo() {
   await alone(async () => {
     const found = await send("/api/undo", { seq: null, key: newKey() }); // sent again, it takes back once
     show(found.next);
-    say(found.undone ? "Taken back. Asked again." : "There is no answer of yours to take back.");
+    say(!found.undone ? "There is no answer of yours to take back."
+      : found.undone.kind === "keep" ? "Taken back: the label can be in doubt again." : "Taken back. Asked again.");
   });
 }
 

@@ -161,14 +161,15 @@ async function showProgress(context, late, given) {
 // ---- second look ----------------------------------------------------------------------------
 
 async function showDoubts(context, late) {
-  const { doubts: found, enough, per_class: least } = await getOnce("/api/doubts?n=24");
+  const { doubts: found, enough, per_class: least, ...rest } = await getOnce("/api/doubts?n=24");
   if (late()) return;
+  const kept = keptLabels(context, rest.kept, rest.kept_count);
   const { nameOf } = context;
   const intro = note("Labels that all the others clearly contradict, the most doubtful first, as of the last training.");
   if (!found.length) {
     const none = enough ? "No label is in doubt."
       : `Too few labels yet: it takes a training with ${least} labels for each class on average.`;
-    panel.replaceChildren(section("Second look", intro, make("p", { text: none })));
+    panel.replaceChildren(section("Second look", intro, make("p", { text: none }), kept));
     return;
   }
   panel.replaceChildren(section("Second look", intro, make("ul", { className: "looks" }, ...found.map((d) => make("li", {},
@@ -176,17 +177,29 @@ async function showDoubts(context, late) {
       make("p", {}, make("strong", { text: title(d) }), ` is “${nameOf(d.label)}”${d.who ? ` by ${d.who}` : ""}; `
         + `the others say “${nameOf(d.suggested)}”.`),
       make("p", { className: "row" },
-        act(context, d, d.label, `Keep ${nameOf(d.label)}`),
+        act(context, d, d.label, `Keep ${nameOf(d.label)}`, "keep"),
         act(context, d, d.suggested, `Change to ${nameOf(d.suggested)}`),
         make("button", { type: "button", className: "quiet", text: "Other …", "aria-label": `Other …: ${title(d)}`,
-          on: { click: () => context.startAgain({ ...d, kind: "label" }) } }))))))));
+          on: { click: () => context.startAgain({ ...d, kind: "label" }) } })))))), kept));
+}
+
+let keptOpen = false; // the panel is drawn anew with every question
+function keptLabels(context, found, all) {
+  if (!all) return null;
+  const shown = all > found.length ? `, the newest ${found.length} of them here` : "";
+  return make("details", { open: keptOpen, on: { toggle: (event) => { keptOpen = event.currentTarget.open; } } },
+    make("summary", { text: `${all.toLocaleString("en")} kept` }),
+    note(`Not doubted again until the label changes${shown}.`),
+    make("ul", { className: "looks" }, ...found.map((k) => make("li", {}, thumb(k), make("div", {},
+      make("p", {}, make("strong", { text: title(k) }), ` is “${context.nameOf(k.label)}”; kept by ${k.who}, ${new Date(k.at).toLocaleString()}.`),
+      make("p", { className: "row" }, act(context, k, null, "Doubt again", "doubt")))))));
 }
 
 function act(context, item, label, text, kind = "label") {
   return make("button", { type: "button", text, "aria-label": `${text}: ${title(item)}`, on: { click: async (event) => {
     const row = event.currentTarget.closest("li");
     const answered = await context.answerFor(item, kind, label);
-    if (answered) row.classList.add("settled");
+    if (answered) row.classList.add("settled"); else refresh(current()); // perhaps it was changed meanwhile
   } } });
 }
 

@@ -1,0 +1,180 @@
+"""What was tried to make `flip` better: its raw numbers, their statistics, its part of the page."""
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from labelahead.errors import InputError
+from labelahead.study.statistics import SAME, Estimate, area, pairs, t_interval
+from labelahead.study.words import p_text
+from results_numbers import Versus, holm
+from results_text import MARKS, grid
+from tuning_variants import DEFAULT, VARIANTS
+
+FILE = "tuning.csv"
+CSV = Path(__file__).parents[1] / "docs" / "results" / FILE
+COMMAND = "make results-tuning"
+
+
+class Line(NamedTuple):
+    """A round of a campaign. seconds: of the whole campaign, the same in all its lines."""
+
+    table: str
+    variant: str
+    seed: int
+    labels: int
+    accuracy: float
+    seconds: float
+
+    @property
+    def campaign(self) -> tuple[str, str, int]:
+        """Which campaign it belongs to."""
+        return self.table, self.variant, self.seed
+
+
+def read_trials(path: Path) -> list[Line]:
+    """All lines of the CSV, checked one by one; none while there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    advice = f"restore {path} from a copy, or delete it and run `{COMMAND}`"
+    if not rows or tuple(rows[0]) != Line._fields:
+        given = ",".join(rows[0]) if rows else "nothing"
+        raise InputError(f"it begins with {given!r}; expected {','.join(Line._fields)}: {advice}")
+    found: dict[tuple[str, str, int, int], Line] = {}
+    for number, row in enumerate(rows[1:], 2):
+        try:
+            table, variant, seed, labels, accuracy, seconds = row
+            line = Line(table, variant, int(seed), int(labels), float(accuracy), float(seconds))
+            if not 0 <= line.accuracy <= 1 or not math.isfinite(line.seconds):
+                raise ValueError
+        except ValueError:
+            raise InputError(
+                f"line {number} is {','.join(row)!r}; expected six values such as "
+                f"'digits,flip,100,20,0.8125,31.2', the accuracy from 0 to 1: {advice}"
+            ) from None
+        if variant not in VARIANTS:
+            raise InputError(
+                f"line {number} has the variant {variant!r}; expected one of "
+                f"{', '.join(VARIANTS)}: {advice}"
+            )
+        if found.setdefault(line[:4], line) is not line:
+            raise InputError(f"line {number} is a round that was there before: {advice}")
+    return list(found.values())
+
+
+def write_trials(path: Path, lines: Iterable[Line]) -> None:
+    """In one step, in an order that does not depend on which campaign ended first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Line._fields)
+        for x in sorted(lines):
+            writer.writerow([*x[:4], f"{x.accuracy:.5f}", f"{x.seconds:.1f}"])
+    partial.replace(path)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A variant minus `flip` along the curve, over all campaigns that both have.
+
+    p: of a paired t-test, after Holm over the variants; None for a single campaign. ahead: on how
+    many of the campaigns the variant's curve is higher.
+    """
+
+    name: str
+    difference: Estimate
+    p: float | None
+    ahead: int
+
+    @property
+    def verdict(self) -> int:
+        """1 above flip, -1 below, 0 not told apart from it."""
+        return 0 if self.p is None else Versus(self.difference, self.p).verdict
+
+
+def trials(lines: Sequence[Line]) -> list[Trial]:
+    """Every variant that shares a campaign with `flip`, the best first."""
+    areas = _areas(lines)
+    plain = areas.pop(DEFAULT, {})
+    # All pairs in one call, though only those with flip count: each call ends in a slow clean-up.
+    tested = {x.second: x.p for x in pairs([plain, *areas.values()]) if x.first == 0}
+    found: list[tuple[str, Estimate, float | None, int]] = []
+    for i, (name, own) in enumerate(areas.items(), 1):
+        gaps = np.array([own[c] - plain[c] for c in sorted(own.keys() & plain.keys())])
+        if len(gaps):
+            ahead = int((gaps > SAME).sum())
+            found.append((name, t_interval(gaps), tested.get(i), ahead))
+    corrected = iter(holm([p for *_, p, _ in found if p is not None]))
+    made = [Trial(n, gap, None if p is None else next(corrected), k) for n, gap, p, k in found]
+    return sorted(made, key=lambda t: (-t.difference.mean, t.name))
+
+
+def _areas(lines: Sequence[Line]) -> dict[str, dict[int, float]]:
+    """Variant -> number of the campaign (table and seed) -> mean accuracy along the curve."""
+    rounds: dict[tuple[str, str, int], list[Line]] = {}
+    for line in sorted(lines):
+        rounds.setdefault(line.campaign, []).append(line)
+    numbers: dict[tuple[str, int], int] = {}
+    budgets: dict[str, tuple[list[int], str]] = {}
+    found: dict[str, dict[int, float]] = {}
+    for (table, variant, seed), own in rounds.items():
+        labels = [x.labels for x in own]
+        expected, other = budgets.setdefault(table, (labels, f"{variant}, seed {seed}"))
+        if labels != expected:
+            raise InputError(
+                f"{FILE}: {table}, {variant}, seed {seed}, has rounds at {labels} labels; expected "
+                f"{expected} as {other} has: delete its lines and run `{COMMAND}`"
+            )
+        number = numbers.setdefault((table, seed), len(numbers))
+        curve = np.array(labels, dtype=np.float64), np.array([x.accuracy for x in own])
+        found.setdefault(variant, {})[number] = float(area(*curve))
+    return found
+
+
+def tuning_block(lines: Sequence[Line]) -> str:
+    """The table of the variants, and what follows from it."""
+    made = trials(lines)
+    if not made:
+        return f"Not measured yet: `{COMMAND}`."
+    head = ["what was changed", "campaigns", f"curve − {DEFAULT}, points", "p", "ahead on"]
+    rows = [
+        [VARIANTS[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)] for t in made
+    ]
+    return "\n\n".join([grid(head, rows), _verdict(made), _sources(made)])
+
+
+def _points(t: Trial) -> str:
+    """+0.42 ± 0.31: the differences are too small for one digit."""
+    e = t.difference
+    half = "" if e.low is None or e.high is None else f" ± {50 * (e.high - e.low):.2f}"
+    text = f"{100 * e.mean:+.2f}"
+    text = {"+0.00": "0.00", "-0.00": "0.00"}.get(text, text).replace("-", "−")
+    return f"{text}{half}{MARKS[t.verdict]}"
+
+
+def _p(t: Trial) -> str:
+    return "—" if t.p is None else p_text(t.p).removeprefix("p ").removeprefix("= ")
+
+
+def _verdict(made: Sequence[Trial]) -> str:
+    tested = [t for t in made if not VARIANTS[t.name].rival and t.p is not None]
+    above, below = (sum(t.verdict == v for t in tested) for v in (1, -1))
+    return (
+        f"Of {len(tested)} changes with two campaigns or more, {above or 'none'} can be told to be "
+        f"better than `{DEFAULT}` as it is, {below or 'none'} to be worse."
+    )
+
+
+def _sources(made: Sequence[Trial]) -> str:
+    there = {DEFAULT, *(t.name for t in made)}
+    lacking = ", ".join(v.about for n, v in VARIANTS.items() if n not in there)
+    sources = f"`{COMMAND}` · [numbers](results/{FILE})"
+    return f"{sources} · not run yet: {lacking}" if lacking else sources

@@ -1,0 +1,274 @@
+"""What was tried to make `flip` better: variants of it, and some other strategies beside them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from choice_loop import Choose, Chosen, ours, seen
+from labelahead import select
+from labelahead.acquisition import View, view
+from labelahead.acquisition.uncertainty import flip
+from labelahead.loop import Plan
+from labelahead.pool import Pool
+from labelahead.posterior import prior
+from labelahead.situation import Situation, stream
+from labelahead.tangent import kernel
+from labelahead.train import predict, train
+
+DEFAULT = "flip"
+LOO = "leave-one-out"
+GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # regularisers that leave-one-out chooses from
+CHUNK = 64  # candidates scored at a time, as in `flip`
+
+
+@dataclass(frozen=True)
+class Named:
+    """A strategy of labelahead; settings: other keys of `asking` that are changed."""
+
+    strategy: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def begin(self) -> Choose:
+        """The choice for one campaign."""
+        return ours(strategy=self.strategy, **dict(self.settings))
+
+
+@dataclass(frozen=True)
+class Flip:
+    """`flip`, one by one on true labels, with something changed; as it stands nothing is.
+
+    amplitude: times the kernel's own a². noise: relative regulariser; None: flip's own 1e-3.
+    unit: the kernel is scaled to a diagonal of ones. start: where the posterior begins: at the
+    network, at the mean label everywhere, or half-way between the network and the kernel
+    regression from the mean label. networks: outputs and kernels are means over so many.
+    """
+
+    score: Literal["flips", "improvement"] = "flips"
+    classes: int = 2
+    amplitude: float = 1.0
+    noise: float | Literal["leave-one-out"] | None = None
+    unit: bool = False
+    start: Literal["network", "mean", "half-way"] = "network"
+    networks: int = 1
+    candidates: int | None = None
+
+    def begin(self) -> Choose:
+        """The choice for one campaign."""
+        return self._choose
+
+    def _choose(self, plan: Plan, pool: Pool, model: nn.Module, count: int) -> Chosen:
+        limit = self.candidates or plan.asking.candidates
+        asking = replace(plan.asking, strategy=DEFAULT, mode=None, candidates=limit)
+        now = seen(plan, pool, model, count, asking)
+        rng = stream(plan.seed, "pick", len(pool))
+        points = now.points.tolist()
+        begun = self._view(now, rng)
+        found = select.sequential(
+            begun, self._scores(), count, lambda i: plan.labeller(points[i]), rng
+        )
+        return Chosen(now.at(found.positions).tolist())
+
+    def _scores(self) -> Callable[..., Tensor]:
+        if self.score == "improvement":
+            return partial(improvement, amplitude=self.amplitude)
+        if self.classes == 2 and self.amplitude == 1:
+            return flip
+        return partial(flips, classes=self.classes, amplitude=self.amplitude)
+
+    def _view(self, now: Situation, rng: torch.Generator) -> View:
+        """As `Situation.view`, but for what is changed."""
+        f, theta = self._network(now, rng)
+        if self.unit:
+            scale = theta.diagonal().clamp_min(1e-12).rsqrt()
+            theta = theta * scale[:, None] * scale[None]
+        known = len(now.labelled)
+        targets = torch.nn.functional.one_hot(now.labels, f.shape[1]).double()
+        noise = self.noise or now.noise
+        if noise == LOO:
+            noise = by_leave_one_out(theta[:known, :known].double(), targets)
+        average = targets.mean(0).to(f).expand_as(f).clone()
+
+        def given(outputs: Tensor) -> Any:
+            begun = prior(outputs, kernel=theta, noise=noise)
+            return begun.condition(torch.arange(known), now.labels)
+
+        if self.start == "mean":
+            f = average
+        elif self.start == "half-way":
+            f = 0.5 * (f.double() + given(average).mean).to(f)
+        here = torch.arange(known, known + len(now.candidates))
+        limit = now.asking.evaluation
+        return view(given(f), here, here if limit is None else here[:limit])
+
+    def _network(self, now: Situation, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Outputs and kernel at `now.points`: the network's, or means over several."""
+        f, theta = now.start, now.tangent["kernel"]
+        if self.networks == 1:
+            return f, theta
+        assert now.fresh is not None
+        assert now.training is not None
+        outputs, kernels = [f], [theta]
+        for _ in range(self.networks - 1):
+            seed = int(torch.randint(2**31, (1,), generator=rng))
+            other = now.fresh(seed)
+            x = now.inputs[now.labelled]
+            train(other, x, now.labels, f.shape[1], now.training, seed=seed)
+            other.eval()
+            outputs.append(predict(other, now.inputs[now.points]))
+            kernels.append(kernel(other, now.at_network(now.points), kind=now.asking.kernel))
+        # Scaled, so that none counts for more because its gradients are larger.
+        scaled: Any = sum(k / k.diagonal().mean() for k in kernels)
+        total: Any = sum(outputs)
+        return total / self.networks, scaled / self.networks
+
+
+def flips(
+    view: View, rng: torch.Generator | None = None, *, classes: int = 2, amplitude: float = 1.0
+) -> Tensor:
+    """Expected reduction of flips of the first class with each of the next ones. (m,).
+
+    As `flip`, with a² times `amplitude`, summed over the pairs of the largest entry of f_lin(x)
+    with the following classes − 1; scalar kernels only.
+    """
+    gaps, spread = _gaps(view, classes)
+    tiny = 1e-14 * view.posterior.scale
+    # Φ(−m/√(a²v)) = ½ − ½ erf(m/√(2a²v)); v is twice `spread`
+    reach = (gaps / math.sqrt(4 * amplitude * view.posterior.amplitude())).T
+    now = (spread.clamp_min(tiny).rsqrt() * reach).erf()
+    parts = []
+    for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
+        left = _left(view, pairs, spread).clamp_min(tiny).rsqrt()
+        each = [((left * r).erf() - before).sum(1) for r, before in zip(reach, now, strict=True)]
+        parts.append(torch.stack(each).sum(0))
+    return 0.5 * torch.cat(parts).double()
+
+
+def improvement(
+    view: View, rng: torch.Generator | None = None, *, amplitude: float = 1.0
+) -> Tensor:
+    """Expected rise of the larger of the top two outputs when a label is known. (m,).
+
+    A label at x' moves their gap m(x) by a normal step of variance s² = a²(v − v₊), so that the
+    second is ahead by E max(0, −(m + s z)) = s φ(m/s) − m Φ(−m/s); summed over x.
+    """
+    gaps, spread = _gaps(view, 2)
+    gap = gaps[:, 0]
+    square = amplitude * view.posterior.amplitude()
+    parts = []
+    for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
+        fallen = spread - _left(view, pairs, spread).clamp_min(0)
+        step = (fallen.clamp_min(1e-12 * view.posterior.scale) * 2 * square).sqrt()
+        z = gap / step
+        density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        tail = 0.5 * torch.erfc(z / math.sqrt(2))
+        parts.append((step * density - gap * tail).sum(1))
+    return torch.cat(parts).double()
+
+
+def _gaps(view: View, classes: int) -> tuple[Tensor, Tensor]:
+    """(e, classes − 1) the largest entry of f_lin minus the next ones; (e,) half of v."""
+    post = view.posterior
+    top = post.mean[view.evaluation].topk(min(classes, post.classes), dim=1).values
+    dtype = post.covariance.prior.dtype
+    return (top[:, :1] - top[:, 1:]).to(dtype), post.variance()[view.evaluation].to(dtype)
+
+
+def _left(view: View, pairs: Tensor, spread: Tensor) -> Tensor:
+    """(q, e) half of v₊, what is left of it after candidate x' is labelled: k(x,x) − k(x,x')²/u."""
+    k, factors = view.covariance(pairs), view.innovations()[pairs]
+    scaled = factors[:, 0].reciprocal().to(k.dtype) * k
+    return torch.addcmul(spread, scaled, scaled, value=-1)
+
+
+def by_leave_one_out(theta: Tensor, targets: Tensor) -> float:
+    """Of GRID the relative regulariser with the least squared error on the label left out.
+
+    The error is (A⁻¹Y)ᵢ/(A⁻¹)ᵢᵢ with A = Θ + σI, for targets less their mean.
+    """
+    y, scale = targets - targets.mean(0), theta.diagonal().mean()
+    errors = []
+    for noise in GRID:
+        inverse = torch.linalg.inv(theta + noise * scale * torch.eye(len(theta)).to(theta))
+        errors.append(float(((inverse @ y) / inverse.diagonal()[:, None]).square().mean()))
+    return GRID[errors.index(min(errors))]
+
+
+class Variant(NamedTuple):
+    """about: what was changed, in words. how: a change of `flip`, or a strategy by name."""
+
+    about: str
+    how: Flip | Named
+
+    @property
+    def rival(self) -> bool:
+        """Another strategy, here for orientation."""
+        return isinstance(self.how, Named) and self.how.strategy != DEFAULT
+
+
+_LOW = "amplitude of the prior × 0.3"
+_HALF = "begins half-way between the network and the kernel regression from the mean label"
+VARIANTS: dict[str, Variant] = {
+    DEFAULT: Variant("as it is", Named(DEFAULT)),
+    "flip:greedy": Variant(
+        "one by one on predicted labels instead of true ones",
+        Named(DEFAULT, (("mode", "greedy"),)),
+    ),
+    **{
+        f"noise {text}": Variant(f"regulariser {text} instead of 1e-3", Flip(noise=float(text)))
+        for text in ("1e-4", "1e-2", "3e-2", "1e-1", "1")
+    },
+    "noise by leave-one-out": Variant(
+        "regulariser from 1e-4 to 1, chosen by leave-one-out in every round", Flip(noise=LOO)
+    ),
+    "unit diagonal": Variant("kernel scaled to a diagonal of ones", Flip(unit=True)),
+    "unit diagonal + noise 1e-2": Variant(
+        "kernel scaled to a diagonal of ones, regulariser 1e-2", Flip(unit=True, noise=1e-2)
+    ),
+    **{
+        f"amplitude x {text}": Variant(
+            f"amplitude of the prior × {text}", Flip(amplitude=float(text))
+        )
+        for text in ("0.1", "0.3", "3")
+    },
+    "amplitude x 0.3 + noise 1e-2": Variant(
+        f"{_LOW}, regulariser 1e-2", Flip(amplitude=0.3, noise=1e-2)
+    ),
+    "amplitude x 0.3 + 3000 candidates": Variant(
+        f"{_LOW}, 3,000 candidates (summed over 1,000: most curves come out the same)",
+        Flip(amplitude=0.3, candidates=3000),
+    ),
+    "four classes": Variant(
+        "flips of the first class with the next three instead of the next", Flip(classes=4)
+    ),
+    "expected improvement": Variant(
+        "expected rise of the larger output instead of flips, amplitude × 10",
+        Flip(score="improvement", amplitude=10.0),
+    ),
+    "mean start": Variant(
+        "kernel regression begins at the mean label instead of at the network", Flip(start="mean")
+    ),
+    "half-way start": Variant(_HALF, Flip(start="half-way")),
+    "half-way start + noise 1e-2": Variant(
+        f"{_HALF}, regulariser 1e-2", Flip(start="half-way", noise=1e-2)
+    ),
+    "half-way start + unit diagonal": Variant(
+        f"{_HALF}, kernel scaled to a diagonal of ones", Flip(start="half-way", unit=True)
+    ),
+    "three networks": Variant("outputs and kernel are means over three networks", Flip(networks=3)),
+    "three networks + amplitude x 0.3": Variant(
+        "outputs and kernel are means over three networks, amplitude of the prior × 0.3",
+        Flip(networks=3, amplitude=0.3),
+    ),
+    "trace kernel": Variant(
+        "trace kernel instead of the pseudo-kernel", Named(DEFAULT, (("kernel", "trace"),))
+    ),
+    **{
+        name: Variant(f"another strategy: `{name}`", Named(name))
+        for name in ("random", "margin", "badge", "typiclust", "variance")
+    },
+}
