@@ -31,6 +31,7 @@ CASES = [
     ),
     (variance, ref.variance, {}),
     (flip, ref.flip, {}),
+    (flip, ref.flip, {"own": True, "temper": 1.0}),
 ]
 IDS = [f"{c[0].__name__}-{'-'.join(str(v) for v in c[2].values())}" for c in CASES]
 
@@ -260,7 +261,8 @@ class TestConformance:
         q = ref.Problem(
             p.outputs[rows], features @ features.T, features, p.targets[rows], p.kind, 1e-5
         )
-        v = look(q, LABELLED, [5, n, n + 1, 9])
+        every = list(dict.fromkeys([*EVALUATION, 5, n, n + 1]))  # one copy as well as the other
+        v = look(q, LABELLED, [5, n, n + 1, 9], every)
         scores = self.score(v, name)
         assert bool(torch.isfinite(scores).all())
         ref.close(scores[:1], scores[2:3], 1e-6)

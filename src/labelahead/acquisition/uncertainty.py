@@ -20,8 +20,15 @@ def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
     return block_whiten(factors, half.mT).diagonal(dim1=1, dim2=2).sum(1)
 
 
-def flip(view: View, rng: torch.Generator | None = None, *, chunk: int = 64) -> Tensor:
-    """Expected reduction of top-2 flips (METHOD §8). (m,).
+def flip(
+    view: View,
+    rng: torch.Generator | None = None,
+    *,
+    own: bool = False,
+    temper: float = 0.3,
+    chunk: int = 64,
+) -> Tensor:
+    """Expected reduction of top-2 flips (METHOD §8) at all points but the candidate itself. (m,).
 
     With m the gap between the two largest entries of f_lin(x), a² the kernel's amplitude
     (`Posterior.amplitude`) and v the variance of their difference (2k for a scalar kernel):
@@ -30,14 +37,22 @@ def flip(view: View, rng: torch.Generator | None = None, *, chunk: int = 64) -> 
 
     where the full kernel has v = eᵀk(x,x)e and v₊ = v − eᵀk(x,x')u⁻¹k(x',x)e, e = e_a − e_b.
     The trials behind it used a prior noise of 1e-3, which enters u and a² here.
+
+    own: whether x = x' counts. The points stand for many more items, among which one more or less
+    is nothing; but in a sum over a thousand points its own term is the largest, and sends for items
+    that matter to themselves alone. temper: what a² is multiplied by; less than 1 looks more at
+    what is nearly undecided. METHOD §8 has own=True, temper=1; these defaults were chosen on seeds
+    and settings of their own (docs/results.md).
     """
     if view.posterior.classes < 2:
         raise InputError("outputs has one column; expected at least two: flip compares the top two")
+    if not temper > 0:
+        raise InputError(f"temper is {temper}; expected a positive number")
     top, label = view.posterior.mean[view.evaluation].topk(2, dim=1)
     spread = _spread(view, label)  # v/2 at the evaluation points
     tiny = 1e-14 * view.posterior.scale
     # Φ(−m/√(a²v)) = ½ − ½ erf(m/√(2a²v)); v is twice `spread`
-    reach = (top[:, 0] - top[:, 1]) / math.sqrt(4 * view.posterior.amplitude())
+    reach = (top[:, 0] - top[:, 1]) / math.sqrt(4 * temper * view.posterior.amplitude())
     dtype = view.posterior.covariance.prior.dtype
     reach, spread = reach.to(dtype), spread.to(dtype)
     # Differences point by point, in one dtype: where x' says nothing of x they are exactly zero.
@@ -46,8 +61,22 @@ def flip(view: View, rng: torch.Generator | None = None, *, chunk: int = 64) -> 
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
         left = _left(view, pairs, label, spread).clamp_min_(tiny).rsqrt_()
-        parts.append(left.mul_(reach).erf_().sub_(now).sum(1))
+        gain = left.mul_(reach).erf_().sub_(now)
+        if not own:
+            rows, points = _selves(view, pairs)
+            gain[rows, points] = 0.0
+        parts.append(gain.sum(1))
     return 0.5 * torch.cat(parts).to(torch.float64)
+
+
+def _selves(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of these candidates are evaluation points, and which ones: two index vectors."""
+    order = view.evaluation.argsort()
+    at = view.candidates[pairs]
+    place = torch.searchsorted(view.evaluation[order], at).clamp_max_(len(order) - 1)
+    points = order[place]
+    rows = (view.evaluation[points] == at).nonzero()[:, 0]
+    return rows, points[rows]
 
 
 def _spread(view: View, label: Tensor) -> Tensor:
