@@ -131,7 +131,7 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
         case ["hard"]:
             return hard_block(results.group("hard"), results.found), set()
         case ["tuning"]:
-            return tuning_block(results.tuning), set()
+            return tuning_block(results.tuning, results.found), set()
     raise InputError(
         f"{PAGE}: `<!-- begin {' '.join(words)} -->` is unknown; expected `table NAME` with one of "
         f"{', '.join(by_name)}, `group NAME`, `overall`, `hard` or `tuning`"

@@ -2,23 +2,28 @@
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelahead.errors import InputError
 from labelahead.study.statistics import SAME, Estimate, area, pairs, t_interval
 from labelahead.study.words import p_text
 from results_numbers import Versus, holm
-from results_text import MARKS, grid
-from tuning_variants import DEFAULT, VARIANTS
+from results_text import MARKS, Found, grid
+from tuning_variants import DEFAULT, PLAIN, VARIANTS
 
 FILE = "tuning.csv"
 CSV = Path(__file__).parents[1] / "docs" / "results" / FILE
 COMMAND = "make results-tuning"
+FIRST_SEED = 100  # those below are kept for judging what was chosen from here on
+HELD_OUT = ("digits-mlp", "mnist-mlp", "fashion-mlp")  # tables of the page, where it is judged
+ALL = "all"
+FIRST_BUILT = f"`{DEFAULT}` as first built"
 
 
 class Line(NamedTuple):
@@ -57,7 +62,7 @@ def read_trials(path: Path) -> list[Line]:
         except ValueError:
             raise InputError(
                 f"line {number} is {','.join(row)!r}; expected six values such as "
-                f"'digits,flip,100,20,0.8125,31.2', the accuracy from 0 to 1: {advice}"
+                f"'digits,plain,100,20,0.8125,31.2', the accuracy from 0 to 1: {advice}"
             ) from None
         if variant not in VARIANTS:
             raise InputError(
@@ -83,7 +88,7 @@ def write_trials(path: Path, lines: Iterable[Line]) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """A variant minus `flip` along the curve, over all campaigns that both have.
+    """A variant minus `flip` as first built along the curve, over all campaigns that both have.
 
     p: of a paired t-test, after Holm over the variants; None for a single campaign. ahead: on how
     many of the campaigns the variant's curve is higher.
@@ -96,19 +101,22 @@ class Trial:
 
     @property
     def verdict(self) -> int:
-        """1 above flip, -1 below, 0 not told apart from it."""
+        """1 above what it is compared with, -1 below, 0 not told apart from it."""
         return 0 if self.p is None else Versus(self.difference, self.p).verdict
 
 
 def trials(lines: Sequence[Line]) -> list[Trial]:
-    """Every variant that shares a campaign with `flip`, the best first."""
-    areas = _areas(lines)
-    plain = areas.pop(DEFAULT, {})
-    # All pairs in one call, though only those with flip count: each call ends in a slow clean-up.
+    """Every variant that shares a campaign with `flip` as first built, the best first.
+
+    Seeds that are kept for judging do not count.
+    """
+    areas = _areas([x for x in lines if x.seed >= FIRST_SEED])
+    plain = areas.pop(PLAIN, {})
+    # All pairs in one call, though only those with plain count: each call ends in a slow clean-up.
     tested = {x.second: x.p for x in pairs([plain, *areas.values()]) if x.first == 0}
     found: list[tuple[str, Estimate, float | None, int]] = []
     for i, (name, own) in enumerate(areas.items(), 1):
-        gaps = np.array([own[c] - plain[c] for c in sorted(own.keys() & plain.keys())])
+        gaps = _gaps(own, plain)
         if len(gaps):
             ahead = int((gaps > SAME).sum())
             found.append((name, t_interval(gaps), tested.get(i), ahead))
@@ -139,16 +147,77 @@ def _areas(lines: Sequence[Line]) -> dict[str, dict[int, float]]:
     return found
 
 
-def tuning_block(lines: Sequence[Line]) -> str:
-    """The table of the variants, and what follows from it."""
+def judged(lines: Sequence[Line], found: Mapping[str, Found]) -> list[Trial]:
+    """`flip` as it is now minus as first built, on the seeds kept for it: by table, then over all.
+
+    found: the tables of the page, where `flip` is as it is now. p is not corrected, as it is one
+    comparison. A table that lacks either of the two is left out.
+    """
+    parts = {}
+    for table in HELD_OUT:
+        own = [x for x in lines if (x.table, x.variant) == (table, PLAIN) and x.seed < FIRST_SEED]
+        parts[table] = [*own, *_present(table, found)]
+    parts[ALL] = [x for part in parts.values() for x in part]
+    areas = [_areas(part) for part in parts.values()]
+    columns = [a.get(name, {}) for a in areas for name in (DEFAULT, PLAIN)]
+    tested = {(x.first, x.second): x.p for x in pairs(columns)}
+    made = []
+    for i, name in enumerate(parts):
+        now, plain = columns[2 * i : 2 * i + 2]
+        gaps = _gaps(now, plain)
+        if len(gaps):
+            p = tested.get((2 * i, 2 * i + 1))
+            made.append(Trial(name, t_interval(gaps), p, int((gaps > SAME).sum())))
+    return made
+
+
+def _present(table: str, found: Mapping[str, Found]) -> list[Line]:
+    """The campaigns of `flip` on the page."""
+    numbers = (found.get(table) or {}).get("")
+    if numbers is None:
+        return []
+    return [
+        Line(table, DEFAULT, seed, int(at), float(value), 0.0)
+        for seed, curve in numbers.curves.accuracy.get(DEFAULT, {}).items()
+        for at, value in zip(numbers.curves.labels, curve, strict=True)
+    ]
+
+
+def _gaps(own: Mapping[int, float], plain: Mapping[int, float]) -> NDArray[np.float64]:
+    return np.array([own[c] - plain[c] for c in sorted(own.keys() & plain.keys())])
+
+
+def tuning_block(lines: Sequence[Line], found: Mapping[str, Found]) -> str:
+    """The table of the variants, what follows from it, and how the choice fares on other seeds."""
     made = trials(lines)
     if not made:
         return f"Not measured yet: `{COMMAND}`."
-    head = ["what was changed", "campaigns", f"curve − {DEFAULT}, points", "p", "ahead on"]
+    head = ["what was changed", "campaigns", "curve − as first built, points", "p", "ahead on"]
     rows = [
         [VARIANTS[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)] for t in made
     ]
-    return "\n\n".join([grid(head, rows), _verdict(made), _sources(made)])
+    held = _held_out(judged(lines, found))
+    return "\n\n".join([grid(head, rows), _verdict(made), held, _sources(made)])
+
+
+def _held_out(made: Sequence[Trial]) -> str:
+    """How the choice fares on seeds that it was not made on."""
+    there = [t.name for t in made]
+    lacking = ", ".join(f"`{name}`" for name in HELD_OUT if name not in there)
+    about = (
+        f"`{DEFAULT}` as it is now minus {FIRST_BUILT}, on seeds that nothing was chosen on (0 to "
+        "9) of tables above; p for each by itself"
+    )
+    if not made:
+        return f"{about}: not measured yet."
+    head = ["table", "campaigns", "curve − as first built, points", "p", "ahead on"]
+    rows = [
+        [t.name if t.name == ALL else f"`{t.name}`", str(t.difference.n), _points(t), _p(t),
+         str(t.ahead)]
+        for t in made
+    ]  # fmt: skip
+    end = f"{about}." if not lacking else f"{about}; not measured yet: {lacking}."
+    return f"{end}\n\n{grid(head, rows)}"
 
 
 def _points(t: Trial) -> str:
@@ -169,12 +238,12 @@ def _verdict(made: Sequence[Trial]) -> str:
     above, below = (sum(t.verdict == v for t in tested) for v in (1, -1))
     return (
         f"Of {len(tested)} changes with two campaigns or more, {above or 'none'} can be told to be "
-        f"better than `{DEFAULT}` as it is, {below or 'none'} to be worse."
+        f"better than {FIRST_BUILT}, {below or 'none'} to be worse."
     )
 
 
 def _sources(made: Sequence[Trial]) -> str:
-    there = {DEFAULT, *(t.name for t in made)}
+    there = {PLAIN, *(t.name for t in made)}
     lacking = ", ".join(v.about for n, v in VARIANTS.items() if n not in there)
     sources = f"`{COMMAND}` · [numbers](results/{FILE})"
     return f"{sources} · not run yet: {lacking}" if lacking else sources

@@ -21,6 +21,8 @@ from labelahead.tangent import kernel
 from labelahead.train import predict, train
 
 DEFAULT = "flip"
+PLAIN = "plain"  # the variant that the others are changes of: `flip` as first built
+PRESENT = "own item left out + amplitude x 0.3"  # the variant that `flip` is now
 LOO = "leave-one-out"
 GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # regularisers that leave-one-out chooses from
 CHUNK = 64  # candidates scored at a time, as in `flip`
@@ -28,21 +30,22 @@ CHUNK = 64  # candidates scored at a time, as in `flip`
 
 @dataclass(frozen=True)
 class Named:
-    """A strategy of labelahead; settings: other keys of `asking` that are changed."""
+    """A strategy of labelahead, as it is."""
 
     strategy: str
-    settings: tuple[tuple[str, Any], ...] = ()
 
     def begin(self) -> Choose:
         """The choice for one campaign."""
-        return ours(strategy=self.strategy, **dict(self.settings))
+        return ours(strategy=self.strategy)
 
 
 @dataclass(frozen=True)
 class Flip:
-    """`flip`, one by one on true labels, with something changed; as it stands nothing is.
+    """`flip` as first built, one by one on true labels, with something changed.
 
-    amplitude: times the kernel's own a². noise: relative regulariser; None: flip's own 1e-3.
+    own: whether an item's own term counts; without it two classes only. amplitude: times the
+    kernel's own a². greedy: on predicted labels. noise: relative regulariser; None: flip's own
+    1e-3. kernel: None: the campaign's.
     unit: the kernel is scaled to a diagonal of ones. start: where the posterior begins: at the
     network, at the mean label everywhere, or half-way between the network and the kernel
     regression from the mean label. networks: outputs and kernels are means over so many.
@@ -50,7 +53,10 @@ class Flip:
 
     score: Literal["flips", "improvement"] = "flips"
     classes: int = 2
+    own: bool = True
     amplitude: float = 1.0
+    greedy: bool = False
+    kernel: Literal["trace"] | None = None
     noise: float | Literal["leave-one-out"] | None = None
     unit: bool = False
     start: Literal["network", "mean", "half-way"] = "network"
@@ -63,21 +69,23 @@ class Flip:
 
     def _choose(self, plan: Plan, pool: Pool, model: nn.Module, count: int) -> Chosen:
         limit = self.candidates or plan.asking.candidates
-        asking = replace(plan.asking, strategy=DEFAULT, mode=None, candidates=limit)
+        kind = self.kernel or plan.asking.kernel
+        asking = replace(plan.asking, strategy=DEFAULT, mode=None, candidates=limit, kernel=kind)
         now = seen(plan, pool, model, count, asking)
         rng = stream(plan.seed, "pick", len(pool))
         points = now.points.tolist()
-        begun = self._view(now, rng)
-        found = select.sequential(
-            begun, self._scores(), count, lambda i: plan.labeller(points[i]), rng
-        )
+        begun, scores = self._view(now, rng), self._scores()
+        if self.greedy:
+            found = select.greedy(begun, scores, count, rng, believe="mean")
+        else:
+            found = select.sequential(begun, scores, count, lambda i: plan.labeller(points[i]), rng)
         return Chosen(now.at(found.positions).tolist())
 
     def _scores(self) -> Callable[..., Tensor]:
         if self.score == "improvement":
             return partial(improvement, amplitude=self.amplitude)
-        if self.classes == 2 and self.amplitude == 1:
-            return flip
+        if self.classes == 2 and (self.amplitude == 1 or not self.own):
+            return partial(flip, own=self.own, temper=self.amplitude)
         return partial(flips, classes=self.classes, amplitude=self.amplitude)
 
     def _view(self, now: Situation, rng: torch.Generator) -> View:
@@ -132,8 +140,8 @@ def flips(
 ) -> Tensor:
     """Expected reduction of flips of the first class with each of the next ones. (m,).
 
-    As `flip`, with a² times `amplitude`, summed over the pairs of the largest entry of f_lin(x)
-    with the following classes − 1; scalar kernels only.
+    As `flip` with own=True and temper=amplitude, summed over the pairs of the largest entry of
+    f_lin(x) with the following classes − 1; scalar kernels only.
     """
     gaps, spread = _gaps(view, classes)
     tiny = 1e-14 * view.posterior.scale
@@ -199,7 +207,7 @@ def by_leave_one_out(theta: Tensor, targets: Tensor) -> float:
 
 
 class Variant(NamedTuple):
-    """about: what was changed, in words. how: a change of `flip`, or a strategy by name."""
+    """about: what was changed, in words. how: `flip` as first built, changed, or a strategy."""
 
     about: str
     how: Flip | Named
@@ -207,17 +215,17 @@ class Variant(NamedTuple):
     @property
     def rival(self) -> bool:
         """Another strategy, here for orientation."""
-        return isinstance(self.how, Named) and self.how.strategy != DEFAULT
+        return isinstance(self.how, Named)
 
 
+_OTHERS = "summed over all items but the one that is asked for"
 _LOW = "amplitude of the prior × 0.3"
 _HALF = "begins half-way between the network and the kernel regression from the mean label"
 VARIANTS: dict[str, Variant] = {
-    DEFAULT: Variant("as it is", Named(DEFAULT)),
-    "flip:greedy": Variant(
-        "one by one on predicted labels instead of true ones",
-        Named(DEFAULT, (("mode", "greedy"),)),
-    ),
+    PLAIN: Variant("as first built", Flip()),
+    "own item left out": Variant(_OTHERS, Flip(own=False)),
+    PRESENT: Variant(f"{_OTHERS}, {_LOW}: the default now", Flip(own=False, amplitude=0.3)),
+    "greedy": Variant("one by one on predicted labels instead of true ones", Flip(greedy=True)),
     **{
         f"noise {text}": Variant(f"regulariser {text} instead of 1e-3", Flip(noise=float(text)))
         for text in ("1e-4", "1e-2", "3e-2", "1e-1", "1")
@@ -264,9 +272,7 @@ VARIANTS: dict[str, Variant] = {
         "outputs and kernel are means over three networks, amplitude of the prior × 0.3",
         Flip(networks=3, amplitude=0.3),
     ),
-    "trace kernel": Variant(
-        "trace kernel instead of the pseudo-kernel", Named(DEFAULT, (("kernel", "trace"),))
-    ),
+    "trace kernel": Variant("trace kernel instead of the pseudo-kernel", Flip(kernel="trace")),
     **{
         name: Variant(f"another strategy: `{name}`", Named(name))
         for name in ("random", "margin", "badge", "typiclust", "variance")

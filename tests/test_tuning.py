@@ -3,14 +3,17 @@
 import math
 import statistics
 import sys
+import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from scipy import integrate, stats
 
-from labelahead.acquisition import view
+from labelahead import select
+from labelahead.acquisition import ACQUISITIONS, view
 from labelahead.acquisition.uncertainty import flip
 from labelahead.campaign import prepare, run, simulation
 from labelahead.config import parse
@@ -22,12 +25,27 @@ sys.path.insert(0, str(ROOT / "studies"))
 
 import tuning  # noqa: E402
 from choice_loop import campaign_by  # noqa: E402
-from results_page import filled  # noqa: E402
-from results_tuning import Line, read_trials, trials, tuning_block, write_trials  # noqa: E402
+from results_csv import Line as Measured  # noqa: E402
+from results_csv import write_lines  # noqa: E402
+from results_numbers import read_numbers  # noqa: E402
+from results_page import Results, filled  # noqa: E402
+from results_tables import read_tables  # noqa: E402
+from results_tuning import (  # noqa: E402
+    HELD_OUT,
+    Line,
+    judged,
+    read_trials,
+    trials,
+    tuning_block,
+    write_trials,
+)
 from tuning_variants import (  # noqa: E402
     GRID,
+    PLAIN,
+    PRESENT,
     VARIANTS,
     Flip,
+    Named,
     by_leave_one_out,
     flips,
     improvement,
@@ -53,20 +71,41 @@ def asked(plan, how):
     return [(r.labels, r.accuracy) for r in rows], list(dict.fromkeys(order))
 
 
-@pytest.mark.parametrize("how", [VARIANTS["flip"].how, Flip()], ids=["by name", "changed nothing"])
-def test_what_is_unchanged_does_what_it_does_in_a_campaign(plan, how):
-    ours = run(parse(SETTINGS))
-    assert asked(plan, how) == (ours.curve, ours.pool.labelled.tolist())
+@pytest.fixture(scope="module")
+def first_built(plan):
+    return asked(plan, VARIANTS[PLAIN].how)
+
+
+def in_a_campaign(**asking):
+    ours = run(parse(SETTINGS | {"asking": SETTINGS["asking"] | asking}))
+    return ours.curve, ours.pool.labelled.tolist()
+
+
+@pytest.mark.parametrize("how", [VARIANTS[PRESENT].how, Named("flip")], ids=["now", "by name"])
+def test_the_default_is_the_variant_that_is_said_to_be(plan, how, first_built):
+    found = asked(plan, how)
+    assert found == in_a_campaign()
+    assert found != first_built
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, v in VARIANTS.items() if isinstance(v.how, Flip)], ids=str
+    ("name", "asking"),
+    [(PLAIN, {}), ("greedy", {"mode": "greedy"}), ("trace kernel", {"kernel": "trace"})],
 )
-def test_every_change_changes_what_is_asked(plan, name):
+def test_as_first_built_is_a_campaign_with_that_score(plan, monkeypatch, name, asking):
+    score = partial(flip, own=True, temper=1.0)
+    monkeypatch.setattr(select, "ACQUISITIONS", {**ACQUISITIONS, "flip": score})
+    assert asked(plan, VARIANTS[name].how) == in_a_campaign(**asking)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, v in VARIANTS.items() if isinstance(v.how, Flip) and n != PLAIN], ids=str
+)
+def test_every_change_changes_what_is_asked(plan, first_built, name):
     how = VARIANTS[name].how
     # So few labels hardly depend on a factor of 3, nor on a candidate that is not among 60.
     strong = replace(how, amplitude=how.amplitude**4, candidates=how.candidates and 600)
-    _, plain = asked(plan, Flip())
+    _, plain = first_built
     curve, order = asked(plan, strong)
     assert [labels for labels, _ in curve] == [10, 16, 22]
     assert len(set(order)) == 22
@@ -114,7 +153,7 @@ def test_flips_are_what_giving_the_label_tells(seen, classes, amplitude):
     found = flips(seen, classes=classes, amplitude=amplitude)
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
     if (classes, amplitude) == (2, 1.0):
-        assert found.tolist() == pytest.approx(flip(seen).tolist(), rel=1e-12)
+        assert found.tolist() == pytest.approx(flip(seen, own=True, temper=1.0).tolist(), rel=1e-12)
 
 
 def test_improvement_is_the_integral(seen):
@@ -162,8 +201,8 @@ def test_leave_one_out_is_leaving_one_out():
 
 # (table, seed) -> accuracies at 20, 40 and 60 labels
 BY_HAND = {
-    "flip": {("a", 100): (0.5, 0.6, 0.7), ("a", 101): (0.4, 0.6, 0.8), ("b", 100): (0.2, 0.3, 0.3),
-             ("b", 102): (0.3, 0.3, 0.4)},
+    "plain": {("a", 100): (0.5, 0.6, 0.7), ("a", 101): (0.4, 0.6, 0.8), ("b", 100): (0.2, 0.3, 0.3),
+              ("b", 102): (0.3, 0.3, 0.4)},
     "noise 1e-2": {("a", 100): (0.5, 0.7, 0.8), ("a", 101): (0.4, 0.7, 0.85),
                    ("b", 100): (0.2, 0.4, 0.38), ("b", 102): (0.3, 0.42, 0.42)},
     "mean start": {("a", 100): (0.5, 0.6, 0.7), ("a", 101): (0.4, 0.62, 0.8),
@@ -185,7 +224,10 @@ def lines(curves=BY_HAND):
 
 def textbook(variant):
     """Mean difference, half of its interval, p, how often ahead."""
-    own, plain = BY_HAND[variant], BY_HAND["flip"]
+    return paired(BY_HAND[variant], BY_HAND[PLAIN])
+
+
+def paired(own, plain):
     gaps = [
         sum(w * (a - b) for w, a, b in zip((0.25, 0.5, 0.25), own[c], plain[c], strict=True))
         for c in own
@@ -215,17 +257,73 @@ def test_campaigns_of_all_tables_are_pooled_in_pairs():
     assert found["noise 1e-2"].verdict == 1
 
 
-def test_the_page_says_so(tmp_path):
-    from results_page import Results
+def test_seeds_kept_for_judging_choose_nothing():
+    kept = {
+        PLAIN: {("digits-mlp", 0): (0.1, 0.2, 0.3)},
+        "noise 1e-2": {("digits-mlp", 0): (0.1, 0.9, 0.9)},
+    }
+    assert trials(lines() + lines(kept)) == trials(lines())
 
-    text = tuning_block(lines())
+
+NOW = {("digits-mlp", 0): (0.2, 0.5, 0.7), ("digits-mlp", 1): (0.3, 0.4, 0.7),
+       ("digits-mlp", 2): (0.3, 0.5, 0.6), ("mnist-mlp", 0): (0.4, 0.5, 0.8),
+       ("mnist-mlp", 1): (0.4, 0.7, 0.7), ("fashion-mlp", 0): (0.5, 0.6, 0.7)}  # fmt: skip
+BEFORE = {("digits-mlp", 0): (0.2, 0.4, 0.65), ("digits-mlp", 1): (0.3, 0.41, 0.7),
+          ("digits-mlp", 2): (0.3, 0.42, 0.6), ("mnist-mlp", 0): (0.4, 0.47, 0.8),
+          ("mnist-mlp", 1): (0.4, 0.62, 0.7), ("mnist-mlp", 2): (0.1, 0.1, 0.1)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page_tables(tmp_path_factory):
+    """NOW as the page's own tables have it, beside another strategy."""
+    folder = tmp_path_factory.mktemp("tables")
+    for table in HELD_OUT:
+        own = [(seed, c) for (name, seed), c in NOW.items() if name == table]
+        write_lines(
+            folder / f"{table}.csv",
+            [
+                Measured("", strategy, seed, at, value * factor, 1.0, 1.0)
+                for seed, curve in own
+                for at, value in zip((20, 40, 60), curve, strict=True)
+                for strategy, factor in (("flip", 1), ("random", 0.5))
+            ],
+        )
+    return {t.name: read_numbers(t, folder) for t in read_tables(only=HELD_OUT)}
+
+
+def test_the_default_is_judged_on_seeds_kept_for_it(page_tables):
+    made = {t.name: t for t in judged(lines() + lines({PLAIN: BEFORE}), page_tables)}
+    assert list(made) == ["digits-mlp", "mnist-mlp", "all"]  # fashion-mlp lacks what was
+    for name, t in made.items():
+        some = {c: v for c, v in NOW.items() if name in (c[0], "all")}
+        mean, half, p, ahead, n = paired(some, BEFORE)
+        assert (t.difference.n, t.ahead) == (n, ahead)
+        assert t.difference.mean == pytest.approx(mean)
+        assert t.difference.high - t.difference.mean == pytest.approx(half)
+        assert t.p == pytest.approx(p)
+    text = tuning_block(lines() + lines({PLAIN: BEFORE}), page_tables)
+    assert "not measured yet: `fashion-mlp`." in text
+    mean, half, p, ahead, n = paired(NOW, BEFORE)
+    assert f"| all | {n} | +{100 * mean:.2f} ± {100 * half:.2f} | {p:.3f} | {ahead} |" in text
+
+
+def test_what_is_judged_has_one_budget(page_tables):
+    short = [x for x in lines({PLAIN: BEFORE}) if x.labels < 60]
+    with pytest.raises(InputError, match=r"digits-mlp, plain, seed 0, has rounds at .20, 40. lab"):
+        judged(short, page_tables)
+
+
+def test_the_page_says_so(tmp_path):
+    text = tuning_block(lines(), {})
     mean, half, *_ = textbook("noise 1e-2")
     row = f"| regulariser 1e-2 instead of 1e-3 | 4 | +{100 * mean:.2f} ± {100 * half:.2f} ▲ | "
     assert row in text
     assert "| outputs and kernel are means over three networks | 1 | +0.50 | — | 1 |" in text
     assert "Of 2 changes with two campaigns or more, 1 can be told to be better" in text
-    assert "none to be worse" in text
-    assert "not run yet: one by one on predicted labels" in text
+    assert "better than `flip` as first built, none to be worse" in text
+    assert "p for each by itself: not measured yet." in text
+    assert "not run yet: summed over all items but the one that is asked for, " in text
+    assert "one by one on predicted labels" in text
     page = "# R\n\n<!-- begin tuning -->\nold\n<!-- end -->\n"
     assert text in filled(page, Results([], {}, [], lines()))
     assert "Not measured yet: `make results-tuning`" in filled(page, Results([], {}, []))
@@ -271,8 +369,37 @@ def test_runs_go_on_and_names_are_checked(tmp_path, plan, monkeypatch, capsys):
     assert "did you mean 'margin'" in capsys.readouterr().err
 
 
+def test_tables_kept_for_judging_are_those_of_the_page(tmp_path):
+    plan = tuning.plan_of("digits-mlp", 3, tmp_path, tmp_path)
+    written = tomllib.loads((ROOT / "studies/tables/digits-mlp.toml").read_text())["campaign"]
+    for key in ("budget", "asking"):
+        own = {k: getattr(getattr(plan, key), k) for k in written[key]}
+        assert own == written[key]
+    assert plan.seed == 3
+    assert tuning.plan_of("digits", 3, tmp_path, tmp_path).test.tolist() == plan.test.tolist()
+
+
+def test_tables_kept_for_judging_are_kept(capsys):
+    tried, *kept = tuning.wanted([], [], None)
+    assert (tried.tables, tried.variants) == (list(tuning.TABLES), list(VARIANTS))
+    assert list(tried.seeds) == list(range(100, 108))
+    assert {(*w.tables, *w.variants, *w.seeds) for w in kept} == {
+        (name, PLAIN, *range(10)) for name in HELD_OUT
+    }
+    tried, *kept = tuning.wanted(["digits", "mnist-mlp"], [PLAIN, "greedy"], 2)
+    assert tried == (["digits"], [PLAIN, "greedy"], range(100, 102))
+    assert kept == [(["mnist-mlp"], [PLAIN], (0, 1))]
+    assert [w.tables for w in tuning.wanted([], ["greedy"], None)] == [list(tuning.TABLES)]
+    assert tuning.main(["run", "--only", "mnist-mlp", "--variants", "greedy"]) == 2
+    assert "greedy asked for on mnist-mlp, which is kept for judging" in capsys.readouterr().err
+
+
 def test_what_is_in_the_repository_is_whole():
     there = read_trials(tuning.CSV)
-    assert {x.table for x in there} <= set(tuning.TABLES)
-    assert min(x.seed for x in there) >= tuning.FIRST_SEED
+    chosen_on = [x for x in there if x.table in tuning.TABLES]
+    kept = [x for x in there if x.table in HELD_OUT]
+    assert len(chosen_on) + len(kept) == len(there)
+    assert min(x.seed for x in chosen_on) >= tuning.FIRST_SEED
+    assert max(x.seed for x in kept) < 10
+    assert {x.variant for x in kept} == {PLAIN}
     assert trials(there)

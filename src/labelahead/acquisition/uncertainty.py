@@ -39,10 +39,9 @@ def flip(
     The trials behind it used a prior noise of 1e-3, which enters u and a² here.
 
     own: whether x = x' counts. The points stand for many more items, among which one more or less
-    is nothing; but in a sum over a thousand points its own term is the largest, and sends for items
-    that matter to themselves alone. temper: what a² is multiplied by; less than 1 looks more at
-    what is nearly undecided. METHOD §8 has own=True, temper=1; these defaults were chosen on seeds
-    and settings of their own (docs/results.md).
+    is nothing; in a sum over a thousand of them its own term may decide. temper: what a² is
+    multiplied by; less than 1 looks more at what is nearly undecided. METHOD §8 has own=True,
+    temper=1. docs/results.md has what these defaults rest on.
     """
     if view.posterior.classes < 2:
         raise InputError("outputs has one column; expected at least two: flip compares the top two")
