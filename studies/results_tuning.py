@@ -20,6 +20,7 @@ from tuning_variants import DEFAULT, PLAIN, VARIANTS
 FILE = "tuning.csv"
 CSV = Path(__file__).parents[1] / "docs" / "results" / FILE
 COMMAND = "make results-tuning"
+FEW = 4  # campaigns, below which an interval says nothing
 FIRST_SEED = 100  # those below are kept for judging what was chosen from here on
 HELD_OUT = ("digits-mlp", "mnist-mlp", "fashion-mlp")  # tables of the page, where it is judged
 ALL = "all"
@@ -194,10 +195,19 @@ def tuning_block(lines: Sequence[Line], found: Mapping[str, Found]) -> str:
         return f"Not measured yet: `{COMMAND}`."
     head = ["what was changed", "campaigns", "curve − as first built, points", "p", "ahead on"]
     rows = [
-        [VARIANTS[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)] for t in made
+        [VARIANTS[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)]
+        for t in made
+        if t.difference.n >= FEW
     ]
     held = _held_out(judged(lines, found))
-    return "\n\n".join([grid(head, rows), _verdict(made), held, _sources(made)])
+    return "\n\n".join([grid(head, rows), _verdict(made) + _dropped(made), held, _sources(made)])
+
+
+def _dropped(made: Sequence[Trial]) -> str:
+    """Variants of which too little is known for a row; they count in the correction, too."""
+    few = [t for t in made if t.difference.n < FEW]
+    names = [f"{VARIANTS[t.name].about} ({_points(t).split(' ')[0]})" for t in few]
+    return f" On fewer than {FEW} campaigns, then left: {'; '.join(names)}." if few else ""
 
 
 def _held_out(made: Sequence[Trial]) -> str:

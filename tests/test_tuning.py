@@ -318,7 +318,7 @@ def test_the_page_says_so(tmp_path):
     mean, half, *_ = textbook("noise 1e-2")
     row = f"| regulariser 1e-2 instead of 1e-3 | 4 | +{100 * mean:.2f} ± {100 * half:.2f} ▲ | "
     assert row in text
-    assert "| outputs and kernel are means over three networks | 1 | +0.50 | — | 1 |" in text
+    assert "then left: outputs and kernel are means over three networks (+0.50)" in text
     assert "Of 2 changes with two campaigns or more, 1 can be told to be better" in text
     assert "better than `flip` as first built, none to be worse" in text
     assert "p for each by itself: not measured yet." in text
