@@ -105,17 +105,17 @@ RESULTS := OMP_NUM_THREADS=1 $(PY) studies/results.py
 RESULTS_NEED := $(VENV)/.installed-test
 
 results: $(RESULTS_NEED) $(PEERS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME: one table
-	@$(RESULTS) run --data $(DATA) $(ARGS)
-	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results
-	@$(RESULTS) page
+	@code=0; $(RESULTS) run --data $(DATA) $(ARGS) || code=$$?; \
+	  OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results --data $(DATA) || code=$$?; \
+	  $(RESULTS) page || code=$$?; exit $$code
 
 results-page: $(RESULTS_NEED) ## docs/results.md, results.html and the figures from the raw numbers; runs nothing
 	@$(RESULTS) page
 
-results-peers: results-peers-digits results-peers-fashion ## the tables that call other packages' own code (hours)
+results-peers: results-peers-digits ## the table that calls other packages' own code (half an hour)
 
 results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
-	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results peers-$*
+	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results --data $(DATA) peers-$*
 	@$(RESULTS) page
 
 results-tuning: $(RESULTS_NEED) ## what was tried to make `flip` better: run what is missing (many hours), then the page

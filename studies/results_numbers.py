@@ -249,11 +249,16 @@ def rankings(blocks: Mapping[str, Numbers]) -> list[Ranking]:
 
 
 def _ranking(blocks: Mapping[str, Numbers], names: Iterable[str]) -> Ranking | None:
-    """None with fewer than three strategies or two tables: there is nothing to rank."""
+    """None with fewer than three strategies or two tables: there is nothing to rank.
+
+    In a table that is not finished the seeds count that all of them have: a strategy that lacks a
+    hard one must not gain by it. Without such a seed the table is left out.
+    """
     chosen = sorted(names)
+    blocks = {b: n for b, n in blocks.items() if chosen and n.curves.seeds(*chosen)}
     if len(chosen) < 3 or len(blocks) < 2:
         return None
-    values = np.array([[_area(n, name) for name in chosen] for n in blocks.values()])
+    values = np.array([_areas(n.curves, chosen) for n in blocks.values()])
     order = np.argsort(mean_ranks(values), kind="stable")
     values = values[:, order]
     return Ranking(
@@ -266,7 +271,7 @@ def _ranking(blocks: Mapping[str, Numbers], names: Iterable[str]) -> Ranking | N
     )
 
 
-def _area(n: Numbers, name: str) -> float:
-    row = n.row(name)
-    assert row is not None
-    return row.area.mean
+def _areas(curves: Curves, names: Sequence[str]) -> list[float]:
+    """Mean accuracy along the curve, each over the seeds that all have."""
+    common = curves.seeds(*names)
+    return [float(np.mean(area(curves.labels, curves.stack(n, common)))) for n in names]

@@ -1,7 +1,7 @@
 """The numbers of docs/results.md as Markdown: one function for each kind of block."""
 
 from collections.abc import Mapping, Sequence
-from math import isinf
+from math import inf, isinf
 
 import numpy as np
 
@@ -141,14 +141,15 @@ def hard_block(tables: Sequence[Table], found: Mapping[str, Found]) -> str:
 def _matrix(columns: Sequence[tuple[Table, Numbers]]) -> str:
     names = dict.fromkeys(r.name for _, n in columns for r in n.rows if r.name != RANDOM)
     gains = {name: [_gain(n.row(name)) for _, n in columns] for name in names}
+    # A mean over other columns than the rest have would compare easy pools with hard ones.
+    means = {n: -inf if None in own else _average(own) for n, own in gains.items()}
     rows = []
     own = [n.row(RANDOM) for _, n in columns]
     if any(own):
         rows.append([f"{RANDOM}, curve, %", *(spread(r and r.area) for r in own), "—"])
-    for name in sorted(names, key=lambda n: -_average(gains[n])):
-        cells = [n.row(name) for _, n in columns]
-        average = _signed(_average(gains[name]))
-        rows.append([_name(name), *(_difference(r and r.gain) for r in cells), average])
+    for name in sorted(names, key=lambda n: (-means[n], -_average(gains[n]))):
+        cells = [_difference(row and row.gain) for row in (n.row(name) for _, n in columns)]
+        rows.append([_name(name), *cells, _signed(means[name])])
     return grid([f"curve − {RANDOM}, points", *(t.short for t, _ in columns), "mean"], rows)
 
 

@@ -151,8 +151,8 @@ def _areas(lines: Sequence[Line]) -> dict[str, dict[int, float]]:
 def judged(lines: Sequence[Line], found: Mapping[str, Found]) -> list[Trial]:
     """`flip` as it is now minus as first built, on the seeds kept for it: by table, then over all.
 
-    found: the tables of the page, where `flip` is as it is now. p is not corrected, as it is one
-    comparison. A table that lacks either of the two is left out.
+    found: the tables of the page, where `flip` is as it is now. p is after Holm over the tables;
+    that of all together is a test by itself. A table that lacks either of the two is left out.
     """
     parts = {}
     for table in HELD_OUT:
@@ -162,13 +162,14 @@ def judged(lines: Sequence[Line], found: Mapping[str, Found]) -> list[Trial]:
     areas = [_areas(part) for part in parts.values()]
     columns = [a.get(name, {}) for a in areas for name in (DEFAULT, PLAIN)]
     tested = {(x.first, x.second): x.p for x in pairs(columns)}
+    p = {name: tested.get((2 * i, 2 * i + 1)) for i, name in enumerate(parts)}
+    single = {name: value for name, value in p.items() if name != ALL and value is not None}
+    p |= dict(zip(single, holm(list(single.values())), strict=True))
     made = []
     for i, name in enumerate(parts):
-        now, plain = columns[2 * i : 2 * i + 2]
-        gaps = _gaps(now, plain)
+        gaps = _gaps(*columns[2 * i : 2 * i + 2])
         if len(gaps):
-            p = tested.get((2 * i, 2 * i + 1))
-            made.append(Trial(name, t_interval(gaps), p, int((gaps > SAME).sum())))
+            made.append(Trial(name, t_interval(gaps), p[name], int((gaps > SAME).sum())))
     return made
 
 
@@ -216,7 +217,7 @@ def _held_out(made: Sequence[Trial]) -> str:
     lacking = ", ".join(f"`{name}`" for name in HELD_OUT if name not in there)
     about = (
         f"`{DEFAULT}` as it is now minus {FIRST_BUILT}, on seeds that nothing was chosen on (0 to "
-        "9) of tables above; p for each by itself"
+        "9) of tables above; p after Holm over the tables, for all together by itself"
     )
     if not made:
         return f"{about}: not measured yet."

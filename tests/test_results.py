@@ -220,6 +220,32 @@ def test_over_all_tables(tmp_path):
     assert overall_block({}, []).startswith("Not measured yet")
 
 
+def test_a_seed_that_only_some_have_does_not_count_in_a_ranking(tmp_path):
+    """badge lacks the hard seed: above flip by its own mean, below it on the seeds of both."""
+    blocks = {}
+    for short in ("a", "b"):
+        made = table(tmp_path, f"set-{short}", "random,badge,flip", seeds=3, short=short)
+        curves = {
+            "random": [(0.5, 0.6, 0.7), (0.5, 0.6, 0.7), (0.1, 0.2, 0.3)],
+            "badge": [(0.5, 0.7, 0.7), (0.5, 0.7, 0.7)],
+            "flip": [(0.5, 0.8, 0.8), (0.5, 0.8, 0.8), (0.2, 0.3, 0.4)],
+        }
+        blocks[short] = numbers_of(tmp_path, made, curves)[""]
+    assert blocks["a"].rows[0].name == "badge"
+    (found,) = rankings(blocks)
+    assert found.names == ("flip", "badge", "random")
+    assert found.mean.tolist() == [1, 2, 3]
+    assert rankings({"a": blocks["a"], "b": _without_common_seeds(tmp_path)}) == []
+
+
+def _without_common_seeds(tmp_path):
+    made = table(tmp_path, "apart", "random,badge,flip", seeds=2, short="apart")
+    path = tmp_path / "apart.csv"
+    at = ((0, "random"), (0, "flip"), (1, "badge"))
+    write_lines(path, [Line("", n, s, x, 0.5, 1.0, 1.0) for s, n in at for x in (10, 20)])
+    return read_numbers(made, tmp_path)[""]
+
+
 def test_the_matrix_of_hard_pools(tmp_path):
     tables, found = worlds(tmp_path, "hard")
     found["set-1"] = None  # not measured yet
@@ -230,7 +256,8 @@ def test_the_matrix_of_hard_pools(tmp_path):
     assert all(cell.endswith("▲") for cell in cells[1:3])
     assert cells[3] == f"+{100 * statistics.fmean(gains):.1f} |"
     assert "▼" in next(x for x in text.splitlines() if x.startswith("| margin"))
-    assert next(x for x in text.splitlines() if x.startswith("| badge")).split(" | ")[2] == "—"
+    badge = next(x for x in text.splitlines() if x.startswith("| badge")).split(" | ")
+    assert badge[2:] == ["—", "— |"]  # no mean over other pools than the rest have
 
 
 def test_of_many_strategies_the_best_and_the_default_have_a_colour(tmp_path):
