@@ -1,11 +1,15 @@
 """Shared set-up: the engine's self-check is on in every test."""
 
 import os
+import signal
 
 import pytest
 import torch
 
 os.environ.setdefault("LABELAHEAD_VERIFY", "1")
+# A shell that starts tests in the background ignores Ctrl-C for them and all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
