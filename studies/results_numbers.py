@@ -215,6 +215,14 @@ def against(
     return {n: Versus(gap, p) for (n, (gap, _)), p in zip(found.items(), corrected, strict=True)}
 
 
+def contrast(curves: Curves, one: str, two: str) -> Versus | None:
+    """One strategy minus another along the curve; its p is its own, without correction."""
+    if not {one, two} <= set(curves.accuracy):
+        return None
+    found = pairs([curves.areas(one), curves.areas(two)])
+    return Versus(found[0].difference, found[0].p) if found else None
+
+
 def _turned(e: Estimate) -> Estimate:
     """The same difference, seen from the other side."""
     low, high = (None if v is None else -v for v in (e.high, e.low))

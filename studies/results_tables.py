@@ -30,6 +30,7 @@ class Written:
     campaign: Mapping[str, Any] | None = None
     variant: tuple[Mapping[str, Any], ...] = ()
     peers: tuple[str, ...] = ()
+    contrasts: tuple[tuple[str, str], ...] = ()  # pairs that the paper speaks of
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Table:
     short: str
     campaign: Mapping[str, Any]
     variants: Mapping[str, Mapping[str, Any]]  # {"": {}} when the table has none
+    contrasts: tuple[tuple[str, str], ...] = ()  # pairs to be compared with each other
 
     def study(self, variant: str, data: Path, pool: Path | None = None) -> Study:
         """What is compared; pool: the file that stands for `pool:NAME`."""
@@ -101,7 +103,7 @@ def read_table(path: Path) -> Table:
         names = (*(a.name for a in arms(w.strategies)), *w.peers)
         return Table(
             path.stem, w.title, w.group, w.order, w.seeds, names, w.about, w.paper,
-            w.short or w.title, w.campaign, _variants(w.variant),
+            w.short or w.title, w.campaign, _variants(w.variant), w.contrasts,
         )  # fmt: skip
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

@@ -7,7 +7,7 @@ import numpy as np
 
 from labelahead.study.statistics import Estimate, Omnibus, Saving
 from labelahead.study.words import ALPHA, labels, mean, p_text, seconds
-from results_numbers import DEFAULT, RANDOM, Numbers, Ranking, Row, Versus
+from results_numbers import DEFAULT, RANDOM, Numbers, Ranking, Row, Versus, contrast
 from results_tables import Table
 
 MARKS = {1: " ▲", 0: "", -1: " ▼"}
@@ -39,6 +39,7 @@ def _measured(table: Table, found: Found) -> list[str]:
     return [
         rows,
         " ".join([*_tests(found), *_unfinished(found)]),
+        _contrasts(table, found),
         sources,
         f"![{table.title}: difference from {RANDOM} against labels]({figure}.png)",
     ]
@@ -200,6 +201,18 @@ def _tests(found: Mapping[str, Numbers]) -> list[str]:
     if len(found) == 1:
         return [f"{text[0].upper()}{text[1:]}." for text in said]
     return [f"{', '.join(variants)}: {text}." for text, variants in said.items()]
+
+
+def _contrasts(table: Table, found: Mapping[str, Numbers]) -> str:
+    """Pairs that the table file names, each tested by itself."""
+    said = []
+    for one, two in table.contrasts:
+        for variant, n in found.items():
+            versus = contrast(n.curves, one, two)
+            if versus is not None:
+                where = f" ({variant})" if variant else ""
+                said.append(f"{one} − {two}{where} {_difference(versus)}, {p_text(versus.p)}")
+    return f"Along the curve, paired, each p by itself: {'; '.join(said)}." if said else ""
 
 
 def _friedman(o: Omnibus, blocks: str) -> str:

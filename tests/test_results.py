@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "studies"))
 
 from results import main  # noqa: E402
-from results_csv import Line, read_lines, write_lines  # noqa: E402
+from results_csv import CSV, Line, read_lines, write_lines  # noqa: E402
 from results_figures import COLOURED, _coloured, critical, table_figure  # noqa: E402
-from results_numbers import holm, rankings, read_numbers  # noqa: E402
+from results_numbers import contrast, holm, rankings, read_numbers  # noqa: E402
 from results_page import BEGIN, Results, filled, html  # noqa: E402
-from results_tables import read_table, read_tables  # noqa: E402
+from results_tables import TABLES, read_table, read_tables  # noqa: E402
 from results_text import hard_block, overall_block, table_block  # noqa: E402
 
 TINY = """
@@ -410,3 +410,16 @@ def test_a_table_from_the_first_campaign_to_the_page(tmp_path, capsys):
     assert "The end." in (docs / "results.html").read_text()
     assert main(["forget", "margin", *given, "--out", str(runs)]) == 0
     assert {line.strategy for line in read_lines(path)} == {"random", "entropy"}
+
+
+def test_two_strategies_against_each_other_by_scipy():
+    table = read_table(TABLES / "fig-sequential.toml")
+    (n,) = (read_numbers(table, CSV) or {}).values()
+    areas = [n.curves.areas(name) for name in ("mlmoc", "mlmoc:top")]
+    gaps = [areas[0][s] - areas[1][s] for s in sorted(areas[0])]
+    found = contrast(n.curves, "mlmoc", "mlmoc:top")
+    assert found is not None
+    assert found.difference.mean == pytest.approx(sum(gaps) / len(gaps))
+    assert found.p == pytest.approx(float(stats.ttest_1samp(gaps, 0).pvalue))
+    assert contrast(n.curves, "mlmoc", "margin") is None
+    assert "mlmoc − mlmoc:top" in table_block(table, {"": n})
