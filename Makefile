@@ -4,9 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo tour test lint types check bench-kernel bench-lookahead bench-sketch bench-cycle \
-  bench-query bench-infinite bench-dynamics \
-  bench-solvers bench-page test-peers results results-page results-peers results-tuning clean
+.PHONY: help demo tour test lint types check test-peers results results-page results-peers results-tuning clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -58,68 +56,61 @@ test: $(VENV)/.installed-test browser ## every test
 	@$(PY) -m pytest -n 2
 
 lint: $(VENV)/.installed-check ## ruff: style and formatting
-	@$(PY) -m ruff check src tests benchmarks studies examples
-	@$(PY) -m ruff format --check src tests benchmarks studies examples
+	@$(PY) -m ruff check src tests benchmarks results peers examples
+	@$(PY) -m ruff format --check src tests benchmarks results peers examples
 
 types: $(VENV)/.installed-check ## mypy, strict, on src
 	@$(PY) -m mypy
 
 check: lint types test ## what CI runs
 
+BENCHES := kernel lookahead sketch cycle query infinite dynamics solvers page
+.PHONY: $(BENCHES:%=bench-%) linear-operator
+$(BENCHES:%=bench-%): bench-%:
+	@$(ALONE)$(PY) benchmarks/$*.py $(ARGS)
+
+# Timed on one thread, beside rivals that have no more.
+bench-query bench-infinite bench-dynamics bench-solvers bench-page: ALONE := OMP_NUM_THREADS=1 #
+
 bench-kernel: $(VENV)/.installed-bench ## the kernel against its rivals: time, memory, roofline
-	@$(PY) benchmarks/kernel.py $(ARGS)
-
 bench-lookahead: $(VENV)/.installed-bench ## look-ahead against solving for each candidate
-	@$(PY) benchmarks/lookahead.py $(ARGS)
-
 bench-sketch: $(VENV)/.installed-bench ## projections of tangent features: time at equal error
-	@$(PY) benchmarks/sketch.py $(ARGS)
-
 bench-cycle: $(VENV)/.installed-bench ## where the time of a campaign's cycle goes
-	@$(PY) benchmarks/cycle.py $(ARGS)
-
 bench-query: $(VENV)/.installed-bench $(PEERS)/.installed ## what a query costs, and the same choice by other libraries
-	@OMP_NUM_THREADS=1 $(PY) benchmarks/query.py $(ARGS)
-
 bench-infinite: $(VENV)/.installed-bench ## infinite-width kernels against neural-tangents
-	@OMP_NUM_THREADS=1 $(PY) benchmarks/infinite.py $(ARGS)
+bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
+bench-solvers: linear-operator ## regression by conjugate gradients: ours, linear_operator's, Cholesky
+bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
 
 # Without what BackPACK asks for: torchvision, whose build on PyPI dies beside the CPU build of torch.
 $(VENV)/.installed-backpack: $(VENV)/.installed-bench
 	@$(PIP) --no-deps backpack-for-pytorch unfoldNd einops
 	@touch $@
 
-bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
-	@OMP_NUM_THREADS=1 $(PY) benchmarks/dynamics.py $(ARGS)
-
-bench-solvers: $(VENV)/.installed-bench ## regression by conjugate gradients: ours, linear_operator's, Cholesky
+linear-operator: $(VENV)/.installed-bench
 	@$(PIP) --no-deps linear_operator jaxtyping wadler_lindig mpmath
-	@OMP_NUM_THREADS=1 $(PY) benchmarks/solvers.py $(ARGS)
 
-bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
-	@OMP_NUM_THREADS=1 $(PY) benchmarks/page.py $(ARGS)
-
-# docs/results.md: what its tables compare is in studies/tables/NAME.toml, their numbers in docs/results/tables.
+# docs/results.md: what its tables compare is in results/tables/NAME.toml, their numbers in docs/results/tables.
 DATA ?= ../shared/data
-RESULTS := OMP_NUM_THREADS=1 $(PY) studies/results.py
+RESULTS := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(PY) -m results
 RESULTS_NEED := $(VENV)/.installed-test
 
 results: $(RESULTS_NEED) $(PEERS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME: one table
 	@code=0; $(RESULTS) run --data $(DATA) $(ARGS) || code=$$?; \
-	  OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results --data $(DATA) || code=$$?; \
+	  OMP_NUM_THREADS=1 $(PEERS)/bin/python -m results.peers --out runs/results --data $(DATA) || code=$$?; \
 	  $(RESULTS) page || code=$$?; exit $$code
 
-results-page: $(RESULTS_NEED) ## docs/results.md, results.html and the figures from the raw numbers; runs nothing
+results-page: $(RESULTS_NEED) ## docs/results.md, the studies' pages and all figures from the raw numbers; runs nothing
 	@$(RESULTS) page
 
 results-peers: results-peers-digits ## the table that calls other packages' own code (half an hour)
 
 results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
-	@OMP_NUM_THREADS=1 $(PEERS)/bin/python studies/peers.py --out runs/results --data $(DATA) peers-$*
+	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m results.peers --out runs/results --data $(DATA) peers-$*
 	@$(RESULTS) page
 
 results-tuning: $(RESULTS_NEED) ## what was tried to make `flip` better: run what is missing (many hours), then the page
-	@OMP_NUM_THREADS=1 $(PY) studies/tuning.py run --data $(DATA) $(ARGS)
+	@OMP_NUM_THREADS=1 $(PY) -m results.tuning run --data $(DATA) $(ARGS)
 	@$(RESULTS) page
 
 results-%: $(RESULTS_NEED)

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from labelahead.data import load
+from labelahead.data.pool import Pool
 from labelahead.models import build
-from labelahead.pool import Pool
-from labelahead.propose import propose
-from labelahead.situation import Asking
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.propose import propose
 from labelahead.tangent.engine import directions, open_engine
 from labelahead.train import recipe, train
 
@@ -85,12 +85,7 @@ def main() -> None:
             shares = " ".join(f"{best[p] / total:>8.1%}" for p in PARTS)
             print(f"{name:8} {strategy:8} {total:8.2f}  {shares}", flush=True)
             rows.append({"network": name, "strategy": strategy, "seconds": best})
-    settings = {
-        "candidates": given.candidates,
-        "threads": given.threads,
-        "labels": 100,
-        "asked": 20,
-    }
+    settings = {"candidates": given.candidates, "threads": given.threads, "labels": 100, "asked": 20}
     text = json.dumps({"torch": torch.__version__, "settings": settings, "rows": rows}, indent=1)
     given.results.write_text(text + "\n")
 

@@ -46,45 +46,45 @@ def start(method: str, case: str, items: int, given: argparse.Namespace) -> Work
 
 def timed(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Outcome]:
     """All contenders, prepared one after the other and then run in turn."""
-    found = {name: Outcome() for name in CONTENDERS}
+    outcomes = {name: Outcome() for name in CONTENDERS}
     with ExitStack() as stack:
         workers = {}
         for name in CONTENDERS:
             workers[name] = stack.enter_context(start(name, case, given.items, given))
-            attempt(workers, found, name, lambda worker, _: worker.ready(given.seconds))
+            attempt(workers, outcomes, name, lambda worker, _: worker.ready(given.seconds))
         for round_ in range(given.rounds):
             for name in list(workers):
-                if round_ >= 3 and found[name].seconds[-1] > SLOW:
+                if round_ >= 3 and outcomes[name].seconds[-1] > SLOW:
                     continue
                 keep = None if round_ else folder / f"{case}-{name}.npy"
-                attempt(workers, found, name, lambda w, o, keep=keep: w.run(o, keep))
-                told = found[name].failure or f"{found[name].seconds[-1]:.2f} s"
+                attempt(workers, outcomes, name, lambda w, o, keep=keep: w.run(o, keep))
+                told = outcomes[name].failure or f"{outcomes[name].seconds[-1]:.2f} s"
                 print(f"  {case} {name}: {told}", file=sys.stderr, flush=True)
-    return found
+    return outcomes
 
 
-def attempt(workers: dict[str, Worker], found: dict[str, Outcome], name: str, what: Any) -> None:
+def attempt(workers: dict[str, Worker], outcomes: dict[str, Outcome], name: str, what: Any) -> None:
     """A rival that fails is out, with its reason; if we fail, so does the benchmark."""
     try:
-        what(workers[name], found[name])
+        what(workers[name], outcomes[name])
     except FailedError as failure:
         if name not in RIVALS:
             raise
-        found[name].failure = str(failure)
+        outcomes[name].failure = str(failure)
         del workers[name]
 
 
 def peaks(case: str, given: argparse.Namespace) -> dict[int, float]:
     """Peak memory of ours beyond the pool itself, in MB, for pools of several sizes."""
-    found = {}
+    peaks = {}
     for items in given.pools:
         outcome = Outcome()
         with start("ours", case, items, given) as worker:
             worker.ready(given.seconds)
             worker.run(outcome)
-        found[items] = outcome.peak_mb
+        peaks[items] = outcome.peak_mb
         print(f"  {case}, pool of {items}: {outcome.peak_mb:.0f} MB", file=sys.stderr, flush=True)
-    return found
+    return peaks
 
 
 def ratio(one: Outcome, other: Outcome) -> float:
@@ -92,32 +92,30 @@ def ratio(one: Outcome, other: Outcome) -> float:
     return statistics.median(a / b for a, b in zip(one.seconds, other.seconds, strict=False))
 
 
-def disagreement(case: str, found: dict[str, Outcome], folder: Path) -> dict[str, float]:
+def disagreement(case: str, outcomes: dict[str, Outcome], folder: Path) -> dict[str, float]:
     """How far a rival's scores are from ours, in units of the largest, for 99.5 % of the items.
 
     In float32 an activation within rounding of zero may fall on either side of a ReLU's kink, and
     that item's gradient then differs; exactness itself is tested in float64.
     """
-    scores = {
-        n: np.load(folder / f"{case}-{n}.npy") for n in ("ours", *RIVALS) if not found[n].failure
-    }
+    scores = {n: np.load(folder / f"{case}-{n}.npy") for n in ("ours", *RIVALS) if not outcomes[n].failure}
     ours = scores.pop("ours")
     top = np.abs(ours).max()
     return {n: float(np.quantile(np.abs(s - ours), 0.995) / top) for n, s in scores.items()}
 
 
 def measured(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    found = timed(case, given, folder)
-    ours = found["ours"]
+    outcomes = timed(case, given, folder)
+    ours = outcomes["ours"]
     return {
         "contenders": {
-            name: {**o.as_json(), "median_seconds": statistics.median(o.seconds or [0.0])}
-            for name, o in found.items()
+            name: {**one.as_json(), "median_seconds": statistics.median(one.seconds or [0.0])}
+            for name, one in outcomes.items()
         },
-        "passes": ratio(ours, found["pass"]),
-        "forward_in_passes": ratio(found["forward"], found["pass"]),
-        "ratios": {n: ratio(found[n], ours) for n in RIVALS if not found[n].failure},
-        "disagreement": disagreement(case, found, folder),
+        "passes": ratio(ours, outcomes["pass"]),
+        "forward_in_passes": ratio(outcomes["forward"], outcomes["pass"]),
+        "ratios": {n: ratio(outcomes[n], ours) for n in RIVALS if not outcomes[n].failure},
+        "disagreement": disagreement(case, outcomes, folder),
         "peak_mb_by_pool": peaks(case, given),
     }
 
@@ -137,8 +135,7 @@ def table(cases: dict[str, Any]) -> list[str]:
             differs = f"{row['disagreement'][name]:8.0e}" if name in RIVALS else ""
             how = f"  {o['form']}, chunk {o['chunk']}" if "form" in o else ""
             lines.append(
-                f"{case:12} {name:9} {seconds:9.2f} {seconds / unit:7.2f} {times} "
-                f"{o['peak_mb']:8.0f} {differs:8}{how}"
+                f"{case:12} {name:9} {seconds:9.2f} {seconds / unit:7.2f} {times} {o['peak_mb']:8.0f} {differs:8}{how}"
             )
         pools = ", ".join(f"{mb:.0f} MB at {n}" for n, mb in row["peak_mb_by_pool"].items())
         lines.append(f"{case:12} our peak beyond the pool: {pools}")
@@ -199,11 +196,8 @@ def description(given: argparse.Namespace) -> dict[str, Any]:
         },
         "versions": {name: importlib.metadata.version(name) for name in names},
         "seeds": {"weights": WEIGHT_SEED, "inputs": INPUT_SEED},
-        "settings": {
-            **settings, "dtype": "float32", "labels": LABELS, "gamma": GAMMA, "width": WIDTH,
-            "shape": SHAPE,
-        },
-    }  # fmt: skip
+        "settings": {**settings, "dtype": "float32", "labels": LABELS, "gamma": GAMMA, "width": WIDTH, "shape": SHAPE},
+    }
 
 
 def main() -> None:
@@ -217,9 +211,7 @@ def main() -> None:
             results["goals"] = goals(results["cases"])
             write(results, given.results)
     print("\n".join([*table(results["cases"]), *results["goals"]]))
-    worst = max(
-        (d for row in results["cases"].values() for d in row["disagreement"].values()), default=0.0
-    )
+    worst = max((d for row in results["cases"].values() for d in row["disagreement"].values()), default=0.0)
     if worst > TOLERANCE:
         raise SystemExit(f"the contenders disagree: by {worst:.0e} of the largest score")
 

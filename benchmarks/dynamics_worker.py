@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 import measuring
-from labelahead.dynamics import gains, residuals, total_gradient
+from labelahead.linear.dynamics import gains, residuals, total_gradient
 from labelahead.models import build
 from networks import INPUT_SEED, WEIGHT_SEED, with_past
 
@@ -165,9 +165,7 @@ FORMS: dict[str, dict[str, Callable[[Bench], Score]]] = {
     "forward": {"plain": forward},
     "pass": {"autograd": one_pass},
     "vmap": {"grad": vmapped},
-    "backpack": {
-        form: lambda bench, form=form: backpacked(bench, form) for form in ("grad", "l2+jvp")
-    },
+    "backpack": {form: lambda bench, form=form: backpacked(bench, form) for form in ("grad", "l2+jvp")},
 }
 
 

@@ -1,7 +1,7 @@
 """Infinite-width kernels: ours against neural-tangents, agreement and time, float64, one thread.
 
 make bench-infinite                        prints a table, writes results/infinite.json
-make bench-infinite ARGS=--reference       writes tests/infinite_reference.json as well
+make bench-infinite ARGS=--reference       writes tests/tangent/infinite_reference.json as well
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from rival_neural_tangents import ENVIRONMENT, ensure_environment
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "infinite.json"
-REFERENCE = HERE.parent / "tests" / "infinite_reference.json"
+REFERENCE = HERE.parent / "tests" / "tangent" / "infinite_reference.json"
 ACTIVATIONS = ("relu", "erf", "gelu")
 KINDS = ("nngp", "ntk")
 Case = dict[str, Any]
 
 
-def make_case(
-    network: str, depth: int, activation: str, kind: str, inputs: str, **more: Any
-) -> Case:
+def make_case(network: str, depth: int, activation: str, kind: str, inputs: str, **more: Any) -> Case:
     """A case: arguments of `infinite_kernel`, and the name of its inputs."""
     case: Case = {"network": network, "depth": depth, "activation": activation, "kind": kind}
     return {**case, "inputs": inputs, "weight_std": 1.4, "bias_std": 0.3, **more}
@@ -68,9 +66,9 @@ def digits_inputs() -> dict[str, np.ndarray]:
     images = torch.tensor(load_digits().images / 16)[:, None]
     large = torch.nn.functional.interpolate(images[:10], size=(14, 14), mode="bilinear")
     flat = images.flatten(1)
-    found = {"digits20": flat[:20], "digits1000": flat[:1000], "large10": large}
-    found |= {"images20": images[:20], "images60": images[:60]}
-    return {name: t.numpy() for name, t in found.items()}
+    inputs = {"digits20": flat[:20], "digits1000": flat[:1000], "large10": large}
+    inputs |= {"images20": images[:20], "images60": images[:60]}
+    return {name: t.numpy() for name, t in inputs.items()}
 
 
 def small_inputs() -> dict[str, np.ndarray]:
@@ -102,16 +100,16 @@ def ours(case: Case, x: np.ndarray) -> tuple[np.ndarray, float]:
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        found = infinite_kernel(given, **options)
+        K = infinite_kernel(given, **options)
         seconds.append(time.perf_counter() - start)
-    return found.numpy(), min(seconds)
+    return K.numpy(), min(seconds)
 
 
 def differences(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """Largest differences relative to √(b_ii·b_jj): of two points, and of a point with itself."""
     scale = np.sqrt(np.outer(np.diag(b), np.diag(b)))
-    found = np.abs(a - b) / np.where(scale > 0, scale, 1)
-    return float(np.max(found - np.diag(np.diag(found)))), float(np.max(np.diag(found)))
+    gap = np.abs(a - b) / np.where(scale > 0, scale, 1)
+    return float(np.max(gap - np.diag(np.diag(gap)))), float(np.max(np.diag(gap)))
 
 
 def compare(cases: list[Case], inputs: dict[str, np.ndarray]) -> list[Case]:
@@ -120,14 +118,16 @@ def compare(cases: list[Case], inputs: dict[str, np.ndarray]) -> list[Case]:
     for case, (kernel, seconds) in zip(cases, theirs(cases, inputs), strict=True):
         mine, time_taken = ours(case, inputs[case["inputs"]])
         apart, same = differences(mine, kernel)
-        rows.append({
-            **case,
-            "n": len(mine),
-            "difference": apart,
-            "difference_diagonal": same,
-            "seconds": time_taken,
-            "neural_tangents_seconds": seconds,
-        })  # fmt: skip
+        rows.append(
+            {
+                **case,
+                "n": len(mine),
+                "difference": apart,
+                "difference_diagonal": same,
+                "seconds": time_taken,
+                "neural_tangents_seconds": seconds,
+            }
+        )
     return rows
 
 

@@ -53,7 +53,7 @@ def main() -> None:
     with open(cases_path) as file:
         cases = json.load(file)
     inputs = dict(np.load(inputs_path))
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for number, case in enumerate(cases):
         x = inputs[case["inputs"]]
         if case["network"] == "conv":
@@ -61,14 +61,14 @@ def main() -> None:
         kernel_fn = network(case)
         compiled = jax.jit(lambda x, kind=case["kind"], f=kernel_fn: f(x, None, kind))
         x = jax.device_put(x)
-        found[f"kernel{number}"] = np.asarray(compiled(x))
+        results[f"kernel{number}"] = np.asarray(compiled(x))
         seconds = []
         for _ in range(3):
             start = time.perf_counter()
             compiled(x).block_until_ready()
             seconds.append(time.perf_counter() - start)
-        found[f"seconds{number}"] = min(seconds)
-    np.savez(out_path, **found)
+        results[f"seconds{number}"] = min(seconds)
+    np.savez(out_path, **results)
 
 
 if __name__ == "__main__":

@@ -24,14 +24,18 @@ class Layer:
 def _describe(module: nn.Module, given: Tensor, output: Tensor) -> Layer | None:
     if isinstance(module, nn.Linear):
         return Layer(
-            "linear", 1, 1, module.in_features, module.in_features, module.out_features,
-            module.bias is not None,
-        )  # fmt: skip
+            "linear", 1, 1, module.in_features, module.in_features, module.out_features, module.bias is not None
+        )
     if isinstance(module, nn.Conv2d):
         return Layer(
-            "conv", given[0, 0].numel(), output[0, 0].numel(), module.weight[0].numel(),
-            module.in_channels, module.out_channels, module.bias is not None,
-        )  # fmt: skip
+            "conv",
+            given[0, 0].numel(),
+            output[0, 0].numel(),
+            module.weight[0].numel(),
+            module.in_channels,
+            module.out_channels,
+            module.bias is not None,
+        )
     if isinstance(module, nn.BatchNorm2d):
         return Layer("norm", 1, 1, 1, 1, module.num_features, True)
     return None
@@ -39,19 +43,19 @@ def _describe(module: nn.Module, given: Tensor, output: Tensor) -> Layer | None:
 
 def layers(model: nn.Module, sample: Tensor) -> list[Layer]:
     """Every parametrised layer in the order in which it is called."""
-    found: list[Layer] = []
+    every: list[Layer] = []
 
     def look(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
         layer = _describe(module, given[0], output)
         if layer is not None:
-            found.append(layer)
+            every.append(layer)
 
     hooks = [module.register_forward_hook(look) for module in model.modules()]
     with torch.no_grad():
         model(sample.unsqueeze(0))
     for hook in hooks:
         hook.remove()
-    return found
+    return every
 
 
 def gram_flops(layer: Layer, n: int) -> float:
@@ -74,9 +78,7 @@ def gram_flops(layer: Layer, n: int) -> float:
     bias = float(n**2) * layer.channels if layer.bias else 0.0
     weights = layer.fan_in * layer.channels
     gradients = 2.0 * n * layer.positions * weights + float(n**2) * weights
-    pairs = float(n**2) * (
-        layer.positions_in**2 * layer.channels_in + layer.positions**2 * layer.channels
-    )
+    pairs = float(n**2) * (layer.positions_in**2 * layer.channels_in + layer.positions**2 * layer.channels)
     return min(gradients, pairs) + bias
 
 
@@ -87,14 +89,10 @@ def flops(model: nn.Module, sample: Tensor, n: int) -> dict[str, float]:
     layer but the first, whose input needs none; no weight gradients (they are in `gram_flops`
     where the layer wants them). Activations, norms and pooling count nothing.
     """
-    found = layers(model, sample)
-    products = [
-        2.0 * n * layer.positions * layer.fan_in * layer.channels
-        for layer in found
-        if layer.kind != "norm"
-    ]
+    every = layers(model, sample)
+    products = [2.0 * n * layer.positions * layer.fan_in * layer.channels for layer in every if layer.kind != "norm"]
     return {
         "forward": sum(products),
         "backward": sum(products[1:]),
-        "gram": sum(gram_flops(layer, n) for layer in found),
+        "gram": sum(gram_flops(layer, n) for layer in every),
     }

@@ -7,9 +7,24 @@ from typing import Any
 Case = dict[str, Any]
 
 COLUMNS = (
-    "network", "N", "threads", "seconds", "peak MB", "vmap", "loop", "nt", "nt's best",
-    "nt.batch", "blocks", "MB/vmap", "MB/plain", "GEMM", "roofline", "agree", "agree64",
-)  # fmt: skip
+    "network",
+    "N",
+    "threads",
+    "seconds",
+    "peak MB",
+    "vmap",
+    "loop",
+    "nt",
+    "nt's best",
+    "nt.batch",
+    "blocks",
+    "MB/vmap",
+    "MB/plain",
+    "GEMM",
+    "roofline",
+    "agree",
+    "agree64",
+)
 SHORT = {
     "JACOBIAN_CONTRACTION": "jacobian",
     "STRUCTURED_DERIVATIVES": "structured",
@@ -80,14 +95,14 @@ def _row(case: Case, double: dict[str, float | None]) -> list[str]:
 def _remarks(case: Case) -> list[str]:
     """What the numbers of a row leave unsaid: rivals that failed or did not fit."""
     where = f"{case['network']}, N={case['n']}, {case['threads']} thread(s)"
-    found = []
+    notes = []
     for name, outcome in case["contenders"].items():
         if outcome["failure"] and name != "nt NTK_VECTOR_PRODUCTS":
-            found.append(f"{where}: {name}: {outcome['failure']}")
+            notes.append(f"{where}: {name}: {outcome['failure']}")
         if name == "vmap" and outcome.get("parameter_groups", 1) > 1:
             groups = outcome["parameter_groups"]
-            found.append(f"{where}: vmap and loop work in {groups} groups of parameters")
-    return found
+            notes.append(f"{where}: vmap and loop work in {groups} groups of parameters")
+    return notes
 
 
 def render(results: dict[str, Any]) -> str:

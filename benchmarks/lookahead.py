@@ -20,8 +20,9 @@ from pathlib import Path
 
 import torch
 
-from labelahead.acquisition import eer, emoc, flip, mlmoc, view
-from labelahead.posterior import prior
+from labelahead.acquisition import eer, emoc, flip, mlmoc, resolve
+from labelahead.acquisition.view import view
+from labelahead.linear.posterior import prior
 from labelahead.tangent import features
 from lookahead_rivals import (
     CLASSES,
@@ -62,6 +63,7 @@ def scoring(pool: Pool, labels: int, seed: int, subset: int, rivals: bool) -> di
         "emoc": emoc,
         "emoc lin": partial(emoc, baseline="linearised"),
         "flip": flip,
+        "resolve": resolve,
     }.items():
         out[name], value = best_of(partial(criterion, look), 10)
         if name == "mlmoc":
@@ -94,10 +96,7 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
     table(
         "One round of scoring, seconds (C=10, float32 kernel, float64 solves; posterior: from "
         "kernel to k(U,U); eer from 32 random candidates)",
-        [
-            {k: f"{v:.3g}" for k, v in row.items() if "agree" not in k and k not in RIVALS}
-            for row in rows
-        ],
+        [{k: f"{v:.3g}" for k, v in row.items() if "agree" not in k and k not in RIVALS} for row in rows],
     )
     table(
         "MLMOC from kernel to scores: how many times faster than the rivals (solve: Cholesky of "
@@ -142,6 +141,7 @@ def steps(seed: int, quick: bool) -> list[dict[str, object]]:
             ("mlmoc squared", partial(mlmoc, squared=True), unlabelled),
             ("mlmoc", mlmoc, unlabelled),
             ("flip", flip, min(1000, unlabelled)),
+            ("resolve", resolve, min(1000, unlabelled)),
         ):
             each, fresh = walk(pool, labels, criterion, points, 10 if quick else 30)
             rows.append(
@@ -189,9 +189,7 @@ def walk(pool: Pool, labels: int, criterion, points: int, count: int) -> tuple[l
         pick = int(look.candidates[scores.argmax()])
         times.append(time.perf_counter() - begin)
     again = view(
-        prior(pool.outputs, pool.kernel, noise=NOISE).condition(
-            look.labelled, look.posterior.targets
-        ),
+        prior(pool.outputs, pool.kernel, noise=NOISE).condition(look.labelled, look.posterior.targets),
         look.candidates,
         every[:points],
     )
@@ -262,9 +260,7 @@ def leaders(pool: Pool, **kernel) -> dict[str, set[int]]:
     labelled = torch.arange(SKETCH_LABELS)
     post = prior(pool.outputs, noise=NOISE, **kernel).condition(labelled, pool.truth[labelled])
     look = view(post, torch.arange(SKETCH_LABELS, len(pool.outputs)))
-    scored = {
-        "mlmoc": mlmoc(look), "mlmoc squared": mlmoc(look, squared=True), "flip": flip(look)
-    }  # fmt: skip
+    scored = {"mlmoc": mlmoc(look), "mlmoc squared": mlmoc(look, squared=True), "flip": flip(look)}
     return {name: set(scores.topk(50).indices.tolist()) for name, scores in scored.items()}
 
 
@@ -274,9 +270,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if any(os.environ.get(v) != "1" for v in THREADS):  # BLAS reads them when it is loaded
-        os.execve(
-            sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(THREADS, "1")
-        )
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(THREADS, "1"))
     torch.set_num_threads(1)
     start = time.perf_counter()
     rates = {str(t)[6:]: round(gemm_rate(t), 1) for t in (torch.float32, torch.float64)}
@@ -297,9 +291,7 @@ def main() -> None:
         "steps": steps(args.seed, args.quick),
         "sketch": sketch(args.seed, args.quick),
     }
-    machine["gemm GFLOP/s at the end"] = {
-        str(t)[6:]: round(gemm_rate(t), 1) for t in (torch.float32, torch.float64)
-    }
+    machine["gemm GFLOP/s at the end"] = {str(t)[6:]: round(gemm_rate(t), 1) for t in (torch.float32, torch.float64)}
     machine["seconds"] = round(time.perf_counter() - start, 1)
     print(f"gemm at the end: {machine['gemm GFLOP/s at the end']}  took {machine['seconds']} s")
     if not args.quick:

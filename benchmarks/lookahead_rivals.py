@@ -95,36 +95,39 @@ def digits_pool(seed: int, labels: int, network: str) -> Pool:
 
 def mlp() -> torch.nn.Module:
     """64-256-256-10, 85,000 weights."""
-    return nn.Sequential(
-        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, CLASSES)
-    )
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, CLASSES))
 
 
 def cnn() -> torch.nn.Module:
     """Three convolutions of 16-32-64 channels, 39,000 weights."""
     return nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, CLASSES),
-    )  # fmt: skip
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 64),
+        nn.ReLU(),
+        nn.Linear(64, CLASSES),
+    )
 
 
 NETWORKS = {"mlp": mlp, "cnn": cnn}
 
 
-def plain_solve(
-    pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, noise: float
-) -> Tensor:
+def plain_solve(pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, noise: float) -> Tensor:
     """MLMOC by (LA-11) as one would write it down: border the system, solve it, predict."""
     kernel, f = pool.kernel, pool.outputs
     sigma = noise * float(kernel.diagonal().double().mean())
     reach, scores = kernel[candidates][:, labelled].double(), []
     for j in some:
         plus = torch.cat([labelled, j[None]])
-        system = kernel[plus[:, None], plus].double() + sigma * torch.eye(
-            len(plus), dtype=torch.float64
-        )
+        system = kernel[plus[:, None], plus].double() + sigma * torch.eye(len(plus), dtype=torch.float64)
         target = pool.truth[plus].clone()
         target[-1] = torch.nn.functional.one_hot(f[j].argmax(), CLASSES)
         weights = torch.linalg.solve(system, target - f[plus])
@@ -134,9 +137,7 @@ def plain_solve(
     return torch.stack(scores)
 
 
-def paper_block(
-    pool: Pool, labelled: Tensor, candidates: Tensor, noise: float, chunk: int = 64
-) -> Tensor:
+def paper_block(pool: Pool, labelled: Tensor, candidates: Tensor, noise: float, chunk: int = 64) -> Tensor:
     """MLMOC by the paper's block formula (LA-12), errata corrected, a chunk of candidates at once.
 
     v and u per candidate, f₊ for every pair as a C-vector: matrix products throughout, solves in

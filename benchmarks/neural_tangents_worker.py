@@ -26,9 +26,7 @@ def limit_threads(threads: int) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 
-def prepare(
-    network: str, path: str, n: int, implementation: str, batch: int
-) -> tuple[Callable[[], Any], float]:
+def prepare(network: str, path: str, n: int, implementation: str, batch: int) -> tuple[Callable[[], Any], float]:
     """Compile; return the computation and the resident memory before its first timed run."""
     import jax
     import neural_tangents as nt
@@ -41,10 +39,7 @@ def prepare(
     scalar, params, x = networks_jax.load(network, path)
     x = jax.device_put(x[:n])
     kernel_fn = nt.empirical_ntk_fn(
-        scalar,
-        trace_axes=(-1,),
-        vmap_axes=0,
-        implementation=nt.NtkImplementation[implementation],
+        scalar, trace_axes=(-1,), vmap_axes=0, implementation=nt.NtkImplementation[implementation]
     )
     if batch:
         blocks = nt.batch(kernel_fn, device_count=0, batch_size=batch, store_on_device=False)

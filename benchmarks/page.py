@@ -28,8 +28,8 @@ import numpy as np
 
 from contenders import HERE
 from labelahead.client import Client
+from labelahead.compare.execution import this_machine as machine
 from labelahead.errors import LabelaheadError
-from labelahead.study.machine import this_machine as machine
 
 RESULTS = HERE / "results" / "page.json"
 GOALS = {4000: 150.0, 20000: 400.0}  # ms, p95
@@ -57,9 +57,9 @@ def pool(n: int, data: Path | None, target: Path) -> np.ndarray:
     if data is not None:
         from labelahead.data import load
 
-        found, answers = load("mnist", root=data)
+        mnist, answers = load("mnist", root=data)
         keep = rng.permutation(60000)[:n]
-        images = np.stack([np.asarray(found.inputs[int(i), 0]) for i in keep])
+        images = np.stack([np.asarray(mnist.inputs[int(i), 0]) for i in keep])
         images = np.clip((images - images.min()) / (images.max() - images.min()) * 255, 0, 255)
         labels = np.array([answers(int(i)) for i in keep])
     else:
@@ -80,10 +80,27 @@ class Server:
         self.url, self.out = f"http://127.0.0.1:{port}", out
         names = ",".join(str(i) for i in range(10))
         command = [
-            sys.executable, "-m", "labelahead", "label", str(data), "--classes", names, "--out",
-            str(out), "--no-browser", "--port", str(port), "--retrain-every", str(every),
-            "--threads", "1", "--model", model, "--overlap", "0",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "labelahead",
+            "label",
+            str(data),
+            "--classes",
+            names,
+            "--out",
+            str(out),
+            "--no-browser",
+            "--port",
+            str(port),
+            "--retrain-every",
+            str(every),
+            "--threads",
+            "1",
+            "--model",
+            model,
+            "--overlap",
+            "0",
+        ]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -107,8 +124,9 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {
         "p50": round(statistics.median(ordered), 1),
         "p95": round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 1),
-        "max": round(ordered[-1], 1), "n": len(ordered),
-    }  # fmt: skip
+        "max": round(ordered[-1], 1),
+        "n": len(ordered),
+    }
 
 
 def latency(n: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -136,9 +154,12 @@ def latency(n: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             browser.close()
         server_alone = answered(client, labels, given.answers, given.pause)
         return {
-            "pool": n, **quantiles(times), "training_share": round(busy, 2),
-            "pause_ms": given.pause, "server": server_alone,
-        }  # fmt: skip
+            "pool": n,
+            **quantiles(times),
+            "training_share": round(busy, 2),
+            "pause_ms": given.pause,
+            "server": server_alone,
+        }
     finally:
         server.stop()
 
@@ -162,9 +183,7 @@ def wait_for_round(client: Client) -> None:
     raise SystemExit("no training came to an end in ten minutes")
 
 
-def press(
-    page: Any, labels: np.ndarray, count: int, client: Client | None = None, pause: float = 150
-) -> float:
+def press(page: Any, labels: np.ndarray, count: int, client: Client | None = None, pause: float = 150) -> float:
     """Answer so many questions by key; the share of them during which a training ran."""
     busy = 0
     for _ in range(count):
@@ -210,9 +229,7 @@ def load(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             asked = answer["next"]
 
     try:
-        people = [
-            threading.Thread(target=annotate, args=(f"p{i:02d}",)) for i in range(given.people)
-        ]
+        people = [threading.Thread(target=annotate, args=(f"p{i:02d}",)) for i in range(given.people)]
         for person in people:
             person.start()
         for person in people:
@@ -224,10 +241,15 @@ def load(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         kept = set(book.execute("select who, position from events where kind = 'label'"))
     lost = [s for s in said if s not in kept]
     return {
-        "people": given.people, "seconds": given.seconds, "answers": len(said),
-        "per_second": round(len(said) / given.seconds, 1), **quantiles(times),
-        "lost": len(lost), "double": len(double), "failed": failed[:3],
-    }  # fmt: skip
+        "people": given.people,
+        "seconds": given.seconds,
+        "answers": len(said),
+        "per_second": round(len(said) / given.seconds, 1),
+        **quantiles(times),
+        "lost": len(lost),
+        "double": len(double),
+        "failed": failed[:3],
+    }
 
 
 def main() -> None:
@@ -250,8 +272,9 @@ def main() -> None:
         print(
             f"pool {n:6}: key to next item painted p50 {row['p50']} ms, p95 {row['p95']} ms "
             f"({row['n']} answers, training during {row['training_share']:.0%}) {goal}; "
-            f"server p50 {row['server']['p50']}, p95 {row['server']['p95']}", flush=True,
-        )  # fmt: skip
+            f"server p50 {row['server']['p50']}, p95 {row['server']['p95']}",
+            flush=True,
+        )
     with tempfile.TemporaryDirectory() as folder:
         results["load"] = load(given, Path(folder))
     print(f"load: {results['load']}")

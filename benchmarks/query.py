@@ -25,14 +25,16 @@ from threadpoolctl import threadpool_limits
 
 from contenders import HERE, FailedError, Limits, Outcome, Worker
 from cycle import pixels
+from labelahead.data.pool import Pool
 from labelahead.models import build
-from labelahead.pool import Pool
-from labelahead.propose import propose, situation
-from labelahead.situation import Asking, stream
-from labelahead.strategy import STRATEGIES
-from labelahead.strategy.bayesian import network_samples
+from labelahead.seeds import stream
+from labelahead.strategies import STRATEGIES
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.bayesian import network_samples
+from labelahead.strategies.propose import propose
+from labelahead.strategies.situation import Situation
 from labelahead.train import Training, predict, recipe, train
-from labelahead.train.embedding import penultimate
+from labelahead.train.passes import penultimate
 from query_table import goals, print_choices, print_queries
 
 RESULTS = HERE / "results" / "query.json"
@@ -99,11 +101,18 @@ class Bench:
 
     def _asked(self, strategy: str, mode: str, count: int) -> tuple[float, dict[str, float]]:
         start = time.perf_counter()
-        found = propose(
-            self.model, self.x, self.pool, count, Asking(strategy, mode, candidates=None),
-            ask=lambda i: int(self.y[i]), loss=LOSS, fresh=self.fresh, training=self.recipe,
-        )  # fmt: skip
-        return time.perf_counter() - start, found.seconds
+        query = propose(
+            self.model,
+            self.x,
+            self.pool,
+            count,
+            Asking(strategy, mode, candidates=None),
+            ask=lambda i: int(self.y[i]),
+            loss=LOSS,
+            fresh=self.fresh,
+            training=self.recipe,
+        )
+        return time.perf_counter() - start, query.seconds
 
     def export(self, path: Path, *, samples: bool) -> None:
         """Embedding, read-out and, if wanted, dropout samples, for the workers."""
@@ -111,13 +120,16 @@ class Bench:
         drawn = torch.zeros(0)
         if samples:
             asking = Asking("bald", candidates=None)
-            now = situation(self.model, self.x, self.pool, asking, loss=LOSS)
+            now = Situation.of(self.model, self.x, self.pool, asking, loss=LOSS)
             drawn = network_samples(now, stream(0, "x"))
         np.savez(
-            path, embedding=penultimate(self.model, self.x).numpy(), labels=self.y[:LABELS].numpy(),
-            weight=last.weight.detach().numpy(), bias=last.bias.detach().numpy(),
+            path,
+            embedding=penultimate(self.model, self.x).numpy(),
+            labels=self.y[:LABELS].numpy(),
+            weight=last.weight.detach().numpy(),
+            bias=last.bias.detach().numpy(),
             samples=drawn.numpy(),
-        )  # fmt: skip
+        )
 
 
 def queries(network: str, bench: Bench, repeat: int, names: list[str]) -> list[dict[str, Any]]:
@@ -130,9 +142,9 @@ def queries(network: str, bench: Bench, repeat: int, names: list[str]) -> list[d
         for which in every:
             if round_ and best[which][0] > SLOW:
                 continue
-            found = bench.query(*which)
-            best[which] = min(best.get(which, found), found, key=lambda pair: pair[0])
-            print(f"  {network} {' '.join(which)}: {found[0]:.3f} s", file=sys.stderr, flush=True)
+            took = bench.query(*which)
+            best[which] = min(best.get(which, took), took, key=lambda pair: pair[0])
+            print(f"  {network} {' '.join(which)}: {took[0]:.3f} s", file=sys.stderr, flush=True)
         passes += [bench.forward() for _ in range(3)]
     rows = [{"network": network, "strategy": "forward", "mode": "", "seconds": min(passes)}]
     for (name, mode), (seconds, parts) in best.items():
@@ -215,8 +227,8 @@ def main() -> None:
         print(line)
     settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(given).items()}
     settings |= {"labels": LABELS, "asked": ASKED, "load": [before, os.getloadavg()[0]]}
-    found = {"torch": torch.__version__, "settings": settings, "goals": reached}
-    text = json.dumps({**found, "queries": made, "choices": chosen}, indent=1)
+    about = {"torch": torch.__version__, "settings": settings, "goals": reached}
+    text = json.dumps({**about, "queries": made, "choices": chosen}, indent=1)
     given.results.write_text(text + "\n")
 
 

@@ -25,12 +25,7 @@ PINS = (
 )
 ENVIRONMENT = HERE.parent / ".venv-neural-tangents"
 # AUTO only chooses among the others, by counting FLOPs; it is timed to show what that choice costs.
-IMPLEMENTATIONS = (
-    "STRUCTURED_DERIVATIVES",
-    "JACOBIAN_CONTRACTION",
-    "NTK_VECTOR_PRODUCTS",
-    "AUTO",
-)
+IMPLEMENTATIONS = ("STRUCTURED_DERIVATIVES", "JACOBIAN_CONTRACTION", "NTK_VECTOR_PRODUCTS", "AUTO")
 SERIOUS = ("STRUCTURED_DERIVATIVES", "JACOBIAN_CONTRACTION")
 PILOT = 20  # samples on which NTK_VECTOR_PRODUCTS, quadratic in n, is tried first
 
@@ -55,9 +50,7 @@ def worker(task: Task, implementation: str, limits: Limits, batch: int = 0) -> W
     return Worker([python, script, task.network, str(task.path), *numbers], limits)
 
 
-def attempt(
-    task: Task, implementation: str, limits: Limits, batch: int = 0, keep: Path | None = None
-) -> Outcome:
+def attempt(task: Task, implementation: str, limits: Limits, batch: int = 0, keep: Path | None = None) -> Outcome:
     """Compile, warm up, time once (five times if quick); a failure becomes part of the outcome."""
     outcome = Outcome(notes={"implementation": implementation})
     try:
@@ -79,30 +72,30 @@ def _predicted(task: Task, limits: Limits) -> float | None:
     return pilot.best * (task.n / PILOT) ** 2 if pilot.best else None
 
 
-def hurried(limits: Limits, found: dict[str, Outcome]) -> Limits:
+def hurried(limits: Limits, outcomes: dict[str, Outcome]) -> Limits:
     """Nobody is waited for much longer than the best so far took."""
-    times = [outcome.best for outcome in found.values() if outcome.best]
+    times = [outcome.best for outcome in outcomes.values() if outcome.best]
     return replace(limits, seconds=min([limits.seconds, *(max(30.0, 4 * t) for t in times)]))
 
 
 def survey(task: Task, limits: Limits, names: tuple[str, ...]) -> dict[str, Outcome]:
     """Time every implementation once; hopeless ones are stopped, and the reason is kept."""
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for name in names:
-        tight = hurried(limits, found)
+        tight = hurried(limits, outcomes)
         if name == "NTK_VECTOR_PRODUCTS":
             predicted = _predicted(task, tight)
             if predicted is None or predicted > tight.seconds:
                 reason = "failed" if predicted is None else f"{predicted:.0f} s predicted"
-                found[name] = Outcome(failure=f"{reason} from n={PILOT}")
+                outcomes[name] = Outcome(failure=f"{reason} from n={PILOT}")
                 continue
-        found[name] = attempt(task, name, tight)
-    return found
+        outcomes[name] = attempt(task, name, tight)
+    return outcomes
 
 
-def fastest(found: dict[str, Outcome]) -> str | None:
+def fastest(outcomes: dict[str, Outcome]) -> str | None:
     """The fastest implementation that finished, if any; never AUTO, which is one of the others."""
-    finished = {k: outcome.best for k, outcome in found.items() if outcome.best and k != "AUTO"}
+    finished = {k: outcome.best for k, outcome in outcomes.items() if outcome.best and k != "AUTO"}
     return min(finished, key=lambda name: finished[name]) if finished else None
 
 
@@ -115,13 +108,13 @@ def in_blocks(task: Task, limits: Limits, blocks: int, keep: Path, patience: flo
     batch = task.n // blocks
     part = replace(task, n=2 * batch)
     kept = {name: keep.with_stem(f"{keep.stem}-{name}") for name in SERIOUS}
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for name in SERIOUS:
-        found[name] = attempt(part, name, hurried(limits, found), batch, kept[name])
-    best = fastest(found)
+        outcomes[name] = attempt(part, name, hurried(limits, outcomes), batch, kept[name])
+    best = fastest(outcomes)
     if best is None:
-        return Outcome(failure="; ".join(outcome.failure for outcome in found.values()))
-    outcome = found[best]
+        return Outcome(failure="; ".join(outcome.failure for outcome in outcomes.values()))
+    outcome = outcomes[best]
     kept[best].rename(keep)
     outcome.scale = (task.n / part.n) ** 2
     if outcome.best is not None and outcome.best < patience:

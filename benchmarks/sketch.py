@@ -119,9 +119,14 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(THREADS)
     table: dict[str, object] = {
-        "n": given.n, "k": given.k, "threads": THREADS, "seeds": SEEDS, "dtype": "float32",
-        "torch": torch.__version__, "machine": platform.processor() or platform.machine(),
-    }  # fmt: skip
+        "n": given.n,
+        "k": given.k,
+        "threads": THREADS,
+        "seeds": SEEDS,
+        "dtype": "float32",
+        "torch": torch.__version__,
+        "machine": platform.processor() or platform.machine(),
+    }
     print(f"n={given.n}, k={given.k}, float32, {THREADS} thread, mean error over {SEEDS} seeds\n")
     print(f"{'network':<12} {'projection':<22} {'seconds':>8} {'× ours':>7} {'error':>7}")
     for name in given.networks:
@@ -132,15 +137,9 @@ def main() -> None:
             seconds = float(row["seconds"])  # type: ignore[arg-type]
             if "passes" in row:
                 ratio = seconds / float(row["passes"])  # type: ignore[arg-type]
-                print(
-                    f"{name:<12} {row['projection']:<22} {seconds:>8.3f} "
-                    f"= {ratio:.1f} forward+backward passes"
-                )
+                print(f"{name:<12} {row['projection']:<22} {seconds:>8.3f} = {ratio:.1f} forward+backward passes")
             else:
-                print(
-                    f"{name:<12} {row['projection']:<22} {seconds:>8.3f} "
-                    f"{seconds / ours:>7.1f} {row['error']:>7.4f}"
-                )
+                print(f"{name:<12} {row['projection']:<22} {seconds:>8.3f} {seconds / ours:>7.1f} {row['error']:>7.4f}")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(table, indent=1) + "\n")
 

@@ -15,20 +15,16 @@ from typing import Any
 
 import linear_operator
 import torch
-from linear_operator.operators import (
-    AddedDiagLinearOperator,
-    DiagLinearOperator,
-    to_linear_operator,
-)
+from linear_operator.operators import AddedDiagLinearOperator, DiagLinearOperator, to_linear_operator
 from torch import Tensor
 
 from contenders import HERE
-from labelahead.laboratory.materials import items, one_hot, some
-from labelahead.laboratory.regression_study import Held
-from labelahead.linalg import cholesky, solve_factored
+from labelahead.compare.execution import this_machine
+from labelahead.linear.linalg import cholesky, solve_factored
+from labelahead.linear.regression import regress
 from labelahead.models import build
-from labelahead.regression import regress
-from labelahead.study.machine import this_machine
+from labelahead.studies.materials import items, one_hot, some
+from labelahead.studies.regression.measure import DenseOperator
 from labelahead.tangent import kernel
 
 RESULTS = HERE / "results" / "solvers.json"
@@ -41,28 +37,30 @@ def by_cholesky(K: Tensor, y: Tensor, noise: float, **_: Any) -> tuple[Tensor, i
 
 
 def by_ours(K: Tensor, y: Tensor, noise: float, rank: int, tolerance: float) -> tuple[Tensor, int]:
-    found = regress(Held(K), y, noise=noise, rank=rank, tolerance=tolerance)
-    return found.alpha, found.iterations
+    solved = regress(DenseOperator(K), y, noise=noise, rank=rank, tolerance=tolerance)
+    return solved.alpha, solved.iterations
 
 
-def by_linear_operator(
-    K: Tensor, y: Tensor, noise: float, rank: int, tolerance: float
-) -> tuple[Tensor, int]:
+def by_linear_operator(K: Tensor, y: Tensor, noise: float, rank: int, tolerance: float) -> tuple[Tensor, int]:
     sigma = noise * float(K.diagonal().mean())
-    operator = AddedDiagLinearOperator(
-        to_linear_operator(K), DiagLinearOperator(torch.full((len(K),), sigma))
-    )
+    operator = AddedDiagLinearOperator(to_linear_operator(K), DiagLinearOperator(torch.full((len(K),), sigma)))
     s = linear_operator.settings
     with (
-        s.max_cholesky_size(1), s.cg_tolerance(tolerance), s.max_cg_iterations(1000),
-        s.max_preconditioner_size(rank), s.min_preconditioning_size(1), torch.no_grad(),
-    ):  # fmt: skip
+        s.max_cholesky_size(1),
+        s.cg_tolerance(tolerance),
+        s.max_cg_iterations(1000),
+        s.max_preconditioner_size(rank),
+        s.min_preconditioning_size(1),
+        torch.no_grad(),
+    ):
         return operator.solve(y.float()).double(), -1
 
 
 SOLVERS: dict[str, Callable[..., tuple[Tensor, int]]] = {
-    "cholesky": by_cholesky, "ours": by_ours, "linear_operator": by_linear_operator,
-}  # fmt: skip
+    "cholesky": by_cholesky,
+    "ours": by_ours,
+    "linear_operator": by_linear_operator,
+}
 
 
 def main() -> None:
@@ -75,28 +73,38 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found = items("mnist", str(given.data)) if given.data else items("digits")
-    model = build("cnn", found.shape, found.classes, width=8, seed=0).eval()
+    data = items("mnist", str(given.data)) if given.data else items("digits")
+    model = build("cnn", data.shape, data.classes, width=8, seed=0).eval()
     rows = []
     for n in given.sizes:
-        at = some(found, n, 0)
-        y = one_hot(found.labels[at], found.classes)
-        K = kernel(model, found.inputs[at])
+        at = some(data, n, 0)
+        y = one_hot(data.labels[at], data.classes)
+        K = kernel(model, data.inputs[at])
         sigma = given.noise * float(K.double().diagonal().mean())
         for name, solve in SOLVERS.items():
             start = time.perf_counter()
-            alpha, iterations = solve(
-                K, y, noise=given.noise, rank=given.rank, tolerance=given.tolerance
-            )
+            alpha, iterations = solve(K, y, noise=given.noise, rank=given.rank, tolerance=given.tolerance)
             seconds = time.perf_counter() - start
             left = K.double() @ alpha + sigma * alpha - y
             residual = float((left.norm(dim=0) / y.norm(dim=0)).max())
-            rows.append({"n": n, "solver": name, "seconds": round(seconds, 3),
-                         "iterations": iterations, "true_residual": residual})  # fmt: skip
+            rows.append(
+                {
+                    "n": n,
+                    "solver": name,
+                    "seconds": round(seconds, 3),
+                    "iterations": iterations,
+                    "true_residual": residual,
+                }
+            )
             print(f"n {n:6} {name:16} {seconds:8.2f} s  residual {residual:.1e}", flush=True)
-    about = {"machine": this_machine(), "threads": 1, "rank": given.rank, "noise": given.noise,
-             "tolerance": given.tolerance,
-             "linear_operator": linear_operator.__version__}  # fmt: skip
+    about = {
+        "machine": this_machine(),
+        "threads": 1,
+        "rank": given.rank,
+        "noise": given.noise,
+        "tolerance": given.tolerance,
+        "linear_operator": linear_operator.__version__,
+    }
     given.results.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 

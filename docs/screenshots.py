@@ -14,8 +14,8 @@ from playwright.sync_api import sync_playwright
 from sklearn import datasets
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "browser"))
-import pages  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tests.support import browser_pages as pages  # noqa: E402
 
 OUT = ROOT / "docs" / "screenshots"
 DESKTOP, PHONE = {"width": 1360, "height": 880}, {"width": 360, "height": 740}

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from labelahead.config import Budget, Campaign, Network, Source
-from labelahead.laboratory import EXPERIMENTS
+from labelahead.campaign.config import Budget, Campaign, Network, Source
+from labelahead.campaign.store import Round
 from labelahead.models import MODELS
-from labelahead.situation import Asking
-from labelahead.store import Round
-from labelahead.strategy import STRATEGIES
+from labelahead.strategies import STRATEGIES
+from labelahead.strategies.asking import Asking
+from labelahead.studies import EXPERIMENTS
 from labelahead.train import Training
 
 ROOT = Path(__file__).parents[1]
@@ -33,11 +33,11 @@ def test_the_guide_runs(tmp_path, monkeypatch, capsys):
     assert "torch.Size([1797, 10])" in capsys.readouterr().out
 
 
-def test_the_laboratory_guide_runs_and_names_every_study(tmp_path, monkeypatch, capsys):
-    text = (ROOT / "docs" / "laboratory.md").read_text()
+def test_the_guide_to_studies_runs_and_names_every_study(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "studies.md").read_text()
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, "docs/laboratory.md", "exec"), {})
+        exec(compile(block, "docs/studies.md", "exec"), {})
     assert "identity/index.html" in capsys.readouterr().out
     for name in EXPERIMENTS:
         assert f"\n## {name}\n" in text, name

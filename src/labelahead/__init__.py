@@ -10,28 +10,23 @@
 Importing does nothing; errors are in `labelahead.errors`.
 """
 
-from labelahead.acquisition import ACQUISITIONS, View, eer, emoc, flip, mlmoc, variance, view
-from labelahead.campaign import Result, resume, run
-from labelahead.config import Budget, Campaign, Network, Source
+from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, resolve, variance
+from labelahead.acquisition.select import Selection, best, greedy, sequential, top
+from labelahead.acquisition.view import View, view
+from labelahead.campaign.config import Budget, Campaign, Network, Source
+from labelahead.campaign.learner import Learner
+from labelahead.campaign.run import Result, resume, run
+from labelahead.data.pool import Pool
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.flow import gradient_flow
-from labelahead.learner import Learner
-from labelahead.lookahead import lookahead
-from labelahead.pool import Pool
-from labelahead.posterior import Posterior, prior
-from labelahead.propose import Query, propose
-from labelahead.residuals import leave_one_out
-from labelahead.select import Selection, best, greedy, sequential, top
-from labelahead.situation import Asking
-from labelahead.strategy import STRATEGIES
-from labelahead.tangent import (
-    directional,
-    features,
-    infinite_kernel,
-    inner_products,
-    kernel,
-    squared_norms,
-)
+from labelahead.learners.exact import exact
+from labelahead.linear.flow import gradient_flow
+from labelahead.linear.leave_one_out import leave_one_out
+from labelahead.linear.lookahead import lookahead
+from labelahead.linear.posterior import Posterior, prior
+from labelahead.strategies import STRATEGIES
+from labelahead.strategies.asking import Asking, Picks, Strategy
+from labelahead.strategies.propose import Query, propose
+from labelahead.tangent import directional, features, infinite_kernel, inner_products, kernel, squared_norms
 from labelahead.train import Training
 
 __version__ = "0.1.0"
@@ -45,12 +40,14 @@ __all__ = [
     "LabelaheadError",
     "Learner",
     "Network",
+    "Picks",
     "Pool",
     "Posterior",
     "Query",
     "Result",
     "Selection",
     "Source",
+    "Strategy",
     "Training",
     "View",
     "__version__",
@@ -58,6 +55,7 @@ __all__ = [
     "directional",
     "eer",
     "emoc",
+    "exact",
     "features",
     "flip",
     "gradient_flow",
@@ -70,6 +68,7 @@ __all__ = [
     "mlmoc",
     "prior",
     "propose",
+    "resolve",
     "resume",
     "run",
     "sequential",

@@ -13,17 +13,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 from uuid import uuid4
 
-from labelahead.errors import InputError, LabelaheadError
+from labelahead.errors import InputError, LabelaheadError, StorageError
 
 __all__ = ["Client"]
 
-TRIES = 3  # of an answer whose reply got lost: its key makes it count once
-PAUSE = 0.2  # seconds between two looks at a training
+TRIES = 3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
+PAUSE = 0.2  # seconds between two of them, or between two looks at a training
+UNABLE = {503: False, 507: True}  # what a server answers that cannot use its disk -> because it is full
 FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "label-studio", ".parquet": "parquet"}
 
 
@@ -63,12 +64,7 @@ class Client:
         return dict(self._get("/api/question", {"fresh": 1} if fresh else None))
 
     def answer(
-        self,
-        position: int,
-        label: int | str | None = None,
-        *,
-        kind: str = "label",
-        key: str | None = None,
+        self, position: int, label: int | str | None = None, *, kind: str = "label", key: str | None = None
     ) -> dict[str, Any]:
         """Say what an item is, by class number or name; kind: or skip, unsure, settle.
 
@@ -128,16 +124,16 @@ class Client:
         if form is None:
             raise InputError(f"{path} is of no form that is known; expected {', '.join(FORMS)}")
         body = Path(path).read_bytes()
-        found = self._ask(f"/api/import?form={quote(form)}", body, "application/octet-stream")
-        return dict(json.loads(found))
+        reply = self._ask(f"/api/import?form={quote(form)}", body, "application/octet-stream")
+        return dict(json.loads(reply))
 
     def wait(self, timeout: float = 600.0) -> dict[str, Any]:
         """Until nothing is being trained and nothing is due; returns the progress."""
         end = time.monotonic() + timeout
         while True:
-            found = self.progress()
-            if found["training"]["idle"]:
-                return found
+            progress = self.progress()
+            if progress["training"]["idle"]:
+                return progress
             if time.monotonic() > end:
                 raise LabelaheadError(f"still training after {timeout:g} s; wait longer")
             time.sleep(PAUSE)
@@ -147,8 +143,7 @@ class Client:
             self._numbers = {c["name"]: c["number"] for c in self.session()["classes"]}
         if name not in self._numbers:
             raise InputError(
-                f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or "
-                "add_class first"
+                f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or add_class first"
             )
         return self._numbers[name]
 
@@ -158,27 +153,29 @@ class Client:
     def _post(self, path: str, content: Mapping[str, Any], tries: int = 1) -> Any:
         return json.loads(self._ask(path, json.dumps(content).encode(), tries=tries))
 
-    def _ask(
-        self, path: str, body: bytes | None = None, kind: str = "application/json", tries: int = 1
-    ) -> bytes:
+    def _ask(self, path: str, body: bytes | None = None, kind: str = "application/json", tries: int = 1) -> bytes:
         headers = {"X-Labelahead": "1"} | ({"Content-Type": kind} if body is not None else {})
         if self.who is not None:
             headers["Cookie"] = f"la_who={quote(self.who, safe='')}"
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         request = Request(self.url + path, data=body, headers=headers)
-        try:
-            with self._opener.open(request, timeout=self.timeout) as reply:
-                return bytes(reply.read())
-        except HTTPError as error:
-            with error:
-                said = _sentence(error.read(), error.code)
-            raise (InputError if error.code < 500 else LabelaheadError)(said) from None
-        except (URLError, OSError) as error:
-            if tries > 1:
-                time.sleep(PAUSE)
-                return self._ask(path, body, kind, tries - 1)
-            raise LabelaheadError(f"{self.url} cannot be reached ({error})") from error
+        while True:
+            tries -= 1
+            try:
+                with self._opener.open(request, timeout=self.timeout) as reply:
+                    return bytes(reply.read())
+            except HTTPError as error:
+                with error:
+                    said = _sentence(error.read(), error.code)
+                if error.code not in UNABLE:
+                    raise (InputError if error.code < 500 else LabelaheadError)(said) from None
+                if not tries:
+                    raise StorageError(said, full=UNABLE[error.code]) from None
+            except OSError as error:
+                if not tries:
+                    raise LabelaheadError(f"{self.url} cannot be reached ({error})") from error
+            time.sleep(PAUSE)
 
 
 def _sentence(body: bytes, code: int) -> str:

@@ -8,10 +8,10 @@ redux = pytest.importorskip("batchbald_redux.batchbald")
 
 import torch  # noqa: E402
 from batchbald_redux.joint_entropy import ExactJointEntropy  # noqa: E402
-from peer_cases import Case, distinct  # noqa: E402
 
-from labelahead.situation import stream  # noqa: E402
-from labelahead.strategy.bayesian import bald, batch_bald, network_samples  # noqa: E402
+from labelahead.seeds import stream  # noqa: E402
+from labelahead.strategies.bayesian import bald, batch_bald, network_samples  # noqa: E402
+from tests.peers.peer_cases import Case, clearly_ordered  # noqa: E402
 
 
 def samples(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,7 +27,7 @@ def test_bald_has_the_same_scores_and_ranks(seed, network):
     candidates, p = samples(case, "bald")
     ranks, scores = heuristics.BALD().get_ranks(p.permute(0, 2, 1).numpy())
     assert np.allclose(bald(p).numpy(), scores, atol=1e-12)
-    assert distinct(scores, 20)
+    assert clearly_ordered(scores, 20)
     ours = case.propose("bald", 20)
     assert ours.positions.tolist() == candidates[ranks[:20].copy()].tolist()
     theirs = redux.get_bald_batch(p.log(), 20)

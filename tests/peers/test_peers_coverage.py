@@ -15,17 +15,10 @@ import pytest
 pool = pytest.importorskip("skactiveml.pool")
 
 import torch  # noqa: E402
-from peer_cases import Case  # noqa: E402
 
-from labelahead.situation import stream  # noqa: E402
-from labelahead.strategy.coverage import (  # noqa: E402
-    NEIGHBOURS,
-    SMALL,
-    ball_radius,
-    clusters,
-    cover,
-    typical,
-)
+from labelahead.seeds import stream  # noqa: E402
+from labelahead.strategies.diversity import NEIGHBOURS, SMALL, ball_radius, clusters, cover, herd, typical  # noqa: E402
+from tests.peers.peer_cases import Case  # noqa: E402
 
 
 def given(groups: np.ndarray) -> type:
@@ -49,16 +42,12 @@ def test_typiclust_takes_the_same_items(seed):
     sizes = np.bincount(groups)
     free = np.setdiff1d(np.arange(len(sizes)), groups[: case.labels])
     assert sizes.min() >= SMALL
-    strategy = pool.TypiClust(
-        missing_label=-1, random_state=0, cluster_algo=given(groups), k=NEIGHBOURS
-    )
+    strategy = pool.TypiClust(missing_label=-1, random_state=0, cluster_algo=given(groups), k=NEIGHBOURS)
     theirs = strategy.query(X=case.embedding, y=case.known, batch_size=q)
     ours, scores = typical(points, case.labels, q, stream(seed, "x"))
     assert sizes[groups[ours]].tolist() == sizes[groups[theirs]].tolist()
     # of every cluster both chose from, the same item
-    mine, other = (
-        dict(zip(groups[at].tolist(), at.tolist(), strict=True)) for at in (ours, theirs)
-    )
+    mine, other = (dict(zip(groups[at].tolist(), at.tolist(), strict=True)) for at in (ours, theirs))
     both = mine.keys() & other.keys()
     assert [mine[c] for c in both] == [other[c] for c in both]
     if len(set(sizes[free].tolist())) == len(free):  # no ties between sizes
@@ -96,9 +85,20 @@ def test_probcover_finds_the_same_radius(seed):
     groups[order] = clusters(points[order], 3, rng).numpy()
     step = 1e-3
     strategy = pool.ProbCover(
-        n_classes=3, deltas=np.arange(step, 2, step), cluster_algo=given(groups),
-        missing_label=-1, random_state=0,
-    )  # fmt: skip
+        n_classes=3, deltas=np.arange(step, 2, step), cluster_algo=given(groups), missing_label=-1, random_state=0
+    )
     strategy.query(X=points.numpy(), y=case.known, batch_size=1)
     ours = ball_radius(points, 3, stream(seed, "x"))
     assert strategy.delta_max_ <= ours < strategy.delta_max_ + step + 1e-9
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+@pytest.mark.parametrize("labels", [0, 6])
+def test_max_herding_takes_the_same_items(network, labels):
+    case, q = Case(network, 0, labels=6), 12
+    known = case.known if labels else np.full_like(case.known, -1)
+    strategy = pool.MaxHerding(missing_label=-1, random_state=0, metric="rbf", metric_dict={"gamma": 1.0})
+    theirs = strategy.query(X=case.embedding, y=known, batch_size=q)
+    points = torch.from_numpy(case.embedding)
+    ours, _ = herd(points, labels, q, points.new_ones(len(points) - labels))
+    assert (ours + labels).tolist() == theirs.tolist()

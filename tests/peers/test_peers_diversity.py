@@ -7,12 +7,11 @@ pool = pytest.importorskip("skactiveml.pool")
 pytest.importorskip("distil")
 
 import torch  # noqa: E402
-from distil.active_learning_strategies import BADGE, CoreSet  # noqa: E402
-from peer_cases import Case, distil  # noqa: E402
-from peer_classifier import Looked  # noqa: E402
 from sklearn.metrics import pairwise_distances  # noqa: E402
 
-from labelahead.strategy.diversity import k_centre  # noqa: E402
+from labelahead.strategies.diversity import k_centre  # noqa: E402
+from peers.adapters import scikit_query  # noqa: E402
+from tests.peers.peer_cases import Case  # noqa: E402
 
 SEEDS = range(40)
 
@@ -21,23 +20,18 @@ SEEDS = range(40)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_coreset_takes_the_same_items_in_the_same_order(seed, network):
     case = Case(network, seed)
-    strategy = pool.CoreSet(missing_label=-1, random_state=0)
-    chosen, reach = strategy.query(
-        X=case.embedding, y=case.known, batch_size=20, return_utilities=True
-    )
+    chosen, reach = scikit_query("CoreSet", case.given, 20, 0, scores=True)
     ours = case.propose("coreset", 20)
     assert ours.positions.tolist() == chosen.tolist()
     assert np.allclose(ours.scores.numpy(), reach[np.arange(20), chosen], rtol=1e-9)
-    assert distil(CoreSet, case, 20) == chosen.tolist()
+    assert case.by_distil("CoreSet", 20) == chosen.tolist()
 
 
 def test_coreset_without_labels_goes_on_alike_from_the_same_first_item():
     """Theirs begins with a random item, ours with the first candidate, which is one too."""
     case = Case(labels=30)
     nothing = np.full(case.n, -1)
-    chosen = pool.CoreSet(missing_label=-1, random_state=0).query(
-        X=case.embedding, y=nothing, batch_size=12
-    )
+    chosen = pool.CoreSet(missing_label=-1, random_state=0).query(X=case.embedding, y=nothing, batch_size=12)
     points = torch.from_numpy(case.embedding)
     picked, _ = k_centre(points, points[:0], 12, first=int(chosen[0]))
     assert picked.tolist() == chosen.tolist()
@@ -56,11 +50,8 @@ def potential(g: np.ndarray, picked: list[int]) -> float:
 
 
 def scikit_badge(case: Case, q: int, seed: int) -> list[int]:
-    strategy = pool.Badge(clf_embedding_flag_name="embed", missing_label=-1, random_state=seed)
-    clf = Looked(case.probabilities, case.embedding)
-    X = np.arange(case.n)[:, None]
-    chosen = strategy.query(X=X, y=case.known, clf=clf, fit_clf=False, batch_size=q)
-    return [int(i) for i in chosen]
+    rows = scikit_query("Badge", case.given, q, seed, network="clf", clf_embedding_flag_name="embed")
+    return [int(i) for i in rows]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -73,17 +64,16 @@ def test_badge_brings_the_potential_down_as_far(which):
     """
     case, q = Case("mlp", which, noise=0.5), 15
     g = gradients(case)
-    found = {"ours": [], "distil": [], "scikit": []}
+    batches_of = {"ours": [], "distil": [], "scikit": []}
     for seed in SEEDS:
-        np.random.seed(seed)  # noqa: NPY002 (DISTIL draws from the global generator)
-        found["ours"].append(case.propose("badge", q, seed).positions.tolist())
-        found["distil"].append(distil(BADGE, case, q))
-        found["scikit"].append(scikit_badge(case, q, seed))
-    first = {batch[0] for batches in found.values() for batch in batches}
+        batches_of["ours"].append(case.propose("badge", q, seed).positions.tolist())
+        batches_of["distil"].append(case.by_distil("BADGE", q, seed))
+        batches_of["scikit"].append(scikit_badge(case, q, seed))
+    first = {batch[0] for batches in batches_of.values() for batch in batches}
     assert len(first) == 1  # all begin with the largest gradient
     left = {
         who: np.mean([potential(g, [i - case.labels for i in batch]) for batch in batches])
-        for who, batches in found.items()
+        for who, batches in batches_of.items()
     }
     random = np.random.default_rng(0)
     chance = np.mean([potential(g, random.choice(len(g), q, False)) for _ in SEEDS])

@@ -2,7 +2,7 @@
 
 import csv
 import json
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,17 +10,20 @@ import pytest
 pytest.importorskip("skactiveml")
 pytest.importorskip("distil")
 
-sys.path.append(str(Path(__file__).parents[2] / "studies"))  # last: its names are not the tests'
-
 import torch
 
-from labelahead.campaign import prepare, run, simulation
-from labelahead.config import parse
+from labelahead.campaign.config import parse
+from labelahead.campaign.loop import State, rounds
+from labelahead.campaign.run import prepare, run, simulation
+from labelahead.data.pool import Pool
 from labelahead.errors import InputError
-from labelahead.propose import propose
-from labelahead.situation import stream
-from peer_arms import PEERS, Peer, need, seeded
-from peer_campaigns import arm, campaign, distinct
+from labelahead.seeds import stream
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.propose import propose
+from labelahead.strategies.situation import Situation
+from peers.adapters import PEERS, Given, Peer, distinct, need, seeded
+from results.peers import asking_by
+from results.runs import played
 
 SETTINGS = {
     "data": {"name": "digits"},
@@ -39,18 +42,13 @@ def plan(seed: int = 0):
     return simulation(prepare(parse(settings(seed))))
 
 
-def asked(plan, name: str) -> tuple[list, list[int]]:
-    """Rows of a campaign, and the items in the order of their labels."""
+def asked(plan, name: str | Peer) -> tuple[list, list[int]]:
+    """Rounds of a campaign, and the items in the order of their labels."""
     order: list[int] = []
-
-    def note(position: int) -> int:
-        order.append(position)
-        return labeller(position)
-
-    labeller = plan.labeller
-    object.__setattr__(plan, "labeller", note)
-    rows = list(campaign(plan, name))
-    return rows, list(dict.fromkeys(order))
+    noted = replace(plan, labeller=lambda p: (order.append(p), plan.labeller(p))[1])
+    usual = plan.asking
+    how = replace(usual, strategy=name.value) if isinstance(name, Peer) else asking_by(name, usual)
+    return played(noted, how), list(dict.fromkeys(order))
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -63,21 +61,15 @@ def test_our_strategies_do_what_they_do_in_a_campaign(name, seed):
     assert order == ours.pool.labelled.tolist()
 
 
-@pytest.fixture
-def random_peer(monkeypatch):
+@pytest.mark.parametrize("seed", [0, 7])
+def test_the_way_of_other_packages_differs_in_nothing_but_the_choice(seed):
     """Our random choice, handed over as a package would: through the other packages' way."""
 
-    def choose(s, q, rng):
-        return torch.randperm(len(s.candidates), generator=rng)[:q].tolist()
+    def choose(given, q, rng):
+        return torch.randperm(len(given.inputs) - len(given.labels), generator=rng)[:q].tolist()
 
-    peers = {**PEERS, "random (here)": Peer("random", "here", "here", choose)}
-    monkeypatch.setattr("peer_campaigns.PEERS", peers)
-
-
-@pytest.mark.parametrize("seed", [0, 7])
-def test_the_way_of_other_packages_differs_in_nothing_but_the_choice(seed, random_peer):
     ours = run(parse(settings(seed, asking={**SETTINGS["asking"], "strategy": "random"})))
-    rows, order = asked(plan(seed), "random (here)")
+    rows, order = asked(plan(seed), Peer("random", "here", "here", choose))
     assert [(r.labels, r.accuracy) for r in rows] == ours.curve
     assert order == ours.pool.labelled.tolist()
 
@@ -92,30 +84,37 @@ def test_packages_agree_with_ours_where_nothing_is_left_to_chance(name, package)
     assert set(order) == set(own)
 
 
+def after_one_round(p):
+    """Pool and network of a campaign after its first training."""
+    last: list[State] = []
+    few = replace(p, budget=replace(p.budget, labels=p.budget.initial))
+    list(rounds(few, keep=last.append))
+    return last[0]
+
+
 @pytest.mark.parametrize("name", sorted(PEERS))
 def test_every_strategy_names_distinct_candidates_and_repeats_itself(name):
-    from labelahead.pool import Pool
-    from labelahead.propose import situation
-    from labelahead.situation import Asking
-
     p = plan()
-    pool = Pool(len(p.inputs), test=p.closed)
+    learner = p.learner
+    pool = Pool(len(learner.inputs), test=p.closed)
     pool.label(pool.unlabelled[:15], [p.labeller(i) for i in pool.unlabelled[:15].tolist()])
     few = Asking("random", candidates=40)
-    now = situation(p.network(0).eval(), p.inputs, pool, few, 3, loss=p.training.loss)
-    now.fresh, now.training = p.network, p.training
+    now = Situation.of(learner.network(0).eval(), learner.inputs, pool, few, 3, loss=learner.training.loss)
+    now.fresh, now.training = learner.network, learner.training
     before = torch.get_rng_state()
-    rows = PEERS[name].choose(now, 3, stream(0, "x"))
+    rows = PEERS[name].choose(Given.of(now), 3, stream(0, "x"))
     assert len(distinct(rows, 40)) == 3
-    assert PEERS[name].choose(now, 3, stream(0, "x")) == rows
+    assert PEERS[name].choose(Given.of(now), 3, stream(0, "x")) == rows
+    picks = PEERS[name].pick(now, 3, stream(0, "x"), "top", None)
+    assert picks.positions.tolist() == now.candidates[torch.tensor(rows)].tolist()
+    assert picks.memory == {"filled": 0}
+    assert list(now.seconds) == ["score"]
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_what_a_package_leaves_open_is_drawn_and_counted(monkeypatch):
-    twice = Peer("twice", "here", "here", lambda s, q, rng: [0] * q)
-    monkeypatch.setattr("peer_campaigns.PEERS", {"twice (here)": twice})
-    rows, order = asked(plan(), "twice (here)")
-    assert [r.filled for r in rows] == [19, 19, 0]
+def test_what_a_package_leaves_open_is_drawn_and_counted():
+    rows, order = asked(plan(), Peer("twice", "here", "here", lambda given, q, rng: [0] * q))
+    assert [r.memory and r.memory["filled"] for r in rows] == [19, 19, None]
     assert len(order) == 60
 
 
@@ -123,7 +122,7 @@ def test_rows_outside_and_unknown_names_are_refused():
     with pytest.raises(InputError, match="chose row 5"):
         distinct([1, 5], 5)
     with pytest.raises(InputError, match="expected one of margin"):
-        arm("margin (nobody)")
+        asking_by("margin (nobody)", Asking())
     with pytest.raises(InputError, match="make results-peers"):
         need("no_such_module", "no-such-package")
 
@@ -151,24 +150,18 @@ peers = ["margin (scikit-activeml)"]
 @pytest.fixture
 def small(tmp_path):
     """A table file, and a function that runs it and returns the ledger's lines."""
-    import importlib.util
+    from results import peers as module
 
-    spec = importlib.util.spec_from_file_location(
-        "peers_table", Path(__file__).parents[2] / "studies" / "peers.py"
-    )  # a folder of the tests is called `peers` too
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
     parts = [f"[campaign.{k}]\n" + _toml(v) for k, v in SETTINGS.items()]
     file = tmp_path / "peers-small.toml"
     file.write_text(TABLE + "\n".join(parts))
     source = module.Source(tmp_path, tmp_path / "out")
 
-    def go(seeds=None, arms=()):
-        table = module.read_table(file, seeds, arms)
-        with module.opened(table, source) as ledger:
-            assert module.run(table, ledger, source) == []
-            module.export(table, ledger, tmp_path)
+    def go(seeds=None, names=()):
+        wanted = module.read_table(file, seeds, names)
+        with module.opened(wanted.table, source) as ledger:
+            assert module.run(wanted, ledger, source) == []
+            module.export(wanted.table, ledger, tmp_path)
         return (tmp_path / "out" / "peers-small" / "campaigns.jsonl").read_text().splitlines()
 
     return go, file, tmp_path
@@ -203,26 +196,18 @@ def test_a_table_goes_on_where_it_was_cut(small):
 
 def test_a_table_whose_settings_changed_is_refused(small):
     go, file, _ = small
-    go(seeds=1, arms=["random"])
+    go(seeds=1, names=["random"])
     file.write_text(file.read_text().replace("candidates = 200", "candidates = 100"))
     with pytest.raises(InputError, match="other settings"):
-        go(seeds=1, arms=["random"])
+        go(seeds=1, names=["random"])
 
 
 def test_the_candidates_are_those_of_our_own_query():
     """A package sees the items that `propose` draws: with all of them asked for, the same set."""
     p = plan()
-    seen = []
-
-    def choose(s, q, rng):
-        seen.append(s.candidates)
-        return list(range(q))
-
-    from choice_loop import first_round
-    from peer_campaigns import _theirs
-
-    pool, model, _ = first_round(p)
-    _theirs(p, pool, model, Peer("x", "x", "x", choose), 3)
-    how = p.asking
-    ours = propose(model, p.inputs, pool, 200, how, loss=p.training.loss, seed=p.seed)
-    assert set(ours.positions.tolist()) == set(seen[0].tolist())
+    pool, model = after_one_round(p)
+    how = {"loss": p.learner.training.loss, "seed": p.seed}
+    every = Peer("x", "x", "x", lambda given, q, rng: list(range(q)))
+    theirs = propose(model, p.learner.inputs, pool, 200, replace(p.asking, strategy=every.value), **how)
+    ours = propose(model, p.learner.inputs, pool, 200, p.asking, **how)
+    assert set(ours.positions.tolist()) == set(theirs.positions.tolist())

@@ -6,25 +6,13 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from labelahead.acquisition.change import emoc, mlmoc
-from labelahead.acquisition.error import eer
-from labelahead.acquisition.uncertainty import flip, variance
-from labelahead.acquisition.view import View, view
+from labelahead.acquisition.criteria import eer, emoc, flip, mlmoc, resolve, variance
+from labelahead.acquisition.view import View
 
-__all__ = [
-    "ACQUISITIONS",
-    "Acquisition",
-    "View",
-    "eer",
-    "emoc",
-    "flip",
-    "mlmoc",
-    "variance",
-    "view",
-]
+__all__ = ["ACQUISITIONS", "Acquisition", "View", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"]
 
 Acquisition = Callable[[View, torch.Generator | None], Tensor]
 
 ACQUISITIONS: Mapping[str, Acquisition] = MappingProxyType(
-    {"mlmoc": mlmoc, "emoc": emoc, "eer": eer, "variance": variance, "flip": flip}
+    {"mlmoc": mlmoc, "emoc": emoc, "eer": eer, "variance": variance, "flip": flip, "resolve": resolve}
 )

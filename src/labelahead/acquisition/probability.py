@@ -5,7 +5,7 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 
-__all__ = ["PROBABILITIES", "entropy", "probabilities", "simplex", "softmax"]
+__all__ = ["entropy", "probabilities", "simplex", "softmax"]
 
 PROBABILITIES = ("simplex", "softmax")
 

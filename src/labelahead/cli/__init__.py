@@ -1,10 +1,10 @@
-"""The command line: thin commands over `campaign`, `query`, `web`, `study` and `laboratory`."""
+"""The command line: thin commands over `campaign`, `compare`, `studies` and `web`."""
 
 from labelahead.cli.shell import app  # first: says what to install when it is not there
 
-from labelahead.cli import campaigns, label, laboratory, study  # isort: skip  # they put their commands into app
+from labelahead.cli import campaigns, compare, label, study  # isort: skip  # they put their commands into app
 
-__all__ = ["app", "campaigns", "label", "laboratory", "main", "study"]
+__all__ = ["app", "campaigns", "compare", "label", "main", "study"]
 
 
 def main() -> None:

@@ -7,54 +7,29 @@ from typing import Annotated, Any
 
 import typer
 
-from labelahead.cli.shell import (
-    CandOpt,
-    ConfigOpt,
-    DataOpt,
-    InitialOpt,
-    KernelOpt,
-    LabelsOpt,
-    ModelOpt,
-    ModeOpt,
-    Option,
-    RetrainOpt,
-    RootOpt,
-    SeedOpt,
-    SetOpt,
-    StrategyOpt,
-    Text,
-    ThreadOpt,
-    UsageError,
-    WidthOpt,
-    app,
-    configured,
-    err,
-    free_folder,
-    out,
-    reported,
-)  # fmt: skip
+from labelahead.cli import shell
+from labelahead.cli.shell import Option, Text, UsageError, app, err, free_folder, out, reported, say
 
 
 @app.command()
 def run(
-    data: DataOpt = None,
-    root: RootOpt = None,
-    model: ModelOpt = None,
-    width: WidthOpt = None,
-    strategy: StrategyOpt = None,
-    mode: ModeOpt = None,
-    kernel: KernelOpt = None,
-    candidates: CandOpt = None,
-    initial: InitialOpt = None,
-    labels: LabelsOpt = None,
-    retrain_every: RetrainOpt = None,
-    seed: SeedOpt = None,
-    threads: ThreadOpt = None,
-    folder: Annotated[
-        Path | None, Option("--out", help="Folder for the results. (default: runs/...)")
-    ] = None,
-    config: ConfigOpt = None,
-    changes: SetOpt = None,
+    context: typer.Context,
+    data: shell.DataOpt = None,
+    root: shell.RootOpt = None,
+    model: shell.ModelOpt = None,
+    width: shell.WidthOpt = None,
+    strategy: shell.StrategyOpt = None,
+    mode: shell.ModeOpt = None,
+    kernel: shell.KernelOpt = None,
+    candidates: shell.CandOpt = None,
+    initial: shell.InitialOpt = None,
+    budget_labels: shell.LabelsOpt = None,
+    retrain_every: shell.RetrainOpt = None,
+    seed: shell.SeedOpt = None,
+    threads: shell.ThreadOpt = None,
+    folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/...)")] = None,
+    config: shell.ConfigOpt = None,
+    changes: shell.SetOpt = None,
 ) -> None:
     """Simulate a whole campaign on labelled data: train, ask, and again, with a live curve.
 
@@ -67,28 +42,26 @@ def run(
       labelahead run --config my.toml --set training.steps=300
     """
     with reported():
-        campaign = configured(config, changes, {
-            "data.name": data, "data.root": root, "model.name": model, "model.width": width,
-            "asking.strategy": strategy, "asking.mode": mode, "asking.kernel": kernel,
-            "asking.candidates": candidates, "budget.initial": initial, "budget.labels": labels,
-            "budget.retrain_every": retrain_every, "seed": seed, "threads": threads,
-        })  # fmt: skip
-    from labelahead.campaign import run as run_campaign
+        campaign = shell.configured(context)
+    from labelahead.campaign.run import run as run_campaign
+    from labelahead.strategies import find
 
     name = Path(campaign.data.name).stem or "data"
-    target = folder or free_folder(f"{name}-{campaign.asking.strategy}-{campaign.seed}")
+    target = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{campaign.seed}")
     with reported(lambda: _resume_hint(target)):
         _campaign(lambda **watch: run_campaign(campaign, out=target, **watch), campaign)
 
 
 @app.command()
 def resume(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
     data: Annotated[Text, Option("--data", help="Where the data are now, if moved.")] = None,
     root: Annotated[Text, Option("--root", help="Where a known set is now, if moved.")] = None,
     model: Annotated[Text, Option("--model", help="Where your own network is now.")] = None,
+    strategy: Annotated[Text, Option("--strategy", help="Where your own strategy is now.")] = None,
     device: Annotated[Text, Option("--device", help="auto, cpu or cuda.")] = None,
-    labels: Annotated[int | None, Option("--labels", help="A larger budget.")] = None,
+    budget_labels: Annotated[int | None, Option("--labels", help="A larger budget.")] = None,
 ) -> None:
     """Go on with an interrupted campaign; it ends as if it had never stopped.
 
@@ -99,40 +72,37 @@ def resume(
       labelahead resume runs/a --labels 300
     """
     with reported(lambda: _resume_hint(folder)):
-        from labelahead.campaign import resume as resume_campaign
-        from labelahead.config import assemble
+        from labelahead.campaign.config import assemble
+        from labelahead.campaign.run import resume as resume_campaign
 
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} holds no campaign; expected the folder of a `run --out`")
-        options = {
-            "data.name": data, "data.root": root, "model.name": model, "device": device,
-            "budget.labels": labels,
-        }  # fmt: skip
-        changes = {key: value for key, value in options.items() if value is not None}
+        changes = shell.options(context)
         campaign = assemble(folder / "config.toml", (), changes)
         _campaign(lambda **watch: resume_campaign(folder, changes, **watch), campaign)
 
 
 @app.command()
 def query(
+    context: typer.Context,
     data: Annotated[str, Option("--data", help="A folder of images, or a table.")],
-    labels: Annotated[Path | None, Option("--labels", help="CSV or JSON: item,label.")] = None,
+    labels: Annotated[Path | None, Option("--labels", help="A file of labels; what the page exports will do.")] = None,
     n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
     classes: Annotated[str, Option(help="Class names, comma-separated, if labels miss some.")] = "",
-    model: ModelOpt = None,
-    width: WidthOpt = None,
-    root: RootOpt = None,
+    model: shell.ModelOpt = None,
+    width: shell.WidthOpt = None,
+    root: shell.RootOpt = None,
     target: Annotated[Text, Option("--target", help="A table's column of labels.")] = None,
-    strategy: StrategyOpt = None,
-    mode: ModeOpt = None,
-    kernel: KernelOpt = None,
-    candidates: CandOpt = None,
-    seed: SeedOpt = None,
-    threads: ThreadOpt = None,
+    strategy: shell.StrategyOpt = None,
+    mode: shell.ModeOpt = None,
+    kernel: shell.KernelOpt = None,
+    candidates: shell.CandOpt = None,
+    seed: shell.SeedOpt = None,
+    threads: shell.ThreadOpt = None,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
     file: Annotated[Path | None, Option("--out", help="Write here instead of the screen.")] = None,
-    config: ConfigOpt = None,
-    changes: SetOpt = None,
+    config: shell.ConfigOpt = None,
+    changes: shell.SetOpt = None,
 ) -> None:
     """Real data: which items to label next, best first, as CSV or JSON.
 
@@ -149,38 +119,32 @@ def query(
             raise UsageError(f"--format is {form!r}; expected csv or json")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
-        campaign = configured(config, changes, {
-            "data.name": data, "data.root": root, "data.target": target, "model.name": model,
-            "model.width": width, "asking.strategy": strategy, "asking.mode": mode,
-            "asking.kernel": kernel, "asking.candidates": candidates, "seed": seed,
-            "threads": threads,
-        })  # fmt: skip
-        from labelahead.query import as_text
-        from labelahead.query import query as ask
-        from labelahead.show import doing
+        campaign = shell.configured(context)
+        from labelahead.campaign.query import as_text, questions
+        from labelahead.cli.terminal import doing
+        from labelahead.files import replace
 
         names = [c.strip() for c in classes.split(",") if c.strip()]
         with err.status("loading") as status:
-            found, ready = ask(
-                campaign, n, labels=labels, classes=names,
+            asked, ready = questions(
+                campaign,
+                n,
+                labels=labels,
+                classes=names,
                 progress=lambda what, done, total: status.update(doing(what, done, total)),
-            )  # fmt: skip
+            )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)
-        text = as_text(found, form)
+        text = as_text(asked, form)
         if file is None:
             sys.stdout.write(text)
         else:
-            partial = file.with_name(file.name + ".partial")
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(file)
-            err.print(f"{len(found)} items to label are in {file}", markup=False, soft_wrap=True)
+            replace(file, text)
+            say(f"{len(asked)} items to label are in {file}")
 
 
 @app.command("list")
-def list_(
-    what: Annotated[str, typer.Argument(help="strategies, models or data")],
-) -> None:
+def list_(what: Annotated[str, typer.Argument(help="strategies, models or data")]) -> None:
     """What there is: strategies, models, data.
 
     Example:
@@ -188,7 +152,7 @@ def list_(
       labelahead list strategies
     """
     with reported():
-        from labelahead.show import CATALOGUES, catalogue
+        from labelahead.cli.terminal import CATALOGUES, catalogue
 
         if what not in CATALOGUES:
             raise UsageError(f"no list of {what!r}; expected one of {', '.join(CATALOGUES)}")
@@ -197,27 +161,27 @@ def list_(
 
 def _campaign(go: Callable[..., Any], campaign: Any) -> None:
     """Run, show, and say where everything lies."""
-    from labelahead.show import board, curve_png, rounds_table
+    from labelahead.cli.terminal import board, curve_png, rounds_table
+    from labelahead.strategies import find
 
     name = Path(campaign.data.name).name or campaign.data.name
-    title = f"{name}, {campaign.asking.strategy}, seed {campaign.seed}"
+    title = f"{name}, {find(campaign.asking.strategy).name}, seed {campaign.seed}"
 
-    def ready(found: Any) -> None:
-        for note in found.notes:
+    def ready(prepared: Any) -> None:
+        for note in prepared.notes:
             out.print(note, style="dim", markup=False, highlight=False)
 
     with board(out, campaign.budget.labels, title) as watch:
         result = go(progress=watch.progress, on_round=watch.round, on_ready=ready)
     out.print()
     out.print(rounds_table(result.rounds))
-    plain: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
-    out.print(f"\neverything is in {result.folder}", **plain)
+    say(f"\neverything is in {result.folder}", on=out)
     if any(r.accuracy is not None for r in result.rounds):
         try:
             picture = curve_png(result.rounds, result.folder / "curve.png", title)
-            out.print(f"the curve: {picture}", **plain)
+            say(f"the curve: {picture}", on=out)
         except Exception as error:  # the campaign is done: a picture does not undo it
-            err.print(f"no picture of the curve: {error}", style="yellow", **plain)
+            say(f"no picture of the curve: {error}", "yellow")
 
 
 def _resume_hint(folder: Path) -> str:

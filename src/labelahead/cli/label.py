@@ -1,65 +1,38 @@
 """The command for labelling by hand, in a browser."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from labelahead.cli.shell import (
-    ConfigOpt,
-    ModelOpt,
-    Option,
-    RootOpt,
-    SeedOpt,
-    SetOpt,
-    StrategyOpt,
-    Text,
-    ThreadOpt,
-    UsageError,
-    WidthOpt,
-    app,
-    configured,
-    err,
-    out,
-    reported,
-)
+from labelahead.cli import shell
+from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
+from labelahead.extras import need
 
 SourceArg = Annotated[str, typer.Argument(help="A folder of pictures, a table, or a known set.")]
-ClassesOpt = Annotated[
-    str, Option("--classes", help="Class names, comma-separated. (default: those of the data)")
-]
-OutOpt = Annotated[
-    Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")
-]
+ClassesOpt = Annotated[str, Option("--classes", help="Class names, comma-separated. (default: those of the data)")]
+OutOpt = Annotated[Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")]
 HostOpt = Annotated[str, Option("--host", help="0.0.0.0: for others on the network too.")]
 PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="If busy, the next free one.")]
-TokenOpt = Annotated[
-    Text, Option("--token", help="Ask for it; auto: make one. Beyond this machine: always.")
-]
+TokenOpt = Annotated[Text, Option("--token", help="Ask for it; auto: make one. Beyond this machine: always.")]
 BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open a browser.")]
 TakeOpt = Annotated[Path | None, Option("--labels", help="Take in the labels of this file.")]
-FoldersOpt = Annotated[
-    bool, Option("--start-from-folders", help="Take in the labels that the data carry.")
-]
-TestOpt = Annotated[
-    Text, Option("--test", help="Measure on these: a file of item,label, or a share of the data.")
-]
+FoldersOpt = Annotated[bool, Option("--start-from-folders", help="Take in the labels that the data carry.")]
+TestOpt = Annotated[Text, Option("--test", help="Measure on these: a file of item,label, or a share of the data.")]
 TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
 EveryOpt = Annotated[int, Option("--retrain-every", min=1, help="Labels between trainings.")]
-OverlapOpt = Annotated[
-    float, Option("--overlap", min=0, max=0.9, help="Share of questions for a second opinion.")
-]
+OverlapOpt = Annotated[float, Option("--overlap", min=0, max=0.9, help="Share of questions for a second opinion.")]
 BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
-ExportOpt = Annotated[
-    Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")
-]
+ExportOpt = Annotated[Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")]
 ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
 RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
 
 
 @app.command()
 def label(
+    context: typer.Context,
     data: SourceArg,
     classes: ClassesOpt = "",
     folder: OutOpt = None,
@@ -71,20 +44,20 @@ def label(
     start_from_folders: FoldersOpt = False,
     test: TestOpt = None,
     target: TargetOpt = None,
-    strategy: StrategyOpt = None,
-    model: ModelOpt = None,
-    width: WidthOpt = None,
-    root: RootOpt = None,
-    retrain_every: EveryOpt = 10,
+    strategy: shell.StrategyOpt = None,
+    model: shell.ModelOpt = None,
+    width: shell.WidthOpt = None,
+    root: shell.RootOpt = None,
+    every: EveryOpt = 10,
     overlap: OverlapOpt = 0.1,
     budget: BudgetOpt = None,
-    seed: SeedOpt = None,
-    threads: ThreadOpt = None,
+    seed: shell.SeedOpt = None,
+    threads: shell.ThreadOpt = None,
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
-    config: ConfigOpt = None,
-    changes: SetOpt = None,
+    config: shell.ConfigOpt = None,
+    changes: shell.SetOpt = None,
 ) -> None:
     """Label in a browser: one key for each item, and the next question learns from every answer.
 
@@ -98,56 +71,41 @@ def label(
 
       labelahead label photos/ --export csv --to labels.csv --rest
     """
-    kept: list[Path] = []
+    kept = ""
 
     def hint() -> str:
-        return f"; every label is kept in {kept[0]}: the same command goes on" if kept else ""
+        return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
     with reported(hint):
         _together(export, to, rest)
-        campaign = configured(config, changes, {
-            "data.name": data, "data.root": root, "data.target": target, "model.name": model,
-            "model.width": width, "asking.strategy": strategy, "seed": seed, "threads": threads,
-        })  # fmt: skip
-        options: dict[str, Any] = {
-            "classes": [c.strip() for c in classes.split(",") if c.strip()], "labels": labels,
-            "start_from_folders": start_from_folders, "test": _share(test),
-            "every": retrain_every, "overlap": overlap, "budget": budget,
-        }  # fmt: skip
-        _go(campaign, folder, options, kept, (export, to, rest), {
-            "host": host, "port": port, "browser": browser,
-            "token": "" if token == "auto" else token,
-        })  # fmt: skip
+        campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
+        more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
+        with _opened(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
+            from labelahead.web.serve import serve
+            from labelahead.web.session import write_out
+
+            kept = str(ready.folder)
+            if export is not None and to is not None:
+                say(write_out(ready, export, to, rest=rest))
+                return
+            say(f"labels are kept in {kept}; Ctrl-C ends")
+            code = "" if token == "auto" else token
+            serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
 
 
-def _go(
-    campaign: Any,
-    folder: Path | None,
-    options: dict[str, Any],
-    kept: list[Path],
-    export: tuple[str | None, Path | None, bool],
-    server: dict[str, Any],
-) -> None:
-    from labelahead.data.extras import need
-
-    for module in ("fastapi", "uvicorn", "jinja2", "filelock"):
+@contextmanager
+def _opened(campaign: Any, folder: Path | None, **options: Any) -> Iterator[Any]:
+    """The session, with what it has to say said."""
+    for module in ("fastapi", "uvicorn", "jinja2"):
         need(module, "web", "the labelling page")
-    from labelahead.web.serve import serve
-    from labelahead.web.session import opened, write_out
+    from labelahead.web.session import opened
 
-    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     with ExitStack() as session:
         with err.status("loading"):
             ready = session.enter_context(opened(campaign, folder, **options))
-        kept.append(ready.folder)
         for note in ready.notes:
-            err.print(note, style="dim", **plain)
-        form, to, rest = export
-        if form is not None and to is not None:
-            err.print(write_out(ready, form, to, rest=rest), **plain)
-            return
-        err.print(f"labels are kept in {ready.folder}; Ctrl-C ends", **plain)
-        serve(ready, tell=lambda url: out.print(url, **plain), **server)
+            say(note, "dim")
+        yield ready
 
 
 def _together(export: str | None, to: Path | None, rest: bool) -> None:

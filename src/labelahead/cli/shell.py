@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Errors are one sen
 shows where they came from.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,35 +46,31 @@ def reported(hint: str | Callable[[], str] = "") -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         more = hint if isinstance(hint, str) else hint()
-        err.print(
-            f"interrupted{more}", style="yellow", markup=False, highlight=False, soft_wrap=True
-        )
+        say(f"interrupted{more}", "yellow")
         raise typer.Exit(130) from None
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
         raise typer.Exit(1) from None
-    except LabelaheadError as error:
-        if _debug:
-            raise
-        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
     except typer.Exit:
         raise
-    except OSError as error:
-        if _debug:
-            raise
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        err.print(f"error: {what}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
     except Exception as error:
         if _debug:
             raise
-        what = f"{type(error).__name__}: {error}"
-        err.print(
-            f"error: {what} (unexpected; run `labelahead --debug ...` for the details)",
-            style="red", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
-        raise typer.Exit(1) from None
+        say(f"error: {_sentence(error)}", "red")
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, LabelaheadError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"{type(error).__name__}: {error} (unexpected; run `labelahead --debug ...` for the details)"
+
+
+def say(text: str, style: str = "", on: Console = err) -> None:
+    """A line as it is: no markup, no colours for numbers, no line breaks."""
+    on.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _version(wanted: bool) -> None:
@@ -87,57 +84,72 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     debug: Annotated[bool, Option("--debug", help="Show tracebacks.")] = False,
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Say which version.")
-    ] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Say which version.")] = False,
 ) -> None:
     global _debug
     _debug = debug
 
 
 # One meaning, one spelling, in every command.
-DataOpt = Annotated[
-    Text, Option("--data", help="A known set, a file or a folder. (default: digits)")
-]
+DataOpt = Annotated[Text, Option("--data", help="A known set, a file or a folder. (default: digits)")]
 RootOpt = Annotated[Text, Option("--root", help="Folder that holds a known set.")]
 ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as module:factory.")]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
-StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose. (default: flip)")]
+StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
 KernelOpt = Annotated[Text, Option("--kernel", help="pseudo, single, trace or full.")]
 CandOpt = Annotated[Number, Option("--candidates", help="Score at most so many items.")]
-InitialOpt = Annotated[Number, Option(help="Random labels to start with. (default: 20)")]
-LabelsOpt = Annotated[Number, Option(help="Labels in all. (default: 100)")]
-RetrainOpt = Annotated[Number, Option(help="Labels between trainings. (default: 10)")]
+InitialOpt = Annotated[Number, Option("--initial", help="Random labels to start with. (default: 20)")]
+LabelsOpt = Annotated[Number, Option("--labels", help="Labels in all. (default: 100)")]
+RetrainOpt = Annotated[Number, Option("--retrain-every", help="Labels between trainings. (default: 10)")]
 SeedOpt = Annotated[Number, Option("--seed", help="Same seed, same campaign.")]
 ThreadOpt = Annotated[Number, Option("--threads", help="Threads for torch.")]
 ConfigOpt = Annotated[Path | None, Option("--config", help="A TOML file; options override it.")]
-SetOpt = Annotated[
-    list[str] | None,
-    Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable."),
-]
+SetOpt = Annotated[list[str] | None, Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable.")]
 
 
-def configured(
-    config: Path | None,
-    changes: list[str] | None,
-    options: dict[str, Any],
-    base: Mapping[str, Any] | None = None,
-) -> Any:
-    """The campaign that file, changes and options make; what does not fit is wrong usage."""
-    from labelahead.config import assemble
+# What an option is called in a configuration; every command that has it means the same by it.
+KEYS = {
+    "data": "data.name",
+    "root": "data.root",
+    "target": "data.target",
+    "model": "model.name",
+    "width": "model.width",
+    "strategy": "asking.strategy",
+    "mode": "asking.mode",
+    "kernel": "asking.kernel",
+    "candidates": "asking.candidates",
+    "initial": "budget.initial",
+    "budget_labels": "budget.labels",
+    "retrain_every": "budget.retrain_every",
+    "seed": "seed",
+    "threads": "threads",
+    "device": "device",
+}
 
+
+def options(context: typer.Context) -> dict[str, Any]:
+    """What was given of KEYS, by dotted key."""
+    given = context.params
+    return {key: given[name] for name, key in KEYS.items() if given.get(name) is not None}
+
+
+def configured(context: typer.Context, base: Mapping[str, Any] | None = None) -> Any:
+    """The campaign that --config, --set and options make; what does not fit is wrong usage."""
+    from labelahead.campaign.config import assemble
+
+    given = context.params
     try:
-        return assemble(config, changes or [], options, base)
+        return assemble(given["config"], given["changes"] or [], options(context), base)
     except InputError as error:
         raise UsageError(str(error)) from error
 
 
 def free_folder(name: str) -> Path:
     """runs/digits-flip-0, or with the first number that is free."""
-    base = Path("runs") / name
-    found, count = base, 1
-    while found.exists():
+    base = Path("runs") / re.sub(r'[\\/:*?"<>|\0-\x1f]+', "-", name)  # data and strategies have any name
+    folder, count = base, 1
+    while folder.exists():
         count += 1
-        found = base.with_name(f"{base.name}-{count}")
-    return found
+        folder = base.with_name(f"{base.name}-{count}")
+    return folder

@@ -1,12 +1,19 @@
-"""Arrays, tensors and .npz files -> Data."""
+"""Arrays, tensors, .npz files and torch data sets -> Data; numbers and pictures held in memory."""
 
-from collections.abc import Sequence
+import zipfile
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import Dataset, IterableDataset
 
 from labelahead.data.classes import encode
 from labelahead.data.dataset import (
@@ -14,73 +21,35 @@ from labelahead.data.dataset import (
     Answers,
     Data,
     Images,
+    Loaded,
+    Rows,
     as_positions,
     check_size,
     first_not_finite,
     hashed,
 )
-from labelahead.data.options import Options
-from labelahead.data.pixels import Pixels, fit, spread, to_look_at
-from labelahead.data.split import Split, choose
+from labelahead.data.split import Options, Split, choose
 from labelahead.errors import InputError
 
-__all__ = ["as_values", "assemble", "from_arrays", "pictures"]
+__all__ = ["Pixels", "Values", "assemble", "bundle", "from_arrays", "from_dataset", "load_npz", "read_npz", "spread"]
 
-
-@dataclass(frozen=True, eq=False)
-class Values(Images):
-    """Inputs held as float32 numbers, to be standardised; shown as pictures if they are some."""
-
-    values: Tensor
-    mean: Tensor
-    std: Tensor
-    low: float = 0.0
-    high: float = 1.0
-    size: int | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        shape = tuple(self.values.shape[1:])
-        return shape if self.size is None else (shape[0], self.size, self.size)
-
-    def inputs(self) -> Tensor:
-        """All inputs, standardised."""
-        values = self.values if self.size is None else fit(self.values, self.size)
-        if not bool(self.mean.any()) and bool((self.std == 1).all()):
-            return values  # taken as they are: no second copy
-        column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
-        return (values - self.mean.view(column)) / self.std.view(column)
-
-    def batch(self, positions: Tensor, size: int) -> Tensor:
-        """The pictures as uint8 (q, 3, size, size), black and white at the extremes found."""
-        at = as_positions(positions, len(self.values), "positions")
-        check_size(size)
-        part = (fit(self.values[at], size) - self.low) * (255 / (self.high - self.low))
-        return part.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
-
-    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
-        """One picture to look at, uint8 (H, W, 3)."""
-        at = as_positions([position], len(self.values), "position")
-        return to_look_at((self.values[at] - self.low) * (255 / (self.high - self.low)), size)
-
-    def fingerprint(self) -> str:
-        """A hash of all the pixels."""
-        return hashed(self.values)
-
-    def content(self) -> str:
-        """The same: there is no place to it."""
-        return hashed(self.values)
+# What the arrays of an .npz, and the parts of an item of a torch data set, may be called.
+INPUTS = ("x", "inputs", "data", "images", "features", "embeddings")
+LABELS = ("y", "labels", "label", "target", "targets")
+CLASSES = ("classes", "class_names", "target_names")
+EXPECTED = "x and y, inputs and labels, data and target, or x_train, y_train, x_test and y_test"
+INPUT_KEYS = ("image", "img", "pixel_values", "inputs", "input", "x", "features", "data")
+LABEL_KEYS = ("label", "labels", "target", "targets", "y", "fine_label", "class")
+READING = (OSError, EOFError, KeyError, RuntimeError, ValueError, MemoryError, zipfile.BadZipFile, zlib.error)
+PROBED = 8  # items read twice, to notice a random transform
+PIECE = 2048  # items converted at a time, so that no second full copy is needed
+VISIBLE = 256  # smaller pictures are enlarged to about that
+Array = np.ndarray[Any, Any]
 
 
 def from_arrays(
-    inputs: Any,
-    labels: Any = None,
-    *,
-    classes: Sequence[str] | None = None,
-    test: Any = None,
-    name: str = "arrays",
-) -> tuple[Data, Answers | None]:
+    inputs: Any, labels: Any = None, *, classes: Sequence[str] | None = None, test: Any = None, name: str = "arrays"
+) -> Loaded:
     """Inputs (n, ...) and perhaps labels (n,), as arrays or tensors.
 
     Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C)
@@ -91,9 +60,7 @@ def from_arrays(
     codes, names, more = _labels(labels, classes, len(values))
     if isinstance(test, np.ndarray | Tensor) and test.dtype in (np.bool_, torch.bool):
         if test.shape != (len(values),):
-            raise InputError(
-                f"test is a mask of shape {tuple(test.shape)}; expected ({len(values)},)"
-            )
+            raise InputError(f"test is a mask of shape {tuple(test.shape)}; expected ({len(values)},)")
         test = torch.as_tensor(test).nonzero().flatten()
     at = as_positions([] if test is None else test, len(values), "test")
     at = torch.from_numpy(np.unique(at.numpy()))
@@ -101,70 +68,220 @@ def from_arrays(
         first = int(at[codes[at] == UNKNOWN][0])
         raise InputError(f"test item {first} has no label; expected one for every test item")
     split = Split(torch.arange(len(values)), at, (*notes, *more))
-    scale = values.dtype == torch.uint8
-    return assemble(name, values, codes, names, split, standardise=scale)
+    return assemble(name, values, codes, names, split, standardise=False)
 
 
-def assemble(
-    name: str,
-    values: Tensor,
-    codes: Tensor,
-    classes: tuple[str, ...],
-    split: Split,
-    *,
-    notes: tuple[str, ...] = (),
-    size: int | None = None,
-    standardise: bool = True,
-    ids: tuple[str, ...] | None = None,
-) -> tuple[Data, Answers | None]:
-    """The kept items of an array as data and answers."""
-    keep = split.keep
-    values = values if len(keep) == len(values) else values[keep]
-    pool = torch.ones(len(keep), dtype=torch.bool)
-    pool[split.test] = False
-    at = pool.nonzero().flatten()
-    if not len(at):
-        raise InputError("every item is in test; expected some that may be asked for")
-    held: Pixels | Values
-    if values.dtype == torch.uint8:
-        held = Pixels(values, *spread(values, at), size)
-    elif standardise:
-        held = Values(values, *_scales(values, at), *_extremes(values), size)
-    else:
-        held = Values(values, torch.zeros(()), torch.ones(()), *_extremes(values), size)
-    image = values.ndim == 4
-    ids = ids or tuple(str(int(i)) for i in keep)
-    data = Data(
-        name=name,
-        classes=classes,
-        test=split.test,
-        ids=ids,
-        kind="image" if image else "vector",
-        notes=(*notes, *split.notes),
-        images=held if image and values.shape[1] in (1, 3) else None,
-        shape=held.shape,
-        build=held.inputs,
-    )
-    labels = codes[keep]
-    return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
+def _labels(labels: Any, classes: Sequence[str] | None, n: int) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+    """Encoded labels, all unknown where there are none."""
+    if labels is None:
+        return torch.full((n,), UNKNOWN), tuple(classes or ()), ()
+    codes, names, notes = encode(labels, classes)
+    if len(codes) != n:
+        raise InputError(f"there are {n} inputs and {len(codes)} labels; expected one label for each input")
+    return codes, names, notes
 
 
-def pictures(
-    name: str,
-    images: np.ndarray[Any, Any],
-    labels: np.ndarray[Any, Any],
-    train: int,
-    classes: tuple[str, ...],
-    options: Options,
-    notes: tuple[str, ...] = (),
-) -> tuple[Data, Answers | None]:
-    """A known set of uint8 pictures (n, C, H, W) whose first `train` are the pool."""
-    codes = torch.from_numpy(labels.astype(np.int64))
-    official = torch.arange(len(codes)) >= train
+def from_dataset(dataset: Dataset[Any], *, classes: Sequence[str] | None = None, limit: int | None = None) -> Loaded:
+    """Items x, (x, y) or dictionaries; x is taken as it is, 8-bit pictures are standardised.
+
+    Every item is read once and kept, `limit` of them at random if given (seed 0). There is no
+    test part: `dataclasses.replace(data, test=positions)` names one.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InputError(f"limit is {limit!r}; expected a whole number of at least 1")
+    positions, items, notes = _items(dataset, limit)
+    inputs: list[Tensor] = []
+    labels: list[Any] = []
+    for position, item in zip(positions, items, strict=False):
+        x, y = _pair(item, position)
+        if inputs and (x.shape != inputs[0].shape or x.dtype != inputs[0].dtype):
+            raise InputError(
+                f"item {position} is {x.dtype} {tuple(x.shape)} and the first one "
+                f"{inputs[0].dtype} {tuple(inputs[0].shape)}; expected equal shapes, so give the "
+                "data set a transform that resizes"
+            )
+        inputs.append(x)
+        labels.append(y)
+    if not inputs:
+        raise InputError("the data set has no items; expected at least one")
+    stacked = torch.stack(inputs)
+    stacked = stacked.unsqueeze(1) if stacked.ndim == 1 else stacked
+    values, more = as_values(stacked, "the data set")
+    codes, names, decided = encode(labels, _classes(dataset, classes))
+    split = Split(torch.arange(len(values)), torch.empty(0, dtype=torch.int64), ())
+    said = (*notes, *more, *decided)
+    ids = tuple(str(position) for position, _ in zip(positions, inputs, strict=False))
+    return assemble(type(dataset).__name__, values, codes, names, split, notes=said, standardise=False, ids=ids)
+
+
+def _items(dataset: Dataset[Any], limit: int | None) -> tuple[Sequence[int], Iterator[Any], tuple[str, ...]]:
+    """Positions, items in that order, and what was decided."""
+    if isinstance(dataset, IterableDataset):
+        note = () if limit is None else (f"the first {limit} items of a stream",)
+        return range(limit or 2**62), islice(iter(dataset), limit), note
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise InputError(
+            f"dataset is a {type(dataset).__name__}; expected a torch Dataset with a length, or "
+            "an IterableDataset (for arrays there is from_arrays)"
+        )
+    n = len(dataset)
+    positions: Sequence[int] = range(n)
+    notes: tuple[str, ...] = ()
+    if limit is not None and limit < n:
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+        positions = sorted(order[:limit].tolist())
+        notes = (f"{limit} of {n} items kept, at random, seed 0",)
+    for position in positions[:PROBED]:
+        first, again = (_pair(dataset[position], position)[0] for _ in range(2))
+        if first.shape != again.shape or not bool(torch.eq(first, again).all()):
+            if bool(first.isnan().any()):
+                break  # reported with its position later
+            raise InputError(
+                f"item {position} differs when read twice: the data set has a random transform; "
+                "expected the same input each time, so leave augmentation out"
+            )
+    return positions, (dataset[position] for position in positions), notes
+
+
+def _pair(item: Any, position: int) -> tuple[Tensor, Any]:
+    """Input and label of one item; the label is None if there is none."""
+    if isinstance(item, Mapping):
+        key = next((k for k in INPUT_KEYS if k in item), None)
+        if key is None:
+            raise InputError(
+                f"item {position} has the keys {', '.join(map(str, item))}; expected one of {', '.join(INPUT_KEYS)}"
+            )
+        label = next((item[k] for k in LABEL_KEYS if k in item), None)
+        return _input(item[key], position), _label(label, position)
+    if isinstance(item, tuple | list):
+        if len(item) not in (1, 2):
+            raise InputError(f"item {position} has {len(item)} parts; expected x, (x, y) or a dictionary")
+        return _input(item[0], position), _label(item[1] if len(item) == 2 else None, position)
+    return _input(item, position), None
+
+
+def _input(value: Any, position: int) -> Tensor:
+    """One input as a tensor; pictures of Pillow as uint8 (C, H, W)."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if hasattr(value, "convert") and hasattr(value, "mode"):
+        picture = value if value.mode in ("L", "RGB") else value.convert("RGB")
+        array = np.array(picture, dtype=np.uint8)
+        return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
+    try:
+        return torch.as_tensor(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the input of item {position} is a {type(value).__name__} ({error}); expected a "
+            "tensor, an array or a picture, so give the data set a transform"
+        ) from error
+
+
+def _label(value: Any, position: int) -> Any:
+    """One label: a number, a name or None."""
+    if isinstance(value, Tensor | np.ndarray):
+        if value.size != 1 if isinstance(value, np.ndarray) else value.numel() != 1:
+            raise InputError(f"the label of item {position} has shape {tuple(value.shape)}; expected one class")
+        return value.item()
+    return value
+
+
+def _classes(dataset: Any, classes: Sequence[str] | None) -> Sequence[str] | None:
+    """The class names given, or those the data set carries."""
+    carried = getattr(dataset, "classes", None)
+    if classes is not None or not isinstance(carried, list | tuple):
+        return classes
+    return carried if carried and all(isinstance(name, str) for name in carried) else None
+
+
+def load_npz(path: Path, options: Options) -> Loaded:
+    """An archive with inputs, perhaps labels, perhaps a test part of its own."""
+    options.refuse_target(str(path))
+    arrays = read_npz(path)
+    x, y, train = _parts(path, arrays)
+    notes = [] if train is None else [f"test part as in the file: {len(x) - train} items"]
+    names = next((arrays[key] for key in CLASSES if key in arrays), None)
+    classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
+    values, more = as_values(x, path.name)
+    codes, class_names, decided = encode(y, classes)
+    if len(codes) != len(values):
+        raise InputError(f"{path} holds {len(values)} inputs and {len(codes)} labels; expected as many")
+    if values.ndim != 4:
+        options.refuse_size(str(path))
+    if not bool((codes >= 0).any()):
+        notes.append("no labels in the file")
+    official = None if train is None else torch.arange(len(codes)) >= train
+    if official is not None and bool((codes[official] == UNKNOWN).any()):
+        lost = official & (codes == UNKNOWN)
+        official &= ~lost
+        notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
     split = choose(codes, options, official)
-    return assemble(
-        name, torch.from_numpy(images), codes, classes, split, notes=notes, size=options.size
-    )
+    said = (*notes, *more, *decided, "inputs standardised over the pool")
+    return assemble(path.stem, values, codes, class_names, split, notes=said, size=options.size)
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Every array of the archive, by its name in small letters."""
+    arrays: dict[str, Array] = {}
+    try:
+        opened = np.load(path, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            raise InputError(f"{path} is a single array; expected an .npz archive of several")
+        with opened as archive:
+            for key in archive.files:
+                if key.lower() in arrays:
+                    raise InputError(f"{path} holds {key!r} in capital and small letters; expected one of them")
+                arrays[key.lower()] = archive[key]
+    except READING as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} cannot be read as .npz ({error}); expected plain arrays written by "
+            "numpy.savez (object arrays are refused, since reading them can run code)"
+        ) from error
+    return arrays
+
+
+def _parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
+    """Inputs, labels (None where unknown) and, if there is a test part, where it begins."""
+    for name in INPUTS:
+        if f"{name}_train" in arrays:
+            x = _rows(path, arrays, f"{name}_train")
+            y = _labels_of(path, arrays, "_train", len(x))
+            if f"{name}_test" not in arrays:
+                return x, y, None
+            held_out = _rows(path, arrays, f"{name}_test")
+            if x.shape[1:] != held_out.shape[1:]:
+                raise InputError(
+                    f"{path}: training inputs are {x.shape[1:]} and test inputs "
+                    f"{held_out.shape[1:]} each; expected equal shapes"
+                )
+            y = y + _labels_of(path, arrays, "_test", len(held_out))
+            return np.concatenate([x, held_out]), y, len(x)
+        if name in arrays:
+            x = _rows(path, arrays, name)
+            return x, _labels_of(path, arrays, "", len(x)), None
+    raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected the arrays {EXPECTED}")
+
+
+def _rows(path: Path, arrays: dict[str, Array], name: str) -> Array:
+    """An array that has items at all."""
+    if arrays[name].ndim == 0:
+        raise InputError(f"{path}: {name} is a single value; expected an array (n, ...)")
+    return arrays[name]
+
+
+def _labels_of(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> list[Any]:
+    """The labels that go with inputs of that suffix, or as many unknown ones."""
+    for name in LABELS:
+        if name + suffix in arrays:
+            labels = arrays[name + suffix]
+            if labels.shape not in ((n,), (n, 1)):
+                raise InputError(
+                    f"{path}: {name + suffix} has shape {labels.shape}; expected ({n},), one class for each input"
+                )
+            return labels.reshape(n).tolist()
+    return [None] * n
 
 
 def as_values(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
@@ -214,18 +331,61 @@ def _tensor(inputs: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _labels(
-    labels: Any, classes: Sequence[str] | None, n: int
-) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-    """Encoded labels, all unknown where there are none."""
-    if labels is None:
-        return torch.full((n,), UNKNOWN), tuple(classes or ()), ()
-    codes, names, notes = encode(labels, classes)
-    if len(codes) != n:
-        raise InputError(
-            f"there are {n} inputs and {len(codes)} labels; expected one label for each input"
-        )
-    return codes, names, notes
+def assemble(
+    name: str,
+    values: Tensor,
+    codes: Tensor,
+    classes: tuple[str, ...],
+    split: Split,
+    *,
+    notes: tuple[str, ...] = (),
+    size: int | None = None,
+    standardise: bool = True,
+    ids: tuple[str, ...] | None = None,
+) -> Loaded:
+    """The kept items of an array as data and answers; 8-bit pictures are standardised in any case."""
+    keep = split.keep
+    values = values if len(keep) == len(values) else values[keep]
+    if not len(split.pool):
+        raise InputError("every item is in test; expected some that may be asked for")
+    held: Held
+    if values.dtype == torch.uint8:
+        held = Pixels(values, *spread(values, split.pool), size)
+    elif standardise:
+        held = Values(values, *_scales(values, split.pool), *_extremes(values), size)
+    else:
+        held = Values(values, torch.zeros(()), torch.ones(()), *_extremes(values), size)
+    images = held if values.ndim == 4 and values.shape[1] in (1, 3) else None
+    return bundle(name, held, images, split, codes[keep], classes, ids=ids, notes=(*notes, *split.notes))
+
+
+def bundle(
+    name: str,
+    held: "Held",
+    images: Images | None,
+    split: Split,
+    labels: Tensor,
+    classes: tuple[str, ...],
+    *,
+    notes: tuple[str, ...],
+    ids: tuple[str, ...] | None = None,
+    rows: Rows | None = None,
+) -> Loaded:
+    """Data of the kept items, whose labels are (q,) with -1 where unknown; no answers where all are."""
+    ids = ids or tuple(str(int(i)) for i in split.keep)
+    data = Data(
+        name=name,
+        classes=classes,
+        test=split.test,
+        ids=ids,
+        kind="image" if held.values.ndim == 4 else "vector",
+        notes=notes,
+        images=images,
+        shape=held.shape,
+        build=held.inputs,
+        rows=rows,
+    )
+    return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
 
 
 def _scales(values: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,3 +402,139 @@ def _extremes(values: Tensor) -> tuple[float, float]:
     if low >= 0 and high <= 255:
         return 0.0, 1.0 if high <= 1 else 255.0
     return low, high if high > low else low + 1.0
+
+
+def spread(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over the pool of each entry of dimension `dim` (from 1).
+
+    A constant one gets deviation 1, so that dividing by it is safe.
+    """
+    count, total, squares = 0, torch.zeros(()), torch.zeros(())
+    over = tuple(d for d in range(values.ndim) if d != dim)
+    # First entry taken off, so that squares of values far from 0 lose no digits.
+    shift = values[pool[:1]].double().mean(over, keepdim=True)
+    for start in range(0, len(pool), PIECE):
+        part = values[pool[start : start + PIECE]].double() - shift
+        count += part.numel() // part.shape[dim]
+        total = total + part.sum(over)
+        squares = squares + part.square().sum(over)
+    mean = total / count
+    std = (squares / count - mean.square()).clamp(min=0).sqrt()
+    centre = mean + shift.flatten()
+    # The last digit of a constant is no spread.
+    std = torch.where(std <= 1e-7 * centre.abs(), torch.ones_like(std), std)
+    return centre.float(), torch.where(std == 0, torch.ones_like(std), std).float()
+
+
+class Held(Images):
+    """Inputs held in memory, and how they are shown as pictures."""
+
+    values: Tensor
+    size: int | None  # of the side that pictures are brought to; None: as they are
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        shape = tuple(self.values.shape[1:])
+        return shape if self.size is None else (shape[0], self.size, self.size)
+
+    @abstractmethod
+    def inputs(self) -> Tensor:
+        """All inputs, standardised, float32."""
+
+    @abstractmethod
+    def shown(self, at: Tensor, size: int | None = None) -> Tensor:
+        """Pictures (q, C, H, W) at (q,) positions as numbers from 0 (black) to 255; size: the centre square of it."""
+
+    def batch(self, positions: Tensor, size: int) -> Tensor:
+        """The pictures as uint8 (q, 3, size, size); one channel is shown as grey."""
+        at = as_positions(positions, len(self.values), "positions")
+        check_size(size)
+        return self.shown(at, size).round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
+
+    def picture(self, position: int, size: int) -> Array:
+        """One picture to look at, uint8 (H, W, 3)."""
+        return to_look_at(self.shown(as_positions([position], len(self.values), "position")), size)
+
+    def content(self) -> str:
+        """A hash of all the numbers."""
+        return hashed(self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Values(Held):
+    """Inputs held as float32 numbers, to be standardised; shown as pictures if they are some."""
+
+    values: Tensor
+    mean: Tensor
+    std: Tensor
+    low: float = 0.0  # what is shown as black, and as white
+    high: float = 1.0
+    size: int | None = None
+
+    def inputs(self) -> Tensor:
+        """All inputs, standardised."""
+        values = self.values if self.size is None else fit(self.values, self.size)
+        if not bool(self.mean.any()) and bool((self.std == 1).all()):
+            return values  # taken as they are: no second copy
+        column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
+        return (values - self.mean.view(column)) / self.std.view(column)
+
+    def shown(self, at: Tensor, size: int | None = None) -> Tensor:
+        """Black and white at the extremes found."""
+        values = self.values[at] if size is None else fit(self.values[at], size)
+        return (values - self.low) * (255 / (self.high - self.low))
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels(Held):
+    """Pictures (n, C, H, W), uint8 from 0 to `white`, with what standardises their channels."""
+
+    values: Tensor
+    mean: Tensor
+    std: Tensor
+    size: int | None = None
+    white: int = 255
+
+    def inputs(self) -> Tensor:
+        """All pictures at the wanted size, standardised, float32."""
+        out = torch.empty((len(self.values), *self.shape), dtype=torch.float32)
+        mean, std = self.mean.view(-1, 1, 1), self.std.view(-1, 1, 1)
+        for start in range(0, len(out), PIECE):
+            part = self.values[start : start + PIECE].float()
+            if self.size is not None:
+                part = fit(part, self.size)
+            torch.div(part - mean, std, out=out[start : start + PIECE])
+        return out
+
+    def shown(self, at: Tensor, size: int | None = None) -> Tensor:
+        """Black at 0, white at `white`."""
+        levels = self.values[at].float() * (255 / self.white)
+        return levels if size is None else fit(levels, size)
+
+
+def fit(pictures: Tensor, size: int) -> Tensor:
+    """The centre square of (q, C, H, W) float pictures, resized to `size`."""
+    height, width = pictures.shape[-2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = pictures[..., top : top + side, left : left + side]
+    if side == size or not len(square):
+        return square if len(square) else square.new_empty((*square.shape[:2], size, size))
+    return functional.interpolate(square, (size, size), mode="bilinear", antialias=True)
+
+
+def to_look_at(picture: Tensor, size: int) -> Array:
+    """A picture (1, C, H, W) from 0 to 255 as uint8 (H, W, 3): all of it, in its proportions.
+
+    A small one is enlarged by a whole factor without smoothing: its pixels are what was measured.
+    """
+    check_size(size)
+    longer = max(picture.shape[-2:])
+    if longer > size:
+        sides = [max(1, round(side * size / longer)) for side in picture.shape[-2:]]
+        picture = functional.interpolate(picture, sides, mode="bilinear", antialias=True)
+    factor = max(1, min(size, VISIBLE) // longer)
+    whole = picture.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1)[0]
+    shown = whole.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
+    return np.ascontiguousarray(shown.permute(1, 2, 0).numpy())

@@ -1,7 +1,7 @@
-"""Labels in any form -> class numbers and class names."""
+"""Labels in any form -> class numbers and class names; when two names are the same."""
 
+import unicodedata
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,44 @@ import torch
 from torch import Tensor
 
 from labelahead.data.dataset import UNKNOWN
-from labelahead.errors import InputError
+from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["encode", "in_order", "suggestion"]
+__all__ = ["alike", "check_text", "checked_name", "encode", "in_order"]
+
+LONGEST = 200  # characters of a name
+Array = np.ndarray[Any, Any]
 
 
-def encode(
-    labels: Any, classes: Sequence[str] | None = None
-) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+def alike(name: str) -> str:
+    """What two spellings of one class have in common: capital letters and encoding aside."""
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def checked_name(name: object, what: str) -> str:
+    """A name of a class or a person: trimmed; anything but empty, overlong or not storable."""
+    if not isinstance(name, str):
+        raise InputError(f"{what} is {name!r}; expected text")
+    name = name.strip()
+    if not name:
+        raise InputError(f"{what} is empty; expected at least one character")
+    if len(name) > LONGEST:
+        raise InputError(f"{what} has {len(name)} characters; expected at most {LONGEST}")
+    check_text(name, what)
+    return name
+
+
+def check_text(text: str, what: str) -> None:
+    """Anything that UTF-8 can hold, and C programs too."""
+    try:
+        text.encode()
+        sound = "\0" not in text
+    except UnicodeEncodeError:
+        sound = False
+    if not sound:
+        raise InputError(f"{what} is {text!r}, which is no text; remove NUL or half characters")
+
+
+def encode(labels: Any, classes: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Class numbers (n,) int64 with -1 where unknown, class names, and what was decided.
 
     Unknown is None, NaN, empty text or -1. Whole numbers 0..C-1 stay as they are.
@@ -56,22 +86,14 @@ def in_order(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=key))
 
 
-def suggestion(name: str, among: Sequence[str]) -> str:
-    """A 'did you mean' for a message, or nothing."""
-    by_fold = {other.casefold(): other for other in among}
-    close = get_close_matches(name.casefold(), list(by_fold), n=1)
-    return f" (did you mean {by_fold[close[0]]!r}?)" if close else ""
-
-
-def _as_array(labels: Any) -> np.ndarray[Any, Any]:
+def _as_array(labels: Any) -> Array:
     """Any sequence as an array, without turning mixed numbers and text into text."""
     try:
         listed = list(labels)
     except TypeError as error:
-        raise InputError(
-            f"labels is a {type(labels).__name__}; expected one class for each item, (n,)"
-        ) from error
-    values = [v.item() if isinstance(v, np.generic) or _is_single(v) else v for v in listed]
+        raise InputError(f"labels is a {type(labels).__name__}; expected one class for each item, (n,)") from error
+    single = [isinstance(v, np.generic) or (isinstance(v, Tensor) and v.numel() == 1) for v in listed]
+    values = [v.item() if alone else v for v, alone in zip(listed, single, strict=True)]
     kinds = {type(v) for v in values}
     if kinds and (kinds <= {bool} or kinds <= {int, float}):
         return np.array(values)
@@ -79,10 +101,6 @@ def _as_array(labels: Any) -> np.ndarray[Any, Any]:
     for i, value in enumerate(values):
         array[i] = value
     return array
-
-
-def _is_single(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.numel() == 1
 
 
 def _checked_names(classes: Sequence[str] | None) -> tuple[str, ...]:
@@ -96,7 +114,7 @@ def _checked_names(classes: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _whole(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _whole(values: Array) -> tuple[Array, Array]:
     """Floating labels as whole numbers, and where they were NaN, which is unknown."""
     gaps = np.isnan(values)
     values = np.where(gaps, UNKNOWN, values)
@@ -111,14 +129,12 @@ def _whole(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
 
 
 def _numbers(
-    values: np.ndarray[Any, Any], gaps: np.ndarray[Any, Any] | None, names: tuple[str, ...]
+    values: Array, gaps: Array | None, names: tuple[str, ...]
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Whole numbers: kept where they count from 0 or names are given, else renumbered."""
     if len(values) and (int(values.max()) >= 2**62 or int(values.min()) < UNKNOWN):
         worst = int(values.max()) if int(values.max()) >= 2**62 else int(values.min())
-        raise InputError(
-            f"labels hold {worst}; expected class numbers from 0 (or {UNKNOWN} for unknown)"
-        )
+        raise InputError(f"labels hold {worst}; expected class numbers from 0 (or {UNKNOWN} for unknown)")
     codes = values.astype(np.int64)
     present = np.unique(codes[codes != UNKNOWN])
     minus = (codes == UNKNOWN) if gaps is None else (codes == UNKNOWN) & ~gaps
@@ -143,9 +159,7 @@ def _numbers(
     return torch.from_numpy(codes), tuple(str(v) for v in present), notes
 
 
-def _mixed(
-    values: list[Any], names: tuple[str, ...]
-) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+def _mixed(values: list[Any], names: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Names, or whole numbers with None among them."""
     known = [v for v in values if not _is_empty(v)]
     if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
@@ -158,8 +172,8 @@ def _mixed(
     for i, text in enumerate(texts):
         if text is not None and text not in number:
             raise InputError(
-                f"the label of item {i} is {text!r}; expected one of the classes given"
-                f"{suggestion(text, names)}: {', '.join(names[:20])}"
+                f"the label of item {i} is {text!r}; {did_you_mean(text, names)}expected one of the classes given: "
+                f"{', '.join(names[:20])}"
             )
     codes = [UNKNOWN if t is None else number[t] for t in texts]
     return torch.tensor(codes, dtype=torch.int64), names, ()
@@ -183,6 +197,5 @@ def _text(value: Any, item: int) -> str:
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return str(int(value))
     raise InputError(
-        f"the label of item {item} is {value!r} ({type(value).__name__}); expected a class "
-        "number or a class name"
+        f"the label of item {item} is {value!r} ({type(value).__name__}); expected a class number or a class name"
     )

@@ -14,9 +14,12 @@ from torch import Tensor
 from labelahead.errors import InputError
 
 __all__ = [
+    "LARGEST_SIDE",
+    "UNKNOWN",
     "Answers",
     "Data",
     "Images",
+    "Loaded",
     "Rows",
     "as_positions",
     "check_size",
@@ -41,15 +44,15 @@ class Images(ABC):
         return self.batch(torch.tensor([position]), size)[0].permute(1, 2, 0).numpy()
 
     @abstractmethod
-    def fingerprint(self) -> str:
-        """A text that changes when any picture does; names what was computed from them."""
-
-    @abstractmethod
     def content(self) -> str:
         """A hash of the pixels, wherever they lie."""
 
-    def found(self) -> Sequence[str]:
-        """The names of all files that were found, also of those that were left out."""
+    def fingerprint(self) -> str:
+        """A text that changes when any picture does; names what was computed from them."""
+        return self.content()
+
+    def file_names(self) -> Sequence[str]:
+        """The names of all files that there are, also of those that were left out."""
         return ()
 
 
@@ -129,8 +132,7 @@ class Answers:
             )
         if bool((labels < UNKNOWN).any()):
             raise InputError(
-                f"labels go down to {int(labels.min())}; expected class numbers from 0, or "
-                f"{UNKNOWN} where unknown"
+                f"labels go down to {int(labels.min())}; expected class numbers from 0, or {UNKNOWN} where unknown"
             )
         self._labels = labels.clone()
         self._ids = ids
@@ -165,11 +167,14 @@ class Answers:
         return labels
 
 
+Loaded = tuple[Data, Answers | None]  # no answers: no item has a label
+
+
 def hashed(values: Tensor) -> str:
     """A hash of all the numbers in a tensor."""
-    found = hashlib.sha256(f"{values.dtype} {tuple(values.shape)}".encode())
-    found.update(values.contiguous().numpy().data)
-    return found.hexdigest()
+    digest = hashlib.sha256(f"{values.dtype} {tuple(values.shape)}".encode())
+    digest.update(values.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def as_positions(positions: Tensor | Sequence[int], n: int, name: str) -> Tensor:
@@ -179,14 +184,11 @@ def as_positions(positions: Tensor | Sequence[int], n: int, name: str) -> Tensor
         return at.to(torch.int64)
     if at.ndim != 1 or at.dtype.is_floating_point or at.dtype.is_complex or at.dtype == torch.bool:
         raise InputError(
-            f"{name} is {at.dtype} {tuple(at.shape)}; expected whole numbers of shape (q,), "
-            "positions in the data set"
+            f"{name} is {at.dtype} {tuple(at.shape)}; expected whole numbers of shape (q,), positions in the data set"
         )
     low, high = int(at.min()), int(at.max())
     if low < 0 or high >= n:
-        raise InputError(
-            f"{name} holds {low if low < 0 else high}; expected positions from 0 to {n - 1}"
-        )
+        raise InputError(f"{name} holds {low if low < 0 else high}; expected positions from 0 to {n - 1}")
     return at.to(torch.int64)
 
 

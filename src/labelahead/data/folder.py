@@ -1,37 +1,94 @@
 """Folders (or zips) of picture files: one subfolder for each class, or no labels at all."""
 
+import hashlib
 import os
-from collections.abc import Sequence
+import stat
+import warnings
+import zipfile
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from labelahead.data.arrays import Pixels, bundle, spread
 from labelahead.data.classes import in_order
-from labelahead.data.dataset import UNKNOWN, Answers, Data, Images, as_positions, check_size, hashed
-from labelahead.data.files import Files, find_files, shown
-from labelahead.data.options import Options
-from labelahead.data.photo import decode, decode_whole, without_warnings
-from labelahead.data.pixels import Pixels, spread
-from labelahead.data.split import Split, choose
+from labelahead.data.dataset import UNKNOWN, Images, Loaded, as_positions, check_size, hashed
+from labelahead.data.split import Options, Split, choose
 from labelahead.errors import InputError
+from labelahead.extras import need
 
 __all__ = ["Photos", "load_folder", "sort_out"]
 
+NETPBM = (".ppm", ".pgm", ".pbm", ".pnm")
+SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM}
 SIZE = 64
 WITHOUT = {"unlabelled", "unlabeled"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
 NAMED = 5  # how many names a note lists
-
+LARGEST_MEMBER = 2**29  # bytes unpacked; a zip may announce far more than it holds
+MOST_PIXELS = 178_000_000  # Pillow itself refuses what is a little larger
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(eq=False)
+class Files:
+    """Picture files below a folder or within a zip, by relative name, sorted."""
+
+    root: Path
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+    others: tuple[str, ...]
+    is_zip: bool
+    links: bool = True  # whether links may lead out of the folder
+    outside: tuple[str, ...] = ()  # those that do, if they may not
+    _open: dict[int, zipfile.ZipFile] = field(default_factory=dict, repr=False)
+    _lock: Any = field(default_factory=Lock, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
+    def open(self, name: str) -> BinaryIO:
+        """The content of one file."""
+        if not self.is_zip:
+            path = self.root / name
+            if not path.is_file():  # a pipe under that name would be waited for without end
+                raise InputError("is no regular file")
+            if not self.links and not _inside(path, self.root.resolve()):
+                raise InputError("leads out of the folder")  # it did not when it was found
+            return path.open("rb")
+        # One handle for each process: after a fork two would move the same file position.
+        with self._lock:
+            if os.getpid() not in self._open:
+                self._open = {os.getpid(): zipfile.ZipFile(self.root)}
+            archive = self._open[os.getpid()]
+        if archive.getinfo(name).file_size > LARGEST_MEMBER:
+            raise InputError(f"is larger than {LARGEST_MEMBER // 2**20} MB unpacked")
+        return BytesIO(archive.read(name))
+
+    def fingerprint(self, names: Sequence[str]) -> str:
+        """A hash of where the files are, how large and how old."""
+        digest = hashlib.sha256(os.fsencode(self.root.resolve()))
+        whole = self.root.stat() if self.is_zip else None
+        for name in names:
+            about = whole or (self.root / name).stat()
+            digest.update(os.fsencode(f"\0{name}\0{about.st_size}\0{about.st_mtime_ns}"))
+        return digest.hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
-class Layout:
+class FolderLabels:
     """What the folders say: the class of each file, and which files are for testing."""
 
     labels: Tensor
@@ -53,15 +110,14 @@ class Photos(Images):
         at = as_positions(positions, len(self.names), "positions")
         check_size(size)
         wanted = [self.names[int(i)] for i in at]
-        found, failed = decode_all(self.files, wanted, size)
+        pixels, failed = decode_all(self.files, wanted, size)
         for name, reason in failed.items():
             raise InputError(
-                f"{shown(name)} could be read before and cannot now ({reason}); put it back or "
-                "load the folder again"
+                f"{shown(name)} could be read before and cannot now ({reason}); put it back or load the folder again"
             )
         if not wanted:
             return torch.empty((0, 3, size, size), dtype=torch.uint8)
-        return torch.from_numpy(np.stack([found[name] for name in wanted]))
+        return torch.from_numpy(np.stack([pixels[name] for name in wanted]))
 
     def picture(self, position: int, size: int) -> Array:
         """The whole picture, decoded from its file, uint8 (H, W, 3)."""
@@ -71,9 +127,7 @@ class Photos(Images):
             with without_warnings(), self.files.open(name) as stream:
                 return decode_whole(stream, size)
         except Exception as error:  # as in decode_all: Pillow raises nearly anything
-            raise InputError(
-                f"{shown(name)} could be read before and cannot now ({error}); put it back"
-            ) from error
+            raise InputError(f"{shown(name)} could be read before and cannot now ({error}); put it back") from error
 
     def fingerprint(self) -> str:
         """A hash of all paths, sizes and dates: reading every file again would take minutes."""
@@ -83,14 +137,12 @@ class Photos(Images):
         """A hash of the pictures as they were decoded; it stays when the folder moves."""
         return hashed(self.pixels)
 
-    def found(self) -> Sequence[str]:
+    def file_names(self) -> Sequence[str]:
         """The names of all picture files, also of broken ones."""
         return [shown(name) for name in self.files.names]
 
 
-def load_folder(
-    path: Path, options: Options, *, name: str | None = None, leave_out: Sequence[str] = ()
-) -> tuple[Data, Answers | None]:
+def load_folder(path: Path, options: Options, *, name: str | None = None, leave_out: Sequence[str] = ()) -> Loaded:
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
     files = find_files(path, links=options.links)
@@ -112,28 +164,80 @@ def load_folder(
     split, pixels, failed = _read_chosen(files, names, layout, options, size)
     kept = tuple(names[int(i)] for i in split.keep)
     labels, classes, emptied = _present(layout, split.keep, failed, names)
-    pool = torch.ones(len(kept), dtype=torch.bool)
-    pool[split.test] = False
     values = torch.from_numpy(np.stack([pixels[n] for n in kept]))
     pixels.clear()
-    held = Pixels(values, *spread(values, pool.nonzero().flatten()), size)
+    held = Pixels(values, *spread(values, split.pool), size)
     ids = tuple(shown(n) for n in kept)
     notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
-    data = Data(
-        name=name or (path.stem if files.is_zip else path.resolve().name) or str(path),
-        classes=classes,
-        test=split.test,
-        ids=ids,
-        kind="image",
-        notes=notes,
-        images=Photos(files, kept, values),
-        shape=held.shape,
-        build=held.inputs,
-    )
-    return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
+    name = name or (path.stem if files.is_zip else path.resolve().name) or str(path)
+    return bundle(name, held, Photos(files, kept, values), split, labels, classes, ids=ids, notes=notes)
 
 
-def sort_out(names: Sequence[str], folders: Sequence[str] = ()) -> Layout:
+def _read_chosen(
+    files: Files, names: Sequence[str], layout: FolderLabels, options: Options, size: int
+) -> tuple[Split, dict[str, Array], dict[str, str]]:
+    """Choose, decode what was chosen, and choose again where files turn out broken."""
+    pixels: dict[str, Array] = {}
+    failed: dict[str, str] = {}
+    while True:
+        usable = torch.tensor([n not in failed for n in names])
+        if not bool(usable.any()):
+            first = names[0]
+            raise InputError(
+                f"none of the {len(names)} pictures of {files.root} can be read "
+                f"({shown(first)}: {failed[first]}); expected at least one whole picture"
+            )
+        split = choose(layout.labels, options, layout.official, usable)
+        todo = [names[int(i)] for i in split.keep if names[int(i)] not in pixels]
+        decoded, broken = decode_all(files, todo, size)
+        pixels |= decoded
+        failed |= broken
+        if not broken:
+            return split, pixels, failed
+
+
+def _present(
+    layout: FolderLabels, keep: Tensor, failed: dict[str, str], names: Sequence[str]
+) -> tuple[Tensor, tuple[str, ...], list[str]]:
+    """Labels and classes without the classes of which no file can be read."""
+    fine = torch.tensor([n not in failed for n in names]) & (layout.labels >= 0)
+    present = torch.from_numpy(np.unique(layout.labels[fine].numpy()))
+    there = set(present.tolist())
+    gone = [c for i, c in enumerate(layout.classes) if i not in there]
+    notes = [f"no readable picture in the classes {_some(gone)}: left out"] if gone else []
+    labels = layout.labels[keep]
+    renumbered = torch.where(labels >= 0, torch.searchsorted(present, labels), UNKNOWN)
+    return renumbered, tuple(layout.classes[int(i)] for i in present), notes
+
+
+def _remarks(files: Files, dropped: Sequence[str], failed: dict[str, str]) -> list[str]:
+    """What was left out, and why."""
+    notes = []
+    if files.outside:
+        notes.append(f"{len(files.outside)} links lead out of the folder: {_some(files.outside)}: left out")
+    if dropped:
+        notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
+    if failed:
+        reasons = [f"{shown(n)} ({failed[n]})" for n in sorted(failed)[:NAMED]]
+        more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+        notes.append(f"{len(failed)} files cannot be read: {'; '.join(reasons)}{more}: skipped")
+    if files.others:
+        notes.append(f"{len(files.others)} files are no pictures: {_some(files.others)}")
+    return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many more."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(shown(n) for n in names[:NAMED]) + more
+
+
+def shown(name: str) -> str:
+    """A file name that can be printed and stored, even where it is no UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def sort_out(names: Sequence[str], folders: Sequence[str] = ()) -> FolderLabels:
     """Classes from the paths alone: a/1.jpg is an `a`; 1.jpg and unlabelled/1.jpg are unknown."""
     parts = [name.split("/") for name in names]
     notes = []
@@ -147,9 +251,7 @@ def sort_out(names: Sequence[str], folders: Sequence[str] = ()) -> Layout:
     notes += more
     if official is not None:
         depth += 1
-    of_item = [
-        None if len(p) <= depth + 1 or p[depth].casefold() in WITHOUT else p[depth] for p in parts
-    ]
+    of_item = [None if len(p) <= depth + 1 or p[depth].casefold() in WITHOUT else p[depth] for p in parts]
     raw = in_order({c for c in of_item if c is not None})
     number = {c: i for i, c in enumerate(raw)}
     labels = torch.tensor([UNKNOWN if c is None else number[c] for c in of_item])
@@ -169,30 +271,7 @@ def sort_out(names: Sequence[str], folders: Sequence[str] = ()) -> Layout:
     empty = [f for f in folders if f not in used and len(f.split("/")) == depth + 1]
     if empty:
         notes.append(f"no pictures in the folders {_some(empty)}")
-    return Layout(labels, tuple(shown(c) for c in raw), official, tuple(notes))
-
-
-def decode_all(
-    files: Files, names: Sequence[str], size: int
-) -> tuple[dict[str, Array], dict[str, str]]:
-    """Pixels by name, and reasons by name of the files that cannot be read."""
-    found: dict[str, Array] = {}
-    failed: dict[str, str] = {}
-
-    def one(name: str) -> None:
-        try:
-            with files.open(name) as stream:
-                if not stream.read(1):
-                    raise InputError("is empty")
-                stream.seek(0)
-                found[name] = decode(stream, size)
-        # Pillow's parsers raise nearly anything on a broken file; the reason is passed on.
-        except Exception as error:
-            failed[name] = str(error) or type(error).__name__
-
-    with without_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        list(threads.map(one, dict.fromkeys(names)))
-    return found, failed
+    return FolderLabels(labels, tuple(shown(c) for c in raw), official, tuple(notes))
 
 
 def _official(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[str]]:
@@ -211,62 +290,184 @@ def _official(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[s
     return official, notes
 
 
-def _read_chosen(
-    files: Files, names: Sequence[str], layout: Layout, options: Options, size: int
-) -> tuple[Split, dict[str, Array], dict[str, str]]:
-    """Choose, decode what was chosen, and choose again where files turn out broken."""
+def find_files(root: Path, *, links: bool = True) -> Files:
+    """All picture files, at any depth; hidden ones are left out.
+
+    links: whether to follow links that lead out of the folder.
+    """
+    outside: list[str] = []
+    try:
+        if root.is_dir():
+            names, folders = _walk(root, None if links else outside)
+        else:
+            names, folders = _members(root)
+    except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures") from error
+    kept = sorted({n for n in names if PurePosixPath(n).suffix.lower() in SUFFIXES})
+    others = sorted({n for n in names if PurePosixPath(n).suffix.lower() not in SUFFIXES})
+    return Files(
+        root, tuple(kept), tuple(sorted(folders)), tuple(others), not root.is_dir(), links, tuple(sorted(outside))
+    )
+
+
+def _walk(root: Path, outside: list[str] | None = None) -> tuple[list[str], list[str]]:
+    """Files and folders below a folder: real folders first, linked ones once, so no loop.
+
+    outside: collects links that lead out of the folder, which are not followed then.
+    """
+    resolved = root.resolve()
+    names: list[str] = []
+    folders: list[str] = []
+    seen = set()
+    todo, linked = deque([""]), deque[str]()
+    while todo or linked:
+        here = todo.popleft() if todo else linked.popleft()
+        status = os.stat(root / here)
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(root / here) as listing:
+            entries = list(listing)
+        if here and {"config.toml", "labels.jsonl"} <= {e.name for e in entries}:
+            continue  # results of a campaign that were put inside the data
+        if here:
+            folders.append(here)
+        for entry in entries:
+            name = f"{here}/{entry.name}" if here else entry.name
+            if _hidden(entry.name):
+                continue
+            if outside is not None and entry.is_symlink() and not _inside(root / name, resolved):
+                outside.append(name)
+                continue
+            if _is_folder(entry):
+                (linked if entry.is_symlink() else todo).append(name)
+            else:
+                names.append(name)
+    return names, folders
+
+
+def _members(path: Path) -> tuple[list[str], list[str]]:
+    """Files and folders of a zip archive."""
+    names, folders = [], set()
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            name = info.filename
+            if not name or _hidden(name) or ".." in PurePosixPath(name).parts:
+                continue
+            if info.is_dir() or stat.S_ISDIR(info.external_attr >> 16):
+                folders.add(name.rstrip("/"))
+            else:
+                names.append(name)
+                folders.update(str(p) for p in PurePosixPath(name).parents if str(p) != ".")
+    return names, list(folders)
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
+
+
+def _inside(path: Path, root: Path) -> bool:
+    """Whether a path, all links followed, stays below a resolved folder."""
+    try:
+        return path.resolve(strict=True).is_relative_to(root)
+    except (OSError, RuntimeError):  # a link to itself, or to nothing: opening it fails, and says so
+        return True
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: kept as a file, whose opening fails and is reported
+        return False
+
+
+def decode_all(files: Files, names: Sequence[str], size: int) -> tuple[dict[str, Array], dict[str, str]]:
+    """Pixels by name, and reasons by name of the files that cannot be read."""
     pixels: dict[str, Array] = {}
     failed: dict[str, str] = {}
-    while True:
-        usable = torch.tensor([n not in failed for n in names])
-        if not bool(usable.any()):
-            first = names[0]
-            raise InputError(
-                f"none of the {len(names)} pictures of {files.root} can be read "
-                f"({shown(first)}: {failed[first]}); expected at least one whole picture"
-            )
-        split = choose(layout.labels, options, layout.official, usable)
-        todo = [names[int(i)] for i in split.keep if names[int(i)] not in pixels]
-        found, broken = decode_all(files, todo, size)
-        pixels |= found
-        failed |= broken
-        if not broken:
-            return split, pixels, failed
+
+    def one(name: str) -> None:
+        try:
+            with files.open(name) as stream:
+                if not stream.read(1):
+                    raise InputError("is empty")
+                stream.seek(0)
+                pixels[name] = decode(stream, size)
+        # Pillow's parsers raise nearly anything on a broken file; the reason is passed on.
+        except Exception as error:
+            failed[name] = str(error) or type(error).__name__
+
+    with without_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        list(threads.map(one, dict.fromkeys(names)))
+    return pixels, failed
 
 
-def _present(
-    layout: Layout, keep: Tensor, failed: dict[str, str], names: Sequence[str]
-) -> tuple[Tensor, tuple[str, ...], list[str]]:
-    """Labels and classes without the classes of which no file can be read."""
-    fine = torch.tensor([n not in failed for n in names]) & (layout.labels >= 0)
-    present = torch.from_numpy(np.unique(layout.labels[fine].numpy()))
-    there = set(present.tolist())
-    gone = [c for i, c in enumerate(layout.classes) if i not in there]
-    notes = [f"no readable picture in the classes {_some(gone)}: left out"] if gone else []
-    labels = layout.labels[keep]
-    renumbered = torch.where(labels >= 0, torch.searchsorted(present, labels), UNKNOWN)
-    return renumbered, tuple(layout.classes[int(i)] for i in present), notes
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Pillow warns from 89 megapixels on, where all is well up to 178, and of odd metadata."""
+    warning = need("PIL.Image", "app", "reading pictures").DecompressionBombWarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", warning)
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+        yield
 
 
-def _remarks(files: Files, dropped: Sequence[str], failed: dict[str, str]) -> list[str]:
-    """What was left out, and why."""
-    notes = []
-    if files.outside:
-        notes.append(
-            f"{len(files.outside)} links lead out of the folder: {_some(files.outside)}: left out"
-        )
-    if dropped:
-        notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
-    if failed:
-        reasons = [f"{shown(n)} ({failed[n]})" for n in sorted(failed)[:NAMED]]
-        more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
-        notes.append(f"{len(failed)} files cannot be read: {'; '.join(reasons)}{more}: skipped")
-    if files.others:
-        notes.append(f"{len(files.others)} files are no pictures: {_some(files.others)}")
-    return notes
+def decode(stream: BinaryIO, size: int) -> Array:
+    """The picture, shorter side resized and centre cropped, as uint8 (3, size, size)."""
+    pil = need("PIL.Image", "app", "reading pictures")
+    upright = _upright(stream, size, pil)
+    width, height = upright.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    square = upright.resize(
+        (size, size), pil.Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=3.0
+    )
+    return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def _some(names: Sequence[str]) -> str:
-    """The first few names, and how many more."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(shown(n) for n in names[:NAMED]) + more
+def decode_whole(stream: BinaryIO, size: int) -> Array:
+    """The whole picture, longer side at most `size`, as uint8 (H, W, 3)."""
+    pil = need("PIL.Image", "app", "reading pictures")
+    upright = _upright(stream, size, pil)
+    upright.thumbnail((size, size), pil.Resampling.BICUBIC, reducing_gap=3.0)
+    return np.ascontiguousarray(np.asarray(upright, dtype=np.uint8))
+
+
+def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
+    """RGB and the right way up, not much larger than needed."""
+    ops = need("PIL.ImageOps", "app", "reading pictures")
+    with pil.open(stream) as image:
+        width, height = image.size
+        if width * height > MOST_PIXELS:
+            raise InputError(f"{width} x {height} pixels; expected at most {MOST_PIXELS // 10**6} million")
+        image.draft(None, (2 * size, 2 * size))  # JPEG is decoded smaller right away: quicker
+        image.load()
+        return _rgb(ops.exif_transpose(image), pil)
+
+
+def _rgb(image: Any, pil: Any) -> Any:
+    """Any mode as RGB: transparency on white, deep grey scaled to 8 bits."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        return pil.fromarray(_eight_bit(np.asarray(image))).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        over = image.convert("RGBA")
+        white = pil.new("RGBA", over.size, (255, 255, 255, 255))
+        return pil.alpha_composite(white, over).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bit(deep: Array) -> Array:
+    """Grey values of 16 or 32 bits as 8 bits; Pillow's own conversion would clip them."""
+    values = deep.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise InputError("holds NaN or infinity; expected finite grey values")
+    low, high = values.min(), values.max()
+    if deep.dtype.kind == "f" and low >= 0 and high <= 1:
+        values = values * 255
+    elif low >= 0 and high <= 65535 and (high > 255 or deep.dtype.itemsize == 2):
+        values = values / 257
+    elif low < 0 or high > 255:
+        values = (values - low) * (255 / (high - low))
+    return values.round().astype(np.uint8)

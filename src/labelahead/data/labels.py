@@ -1,232 +1,562 @@
-"""Label files, as people write them: CSV, JSON or JSON lines."""
+"""Label files: one stream of what they say, one finder of the items that they mean, and two doors.
 
-import csv
-import io
+    read_labels   strict, for `query --labels` and `label --test`: what is not clear is an error
+    read_import   lenient, for the page: what is not clear is returned, nothing is lost unsaid
+
+An item goes by its id; by its file name, with or without suffix, where no other item has the same; of an address or
+an absolute path, by the end of it; and by its position: always so in a column `index`, elsewhere only where no item
+is called by a number. What a network predicted is never a label.
+"""
+
 import json
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import torch
 from torch import Tensor
 
-from labelahead.data.classes import in_order, suggestion
+from labelahead.data.classes import alike, checked_name, in_order
 from labelahead.data.dataset import Data
-from labelahead.data.text import read_text
-from labelahead.errors import InputError
+from labelahead.data.text import as_file_name, read_separated, read_text, unguarded
+from labelahead.errors import InputError, did_you_mean
+from labelahead.extras import need
 
-__all__ = ["read_labels"]
+__all__ = ["read_import", "read_labels"]
 
 log = logging.getLogger("labelahead")
 
-ITEM = ("item", "id", "path", "file", "filename", "file_name", "image", "index")
-LABEL = ("label", "class", "target")
-EXPECTED = f"a column {'|'.join(ITEM)} and a column {'|'.join(LABEL)}"
+ITEM = ("item", "path", "file", "filename", "file_name", "image", "text")
+LABEL = ("label", "class", "target", "choice", "choices")
+WHO = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
+SOURCE = "source"  # a column of `export` alone: whether a person or a network said it
+EXPECTED = f"a column {'|'.join(ITEM)}|id|index and a column {'|'.join(LABEL)}"
+FORMS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "label-studio",
+    ".parquet": "parquet",
+}
+NOBODY = "import"  # who said it, where a file does not say
+LEFT_OUT = -1  # the position of a file that is there, but not among the items
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing said of one item."""
+
+    where: str  # in the file, for messages
+    names: Sequence[Any]  # that the item may go by, the likeliest first
+    label: Any = None  # text; None without one; anything else is not one label
+    who: Any = None
+    predicted: bool = False
+    settles: bool = False  # it decides between what others said
+    position: bool = False  # the name is a position
+    folder: bool = False  # name and label are file names of the form folders
+    columns: Sequence[str] = ()  # of a row in which no column is for a label
+
+
+class _Said(NamedTuple):
+    """A label that was read, and what the file calls its item."""
+
+    entry: Entry
+    item: str
+    label: str
 
 
 def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Positions (q,), class numbers (q,), and the class names: the data's, then new ones.
 
-    An item is named by its id, by its file name (with or without suffix) where that is unique,
-    or by its position: always so in a column `index`, elsewhere only if no item is called by a
-    number. The same label twice is fine, two different ones are an error.
+    Rows without a label, predictions and files that were left out of the data are passed over. The same label twice
+    is fine, two different ones are an error, unless somebody settled it.
     """
     path = Path(path)
-    text = read_text(path)
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".tsv", ".json", ".jsonl", ".ndjson"):
-        raise InputError(f"{path} is no label file; expected .csv, .tsv, .json or .jsonl")
-    if suffix in (".csv", ".tsv"):
-        entries = _from_csv(path, text)
-    else:
-        entries = _from_json(path, text, lines=suffix != ".json")
-    finder = _Finder(data)
-    found: dict[int, tuple[str, str]] = {}
-    for place, column, item, label in entries:
-        if label is None or (isinstance(label, str) and not label.strip()):
+    finder = _Finder(data.ids, data.images.file_names() if data.images is not None else ())
+    by_file = {as_file_name(name): name for name in data.classes}
+    said: dict[int, list[_Said]] = {}
+    predictions = 0
+    for entry in entries(path):
+        where = f"{path}, {entry.where}"
+        predictions += entry.predicted
+        if entry.columns:
+            raise InputError(f"{where}: columns {', '.join(entry.columns)}; expected {EXPECTED}")
+        if entry.label is None or entry.predicted:
             continue  # not labelled yet: half-filled lists are how people work
-        if finder.left_out(item):
-            log.warning(
-                "%s, %s: %r was left out of the data, so its label is too", path, place, item
-            )
+        positions, item = finder.find(entry)
+        if set(positions) == {LEFT_OUT}:
+            log.warning("%s: %r was left out of the data, so its label is too", where, item)
             continue
-        position = finder.position(item, column, f"{path}, {place}")
-        name = _checked(label, data.classes, f"{path}, {place}")
-        before = found.setdefault(position, (name, place))
-        if before[0] != name:
-            raise InputError(
-                f"{path}, {place}: {item!r} is labelled {name!r}, but {before[0]!r} at "
-                f"{before[1]}; expected one label for each item, so remove one"
-            )
-    names = [name for name, _ in found.values()]
-    classes = (*data.classes, *in_order(set(names) - set(data.classes)))
-    _refuse_twins(path, classes, len(data.classes), found)
+        if len(positions) != 1:
+            raise finder.refusal(entry, item, positions, where)
+        if not isinstance(entry.label, str):
+            raise InputError(f"{where}: the label is {entry.label!r:.80}; expected a class name")
+        label = _spelled(entry.label, entry, by_file).strip()
+        _refuse_number(label, data.classes, where)
+        said.setdefault(positions[0], []).append(_Said(entry, item, label))
+    if predictions:
+        log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
+    labels = {position: _agreed(path, data.ids[position], answers) for position, answers in said.items()}
+    classes = (*data.classes, *in_order(set(labels.values()) - set(data.classes)))
+    _refuse_twins(path, classes, len(data.classes), said)
     number = {name: i for i, name in enumerate(classes)}
-    codes = torch.tensor([number[name] for name in names])
-    return torch.tensor(list(found), dtype=torch.int64), codes.long(), classes
+    codes = torch.tensor([number[name] for name in labels.values()], dtype=torch.int64)
+    return torch.tensor(list(labels), dtype=torch.int64), codes, classes
 
 
-class _Finder:
-    """Positions of items by whatever a person calls them."""
-
-    def __init__(self, data: Data) -> None:
-        self.n = len(data)
-        self.ids = {name: i for i, name in enumerate(data.ids)}
-        self.others = frozenset(data.images.found()) if data.images is not None else frozenset()
-        last = [name.rsplit("/", 1)[-1] for name in data.ids]
-        stems = [PurePosixPath(name).stem for name in last]
-        # A file may go by its name, or by that without the suffix, where no other has the same.
-        self.short = [(Counter(n), {name: i for i, name in enumerate(n)}) for n in (last, stems)]
-        # Where files or rows are called by numbers (7.png), a number that is none of them must
-        # not silently mean a position.
-        self.numbered = any(name.isdecimal() for name in stems)
-
-    def left_out(self, item: str) -> bool:
-        """Whether there is such a file, but not among the items: unreadable, or over the limit."""
-        name = item.replace("\\", "/").removeprefix("./")
-        return name not in self.ids and name in self.others
-
-    def position(self, item: str, column: str, where: str) -> int:
-        """The position of an item, or an error that says why there is none."""
-        name = item.replace("\\", "/").removeprefix("./")
-        if column == "index":
-            if not name.isdecimal() or int(name) >= self.n:
-                raise InputError(
-                    f"{where}: index is {item!r}; expected a position from 0 to {self.n - 1}"
-                )
-            return int(name)
-        for exact in (item, name):
-            if exact in self.ids:
-                return self.ids[exact]
-        for counts, places in self.short:
-            if counts[name] == 1:
-                return places[name]
-            if counts[name] > 1:
-                raise InputError(
-                    f"{where}: {counts[name]} items have the file name {item!r}; expected a "
-                    "name of one item, so write its whole path"
-                )
-        if name.isdecimal() and int(name) < self.n and not self.numbered:
-            return int(name)
-        raise InputError(
-            f"{where}: no item is called {item!r}{suggestion(name, self._near(name))}; expected an "
-            f"id such as {next(iter(self.ids))!r}, a file name, or a position"
-        )
-
-    def _near(self, name: str) -> list[str]:
-        """Some ids to compare a wrong one with; all of a large set would take long."""
-        return [i for i in self.ids if i[:1] == name[:1] and abs(len(i) - len(name)) < 3][:2000]
+def _agreed(path: Path, item: str, answers: Sequence[_Said]) -> str:
+    """The one label of an item: what was settled, or what all say who say something."""
+    answers = [answer for answer in answers if answer.entry.settles] or answers
+    first = answers[0]
+    for other in answers[1:]:
+        where = f"{path}, {other.entry.where}"
+        if other.label != first.label:
+            raise InputError(
+                f"{where}: {other.item!r} is labelled {other.label!r}{_by(other.entry)}, but {first.label!r}"
+                f"{_by(first.entry)} at {first.entry.where}; expected one label for each item, so remove one"
+            )
+        if other.item != first.item and _is_address(other.item) and _is_address(first.item):
+            raise InputError(
+                f"{where}: {other.item!r} and {first.item!r} both end in {item!r}, but they are two files; expected "
+                "different items, so write the paths that they have here"
+            )
+    return first.label
 
 
-def _from_csv(path: Path, text: str) -> Iterator[tuple[str, str, str, Any]]:
-    """Place, name of the item column, item and label of every row."""
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    if delimiter == "," and "," not in text.split("\n", 1)[0] and ";" in text.split("\n", 1)[0]:
-        delimiter = ";"
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header: list[str] | None = None
-    try:
-        for row in reader:
-            if not any(field.strip() for field in row):
-                continue
-            place = f"line {reader.line_num}"
-            if header is None:
-                header = [name.strip().casefold() for name in row]
-                column, at, label_at = _columns(path, place, header)
-                continue
-            if len(row) != len(header):
-                raise InputError(
-                    f"{path}, {place}: {len(row)} fields; expected {len(header)} as in the header"
-                )
-            yield place, column, row[at].strip(), row[label_at]
-        if header is None:
-            raise InputError(f"{path} holds no labels; expected {EXPECTED}, and at least a header")
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: {error}; expected CSV") from error
+def _by(entry: Entry) -> str:
+    who = _person(entry)
+    return "" if who is None else f" by {who}"
 
 
-def _from_json(path: Path, text: str, *, lines: bool) -> Iterator[tuple[str, str, str, Any]]:
-    """The same of a JSON list, or of one JSON object on each line."""
-    try:
-        if lines:
-            rows = [
-                (f"line {i}", _parse(path, i, line))
-                for i, line in enumerate(text.split("\n"), 1)
-                if line.strip()
-            ]
-        else:
-            content = json.loads(text)
-            if isinstance(content, dict):  # {"a.jpg": "cat"}
-                content = [{"item": item, "label": label} for item, label in content.items()]
-            if not isinstance(content, list):
-                raise InputError(
-                    f"{path} holds a JSON {type(content).__name__}; expected a list of objects "
-                    'such as {"item": "a.jpg", "label": "cat"}'
-                )
-            rows = [(f"entry {i}", row) for i, row in enumerate(content, 1)]
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is no valid JSON: {error}") from error
-    for place, row in rows:
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, {place}: {row!r}; expected an object with item and label")
-        folded = {str(key).casefold(): value for key, value in row.items()}
-        column, at, label_at = _columns(path, place, list(folded))
-        item, label = (list(folded.values())[i] for i in (at, label_at))
-        if isinstance(item, bool) or not isinstance(item, str | int):
-            raise InputError(f"{path}, {place}: item is {item!r}; expected text or a position")
-        yield place, column, str(item).strip(), label
-
-
-def _parse(path: Path, line: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path}, line {line}: no valid JSON ({error})") from error
-
-
-def _columns(path: Path, place: str, header: Sequence[str]) -> tuple[str, int, int]:
-    """The item column's name and place, and the label column's place."""
-    item = next((name for name in ITEM if name in header), None)
-    label = next((name for name in LABEL if name in header), None)
-    if item is None or label is None:
-        raise InputError(f"{path}, {place}: columns {', '.join(header)}; expected {EXPECTED}")
-    for name in (item, label):
-        if header.count(name) > 1:
-            raise InputError(f"{path}, {place}: column {name!r} is there twice; expected it once")
-    return item, header.index(item), header.index(label)
-
-
-def _checked(label: Any, classes: tuple[str, ...], where: str) -> str:
-    """A label as a class name."""
-    if isinstance(label, bool) or not isinstance(label, str | int | None):
-        raise InputError(f"{where}: the label is {label!r}; expected a class name")
-    name = "" if label is None else str(label).strip()
-    if not name:
-        raise InputError(f"{where}: the label is empty; expected a class name, or no such row")
-    if name in classes:
-        return name
-    if name.isdecimal() and classes and not any(c.isdecimal() for c in classes):
-        number = int(name)
-        meant = f" (did you mean {classes[number]!r}?)" if number < len(classes) else ""
-        raise InputError(
-            f"{where}: the label is the number {name}, but the classes have names{meant}; "
-            "expected the name of a class"
-        )
-    return name
-
-
-def _refuse_twins(
-    path: Path, classes: tuple[str, ...], known: int, found: dict[int, tuple[str, str]]
-) -> None:
+def _refuse_twins(path: Path, classes: tuple[str, ...], known: int, said: Mapping[int, Sequence[_Said]]) -> None:
     """Cat and cat would silently become two classes."""
     first: dict[str, str] = {}
     for i, name in enumerate(classes):
         other = first.setdefault(name.casefold(), name)
         if other != name and i >= known:
-            place = next(p for n, p in found.values() if n == name)
+            place = next(a.entry.where for answers in said.values() for a in answers if a.label == name)
             raise InputError(
                 f"{path}, {place}: the label {name!r} differs from {other!r} by capital letters "
                 "only; expected one spelling of each class"
             )
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a file held, in its order."""
+
+    labels: tuple[tuple[int, str, str], ...]  # position, class name, person
+    new_classes: tuple[str, ...]  # names that are none of the classes given
+    unknown: tuple[str, ...]  # items that the data do not have
+    # not taken in: several choices, two labels by one person, a name that fits several items
+    unclear: tuple[str, ...]
+    blank: int  # rows without a label: not labelled yet, or skipped
+    predictions: int  # rows that a model said: no labels
+
+
+def read_import(path: str | Path, items: Sequence[str], classes: Sequence[str], *, form: str | None = None) -> Imported:
+    """The labels of a file or folder; the form is told by its name, unless given.
+
+    Names of classes differ by more than capital letters: where `Cat` is read and there is a class `cat`, it is that.
+    """
+    finder = _Finder(items)
+    spelling = {alike(name): name for name in classes}
+    by_file = {as_file_name(name): name for name in classes}
+    labels: dict[tuple[int, str], str] = {}  # by position and person
+    called: dict[int, str] = {}  # what the file calls an item
+    unknown: dict[str, None] = {}
+    unclear: dict[str, None] = {}
+    contradicted: set[tuple[int, str]] = set()
+    mixed: set[int] = set()
+    blank = predictions = 0
+    for entry in entries(Path(path), form):
+        if entry.predicted:
+            predictions += 1
+            continue
+        label = _label(_only(entry.label)) if isinstance(entry.label, list) else entry.label
+        if label is None:
+            blank += 1
+            continue
+        positions, name = finder.find(entry)
+        if not positions:
+            unknown[name] = None
+            continue
+        position = positions[0]
+        # Two names for one item: by their ends they look alike, but they are two files.
+        if len(positions) == 1 and called.setdefault(position, name) != name:
+            unclear |= {called[position]: None, name: None}
+            mixed.add(position)
+            continue
+        if len(positions) > 1 or not isinstance(label, str):
+            unclear[name] = None
+            continue
+        where = f"{path}, {entry.where}"
+        written = checked_name(_spelled(label, entry, by_file), f"{where}: the label")
+        if alike(written) not in spelling:
+            _refuse_number(written, classes, where)
+        person = _person(entry)
+        key = (position, NOBODY if person is None else checked_name(person, f"{where}: the person's name"))
+        label = spelling.setdefault(alike(written), written)  # in the spelling that came first
+        if labels.setdefault(key, label) != label:
+            contradicted.add(key)
+            unclear[name] = None
+    sound = tuple(
+        (position, label, who)
+        for (position, who), label in labels.items()
+        if position not in mixed and (position, who) not in contradicted
+    )
+    known = set(classes)
+    new = tuple(dict.fromkeys(label for _, label, _ in sound if label not in known))
+    return Imported(sound, new, tuple(unknown), tuple(unclear), blank, predictions)
+
+
+def _spelled(label: str, entry: Entry, by_file: Mapping[str, str]) -> str:
+    """A label as somebody wrote it; in the form folders it was made a file name."""
+    return by_file.get(label, unquote(label)) if entry.folder else label
+
+
+def _refuse_number(name: str, classes: Sequence[str], where: str) -> None:
+    """A number where classes have names is the number of one of them, by another count than ours perhaps."""
+    if name in classes or not name.isdecimal() or not classes or any(c.isdecimal() for c in classes):
+        return
+    number = int(name[:9])
+    meant = f" (did you mean {classes[number]!r}?)" if number < len(classes) else ""
+    raise InputError(
+        f"{where}: the label is the number {name}, but the classes have names{meant}; expected the name of a class"
+    )
+
+
+def _person(entry: Entry) -> str | None:
+    who = entry.who
+    if isinstance(who, dict):  # Label Studio's account
+        who = next((who[k] for k in ("email", "username", "id") if who.get(k)), None)
+    return None if who is None or not str(who).strip() else str(who)
+
+
+class _Finder:
+    """Positions of items by whatever people and programs call them."""
+
+    def __init__(self, items: Sequence[str], files: Sequence[str] = ()) -> None:
+        """files: the names of all files that there are, also of those that were left out."""
+        self.size = len(items)
+        self.ids = dict.fromkeys(files, LEFT_OUT) | {name: i for i, name in enumerate(items)}
+        self.ends: tuple[dict[str, list[int]], ...] = ({}, {})  # file names, and those without suffix
+        for name, position in self.ids.items():
+            last = name.rsplit("/", 1)[-1]
+            for end, known in zip((last, PurePosixPath(last).stem), self.ends, strict=True):
+                known.setdefault(end, []).append(position)
+        # Where files or rows are called by numbers (7.png), a number that is none of them must
+        # not silently mean a position.
+        self.numbered = any(stem.isdecimal() for stem in self.ends[1])
+
+    @cached_property
+    def files(self) -> dict[str, int]:
+        """Items as the form folders writes them."""
+        return {"/".join(as_file_name(part) for part in name.split("/")): i for name, i in self.ids.items()}
+
+    def find(self, entry: Entry) -> tuple[Sequence[int], str]:
+        """The positions that an entry may mean, and the name by which it was found, or the first."""
+        if entry.position:
+            text = str(entry.names[0]).strip()
+            return ([int(text)] if self._in_range(text) else []), text
+        names = [str(name) for name in entry.names]
+        several: Sequence[int] = []
+        for name in names:
+            positions = [self.files[name]] if entry.folder and name in self.files else self._positions(name)
+            if len(positions) == 1:
+                return positions, name
+            several = several or positions
+        return several, names[0] if names else f"{entry.where}, without a name"
+
+    def refusal(self, entry: Entry, item: str, positions: Sequence[int], where: str) -> InputError:
+        """Why an entry means no item, or not one."""
+        if entry.position:
+            return InputError(f"{where}: index is {item!r}; expected a position from 0 to {self.size - 1}")
+        if positions:
+            return InputError(
+                f"{where}: {len(positions)} items have the file name {item!r}; expected a "
+                "name of one item, so write its whole path"
+            )
+        # Some ids to compare a wrong one with; all of a large set would take long.
+        near = [i for i in self.ids if i[:1] == item[:1] and abs(len(i) - len(item)) < 3][:2000]
+        return InputError(
+            f"{where}: no item is called {item!r}; {did_you_mean(item, near)}expected an "
+            f"id such as {next(iter(self.ids))!r}, a file name, or a position"
+        )
+
+    def _positions(self, name: str) -> Sequence[int]:
+        plain = name.strip().replace("\\", "/").removeprefix("./")
+        for exact in (name, name.strip(), plain):
+            if exact in self.ids:
+                return [self.ids[exact]]
+        if _is_address(plain):
+            parts = _path(plain).split("/")
+            for end in ("/".join(parts[i:]) for i in range(len(parts))):
+                if end in self.ids:
+                    return [self.ids[end]]
+            upload = re.sub("^[0-9a-f]{8}-", "", parts[-1])  # what Label Studio puts before a name
+            return self._by_end(parts[-1]) or self._by_end(upload)
+        if "/" in plain:
+            return []  # a relative path that is another one
+        positions = self._by_end(plain)
+        return [int(plain)] if not positions and not self.numbered and self._in_range(plain) else positions
+
+    def _by_end(self, name: str) -> Sequence[int]:
+        return next((known[name] for known in self.ends if name in known), [])
+
+    def _in_range(self, text: str) -> bool:
+        return text.isdecimal() and len(text) < 19 and int(text) < self.size
+
+
+def _is_address(name: str) -> bool:
+    """Whether a name says where a file lies on some machine, and not where below a folder."""
+    return re.match("/|[A-Za-z]:/|[^/]*://", name.replace("\\", "/")) is not None
+
+
+def _path(address: str) -> str:
+    """The path of an address; Label Studio serves local files as ...?d=path."""
+    if "://" not in address and "?d=" not in address:
+        return address
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # something with brackets
+        return address
+    return parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
+
+
+def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
+    """All entries of a file or folder, in its order; the form is told by its name, unless given."""
+    if form is None:
+        form = ("hf" if _parquets(path) else "folders") if path.is_dir() else FORMS.get(path.suffix.lower())
+    if form in ("hf", "folders") and not path.is_dir():
+        raise InputError(f"{path} is no folder; expected one of the form {form}")
+    if form == "csv":
+        return _csv(path)
+    if form in ("jsonl", "label-studio", "json"):
+        return _json(path, lines=form == "jsonl")
+    if form == "parquet":
+        return _parquet(path)
+    if form == "hf":
+        return (e for part in _parquets(path) for e in _parquet(part, f"{part.relative_to(path)}, "))
+    if form == "folders":
+        return _folders(path)
+    raise InputError(
+        f"{path} is no label file: in no form that labels are read from ({form or 'by its name'}); expected "
+        ".csv, .tsv, .jsonl, .json (Label Studio's too), .parquet, or a folder"
+    )
+
+
+def _csv(path: Path) -> Iterator[Entry]:
+    header: list[str] = []
+    for line, row in read_separated(path)[1]:
+        if not any(field.strip() for field in row):
+            continue
+        where = f"line {line}"
+        if not header:
+            header = [name.strip().casefold() for name in row]
+            _check_columns(header, f"{path}, {where}")
+            continue
+        if len(row) != len(header):
+            raise InputError(f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header")
+        fields = map(unguarded, row) if SOURCE in header else row
+        yield _entry({k: v for k, v in zip(header, fields, strict=True) if v}, path, where)
+    if not header:
+        raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
+
+
+def _check_columns(header: Sequence[str], where: str) -> None:
+    if not {*ITEM, "id", "index"} & set(header) or not set(LABEL) & set(header):
+        raise InputError(f"{where}: columns {', '.join(header)}; expected {EXPECTED}")
+    twice = next((n for n in (*ITEM, *LABEL, *WHO) if header.count(n) > 1), None)
+    if twice is not None:
+        raise InputError(f"{where}: column {twice!r} is there twice; expected it once")
+
+
+def _json(path: Path, *, lines: bool) -> Iterator[Entry]:
+    """JSON lines, or a list; of plain rows or of Label Studio's tasks."""
+    for where, row in _lines(path) if lines else _list(path):
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, {where}: {row!r:.80}; expected an object with item and label")
+        if _is_task(row):
+            yield from _task(row, path, where)
+            continue
+        folded = {str(key).casefold(): value for key, value in row.items()}
+        answers = folded.pop("answers", None)
+        if not isinstance(answers, list) or not answers:
+            columns = () if any(name in folded for name in LABEL) else tuple(folded)
+            yield _entry(folded, path, where, columns=columns)
+            continue
+        for answer in answers:  # of every person, as `export` writes them
+            said = answer if isinstance(answer, dict) else {}
+            row = folded | {"label": said.get("label"), "who": said.get("who")}
+            yield _entry(row, path, where, settles=said.get("kind") == "settle")
+
+
+def _lines(path: Path) -> list[tuple[str, Any]]:
+    rows = []
+    for i, line in enumerate(read_text(path).split("\n"), 1):
+        try:
+            if line.strip():
+                rows.append((f"line {i}", json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{path}, line {i}: no valid JSON ({error}); expected an object on every line (where line {i} "
+                "is no valid JSON by itself but the file is, name it .json)"
+            ) from error
+    return rows
+
+
+def _list(path: Path) -> list[tuple[str, Any]]:
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is no valid JSON ({error}); expected {EXPECTED}") from error
+    if isinstance(content, dict):
+        folded = {str(key).casefold() for key in content}
+        alone = _is_task(content) or (folded & set(ITEM) and folded & set(LABEL))
+        content = [content] if alone else [{"item": item, "label": label} for item, label in content.items()]
+    if not isinstance(content, list):
+        raise InputError(
+            f"{path} holds a JSON {type(content).__name__}; expected a list of objects "
+            'such as {"item": "a.jpg", "label": "cat"}'
+        )
+    return [(f"entry {i}", row) for i, row in enumerate(content, 1)]
+
+
+def _is_task(row: Mapping[str, Any]) -> bool:
+    """Whether it is Label Studio's: a task, or one annotation with its task inside."""
+    return isinstance(row.get("data"), dict) or (isinstance(row.get("task"), dict) and "result" in row)
+
+
+def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
+    """What was annotated; predictions are counted."""
+    if isinstance(task.get("task"), dict) and "result" in task:
+        task = {**task["task"], "annotations": [task]}
+    data = task.get("data")
+    data = data if isinstance(data, dict) else {}
+    likely = [data[name] for name in ITEM if isinstance(data.get(name), str)]
+    names = likely or [value for value in data.values() if isinstance(value, str)]
+    annotations = task.get("annotations", task.get("completions")) or []
+    if not isinstance(annotations, list):
+        raise InputError(f"{path}, {where}: annotations are {annotations!r:.80}; expected a list")
+    predictions = task.get("predictions") or []
+    yield from (Entry(where, names, predicted=True) for _ in predictions)
+    if not annotations and not predictions:
+        yield Entry(where, names)
+    for given in annotations:
+        result = given.get("result") if isinstance(given, dict) else None
+        if not isinstance(result, list) or not result or given.get("was_cancelled"):
+            yield Entry(where, names)
+            continue
+        values = [part.get("value") for part in result if isinstance(part, dict)]
+        chosen = [v for v in values if isinstance(v, dict) and "choices" in v]
+        label = _label(chosen[0]) if len(chosen) == 1 else tuple(values)
+        yield Entry(where, names, label, given.get("who", given.get("completed_by")))
+
+
+def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
+    parquet = need("pyarrow.parquet", "tables", "reading Parquet")
+    try:
+        schema = parquet.read_schema(path)
+        wanted = (*ITEM, *LABEL, *WHO, "id", "index", SOURCE)
+        # Pictures and the like stay where they are.
+        columns = [n for n in schema.names if n.casefold() in wanted and "struct" not in str(schema.field(n).type)]
+        _check_columns([n.casefold() for n in columns], str(path))
+        rows = parquet.read_table(path, columns=columns).to_pylist()
+    except InputError:
+        raise
+    except Exception as error:  # whatever a damaged file makes the reader say
+        raise InputError(f"{path} cannot be read as Parquet ({error})") from error
+    names = _class_names(schema.metadata or {})
+    for i, row in enumerate(rows):
+        folded = {name.casefold(): value for name, value in row.items()}
+        for column in LABEL:
+            number = folded.get(column)
+            if column in names and isinstance(number, int):
+                known = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
+                folded[column] = names[column][number] if known else None
+        yield _entry(folded, path, f"{inside}row {i}")
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The names behind numbers, by column, where Hugging Face's note says them."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {n.casefold(): f["names"] for n, f in features.items() if "names" in f}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _parquets(path: Path) -> list[Path]:
+    return sorted(p for folder in (path, path / "data") for p in folder.glob("*.parquet"))
+
+
+def _folders(path: Path) -> Iterator[Entry]:
+    """CLASS/ITEM; the files are not read, their places are the labels."""
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX")))
+    if not folders and not (path / "predictions.csv").exists():
+        raise InputError(f"{path} cannot be read: it is a folder without a folder for each class, or Parquet files")
+    for folder in folders:
+        for here, below, files in os.walk(folder):
+            below.sort()
+            for name in sorted(n for n in files if not n.startswith(".")):
+                inside = Path(here, name).relative_to(folder).as_posix()
+                yield Entry(f"{folder.name}/{inside}", [inside], folder.name, folder=True)
+
+
+def _entry(
+    row: Mapping[str, Any], path: Path, where: str, *, settles: bool = False, columns: Sequence[str] = ()
+) -> Entry:
+    """A plain row; what is empty is left out or None."""
+    label = next((row[name] for name in LABEL if row.get(name) is not None), None)
+    if label is None:  # Label Studio's short form calls the column as its user did
+        label = next((v for v in row.values() if isinstance(v, dict) and "choices" in v), None)
+        columns = columns if label is None else ()
+    label = _label(label)
+    names = [row[name] for name in ITEM if row.get(name) is not None]
+    own = row.get("id")  # a number beside another name is one of the program that wrote it
+    if own is not None and (not names or not str(own).strip().isdecimal()):
+        names.append(own)
+    position = not names and row.get("index") is not None
+    names = [row["index"]] if position else names
+    odd = next((n for n in names if isinstance(n, bool) or not isinstance(n, str | int)), None)
+    if odd is not None:
+        raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
+    if not names and label is not None:
+        raise InputError(f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED}")
+    who = next((row[name] for name in WHO if row.get(name) is not None), None)
+    predicted = str(row.get(SOURCE, "")).casefold() == "prediction"
+    return Entry(where, names, label, who, predicted, settles, position, columns=columns)
+
+
+def _label(value: Any) -> Any:
+    """A label as text, None if it is empty; anything that is not one label stays as it is."""
+    if isinstance(value, str) and value.startswith('{"choices"'):  # Label Studio's CSV
+        with suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(value, dict) and "choices" in value:
+        value = _only(value["choices"])
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value != value:  # an empty cell of a table of numbers
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int):
+        return str(value)
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _only(values: Any) -> Any:
+    """The one entry of a list; None of an empty one, and the list if there are several."""
+    return values[0] if isinstance(values, list) and len(values) == 1 else values or None

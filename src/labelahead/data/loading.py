@@ -1,27 +1,22 @@
 """One function that loads whatever it is given a name or a path of."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from labelahead.data.classes import suggestion
-from labelahead.data.dataset import Answers, Data
+from labelahead.data.arrays import load_npz
+from labelahead.data.dataset import Loaded
 from labelahead.data.folder import load_folder
 from labelahead.data.known import DATASETS
-from labelahead.data.npz import load_npz
-from labelahead.data.options import Options, default_root, expanded
+from labelahead.data.split import Options, default_root, expanded
 from labelahead.data.table import load_table
-from labelahead.errors import InputError
+from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["load"]
+__all__ = ["load", "load_from"]
 
-READERS = {
-    ".zip": load_folder,
-    ".npz": load_npz,
-    ".csv": load_table,
-    ".tsv": load_table,
-    ".parquet": load_table,
-    ".pq": load_table,
-}
+TABLES = (".csv", ".tsv", ".parquet", ".pq")
+READERS = {".zip": load_folder, ".npz": load_npz, **dict.fromkeys(TABLES, load_table)}
 
 
 def load(
@@ -35,24 +30,18 @@ def load(
     seed: int = 0,
     download: bool = True,
     links: bool = True,
-) -> tuple[Data, Answers | None]:
+) -> Loaded:
     """A data set by its name or its path: `digits`, a folder of pictures, a table, an .npz.
 
-    `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not
-    given), `size` the side of the pictures, `target` the column with a table's labels, `limit`
-    how many items of the pool to keep. Sets without a test part of their own lend
-    `test_fraction` of each class to one, drawn by `seed`. With `links` false, links that lead out
-    of a folder of pictures are left out. The answers are None if no item has a label.
+    `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not given), `size` the side
+    of the pictures, `target` the column with a table's labels, `limit` how many items of the pool to keep. Sets without
+    a test part of their own lend `test_fraction` of each class to one, drawn by `seed`. With `links` false, links that
+    lead out of a folder of pictures are left out. The answers are None if no item has a label.
     """
-    options = Options(
-        root=default_root() if root is None else expanded(root), size=size, target=target,
-        limit=limit, test_fraction=test_fraction, seed=seed, download=download, links=links,
-    )  # fmt: skip
+    place = default_root() if root is None else expanded(root)
+    options = Options(place, size, target, limit, test_fraction, seed, download, links)
     if not isinstance(source, str | Path) or not str(source).strip():
-        raise InputError(
-            f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or "
-            "a path"
-        )
+        raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
     known = {_plain(name): entry for name, entry in DATASETS.items()}
     # A name wins over a folder of that name in the current folder; a Path is always a path.
     if isinstance(source, str) and _plain(source) in known and not re.search(r"[/\\]", source):
@@ -63,15 +52,13 @@ def load(
     try:
         folder, there = path.is_dir(), path.exists()
     except OSError as error:  # such as a name longer than any file's
-        raise InputError(
-            f"{str(source)[:100]!r} is no known data set and no path: {error}"
-        ) from error
+        raise InputError(f"{str(source)[:100]!r} is no known data set and no path: {error}") from error
     if folder:
         return _folder(path, options)
     if not there:
         raise InputError(
-            f"{str(source)!r} is no known data set and no existing path"
-            f"{suggestion(path.name, list(DATASETS))}; expected one of {', '.join(DATASETS)}, or "
+            f"{str(source)!r} is no known data set and no existing path; "
+            f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
             f"the path of a folder of pictures or a file ({', '.join(READERS)})"
         )
     reader = READERS.get(path.suffix.lower())
@@ -83,12 +70,18 @@ def load(
     return reader(path, options)
 
 
+def load_from(source: Any, seed: int) -> Loaded:
+    """The data set that a configuration asks for: an object with a `name`, and all options of `load` but the seed."""
+    wanted = {option.name: getattr(source, option.name) for option in fields(Options) if option.name != "seed"}
+    return load(source.name, seed=seed, **wanted)
+
+
 def _plain(name: str) -> str:
     """A name without case and punctuation: CIFAR-10 is cifar10."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _folder(path: Path, options: Options) -> tuple[Data, Answers | None]:
+def _folder(path: Path, options: Options) -> Loaded:
     """A folder of pictures; if it holds a known set instead, the error says so."""
     try:
         return load_folder(path, options)

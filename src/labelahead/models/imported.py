@@ -1,4 +1,4 @@
-"""A user's own network: `module:factory` or `path/to/file.py:factory`."""
+"""A user's own network: `module:factory` or `path/to/file.py:factory`; their own strategy in the same way."""
 
 import hashlib
 import importlib
@@ -15,28 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError
-from labelahead.models.layers import seeded
+from labelahead.models.layers import eval_mode
+from labelahead.seeds import seeded
 
-__all__ = ["check_outputs", "make_imported"]
+__all__ = ["imported", "make_imported"]
 
 
-def make_imported(
-    name: str,
-    shape: tuple[int, ...],
-    classes: int,
-    asked: Mapping[str, Any],
-    seed: int,
-) -> nn.Module:
+def make_imported(name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any], seed: int) -> nn.Module:
     """Call the factory that `name` points to with what it takes, and check what it made.
 
     asked: width and options, if the user gave any; the factory must take them.
     """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
-        raise InputError(
-            f"the model {name!r} is incomplete; expected 'module:factory' or "
-            "'path/to/file.py:factory'"
-        )
+        raise InputError(f"the model {name!r} is incomplete; expected 'module:factory' or 'path/to/file.py:factory'")
     with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
         with seeded(seed):  # apart from the call: a module is run only the first time
             factory = _factory(_module(place), attribute, name)
@@ -45,17 +37,21 @@ def make_imported(
             try:
                 model = factory(**arguments)
             except Exception as error:
-                raise InputError(
-                    f"the model {name!r} could not be made: {factory_call(attribute, arguments)} "
-                    f"raised {_cause(error)}"
-                ) from error
+                called = f"{attribute}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
+                raise InputError(f"the model {name!r} could not be made: {called} raised {_cause(error)}") from error
             if not isinstance(model, nn.Module):
-                raise ModelError(
-                    f"the factory {name!r} returned a {type(model).__name__}; expected a "
-                    "torch.nn.Module"
-                )
-            check_outputs(model, name, shape, classes)  # gives lazy layers their weights
+                raise ModelError(f"the factory {name!r} returned a {type(model).__name__}; expected a torch.nn.Module")
+            _check_outputs(model, name, shape, classes)  # gives lazy layers their weights
     return model
+
+
+def imported(name: str, what: str) -> Any:
+    """What `module:name` or `path/to/file.py:name` points to; `what` it is to be, for messages."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise InputError(f"the {what} {name!r} is incomplete; expected 'module:name' or 'path/to/file.py:name'")
+    with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
+        return _attribute(_module(place), attribute, f"the {what} {name!r}")
 
 
 @contextmanager
@@ -86,15 +82,14 @@ def _module_of_name(place: str) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise InputError(
-            f"there is no module {place!r} here; expected one that Python can import, or a file: "
-            "'path/to/file.py:factory'"
+            f"there is no module {place!r} here; expected one that Python can import, or a file: 'path/to/file.py:name'"
         ) from error
 
 
 def _module_of_file(path: Path) -> ModuleType:
     """The file as a module; run once, and again only after it has changed."""
     if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}; expected 'path/to/file.py:factory'")
+        raise InputError(f"there is no file {str(path)!r}; expected 'path/to/file.py:name'")
     digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:16]
     name = f"labelahead_own_{digest}"
     if name in sys.modules:
@@ -112,35 +107,35 @@ def _module_of_file(path: Path) -> ModuleType:
     return module
 
 
-def _factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any]:
-    found: Any = module
+def _attribute(module: ModuleType, attribute: str, what: str) -> Any:
+    """What the module calls by that name, dots and all."""
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             public = [key for key in vars(module) if not key.startswith("_")]
             raise InputError(
-                f"the model {name!r} names {part!r}, which is not there; the module has "
-                f"{', '.join(public) or 'nothing'}"
+                f"{what} names {part!r}, which is not there; the module has {', '.join(public) or 'nothing'}"
             )
-        found = getattr(found, part)
-    if isinstance(found, nn.Module):
+        value = getattr(value, part)
+    return value
+
+
+def _factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any]:
+    factory = _attribute(module, attribute, f"the model {name!r}")
+    if isinstance(factory, nn.Module):
         raise InputError(
             f"{name!r} is a network already made; expected a function or class that makes a new "
             "one, so that each round can start afresh: wrap it in one"
         )
-    if not callable(found):
+    if not callable(factory):
         raise InputError(
-            f"{name!r} is a {type(found).__name__}; expected a function or class that makes a "
-            "torch.nn.Module"
+            f"{name!r} is a {type(factory).__name__}; expected a function or class that makes a torch.nn.Module"
         )
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
 def _arguments(
-    factory: Callable[..., Any],
-    name: str,
-    shape: tuple[int, ...],
-    classes: int,
-    asked: Mapping[str, Any],
+    factory: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Those of our arguments that the factory's signature names, and all of the user's options."""
     try:
@@ -150,25 +145,17 @@ def _arguments(
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {key for key, p in parameters.items() if p.kind in kinds}
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    ours: dict[str, Any] = {
-        "shape": shape,
-        "input_shape": shape,
-        "classes": classes,
-        "num_classes": classes,
-    }
+    ours: dict[str, Any] = {"shape": shape, "input_shape": shape, "classes": classes, "num_classes": classes}
     refused = [key for key in asked if key not in named and not open_ended]
     if refused:
         raise InputError(
-            f"the factory {name!r} takes no {refused[0]!r}; it takes "
-            f"{', '.join(sorted(named)) or 'nothing'}"
+            f"the factory {name!r} takes no {refused[0]!r}; it takes {', '.join(sorted(named)) or 'nothing'}"
         )
     arguments = {key: value for key, value in ours.items() if key in named} | dict(asked)
     missing = [
         key
         for key, p in parameters.items()
-        if p.default is p.empty
-        and p.kind in (*kinds, inspect.Parameter.POSITIONAL_ONLY)
-        and key not in arguments
+        if p.default is p.empty and p.kind in (*kinds, inspect.Parameter.POSITIONAL_ONLY) and key not in arguments
     ]
     if missing:
         raise InputError(
@@ -179,15 +166,10 @@ def _arguments(
     return arguments
 
 
-def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
+def _check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
     """Raise `ModelError` unless the network makes (n, classes) of a batch of zeros."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with eval_mode(model):
         out = _outputs_on_zeros(model, name, shape)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     if not isinstance(out, Tensor):
         raise ModelError(
             f"the network of {name!r} returned a {type(out).__name__} for a batch of zeros; "
@@ -215,11 +197,6 @@ def _outputs_on_zeros(model: nn.Module, name: str, shape: tuple[int, ...]) -> ob
         f"the network of {name!r} failed on 2 inputs of shape {shape} with {_cause(failure)}; "
         "expected it to take a batch of them"
     ) from failure
-
-
-def factory_call(attribute: str, arguments: Mapping[str, Any]) -> str:
-    """How the factory was called, for a message."""
-    return f"{attribute}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
 
 
 def _cause(error: BaseException) -> str:

@@ -1,26 +1,24 @@
-"""Pieces that several networks share: sizes, activations, initial weights, seeded construction."""
+"""Pieces that several networks share: sizes, activations, initial weights; and a network's mode for a while."""
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from operator import index
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelahead.errors import InputError
+from labelahead.errors import InputError, did_you_mean
 
 __all__ = [
+    "ACTIVATIONS",
     "conv3x3",
+    "eval_mode",
     "he_weights",
     "image",
     "make_activation",
     "make_dropout",
     "pool_if_room",
-    "seeded",
-    "suggestion",
+    "restored",
     "whole",
     "whole_shape",
 ]
@@ -44,28 +42,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw from `seed` inside; the global generators are as before afterwards."""
-    seed = whole(seed, "seed", least=0)
-    if seed >= 2**63:
-        raise InputError(f"seed is {seed}; expected a whole number below 2**63")
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed_all(seed)
-        # A user's own factory may draw from these two.
-        plain, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        try:
-            yield
-        finally:
-            random.setstate(plain)
-            np.random.set_state(arrays)  # noqa: NPY002
-
-
 def whole(value: object, what: str, *, least: int = 1) -> int:
     """`value` as an int if it is a whole number of at least `least`; 64.0 will do, True not."""
     try:
@@ -80,27 +56,15 @@ def whole(value: object, what: str, *, least: int = 1) -> int:
 def whole_shape(shape: object) -> tuple[int, ...]:
     """The shape of one input as a tuple of positive ints, one at least."""
     if not isinstance(shape, (tuple, list)) or not shape:
-        raise InputError(
-            f"shape is {shape!r}; expected the shape of one input, such as (64,) or (1, 8, 8)"
-        )
+        raise InputError(f"shape is {shape!r}; expected the shape of one input, such as (64,) or (1, 8, 8)")
     return tuple(whole(side, "every entry of shape") for side in shape)
-
-
-def suggestion(wrong: str, known: list[str]) -> str:
-    """What to say after an unknown name: the nearest one, and all there are."""
-    near = get_close_matches(wrong.lower(), known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}there are {', '.join(known)}"
 
 
 def image(shape: tuple[int, ...], network: str, *, side: int = 1) -> tuple[int, int, int]:
     """(channels, height, width) of an image no smaller than `side`, or an error that helps."""
     if len(shape) != 3:
         hint = f"give it as (1, {shape[0]}, {shape[1]})" if len(shape) == 2 else "use 'mlp' for it"
-        raise InputError(
-            f"{network} takes images (channels, height, width), but one input has shape "
-            f"{shape}: {hint}"
-        )
+        raise InputError(f"{network} takes images (channels, height, width), but one input has shape {shape}: {hint}")
     channels, height, width = shape
     if min(height, width) < side:
         raise InputError(
@@ -113,7 +77,7 @@ def image(shape: tuple[int, ...], network: str, *, side: int = 1) -> tuple[int, 
 def make_activation(name: str) -> nn.Module:
     """The activation called `name`, never in place."""
     if name not in ACTIVATIONS:
-        raise InputError(f"activation is {name!r}; {suggestion(str(name), list(ACTIVATIONS))}")
+        raise InputError(f"activation is {name!r}; {did_you_mean(name, ACTIVATIONS)}there are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]()
 
 
@@ -150,3 +114,22 @@ def he_weights(model: nn.Module) -> nn.Module:
             nn.init.zeros_(layer.bias)
     nn.init.normal_(layers[-1].weight, std=layers[-1].weight[0].numel() ** -0.5)
     return model
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Every module's mode is as before afterwards, also where they differ."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """The whole network in eval mode, and every module as before afterwards."""
+    with restored(model):
+        model.eval()
+        yield

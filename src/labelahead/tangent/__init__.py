@@ -1,13 +1,8 @@
 """A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning."""
 
 from labelahead.tangent.infinite import infinite_kernel
-from labelahead.tangent.kernel import gradient_gram, kernel
-from labelahead.tangent.norms import (
-    directional,
-    inner_products,
-    norms_and_products,
-    squared_norms,
-)
+from labelahead.tangent.kernels import gradient_gram, kernel
+from labelahead.tangent.norms import directional, inner_products, norms_and_products, squared_norms
 from labelahead.tangent.sketch import features
 
 __all__ = [

@@ -1,11 +1,10 @@
 """One forward and one backward: where every parameter enters, with what, and what comes back.
 
-The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to
-the nodes that consume it (a `Site`): those hold what the layer saw, already padded, and the
-gradient that arrives at them is asked of autograd as a `GradientEdge`. So a functional call, a
-tied weight, a module used twice or `nn.MultiheadAttention`'s output projection are seen like any
-other, in-place activations do no harm, and a use that no rule knows cannot go unnoticed. Weight
-gradients are never computed: autograd runs only the nodes between the outputs and the sites.
+The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes that
+consume it (a `Site`): those hold what the layer saw, already padded, and the gradient that arrives at them is asked of
+autograd as a `GradientEdge`. So a functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s
+output projection are seen like any other, in-place activations do no harm, and a use that no rule knows cannot go
+unnoticed. Weight gradients are never computed: autograd runs only the nodes between the outputs and the sites.
 """
 
 import re
@@ -147,7 +146,7 @@ def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Tra
                 rearranges |= REARRANGING.match(type(source).__name__) is not None
                 if getattr(source, "variable", None) in names:
                     leaves.append(source)
-    found: list[Site] = []
+    sites: list[Site] = []
     for leaf in leaves:
         name = names[leaf.variable]
         todo: list[tuple[Any, tuple[Any, ...]]] = [(leaf, ())]
@@ -157,8 +156,8 @@ def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Tra
                 if type(node).__name__ in VIEWS:
                     todo.append((node, (*views, node)))
                 else:
-                    found.append(Site(name, node, argument, views))
-    return Trace(out, found, rearranges)
+                    sites.append(Site(name, node, argument, views))
+    return Trace(out, sites, rearranges)
 
 
 def gradients_at(
@@ -172,19 +171,10 @@ def gradients_at(
         return []
     edges = [GradientEdge(node, 0) for node in nodes]
     runs = [
-        torch.autograd.grad(
-            out,
-            edges,
-            grad_outputs=v,
-            retain_graph=keep or k + 1 < len(cotangents),
-            allow_unused=True,
-        )
+        torch.autograd.grad(out, edges, grad_outputs=v, retain_graph=keep or k + 1 < len(cotangents), allow_unused=True)
         for k, v in enumerate(cotangents)
     ]
-    return [
-        _stacked(node, arriving)
-        for node, arriving in zip(nodes, zip(*runs, strict=True), strict=True)
-    ]
+    return [_stacked(node, arriving) for node, arriving in zip(nodes, zip(*runs, strict=True), strict=True)]
 
 
 def _stacked(node: Any, arriving: Sequence[Tensor | None]) -> Tensor:

@@ -28,15 +28,7 @@ from labelahead.tangent.premises import (
 )
 from labelahead.tangent.rules import read
 
-__all__ = [
-    "KINDS",
-    "Engine",
-    "checked_cotangents",
-    "directions",
-    "open_engine",
-    "verifying",
-    "with_engine",
-]
+__all__ = ["Engine", "checked_cotangents", "directions", "open_engine", "verifying", "with_engine"]
 
 # Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
 # of all. Small batches pay for calls, large ones for page faults.
@@ -66,13 +58,7 @@ class Engine:
         self.names = {p: k for k, p in chosen.items()}
 
     def captured(
-        self,
-        x: Inputs,
-        cotangents: Tensor,
-        *,
-        chunk: int | None = None,
-        check: bool = False,
-        probed: bool = True,
+        self, x: Inputs, cotangents: Tensor, *, chunk: int | None = None, check: bool = False, probed: bool = True
     ) -> Iterator[tuple[slice, dict[str, Factor]]]:
         """Batch by batch: which samples, and the factors of every parameter with an effect.
 
@@ -85,13 +71,13 @@ class Engine:
             part, v = take(x, rows), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
-                found = self._factors(take(part, twice), v.expand(2, -1, -1))
-                found = {k: f.part(slice(0, 1)) for k, f in found.items()}
+                factors = self._factors(take(part, twice), v.expand(2, -1, -1))
+                factors = {k: f.part(slice(0, 1)) for k, f in factors.items()}
             else:
-                found = self._factors(part, v, probed and rows.start == 0)
+                factors = self._factors(part, v, probed and rows.start == 0)
             if check:
-                self._verify(part, v, found)
-            yield rows, found
+                self._verify(part, v, factors)
+            yield rows, factors
 
     def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
         """Even sizes, so that no small rest is left over."""
@@ -105,7 +91,7 @@ class Engine:
     def _factors(self, x: Inputs, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
         """One forward, and one backward a direction."""
         plan, n = self.plan, tensors(x)[0].shape[0]
-        found: dict[str, Factor] = {}
+        factors: dict[str, Factor] = {}
         if plan.ruled:
             seen = trace(self.model, self._own(x), self.names)
             if seen.signature != plan.signature:
@@ -122,20 +108,18 @@ class Engine:
                     if reading is None or layout is None:
                         raise GraphChangedError
                     parts.append(factor(reading, grads[plan.nodes[i]], layout, n, p.shape))
-                found[p.name] = self._as_planned(p.name, joined(parts))
+                factors[p.name] = self._as_planned(p.name, joined(parts))
         if plan.fallback:
             rest = per_sample_gradients(self.model, x, self.chosen, plan.fallback, cotangents)
             for name, v in rest.items():
-                found[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
-        return found
+                factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
+        return factors
 
     def _as_planned(self, name: str, f: Factor) -> Factor:
         """Forms were chosen for the probe's sizes: images of another size are another matter."""
         example = self.plan.examples[name]
         if isinstance(f, OuterFactor) and (
-            not isinstance(example, OuterFactor)
-            or f.sizes != example.sizes
-            or f.geometry != example.geometry
+            not isinstance(example, OuterFactor) or f.sizes != example.sizes or f.geometry != example.geometry
         ):
             raise GraphChangedError
         return f
@@ -144,9 +128,7 @@ class Engine:
         """A copy for a network that overwrites its input."""
         return copied(x) if self.plan.mutates else x
 
-    def _arriving(
-        self, seen: Trace, sites: Mapping[int, int], cotangents: Tensor
-    ) -> dict[int, Tensor]:
+    def _arriving(self, seen: Trace, sites: Mapping[int, int], cotangents: Tensor) -> dict[int, Tensor]:
         """Node -> gradients (K, ...); `sites` gives a site at each node.
 
         Where operations may reorder samples, a second backward with each sample's cotangent
@@ -159,9 +141,7 @@ class Engine:
             # Neighbours far apart, so that a swap of any two samples shows.
             order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
             scale = (1 + order / n).to(cotangents)
-            scaled = gradients_at(
-                seen.out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)]
-            )
+            scaled = gradients_at(seen.out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)])
             for i, g, h in zip(sites.values(), grads, scaled, strict=True):
                 layout = self.plan.layouts[i]
                 if layout is None:
@@ -171,7 +151,7 @@ class Engine:
                     raise GraphChangedError
         return dict(zip(sites, grads, strict=True))
 
-    def _verify(self, x: Inputs, cotangents: Tensor, found: Mapping[str, Factor]) -> None:
+    def _verify(self, x: Inputs, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
         k, several = cotangents.shape[1] - 1, min(4, cotangents.shape[0])
         # At least two samples, of which some count: a batch of one may be special.
@@ -179,14 +159,12 @@ class Engine:
         for count in {1, several}:
             out = trace(self.model, take(x, index), {}).out
             weights = cotangents[index, k] * (torch.arange(len(index)) < count).to(out)[:, None]
-            expected = torch.autograd.grad(
-                out, list(self.chosen.values()), weights, allow_unused=True
-            )
+            expected = torch.autograd.grad(out, list(self.chosen.values()), weights, allow_unused=True)
             scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):
                 ours = torch.zeros_like(p)
-                if name in found:
-                    ours = found[name].part(slice(0, count)).gradient()[:, k].sum(0)
+                if name in factors:
+                    ours = factors[name].part(slice(0, count)).gradient()[:, k].sum(0)
                 if not close(ours, torch.zeros_like(p) if want is None else want, scale):
                     raise VerificationError(
                         f"the gradient of {name!r} over {count} sample(s) differs from autograd's: "
@@ -209,12 +187,7 @@ def open_engine(
 
 
 def with_engine(
-    model: nn.Module,
-    x: Inputs,
-    params: ParamFilter,
-    run: Callable[[Engine], Tensor],
-    *,
-    rules: bool = True,
+    model: nn.Module, x: Inputs, params: ParamFilter, run: Callable[[Engine], Tensor], *, rules: bool = True
 ) -> Tensor:
     """Check the premises, open an engine and run; again by torch.func if the graph changes."""
     model = unwrapped(model)

@@ -170,15 +170,7 @@ def factor(reading: Reading, g: Tensor, layout: Layout, n: int, shape: tuple[int
     space, out = tuple(reading.a.shape[2:]), tuple(g.shape[3:])
     a = layout.split(reading.a, n).reshape(n, -1, *reading.a.shape[1:])
     gs = gs.reshape(n, K, -1, *g.shape[2:])
-    geometry = Geometry(
-        reading.size,
-        reading.stride,
-        reading.padding,
-        reading.dilation,
-        reading.groups,
-        space,
-        out,
-    )
+    geometry = Geometry(reading.size, reading.stride, reading.padding, reading.dilation, reading.groups, space, out)
     return OuterFactor(a, gs, shape, geometry=geometry)
 
 
@@ -239,9 +231,7 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
         else:
             right = right.view(count, M * T, -1)
         if K == 1:
-            torch.bmm(
-                left[i : i + step], right, out=v[i : i + step].view(count, filters, window * C)
-            )
+            torch.bmm(left[i : i + step], right, out=v[i : i + step].view(count, filters, window * C))
         else:
             v[i : i + step] = torch.bmm(left[i : i + step], right).view(count, K, -1)
     return v if direct or out is None else out.copy_(v)

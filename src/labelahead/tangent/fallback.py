@@ -9,24 +9,20 @@ from torch.func import functional_call, grad, vmap
 
 from labelahead.errors import ModelError
 from labelahead.tangent.layout import close
-from labelahead.tangent.premises import Inputs, copied, forward, take
+from labelahead.tangent.premises import Inputs, forward, mapped, take
 
 __all__ = ["per_sample_gradients"]
 
 
 def per_sample_gradients(
-    model: nn.Module,
-    x: Inputs,
-    chosen: Mapping[str, nn.Parameter],
-    names: Sequence[str],
-    cotangents: Tensor,
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
 ) -> dict[str, Tensor]:
     """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i).
 
     `cotangents` is (n, K, C).
     """
     try:
-        found = _vectorised(model, x, chosen, names, cotangents)
+        gradients = _vectorised(model, x, chosen, names, cotangents)
     except (RuntimeError, NotImplementedError, ValueError):
         # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
         return _looped(model, x, chosen, names, cotangents)
@@ -34,19 +30,15 @@ def per_sample_gradients(
     first = _looped(model, take(x, slice(0, 1)), chosen, names, cotangents[:1])
     scale = max(float(v.abs().amax()) for v in first.values())
     n, K = cotangents.shape[:2]
-    for name, v in found.items():
+    for name, v in gradients.items():
         wanted = (n, K, *chosen[name].shape)
         if tuple(v.shape) != wanted or not close(v[:1], first[name], scale):
             return _looped(model, x, chosen, names, cotangents)
-    return found
+    return gradients
 
 
 def _vectorised(
-    model: nn.Module,
-    x: Inputs,
-    chosen: Mapping[str, nn.Parameter],
-    names: Sequence[str],
-    cotangents: Tensor,
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
 ) -> dict[str, Tensor]:
     params = {k: chosen[k].detach() for k in names}
 
@@ -54,30 +46,19 @@ def _vectorised(
         def call(*args: Any, **kwargs: Any) -> Any:
             return functional_call(model, p, args, kwargs)
 
-        return (forward(call, copied(_with_batch_of_one(sample)))[0] * weights).sum()
+        batch_of_one = mapped(sample, lambda t: t[None].clone())
+        return (forward(call, batch_of_one)[0] * weights).sum()
 
     each = vmap(grad(weighed), in_dims=(None, 0, 0), randomness="error")
     runs = [each(params, x, weights) for weights in cotangents.unbind(1)]
     return {k: torch.stack([run[k] for run in runs], dim=1) for k in names}
 
 
-def _with_batch_of_one(sample: Inputs) -> Inputs:
-    if isinstance(sample, Tensor):
-        return sample[None]
-    if isinstance(sample, Mapping):
-        return {k: t[None] for k, t in sample.items()}
-    return tuple(t[None] for t in sample)
-
-
 def _looped(
-    model: nn.Module,
-    x: Inputs,
-    chosen: Mapping[str, nn.Parameter],
-    names: Sequence[str],
-    cotangents: Tensor,
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
 ) -> dict[str, Tensor]:
     n, K = cotangents.shape[:2]
-    found = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
+    gradients = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
     for i in range(n):
         twice = torch.tensor([i, i], device=cotangents.device)  # a batch of one may be special
         with torch.enable_grad():
@@ -85,15 +66,11 @@ def _looped(
         for k in range(K):
             try:
                 grads = torch.autograd.grad(
-                    out,
-                    [chosen[name] for name in names],
-                    cotangents[i, k],
-                    retain_graph=k + 1 < K,
-                    allow_unused=True,
+                    out, [chosen[name] for name in names], cotangents[i, k], retain_graph=k + 1 < K, allow_unused=True
                 )
             except RuntimeError as error:
                 raise ModelError(f"autograd cannot differentiate this network: {error}") from error
             for name, got in zip(names, grads, strict=True):
                 if got is not None:
-                    found[name][i, k] = got.to_dense() if got.is_sparse else got
-    return found
+                    gradients[name][i, k] = got.to_dense() if got.is_sparse else got
+    return gradients

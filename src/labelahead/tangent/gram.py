@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labelahead.tangent.factors import Geometry
 
-__all__ = ["Pairs", "Store", "gram_into", "mirror", "shift_sums"]
+__all__ = ["Gradients", "Pairs", "gram_into", "mirror", "shift_sums"]
 
 TILE = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
 PANEL = 384  # rows a panel of the dense product: little wasted below the diagonal
@@ -35,16 +35,14 @@ class Pairs:
 
 
 @dataclass
-class Store:
-    """What is kept of `n` samples to contract them with others."""
+class Gradients:
+    """Of some samples, to be contracted with those of others: each layer's in one of two forms."""
 
-    n: int
-    directions: int
     dense: Tensor | None = None  # (n, K, P)
     pairs: list[Pairs] = field(default_factory=list)
 
 
-def gram_into(out: Tensor, one: Store, other: Store, *, fold: bool) -> None:
+def gram_into(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> None:
     """Add <gradient i, gradient j> to out (n, m), or (n·K, m·K) when not `fold`ed over directions.
 
     With `one is other` only the entries on and above the diagonal are right: see `mirror`.
@@ -87,9 +85,7 @@ def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) ->
     if fold:
         K, o = 1, K * o
     # A view also of a part of a larger kernel: rows and columns split into samples and directions.
-    blocks = out.as_strided(
-        (n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset()
-    )
+    blocks = out.as_strided((n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset())
     S = p.a.shape[0]
     # Short rows of tiles near a diagonal waste less of what symmetry saves.
     height = min(TILE[0], max(64, n * S * K // 8)) if symmetric else TILE[0]

@@ -1,26 +1,59 @@
-"""The kernels of infinitely wide networks, in closed form: no network, no seed.
+"""Kernels of infinitely wide networks, dense and convolutional, in closed form. All is float64.
 
-A layer z = W a + b with weights of variance σw²/inputs and biases of variance σb² takes K to
-σw²·T(K) + σb², where T is the dual of the activation before it (`duals`), and Θ to
-K + σw²·Θ ∘ Ṫ (NTK parametrisation). K is the covariance of the outputs over initialisations (NNGP),
-Θ the tangent kernel.
+A layer z = W a + b with weights of variance σw²/inputs and biases of variance σb² takes K to σw²·T(K) + σb², where T
+is the dual of the activation before it, and Θ to K + σw²·Θ ∘ Ṫ (NTK parametrisation). K is the covariance of the
+outputs over initialisations (NNGP), Θ the tangent kernel.
+
+With (u, v) normal, mean zero, variances v1, v2 and covariance k, the dual of an activation φ is
+T(k, v1, v2) = E φ(u)φ(v), and that of its derivative Ṫ = E φ'(u)φ'(v) = ∂T/∂k. Both go through det = v1·v2 − k², which
+is set to zero where it is lost in rounding: the angle between u and v is then 0 or π exactly. Otherwise ReLU's Ṫ of a
+point with itself, whose slope is infinite there, would be wrong by the square root of the rounding error.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from math import pi
 
 import torch
 from torch import Tensor
 
-from labelahead.errors import DeviceError, InputError, NumericalError
-from labelahead.tangent.duals import DUALS, Dual, Layer
-from labelahead.tangent.infinite_conv import FILTER, conv_kernel
+from labelahead.errors import DeviceError, InputError, NumericalError, did_you_mean
 
-__all__ = ["infinite_kernel"]
+__all__ = ["DUALS", "infinite_kernel"]
 
+FILTER = 9  # pixels that a 3×3 filter sees
 BLOCK = 1 << 17  # numbers in a temporary: larger ones leave the cache and are slower
-TEMPORARIES = 12  # held at once, at most
+TEMPORARIES = 12  # of them held at once, at most
+ROUNDING = 64 * torch.finfo(torch.float64).eps  # of det, relative to v1·v2: an angle of 1e-7
+
+Dual = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
+"""(k, v1, v2, derivative too?) -> (T, Ṫ or None); k has the shape that v1 and v2 broadcast to."""
+
 Spread = float | Sequence[float]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer z = W a + b: what it does to a covariance, and what it adds to the NTK.
+
+    K = weight·s + bias and Θ = own·s + offset + weight·(Θ ∘ Ṫ), where s is the covariance of what
+    comes in, a mean over inputs. In the NTK parametrisation own = weight and offset = bias.
+    """
+
+    weight: float  # variance of a weight × inputs
+    bias: float  # variance of a bias
+    own: float  # ‖∂z/∂W‖² / s
+    offset: float  # ‖∂z/∂b‖²
+
+    def covariance(self, s: Tensor) -> Tensor:
+        """The next K."""
+        return torch.add(s * self.weight, self.bias)
+
+    def tangent(self, s: Tensor, before: Tensor | None) -> Tensor:
+        """The next Θ; `before` is the last one times Ṫ, or None for the first layer."""
+        added = torch.add(s * self.own, self.offset)
+        return added if before is None else added.add_(before, alpha=self.weight)
 
 
 @torch.no_grad()
@@ -37,7 +70,7 @@ def infinite_kernel(
     width: int | None = None,
     pools: Collection[int] = (),
     memory: int = 2 << 30,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Kernel (n, m) of an infinitely wide network between `x` and `x2` (default: `x`).
 
@@ -70,23 +103,16 @@ def infinite_kernel(
     b = None if x2 is None else x2.detach().to(torch.float64)
     dual, tangent = DUALS[activation], kind == "ntk"
     if network == "conv":
-        out = conv_kernel(
-            a, b, layers, dual, pools=after, tangent=tangent, memory=memory, progress=progress
-        )
+        out = _conv_kernel(a, b, layers, dual, pools=after, tangent=tangent, memory=memory, progress=progress)
     else:
         b = None if b is None else b.flatten(1)
         out = _dense_kernel(a.flatten(1), b, layers, dual, tangent, memory, progress)
-    return out.to(_result_type(x, x2))
+    dtype = x.dtype if x2 is None else torch.promote_types(x.dtype, x2.dtype)
+    return out.to(dtype) if dtype.is_floating_point else out
 
 
 def _dense_kernel(
-    x: Tensor,
-    x2: Tensor | None,
-    layers: list[Layer],
-    dual: Dual,
-    tangent: bool,
-    memory: int,
-    progress: Callable[[int, int], None] | None,
+    x: Tensor, x2: Tensor | None, layers: list[Layer], dual: Dual, tangent: bool, memory: int, progress: Progress | None
 ) -> Tensor:
     """The recursion on blocks of rows; of a self kernel only the upper half."""
     y = x if x2 is None else x2
@@ -113,27 +139,192 @@ def _dense_kernel(
         out[start:stop, first:] = last.tangent(s, before) if tangent else last.covariance(s)
         if progress is not None:
             progress(stop, len(x))
-    return out if x2 is not None else out.triu_().add_(out.triu(1).T.clone())
+    return out if x2 is not None else _mirrored(out)
 
 
 def _variances(x: Tensor, layers: list[Layer], dual: Dual) -> list[Tensor]:
     """The inputs' mean squares, then the variance of each hidden layer's outputs before φ."""
     s = (x * x).mean(1)
-    found = [s]
+    variances = [s]
     for layer in layers[:-1]:
         v = layer.covariance(s)
-        found.append(v)
+        variances.append(v)
         s, _ = dual(v, v, v, False)
-    return found
+    return variances
+
+
+def _mirrored(upper: Tensor) -> Tensor:
+    """A symmetric matrix from what is on and above its diagonal."""
+    return upper.triu_().add_(upper.triu(1).T.clone())
+
+
+def _conv_kernel(
+    x: Tensor,
+    x2: Tensor | None,
+    layers: Sequence[Layer],
+    dual: Dual,
+    *,
+    pools: frozenset[int],
+    tangent: bool,
+    memory: int,
+    progress: Progress | None,
+) -> Tensor:
+    """(n, m) from images (n, channels, H, W): `layers` are the convolutions, then the read-out.
+
+    The mean over all pixels needs the covariance of every pixel of one image with every pixel of the other:
+    (H, W, H', W') numbers a pair of images. Pairs are therefore taken a few at a time.
+    """
+    run = _Convolutions(layers, dual, pools, tangent)
+    pixels = x.shape[2] * x.shape[3]
+    size = max(1, min(BLOCK, memory // (8 * TEMPORARIES)) // pixels**2)
+    own = run.variances(x, size)
+    other = own if x2 is None else run.variances(x2, size)
+    y = x if x2 is None else x2
+    out = x.new_zeros(len(x), len(y))
+    done, total = 0, len(x) * (len(x) + 1) // 2 if x2 is None else out.numel()
+    for i, j in _pairs(len(x), len(y), x2 is None, size):
+        out[i, j] = run(x[i], y[j], [v[i] for v in own], [v[j] for v in other])
+        done += len(i)
+        if progress is not None:
+            progress(done, total)
+    return out if x2 is not None else _mirrored(out)
+
+
+def _pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Positions (i, j) of all pairs, row by row; only j ≥ i if `half`."""
+    rows = torch.arange(n)
+    lengths = m - rows if half else torch.full((n,), m)
+    ends = lengths.cumsum(0)
+    for start in range(0, int(ends[-1]), size):
+        flat = torch.arange(start, min(start + size, int(ends[-1])))
+        i = torch.searchsorted(ends, flat, right=True)
+        yield i, flat - (ends - lengths)[i] + (i if half else 0)
+
+
+class _Convolutions:
+    """The recursion through the layers, for pairs of images."""
+
+    def __init__(self, layers: Sequence[Layer], dual: Dual, pools: frozenset[int], tangent: bool) -> None:
+        self.convolutions, self.readout = layers[:-1], layers[-1]
+        self.dual, self.pools, self.tangent = dual, pools, tangent
+
+    def __call__(self, x: Tensor, y: Tensor, own: list[Tensor], other: list[Tensor]) -> Tensor:
+        """The kernel of x[b] and y[b]; own and other: each layer's variances, a pixel of theirs."""
+        s, before = _pixel_products(x, y), None
+        for number, layer in enumerate(self.convolutions):
+            s = _convolved(s)
+            theta = None
+            if self.tangent:
+                theta = layer.tangent(s, None if before is None else _convolved(before))
+            v1, v2 = own[number][:, :, :, None, None], other[number][:, None, None]
+            s, slope = self.dual(layer.covariance(s), v1, v2, self.tangent)
+            before = None if theta is None or slope is None else theta.mul_(slope)
+            if number + 1 in self.pools:
+                s, before = _pooled(s), None if before is None else _pooled(before)
+        mean = s.flatten(1).mean(1)
+        if before is None:
+            return self.readout.covariance(mean)
+        return self.readout.tangent(mean, before.flatten(1).mean(1))
+
+    def variances(self, x: Tensor, size: int) -> list[Tensor]:
+        """(n, H, W) for each convolution: the variance of its outputs, a pixel of each image.
+
+        Pixels of one image are correlated, which a pool needs; so their covariance is carried too.
+        """
+        parts: list[list[Tensor]] = []
+        for start in range(0, len(x), size):
+            part = x[start : start + size]
+            s, each = _pixel_products(part, part), []
+            for number, layer in enumerate(self.convolutions):
+                k = layer.covariance(_convolved(s))
+                H, W = k.shape[1:3]
+                v = k.reshape(-1, H * W, H * W).diagonal(dim1=1, dim2=2).reshape(-1, H, W).clone()
+                each.append(v)
+                s, _ = self.dual(k, v[:, :, :, None, None], v[:, None, None], False)
+                s = _pooled(s) if number + 1 in self.pools else s
+            parts.append(each)
+        return [torch.cat(layer) for layer in zip(*parts, strict=True)]
+
+
+def _pixel_products(x: Tensor, y: Tensor) -> Tensor:
+    """(b, H, W, H', W'): mean over channels of the products of two images' pixels."""
+    b, channels, H, W = x.shape
+    products = x.flatten(2).transpose(1, 2) @ y.flatten(2) / channels
+    return products.reshape(b, H, W, *y.shape[2:])
+
+
+def _convolved(s: Tensor) -> Tensor:
+    """Mean over the filter's nine offsets δ of s[p+δ, p'+δ]; zero outside, as SAME padding has it.
+
+    Both images shift together, and along one axis after the other: four sums instead of eight.
+    """
+    for axis in (1, 2):
+        size, total = s.shape[axis], s.clone()
+        for to, of in ((0, 1), (1, 0)):
+            target, source = total, s
+            for a in (axis, axis + 2):
+                target = target.narrow(a, to, size - 1)
+                source = source.narrow(a, of, size - 1)
+            target += source
+        s = total
+    return s.div_(FILTER)
+
+
+def _pooled(s: Tensor) -> Tensor:
+    """Means over 2×2 pixels in both images; an odd last row or column is dropped."""
+    H, W = s.shape[1] // 2, s.shape[2] // 2
+    s = s[:, : 2 * H, : 2 * W, : 2 * H, : 2 * W].reshape(-1, H, 2, W, 2, H, 2, W, 2)
+    return s.mean((2, 4, 6, 8))
+
+
+def relu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
+    """Arc-cosine kernels of order 1 and 0: T = (√det + (π−θ)k)/2π, Ṫ = (π−θ)/2π.
+
+    A unit that is always zero has slope 0, as in PyTorch: Ṫ = 0 where a variance is zero.
+    """
+    root = _determinant(k, v1 * v2).sqrt_()
+    rest = torch.atan2(root, k).neg_().add_(pi).div_(2 * pi)
+    value = root.div_(2 * pi).addcmul_(rest, k)
+    if slope and not (v1.all() and v2.all()):  # seldom, and a mask of all pairs costs a fifth
+        rest.masked_fill_((v1 == 0) | (v2 == 0), 0.0)
+    return value, rest if slope else None
+
+
+def erf(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
+    """T = (2/π) asin(2k/√((1+2v1)(1+2v2))), Ṫ = (4/π)/√((1+2v1)(1+2v2) − 4k²)."""
+    # 1 + 2v1 + 2v2 + 4det is the radicand without its cancellation for large variances.
+    root = (_determinant(k, v1 * v2).mul_(4) + 2 * v1).add_(2 * v2).add_(1).sqrt_()
+    value = torch.atan2(2 * k, root).mul_(2 / pi)
+    return value, root.reciprocal_().mul_(4 / pi) if slope else None
+
+
+def gelu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
+    """φ(x) = xΦ(x). With D = det(I + Σ) = 1 + v1 + v2 + det and q = 1/(2π√D):
+
+    E ΦΦ = 1/4 + asin(k/√((1+v1)(1+v2)))/2π, E ϕϕ = q, and, by E uF = v1·E ∂F/∂u + k·E ∂F/∂v,
+    T = k E ΦΦ + q (det + k²/(1+v1) + k²/(1+v2)), Ṫ = E ΦΦ + q k (1/(1+v1) + 1/(1+v2) + 1/D).
+    """
+    det = _determinant(k, v1 * v2)
+    D = (det + v1).add_(v2).add_(1)
+    root = D.sqrt()
+    cdfs = torch.atan2(k, root).div_(2 * pi).add_(0.25)
+    q = root.reciprocal_().div_(2 * pi)
+    shares = k * (1 / (1 + v1) + 1 / (1 + v2))
+    value = (k * cdfs).addcmul_(q, det.addcmul_(k, shares))
+    return value, cdfs.addcmul_(q, shares.add_(k / D)) if slope else None
+
+
+def _determinant(k: Tensor, product: Tensor) -> Tensor:
+    """v1·v2 − k², never negative, and zero where nothing but rounding would be left of it."""
+    det = product - k * k
+    return det.masked_fill_(det <= ROUNDING * product, 0.0)
+
+
+DUALS: dict[str, Dual] = {"relu": relu, "erf": erf, "gelu": gelu}
 
 
 def _layers(
-    network: str,
-    depth: int,
-    weight_std: Spread,
-    bias_std: Spread | None,
-    width: int | None,
-    inputs: int,
+    network: str, depth: int, weight_std: Spread, bias_std: Spread | None, width: int | None, inputs: int
 ) -> list[Layer]:
     weights = _spread(weight_std, "weight_std", depth + 1)
     biases = _spread(0.0 if bias_std is None else bias_std, "bias_std", depth + 1)
@@ -143,8 +334,8 @@ def _layers(
     units = _whole(width, "width", 1)
     fans = [inputs] + [units * FILTER if network == "conv" else units] * (depth - 1) + [units]
     trained = 0.0 if bias_std is None else 1.0
-    found = zip(weights, biases, fans[: depth + 1], strict=True)
-    return [Layer(w * w, b * b, float(fan), trained) for w, b, fan in found]
+    each = zip(weights, biases, fans[: depth + 1], strict=True)
+    return [Layer(w * w, b * b, float(fan), trained) for w, b, fan in each]
 
 
 def _spread(value: Spread, what: str, count: int) -> list[float]:
@@ -169,9 +360,7 @@ def _check_choices(network: str, activation: str, kind: str, memory: int) -> Non
         ("kind", kind, ["ntk", "nngp"]),
     ):
         if value not in known:
-            near = get_close_matches(str(value).lower(), known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"{what} is {value!r}; {hint}there are {', '.join(known)}")
+            raise InputError(f"{what} is {value!r}; {did_you_mean(value, known)}there are {', '.join(known)}")
     _whole(memory, "memory", 1)
 
 
@@ -189,21 +378,16 @@ def _check_inputs(x: Tensor, x2: Tensor | None, network: str) -> None:
                 "lead, and t[:, None] adds a missing dimension"
             )
         if not torch.isfinite(t).all():
-            raise NumericalError(
-                f"{label} holds NaN or infinity: leave those rows out or mend them"
-            )
+            raise NumericalError(f"{label} holds NaN or infinity: leave those rows out or mend them")
     if x2 is not None and x2.shape[1:] != x.shape[1:]:
         raise InputError(
-            f"x has samples of shape {tuple(x.shape[1:])} and x2 of {tuple(x2.shape[1:])}: both "
-            "must be alike"
+            f"x has samples of shape {tuple(x.shape[1:])} and x2 of {tuple(x2.shape[1:])}: both must be alike"
         )
     if x2 is not None and x2.device != x.device:
         raise DeviceError(f"x is on {x.device} and x2 on {x2.device}: move one of them")
 
 
-def _checked_pools(
-    pools: Collection[int], network: str, depth: int, sides: tuple[int, ...]
-) -> frozenset[int]:
+def _checked_pools(pools: Collection[int], network: str, depth: int, sides: tuple[int, ...]) -> frozenset[int]:
     after = frozenset(_whole(p, "every entry of pools", 1) for p in pools)
     if after and (network != "conv" or max(after) > depth):
         raise InputError(
@@ -212,8 +396,7 @@ def _checked_pools(
         )
     if after and min(sides) >> len(after) < 1:
         raise InputError(
-            f"{len(after)} pools leave nothing of an image of {sides[0]}x{sides[1]} pixels: each "
-            "halves its sides"
+            f"{len(after)} pools leave nothing of an image of {sides[0]}x{sides[1]} pixels: each halves its sides"
         )
     return after
 
@@ -222,8 +405,3 @@ def _whole(value: object, what: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{what} is {value!r}; expected a whole number of at least {least}")
     return value
-
-
-def _result_type(x: Tensor, x2: Tensor | None) -> torch.dtype:
-    dtype = x.dtype if x2 is None else torch.promote_types(x.dtype, x2.dtype)
-    return dtype if dtype.is_floating_point else torch.float64

@@ -70,14 +70,6 @@ def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor
         if axis >= leading or one.a.shape[axis] != g.shape[axis]:
             return None
         pairs.append((one.a, other.a))
-    folds = [
-        Layout(axis, outer, positions // outer)
-        for outer in range(1, positions + 1)
-        if positions % outer == 0
-    ]
-    fits = [fold for fold in folds if all(_agrees(p, q, fold) for p, q in pairs)]
+    folds = [Layout(axis, outer, positions // outer) for outer in range(1, positions + 1) if positions % outer == 0]
+    fits = [fold for fold in folds if all(close(fold.split(p, 2)[[1, 0]], fold.split(q, 3)[:2]) for p, q in pairs)]
     return fits[0] if len(fits) == 1 else None
-
-
-def _agrees(p: Tensor, q: Tensor, layout: Layout) -> bool:
-    return close(layout.split(p, 2)[[1, 0]], layout.split(q, 3)[:2])

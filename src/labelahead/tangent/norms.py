@@ -1,7 +1,7 @@
 """Per-sample gradient norms and directional derivatives, without per-sample gradients."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,7 @@ def squared_norms(
 
     With cotangents = ∂loss/∂outputs these are the squared norms of the per-sample loss gradients.
     """
-
-    def run(engine: Engine) -> Tensor:
-        v = checked_cotangents(cotangents, x, engine)
-        out = v.new_zeros(v.shape[0])
-        for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
-            for f in found.values():
-                out[batch] += _squared_norm(f)[:, 0]
-        return out
-
-    return with_engine(model, x, params, run)
+    return _sums(model, x, cotangents, params, lambda _, f: _squared_norm(f), chunk, verify)
 
 
 def inner_products(
@@ -57,15 +48,10 @@ def inner_products(
     """
     _check_direction(model, direction)
 
-    def run(engine: Engine) -> Tensor:
-        v = checked_cotangents(cotangents, x, engine)
-        out = v.new_zeros(v.shape[0])
-        for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
-            for name, f in found.items():
-                out[batch] += _inner_product(f, direction[name].detach())[:, 0]
-        return out
+    def product(name: str, f: Factor) -> Tensor:
+        return _inner_product(f, direction[name].detach())
 
-    return with_engine(model, x, list(direction), run)
+    return _sums(model, x, cotangents, list(direction), product, chunk, verify)
 
 
 def norms_and_products(
@@ -83,18 +69,34 @@ def norms_and_products(
     """
     _check_direction(model, direction)
 
+    def both(name: str, f: Factor) -> Tensor:
+        return torch.stack(_squares_and_products(f, direction[name].detach()))
+
+    squares, products = _sums(model, x, cotangents, list(direction), both, chunk, verify, kinds=(2,))
+    return squares, products
+
+
+def _sums(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    params: ParamFilter,
+    each: Callable[[str, Factor], Tensor],
+    chunk: int | None,
+    verify: bool | None,
+    kinds: tuple[int, ...] = (),
+) -> Tensor:
+    """(*kinds, n): what `each` gives of a parameter's name and factor, (*kinds, n, 1), summed over the parameters."""
+
     def run(engine: Engine) -> Tensor:
         v = checked_cotangents(cotangents, x, engine)
-        out = v.new_zeros(2, v.shape[0])
-        for batch, found in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
-            for name, f in found.items():
-                squares, products = _squares_and_products(f, direction[name].detach())
-                out[0, batch] += squares[:, 0]
-                out[1, batch] += products[:, 0]
+        out = v.new_zeros(*kinds, v.shape[0])
+        for batch, factors in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
+            for name, f in factors.items():
+                out[..., batch] += each(name, f)[..., 0]
         return out
 
-    both = with_engine(model, x, list(direction), run)
-    return both[0], both[1]
+    return with_engine(model, x, params, run)
 
 
 def directional(
@@ -119,8 +121,8 @@ def directional(
         like = next(iter(engine.chosen.values())).detach()
         out = like.new_zeros(n, C)
         eye = directions("full", C, like).expand(n, -1, -1)
-        for batch, found in engine.captured(x, eye, chunk=chunk, check=verifying(verify)):
-            for name, f in found.items():
+        for batch, factors in engine.captured(x, eye, chunk=chunk, check=verifying(verify)):
+            for name, f in factors.items():
                 out[batch] += _inner_product(f, direction[name].detach())
         return out
 
@@ -179,9 +181,7 @@ def _gradient_is_cheaper(f: OuterFactor, beside: float = 0.0) -> bool:
     return pairs > (1 - beside) * T * math.prod(f.shape)
 
 
-def _from_gradients(
-    f: OuterFactor, direction: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
+def _from_gradients(f: OuterFactor, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Squared norms, and products with `direction` if given, (n, K) each.
 
     A few gradients at a time, in one buffer that stays in the cache: a fresh buffer for all would
@@ -240,17 +240,7 @@ def _inner_product(f: Factor, direction: Tensor) -> Tensor:
         answer = f.a @ (direction if f.transposed else direction.mT)
         return (f.g * answer[:, None]).sum((2, 3))
     window = f.geometry
-    convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[
-        len(window.size) - 1
-    ]
-    answer = convolve(
-        f.a.flatten(0, 1),
-        direction,
-        None,
-        window.stride,
-        window.padding,
-        window.dilation,
-        window.groups,
-    )
+    convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[len(window.size) - 1]
+    answer = convolve(f.a.flatten(0, 1), direction, None, window.stride, window.padding, window.dilation, window.groups)
     answer = answer.view(f.g.shape[0], 1, *f.g.shape[2:])
     return (f.g * answer).flatten(2).sum(2)

@@ -3,8 +3,7 @@
 Two small batches that share samples go through the network. They tell (1) whether a sample's
 output depends on that sample alone, (2) the sites of every parameter, and (3) the layout at each
 site: which axis holds the samples, and whether other positions (tokens) are folded around them.
-A site that no rule knows, or whose layout stays in doubt, is handed to `torch.func`, which is
-slower and always right.
+A site that no rule knows, or whose layout stays in doubt, is handed to `torch.func`, which is slower and always right.
 """
 
 import logging
@@ -22,7 +21,7 @@ from labelahead.tangent.layout import GraphChangedError, Layout, close, find_lay
 from labelahead.tangent.premises import Inputs, forward, take, tensors
 from labelahead.tangent.rules import read
 
-__all__ = ["Plan", "Planned", "make_plan"]
+__all__ = ["MIXED", "Plan", "make_plan"]
 
 log = logging.getLogger("labelahead")
 _SAID: "WeakKeyDictionary[nn.Module, tuple[str, ...]]" = WeakKeyDictionary()  # once a network
@@ -60,9 +59,7 @@ class Plan:
     largest: int  # of them at a single site
 
 
-def make_plan(
-    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True
-) -> Plan:
+def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True) -> Plan:
     """Probe the network with a few samples of `x`. Gradients must be enabled for `chosen`.
 
     `rules=False` hands every parameter to torch.func.
@@ -112,10 +109,7 @@ def make_plan(
 
 
 def _biases(
-    ruled: tuple[Planned, ...],
-    sites: list[Site],
-    nodes: tuple[int, ...],
-    examples: Mapping[str, Factor],
+    ruled: tuple[Planned, ...], sites: list[Site], nodes: tuple[int, ...], examples: Mapping[str, Factor]
 ) -> dict[str, str]:
     """Weight -> bias with one entry an output (a broadcast one has another gradient)."""
 
@@ -126,12 +120,12 @@ def _biases(
         return tuple(sorted(nodes[i] for i in p.sites))
 
     added = {at: p for p in ruled if (at := entering(p, 0))}
-    found = {}
+    biases = {}
     for p in ruled:
         f, bias = examples[p.name], added.get(entering(p, 2) or ())
         if bias is not None and isinstance(f, OuterFactor) and bias.shape == (f.g.shape[-1],):
-            found[p.name] = bias.name
-    return found
+            biases[p.name] = bias.name
+    return biases
 
 
 def _probe_batches(x: Inputs) -> tuple[Inputs, Inputs]:
@@ -151,8 +145,7 @@ def _probe_batches(x: Inputs) -> tuple[Inputs, Inputs]:
 def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -> None:
     if not bool(torch.isfinite(out).all() & torch.isfinite(twin).all()):
         raise NumericalError(
-            "the network's outputs hold NaN or infinity: check the scale of the inputs and "
-            "whether training diverged"
+            "the network's outputs hold NaN or infinity: check the scale of the inputs and whether training diverged"
         )
     if out.grad_fn is None:
         raise ModelError(
@@ -177,11 +170,7 @@ def _check_unseen(seen: Trace, chosen: Mapping[str, nn.Parameter]) -> None:
     out = seen.out
     try:
         grads = torch.autograd.grad(
-            out,
-            [chosen[k] for k in unseen],
-            torch.ones_like(out),
-            allow_unused=True,
-            retain_graph=True,
+            out, [chosen[k] for k in unseen], torch.ones_like(out), allow_unused=True, retain_graph=True
         )
     except RuntimeError as error:
         raise ModelError(
@@ -201,14 +190,8 @@ def _probed(
     others = [read(s, shape) for s, shape in zip(other.sites, shapes, strict=True)]
     # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
     weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
-    g, h = (
-        gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)])
-        for t in (one, other)
-    )
-    layouts = [
-        find_layout(reading, twin, p[0], q[0])
-        for reading, twin, p, q in zip(ones, others, g, h, strict=True)
-    ]
+    g, h = (gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)]) for t in (one, other))
+    layouts = [find_layout(reading, twin, p[0], q[0]) for reading, twin, p, q in zip(ones, others, g, h, strict=True)]
     factors: list[Factor | None] = []
     for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True):
         try:
@@ -225,9 +208,7 @@ def _bytes(f: Factor | None) -> int:
     return sum(t.numel() * t.element_size() for t in parts) // PROBES
 
 
-def _say(
-    model: nn.Module, fallback: tuple[str, ...], sites: list[Site], layouts: list[Layout | None]
-) -> None:
+def _say(model: nn.Module, fallback: tuple[str, ...], sites: list[Site], layouts: list[Layout | None]) -> None:
     """One log line that names the modules without a rule, so that slowness has an explanation."""
     if not fallback or _SAID.get(model) == fallback:
         return
@@ -236,9 +217,7 @@ def _say(
     reasons = []
     for name in fallback:
         owner = type(modules.get(name.rpartition(".")[0], model)).__name__
-        kinds = {
-            s.kind for s, w in zip(sites, layouts, strict=True) if s.parameter == name and w is None
-        }
+        kinds = {s.kind for s, w in zip(sites, layouts, strict=True) if s.parameter == name and w is None}
         reasons.append(f"{name} ({owner}: {', '.join(sorted(kinds))})")
     log.warning(
         "no rule for %d parameter(s), differentiated by torch.func instead (exact, slower): %s",

@@ -6,16 +6,27 @@ here before any work; the rest is found by the probe in `plan`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labelahead.errors import DeviceError, InputError, ModelError, NumericalError
+from labelahead.errors import DeviceError, InputError, ModelError, NumericalError, did_you_mean
 
-__all__ = ["Inputs", "ParamFilter", "check_inputs", "check_model", "choose_parameters", "forward"]
+__all__ = [
+    "Inputs",
+    "ParamFilter",
+    "check_inputs",
+    "check_model",
+    "choose_parameters",
+    "copied",
+    "forward",
+    "mapped",
+    "take",
+    "tensors",
+    "unwrapped",
+]
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 """One tensor, a tuple for `model(*x)`, or a mapping for `model(**x)`; samples lead everywhere."""
@@ -54,16 +65,13 @@ def _check_batchnorm(module: nn.modules.batchnorm._BatchNorm, label: str) -> Non
         )
     if module.training:
         raise ModelError(
-            f"{label} is in train mode, where samples of a batch influence each other: "
-            "call model.eval() first"
+            f"{label} is in train mode, where samples of a batch influence each other: call model.eval() first"
         )
 
 
 def _check_dropout(module: nn.Module, p: float, label: str) -> None:
     if module.training and p > 0:
-        raise ModelError(
-            f"{label} drops out at random (p={p}) in train mode: call model.eval() first"
-        )
+        raise ModelError(f"{label} drops out at random (p={p}) in train mode: call model.eval() first")
 
 
 def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Parameter]:
@@ -71,9 +79,7 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
     everything = dict(model.named_parameters())
     lazy = [k for k, p in everything.items() if isinstance(p, nn.parameter.UninitializedParameter)]
     if lazy:
-        raise ModelError(
-            f"parameter {lazy[0]!r} has no shape yet: pass one batch through the lazy layers first"
-        )
+        raise ModelError(f"parameter {lazy[0]!r} has no shape yet: pass one batch through the lazy layers first")
     if params is None:
         chosen = {k: p for k, p in everything.items() if p.requires_grad}
         if not chosen:
@@ -87,8 +93,7 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
         chosen = _by_name(everything, [params] if isinstance(params, str) else list(params))
     if not chosen:
         raise InputError(
-            "params selects no parameter: give names, module prefixes or wildcards out of "
-            f"{_some(everything)}"
+            f"params selects no parameter: give names, module prefixes or wildcards out of {_some(everything)}"
         )
     for name, p in chosen.items():
         if not p.is_floating_point():
@@ -115,18 +120,14 @@ def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str
     for want in wanted:
         if not isinstance(want, str):
             raise InputError(
-                f"params holds a {type(want).__name__}, expected names: take them from "
-                "model.named_parameters()"
+                f"params holds a {type(want).__name__}, expected names: take them from model.named_parameters()"
             )
         want = want.removeprefix("_orig_mod.")  # as a compiled module calls them
-        found = {
-            k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)
-        }
-        if not found:
-            near = get_close_matches(want, everything, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {_some(everything)}"
+        named = {k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)}
+        if not named:
+            hint = did_you_mean(want, everything).strip() or f"there are {_some(everything)}"
             raise InputError(f"params names {want!r}, which no parameter is called: {hint}")
-        hits |= found
+        hits |= named
     return {k: p for k, p in everything.items() if k in hits}
 
 
@@ -167,33 +168,31 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
     for t in parts:
         if t.device != device:
             raise DeviceError(
-                f"{label} is on {t.device} but the network is on {device}: "
-                f"move one of them, e.g. x.to({str(device)!r})"
+                f"{label} is on {t.device} but the network is on {device}: move one of them, e.g. x.to({str(device)!r})"
             )
         if t.is_floating_point() and not _finite(t):
             bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
-            raise InputError(
-                f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows"
-            )
+            raise InputError(f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows")
     return int(n)
+
+
+def mapped(x: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    """An input of the same form, each of its tensors changed."""
+    if isinstance(x, Tensor):
+        return change(x)
+    if isinstance(x, Mapping):
+        return {k: change(t) for k, t in x.items()}
+    return tuple(change(t) for t in x)
 
 
 def take(x: Inputs, index: Tensor | slice) -> Inputs:
     """The samples of `x` at `index`."""
-    if isinstance(x, Tensor):
-        return x[index]
-    if isinstance(x, Mapping):
-        return {k: t[index] for k, t in x.items()}
-    return tuple(t[index] for t in x)
+    return mapped(x, lambda t: t[index])
 
 
 def copied(x: Inputs) -> Inputs:
     """A copy that may be overwritten."""
-    if isinstance(x, Tensor):
-        return x.clone()
-    if isinstance(x, Mapping):
-        return {k: t.clone() for k, t in x.items()}
-    return tuple(t.clone() for t in x)
+    return mapped(x, Tensor.clone)
 
 
 def forward(call: Callable[..., Any], x: Inputs) -> Tensor:

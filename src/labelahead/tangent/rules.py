@@ -20,7 +20,7 @@ from torch import Tensor
 
 from labelahead.tangent.capture import Site
 
-__all__ = ["RULES", "Broadcast", "Conv", "Lookup", "Outer", "Reading", "read"]
+__all__ = ["Broadcast", "Conv", "Lookup", "Outer", "Reading", "elementwise", "read"]
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,11 @@ def _batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None
 
 
 def _layer_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
-    if site.argument not in (1, 2):
-        return None
     if site.argument == 2:
         return Broadcast(None, shape)
-    a = node._saved_input.detach()
-    return Broadcast(a, shape, node._saved_result1, node._saved_result2)
+    if site.argument != 1:
+        return None
+    return Broadcast(node._saved_input.detach(), shape, node._saved_result1, node._saved_result2)
 
 
 def _group_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:

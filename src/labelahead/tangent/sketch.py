@@ -1,13 +1,13 @@
 """Tangent features: per-sample gradients projected to k numbers, n×P never held.
 
-The projection folds a gradient: every entry gets a random sign, every stretch of k entries is
-rotated by a random amount, and the stretches are added up. Inner products are kept in
-expectation, with an error of order 1/√k: two entries of one stretch never meet, two of different
-stretches meet with probability 1/k, and then their signs cancel on average. It is a CountSketch
-whose memory accesses are contiguous; `make bench-sketch` compares it with others.
+The projection folds a gradient: every entry gets a random sign, every stretch of k entries is rotated by a random
+amount, and the stretches are added up. Inner products are kept in expectation, with an error of order 1/√k: two entries
+of one stretch never meet, two of different stretches meet with probability 1/k, and then their signs cancel on average.
+It is a CountSketch whose memory accesses are contiguous; `make bench-sketch` compares it with others.
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -56,14 +56,14 @@ def features(
         rows, repeats = (n, K) if fold else (n * K, 1)
         out = like.new_zeros(rows, repeats * total if sketch is None else sketch)
         by_sample = out.view(n, -1, out.shape[1])  # (n, 1 or K, k)
-        start = dict(zip(names, _starts(list(widths.values())), strict=True))
+        start = dict(zip(names, accumulate(widths.values(), initial=0), strict=False))
         folds = {
             k: Fold(repeats * widths[k], sketch, seed * 1_000_003 + i, like)
             for i, k in enumerate(names)
             if sketch is not None
         }
-        for batch, found in engine.captured(x, combine.expand(n, -1, -1), chunk=chunk, check=check):
-            for name, f in found.items():
+        for batch, factors in engine.captured(x, combine.expand(n, -1, -1), chunk=chunk, check=check):
+            for name, f in factors.items():
                 for part, v in _multiplied_out(f, widths[name] * K):
                     target = by_sample[batch][part]
                     v = v.flatten(1)[:, None] if fold else v
@@ -75,10 +75,6 @@ def features(
         return out
 
     return with_engine(model, x, params, run)
-
-
-def _starts(widths: list[int]) -> list[int]:
-    return [sum(widths[:i]) for i in range(len(widths))]
 
 
 def _multiplied_out(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from labelahead.tangent.factors import Factor, OuterFactor
-from labelahead.tangent.gram import Pairs, Store
+from labelahead.tangent.gram import Gradients, Pairs
 from labelahead.tangent.plan import Plan
 
 __all__ = ["Term", "allocate", "bytes_kept", "grouped", "make_terms", "put"]
@@ -20,7 +20,7 @@ ADDITION = 20.0  # an elementwise addition through memory costs about as much as
 
 @dataclass(frozen=True)
 class Term:
-    """A parameter, its form, and its columns in the dense store."""
+    """A parameter, its form, and its columns among the dense gradients."""
 
     name: str
     bias: bool  # contracted along with the weight, in `pairs` form only
@@ -29,9 +29,7 @@ class Term:
     width: int
 
 
-def make_terms(
-    plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float
-) -> list[Term]:
+def make_terms(plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float) -> list[Term]:
     """Terms for a kernel in which every sample is paired with `mates` others.
 
     K directions are summed over (`fold`) or kept apart as rows and columns.
@@ -69,7 +67,7 @@ def _pairs_cheaper(f: Factor, width: int, K: int, fold: bool, mates: float) -> b
 
 
 def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
-    """Bytes a sample that a store of these terms takes; `size` bytes a number."""
+    """Bytes a sample that the gradients of these terms take; `size` bytes a number."""
     total = 0
     for term in terms:
         f = plan.examples.get(term.name)
@@ -103,8 +101,8 @@ def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int) -> list
     return groups
 
 
-def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Store:
-    """An empty store for n samples; filled by `put`."""
+def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gradients:
+    """Room for those of n samples; filled by `put`."""
     width = sum(t.width for t in terms)
     dense = like.new_empty(n, K, width) if width else None
     pairs = []
@@ -115,17 +113,17 @@ def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Sto
             S, d, T, o = f.sizes
             a = f.a.new_empty(S, n) if f.lookup else like.new_empty(S, n, d)
             pairs.append(Pairs(a, like.new_empty(T, n, K, o), term.bias, f.geometry))
-    return Store(n, K, dense, pairs)
+    return Gradients(dense, pairs)
 
 
-def put(store: Store, terms: list[Term], rows: slice, found: Mapping[str, Factor]) -> None:
+def put(gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[str, Factor]) -> None:
     """Write the factors of a batch to its rows."""
-    kept = iter(store.pairs)
+    kept = iter(gradients.pairs)
     for term in terms:
-        f = found[term.name]
+        f = factors[term.name]
         if not term.pairs:
-            assert store.dense is not None
-            f.product(store.dense[rows, :, term.offset : term.offset + term.width])
+            assert gradients.dense is not None
+            f.product(gradients.dense[rows, :, term.offset : term.offset + term.width])
             continue
         assert isinstance(f, OuterFactor)
         target = next(kept)

@@ -5,9 +5,8 @@ trained = train(model, x, y, classes, recipe("cnn"), seed=0)
 outputs = predict(model, pool)
 """
 
-from labelahead.train.fit import train
-from labelahead.train.prediction import predict
+from labelahead.train.fit import fresh_start, train
+from labelahead.train.passes import predict
 from labelahead.train.settings import Trained, Training, recipe
-from labelahead.train.start import fresh_start
 
 __all__ = ["Trained", "Training", "fresh_start", "predict", "recipe", "train"]

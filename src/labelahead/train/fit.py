@@ -1,8 +1,8 @@
-"""Train a network on the labelled set: reproducible, quick, and never silently broken."""
+"""Training: where the weights begin, the loop that fits them, and BatchNorm's statistics afterwards."""
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import cos, isfinite, pi
 
 import torch
@@ -10,32 +10,52 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelahead.errors import InputError, ModelError, NumericalError
-from labelahead.models.layers import seeded, whole
-from labelahead.train.data import batches, check_set, forward, place, trainable
-from labelahead.train.norms import learning_norms, settle
-from labelahead.train.prediction import predict
+from labelahead.models.layers import restored, whole
+from labelahead.seeds import seeded
+from labelahead.train.passes import check_inputs, eval_mode, forward, place, predict, rows_at_once
 from labelahead.train.settings import Trained, Training
 
-__all__ = ["make_optimiser", "rates", "train"]
+__all__ = ["batches", "fresh_start", "learning_norms", "make_optimiser", "rates", "settle", "train"]
 
 WATCH = 10  # steps between two looks at the loss
 RETRIES = 3
 RUNAWAY = 1e4  # a loss so many times the first one has diverged, finite or not
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
-class _DivergedError(Exception):
-    """Training left the finite numbers, or ran away from where it began."""
+def fresh_start(
+    model_factory: Callable[[int], nn.Module], previous: Mapping[str, Tensor] | None, training: Training, *, seed: int
+) -> nn.Module:
+    """A new network with the weights that `training.start` asks for.
+
+    "cold", and every start without a `previous` state: what the factory makes of `seed`.
+    "warm": the previous state. "shrink": shrink × previous + perturb × new weights, parameter by
+    parameter (Ash & Adams 2020); frozen parameters and buffers are the previous ones.
+    """
+    with seeded(seed):
+        model = model_factory(seed)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the factory returned a {type(model).__name__}; expected a torch.nn.Module")
+    if previous is None or training.start == "cold":
+        return model
+    new = {k: p.detach().clone() for k, p in model.named_parameters() if p.requires_grad}
+    try:
+        model.load_state_dict(dict(previous))
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise ModelError(
+            f"the previous weights do not fit the network ({lines[min(1, len(lines) - 1)]}); "
+            "expected the same architecture and classes: use start='cold' after a change"
+        ) from error
+    if training.start == "shrink":
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                if key in new:
+                    p.mul_(training.shrink).add_(new[key], alpha=training.perturb)
+    return model
 
 
-def train(
-    model: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    classes: int,
-    training: Training,
-    *,
-    seed: int,
-) -> Trained:
+def train(model: nn.Module, inputs: Tensor, labels: Tensor, classes: int, training: Training, *, seed: int) -> Trained:
     """Train `model` in place on inputs (n, ...) with class numbers (n,); it ends in eval mode.
 
     The same seed gives the same weights to the last bit on one machine. If training diverges,
@@ -43,9 +63,7 @@ def train(
     """
     began = time.perf_counter()
     if not isinstance(training, Training):
-        raise InputError(
-            f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')"
-        )
+        raise InputError(f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')")
     classes = whole(classes, "classes")
     labels = check_set(inputs, labels, classes)
     session = _Session(model, inputs.detach(), labels, classes, training, seed)
@@ -71,8 +89,7 @@ def train(
     target = training.stop_accuracy
     if target is not None and accuracy < target:
         notes.append(
-            f"accuracy on the labelled set is {accuracy:.3f} after all {steps} steps; "
-            f"{target:.3f} was asked for"
+            f"accuracy on the labelled set is {accuracy:.3f} after all {steps} steps; {target:.3f} was asked for"
         )
     return Trained(loss, accuracy, steps, rate, tuple(notes), time.perf_counter() - began)
 
@@ -81,13 +98,7 @@ class _Session:
     """One call of `train`: what stays the same from attempt to attempt."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        inputs: Tensor,
-        labels: Tensor,
-        classes: int,
-        training: Training,
-        seed: int,
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, classes: int, training: Training, seed: int
     ) -> None:
         self.model, self.inputs, self.training, self.seed = model, inputs, training, seed
         self.parameters = trainable(model)
@@ -100,12 +111,12 @@ class _Session:
 
     def warnings(self) -> list[str]:
         """What the caller should know before any step is taken."""
-        found = []
+        warnings = []
         if self.lone:
-            found.append("one labelled sample has no variance: BatchNorm's statistics stay fixed")
+            warnings.append("one labelled sample has no variance: BatchNorm's statistics stay fixed")
         elif self.norms and self.training.batch == 1:
-            found.append("batches of two: BatchNorm cannot learn from one sample at a time")
-        return found
+            warnings.append("batches of two: BatchNorm cannot learn from one sample at a time")
+        return warnings
 
     def run(self, rate: float) -> tuple[int, tuple[float, float]]:
         """One attempt: the steps taken, then loss and accuracy on the labelled set."""
@@ -145,7 +156,8 @@ class _Session:
             optimiser.step()
             watch.see(loss.detach(), step)
             if t.stop_accuracy is not None and step % often == 0 and step < t.steps:
-                if self._good_enough(t.stop_accuracy):
+                settle(self.model, self.norms, self.inputs)
+                if self._measure()[1] >= t.stop_accuracy:
                     break
                 self._train_mode()
         watch.look(step)
@@ -176,10 +188,6 @@ class _Session:
             return F.cross_entropy(outputs, targets)
         return 0.5 * F.mse_loss(outputs, targets, reduction="sum") / len(targets)
 
-    def _good_enough(self, target: float) -> bool:
-        settle(self.model, self.norms, self.inputs)
-        return self._measure()[1] >= target
-
     def _measure(self) -> tuple[float, float]:
         """Loss and accuracy on the whole labelled set, in eval mode."""
         try:
@@ -190,6 +198,10 @@ class _Session:
         if not isfinite(loss):
             raise _DivergedError("the loss became infinite")
         return loss, float((outputs.argmax(1) == self.labels).double().mean())
+
+
+class _DivergedError(Exception):
+    """Training left the finite numbers, or ran away from where it began."""
 
 
 class _Watch:
@@ -218,23 +230,77 @@ class _Watch:
             raise _DivergedError(f"the loss rose from {self.first:.3g} to {total:.3g}")
 
 
-def make_optimiser(
-    parameters: Sequence[Tensor], training: Training, rate: float
-) -> torch.optim.Optimizer:
+def check_set(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Labels as int64 (n,), after a look at everything that could be wrong with them."""
+    check_inputs(inputs)
+    if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(
+            f"labels are {kind}; expected class numbers as an integer tensor (n,): "
+            "convert them with torch.as_tensor(labels).long()"
+        )
+    if labels.shape != inputs.shape[:1]:
+        raise InputError(
+            f"labels have shape {tuple(labels.shape)} and inputs {tuple(inputs.shape)}; expected "
+            f"one label for each of the {len(inputs)} inputs, shape ({len(inputs)},)"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise InputError(f"labels reach from {low} to {high}; expected class numbers from 0 to {classes - 1}")
+    return labels.detach().long()
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require a gradient: at least one, all finite."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
+    everything = list(model.named_parameters())
+    for name, p in everything:
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ModelError(f"parameter {name!r} has no shape yet: pass one batch through the lazy layers first")
+        if not bool(torch.isfinite(p.detach()).all()):
+            raise NumericalError(
+                f"parameter {name!r} holds NaN or infinity before training; expected sound weights: start from new ones"
+            )
+    chosen = [p for _, p in everything if p.requires_grad]
+    if not chosen:
+        raise ModelError(
+            f"none of the network's {len(everything)} parameters requires a gradient; expected "
+            "something to train: unfreeze some with requires_grad_(True)"
+        )
+    return chosen
+
+
+def batches(n: int, size: int, steps: int, seed: int, *, pairs: bool) -> Iterator[Tensor | None]:
+    """Positions of each of `steps` batches; None stands for the whole set.
+
+    Every epoch is shuffled anew and cut into equal parts of at most `size`, so that no update is left to a small
+    remainder. `pairs`: no part of one sample, for BatchNorm's sake, as long as there are two.
+    """
+    parts = -(-n // size)
+    if pairs and n // parts < 2:
+        parts = max(1, n // 2)
+    if parts == 1:
+        yield from (None for _ in range(steps))
+        return
+    rng = torch.Generator().manual_seed(seed)
+    taken = 0
+    while True:
+        for part in torch.randperm(n, generator=rng).tensor_split(parts):
+            if taken == steps:
+                return
+            taken += 1
+            yield part
+
+
+def make_optimiser(parameters: Sequence[Tensor], training: Training, rate: float) -> torch.optim.Optimizer:
     """The optimiser that `training` asks for."""
     decay = training.weight_decay
     fused = parameters[0].device.type in ("cpu", "cuda")  # half the time of `foreach` when small
     if training.optimiser == "adam":
-        return torch.optim.Adam(
-            parameters, lr=rate, weight_decay=decay, fused=fused, foreach=not fused
-        )
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=not fused)
     return torch.optim.SGD(
-        parameters,
-        lr=rate,
-        momentum=training.momentum,
-        weight_decay=decay,
-        fused=fused,
-        foreach=not fused,
+        parameters, lr=rate, momentum=training.momentum, weight_decay=decay, fused=fused, foreach=not fused
     )
 
 
@@ -256,3 +322,46 @@ def rates(training: Training, rate: float) -> Iterator[float]:
             begin = max(peak, 0.0)
             here, there, part = rate, rate / 25e4, (step - begin) / (end - begin)
         yield there + (here - there) / 2 * (1 + cos(pi * part))
+
+
+def learning_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """BatchNorms that would use the batch if the network were in train mode.
+
+    A network may keep some in eval mode also then, as a pretrained one does; these are left alone.
+    """
+    with restored(model):
+        model.train()
+        return [
+            module
+            for module in model.modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+        ]
+
+
+def settle(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor) -> None:
+    """Statistics of `norms` from all of `inputs` with the weights as they are; all else in eval.
+
+    A tangent kernel and a prediction use running statistics. Those that training leaves behind are
+    a moving average over weights that no longer exist; after 100 steps they are still a tenth of
+    what they were at the start. So they are computed again for the final weights.
+
+    Exact mean and variance when the set fits one batch; otherwise the plain average over equal batches. One sample has
+    no variance, and an evaluation with 0 for it would blow up everything else: then the statistics stay as they were.
+    """
+    kept = [norm for norm in norms if norm.running_mean is not None]
+    if not kept or len(inputs) < 2:
+        return
+    device, dtype = place(model, inputs)
+    parts = min(-(-len(inputs) // rows_at_once(inputs)), len(inputs) // 2)
+    momenta = [norm.momentum for norm in kept]
+    with eval_mode(model), torch.no_grad():
+        for norm in kept:
+            norm.training = True
+            norm.reset_running_stats()
+            norm.momentum = None  # PyTorch's word for the plain average over all batches
+        try:
+            for part in inputs.tensor_split(max(1, parts)):
+                forward(model, part.to(device=device, dtype=dtype))
+        finally:
+            for norm, momentum in zip(kept, momenta, strict=True):
+                norm.momentum = momentum

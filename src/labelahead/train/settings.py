@@ -1,6 +1,5 @@
 """How a network is trained, and what came of it: plain values, checked when they are made."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, get_args
@@ -23,13 +22,12 @@ class Training:
     loss: "squared" is the mean over samples of ½‖f(x) − y‖² with one-hot y, so that its gradients
     have the size of cross-entropy's whatever the number of classes; a rate for PyTorch's
     `nn.MSELoss`, which divides by the number C of outputs, corresponds to 2/C of it here.
-    optimiser, rate, momentum, weight_decay: as in torch.optim; momentum is for "sgd" only, and
-    weight decay is an L2 penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the
-    steps and falls to nothing, by cosines. steps: updates of the weights, whatever the number of
-    samples. batch: samples at most in an update; an epoch is cut into equal parts. clip: the
-    gradient's largest norm. start: "cold" from new weights, "warm" from the last round's, "shrink"
-    from shrink × the last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as soon as
-    this part of the training set is right; `steps` is then the most there may be.
+    optimiser, rate, momentum, weight_decay: as in torch.optim; momentum is for "sgd" only, and weight decay is an L2
+    penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the steps and falls to nothing, by cosines.
+    steps: updates of the weights, whatever the number of samples. batch: samples at most in an update; an epoch is cut
+    into equal parts. clip: the gradient's largest norm. start: "cold" from new weights, "warm" from the last round's,
+    "shrink" from shrink × the last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as soon as this part of
+    the training set is right; `steps` is then the most there may be.
     """
 
     loss: Loss = "squared"
@@ -48,10 +46,9 @@ class Training:
 
     def __post_init__(self) -> None:
         """Raise `InputError` for a value out of range."""
-        _one_of("loss", self.loss, get_args(Loss))
-        _one_of("optimiser", self.optimiser, get_args(Optimiser))
-        _one_of("schedule", self.schedule, get_args(Schedule))
-        _one_of("start", self.start, get_args(Start))
+        for name, words in (("loss", Loss), ("optimiser", Optimiser), ("schedule", Schedule), ("start", Start)):
+            if (value := getattr(self, name)) not in get_args(words):
+                raise InputError(f"{name} is {value!r}; expected one of {', '.join(map(repr, get_args(words)))}")
         _above("rate", self.rate, 0)
         _within("momentum", self.momentum, 0, 1, last=False)
         _within("weight_decay", self.weight_decay, 0, None)
@@ -80,12 +77,6 @@ class Trained:
 
 def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-
-
-def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        listed = ", ".join(repr(a) for a in allowed)
-        raise InputError(f"{name} is {value!r}; expected one of {listed}")
 
 
 def _above(name: str, value: float, low: float) -> None:

@@ -1,4 +1,4 @@
-"""Labels to files in the forms that other programs read; `read_import` is the way back.
+"""Labels to files in the forms that other programs read, and back.
 
     csv, jsonl, parquet   one row an item: item, label, who, at, source, confidence
     label-studio          tasks with every person's label, and predictions
@@ -15,43 +15,66 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from labelahead.data.extras import need
+from labelahead.data.labels import read_import
+from labelahead.data.text import as_file_name, guarded
 from labelahead.errors import InputError
-from labelahead.web.intake import Imported, read_import
-from labelahead.web.standing import Standing
-from labelahead.web.storable import as_file_name, guarded
+from labelahead.extras import need
+from labelahead.files import refused
+from labelahead.web.assignment import Assignment
+from labelahead.web.overview import predictions
+from labelahead.web.tally import Tally
 
-__all__ = ["FORMS", "Imported", "export", "read_import"]
+__all__ = ["FORMS", "export", "export_labels", "import_labels", "read_import"]
 
-Source = Path | Callable[[int], BinaryIO]
+Opener = Callable[[int], BinaryIO]  # an item's own file, by position
 COLUMNS = ("item", "label", "who", "at", "source", "confidence")
 FORMS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
 
 
+def export_labels(assignment: Assignment, form: str, out: Path, *, rest: bool = False) -> int:
+    """The labels as a file or folder; rest: with predictions for what has none."""
+    with assignment.lock:
+        tally = assignment.tally
+        guesses = predictions(assignment) if rest else None
+    return export(tally, assignment.items.ids, guesses, form, out, opener=assignment.items.opener())
+
+
+def import_labels(assignment: Assignment, path: Path, form: str | None = None) -> dict[str, Any]:
+    """The labels of a file or folder; what is not in the data, or held out, is counted."""
+    imported = read_import(path, assignment.items.ids, assignment.tally.classes, form=form)
+    rows = [row for row in imported.labels if row[0] not in assignment.closed]
+    done = assignment.bring_in(rows)
+    return done | {
+        "unknown": len(imported.unknown),
+        "unclear": len(imported.unclear),
+        "blank": imported.blank,
+        "held_out": len(imported.labels) - len(rows),
+    }
+
+
 def export(
-    standing: Standing,
+    tally: Tally,
     items: Sequence[str],
-    predictions: Mapping[int, tuple[int, float]] | None,
+    guesses: Mapping[int, tuple[int, float]] | None,
     form: str,
     out: str | Path,
     *,
-    source: Source | None = None,
+    opener: Opener | None = None,
 ) -> int:
     """Write the labels to `out` in one step, and return how many rows or files there are.
 
-    predictions: position -> class number and probability; those of items without a label are
-    added. source, for the form folders: where the items' files are, or what opens one by position.
-    What is there already is never overwritten.
+    guesses: position -> class number and probability; those of items without a label are added as predictions. opener,
+    for the form folders: opens an item's own file. What is there already is never overwritten.
     """
     if form not in FORMS:
         raise InputError(f"form is {form!r}; expected one of {', '.join(FORMS)}")
     out = Path(out)
-    rows = list(_rows(standing, items, predictions or {}))
+    rows = list(_rows(tally, items, guesses or {}))
     with _in_one_step(out) as partial:
         if form == "csv":
             _write_csv(partial, rows)
@@ -64,33 +87,30 @@ def export(
         elif form == "parquet":
             _write_parquet(partial, rows)
         elif form == "hf":
-            _write_hf(partial, rows, standing.classes)
+            _write_hf(partial, rows, tally.classes)
         else:
-            _write_folders(partial, rows, {item: i for i, item in enumerate(items)}, source)
+            _write_folders(partial, rows, {item: i for i, item in enumerate(items)}, opener)
     return len(rows)
 
 
-def _rows(
-    standing: Standing, items: Sequence[str], predictions: Mapping[int, tuple[int, float]]
-) -> Iterator[dict[str, Any]]:
+def _rows(tally: Tally, items: Sequence[str], guesses: Mapping[int, tuple[int, float]]) -> Iterator[dict[str, Any]]:
     """What is known of every item, by position; all answers under `answers`."""
-    names = standing.classes
-    for position in sorted({*standing.labels, *predictions}):
+    names = tally.classes
+    for position in sorted({*tally.labels, *guesses}):
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
         row["item"] = items[position]
-        if position not in standing.labels:
-            label, confidence = predictions[position]
+        if position not in tally.labels:
+            label, confidence = guesses[position]
             row |= {"label": names[label], "source": "prediction", "confidence": float(confidence)}
             yield row
             continue
         answers = [
-            {"who": a.who, "kind": a.kind, "label": None if a.label is None else names[a.label],
-             "at": a.at}
-            for a in standing.answers.get(position, ())
-        ]  # fmt: skip
-        counts = standing.counts(position)
-        row |= {"label": names[standing.labels[position]], "who": counts.who, "at": counts.at}
-        if position in standing.settled:  # one label for each person, the settlement last
+            {"who": a.who, "kind": a.kind, "label": None if a.label is None else names[a.label], "at": a.at}
+            for a in tally.answers.get(position, ())
+        ]
+        counts = tally.counts(position)
+        row |= {"label": names[tally.labels[position]], "who": counts.who, "at": counts.at}
+        if position in tally.settled:  # one label for each person, the settlement last
             answers = [a for a in answers if a["who"] != counts.who]
             answers.append({"kind": "settle", **{k: row[k] for k in ("who", "label", "at")}})
         yield row | {"source": "label", "answers": answers}
@@ -118,14 +138,13 @@ def _in_one_step(out: Path) -> Iterator[Path]:
         except OSError:  # a file system without links
             partial.rename(out)
     except OSError as error:
-        raise InputError(
-            f"{out} cannot be written ({error}); make room, or choose another place"
-        ) from error
+        raise refused(out, error) from error
     finally:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
         else:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # what refuses a new file may refuse this too
+                partial.unlink()
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -138,9 +157,7 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             writer.writerow([guarded(c) if isinstance(c, str) else c for c in cells])
 
 
-def _write_parquet(
-    path: Path, rows: Sequence[Mapping[str, Any]], classes: Sequence[str] | None = None
-) -> None:
+def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]], classes: Sequence[str] | None = None) -> None:
     """With classes: labels are numbers, and the file says which class each is (Hugging Face)."""
     arrow = need("pyarrow", "tables", "the form Parquet")
     need("pyarrow.parquet", "tables", "the form Parquet")
@@ -181,8 +198,13 @@ def _write_hf(path: Path, rows: Sequence[Mapping[str, Any]], classes: Sequence[s
         if part or split == "train":
             _write_parquet(path / "data" / f"{split}-00000-of-00001.parquet", part, classes)
             lines += [f"  - split: {split}", f"    path: data/{split}-*"]
-    lines += ["---", "", "Labels by labelahead. `load_dataset(<this folder>)` reads them; `item`",
-              "names the item, `who` said it, and `at` is when.", ""]  # fmt: skip
+    lines += [
+        "---",
+        "",
+        "Labels by labelahead. `load_dataset(<this folder>)` reads them; `item`",
+        "names the item, `who` said it, and `at` is when.",
+        "",
+    ]
     (path / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -209,23 +231,17 @@ def _task(row: Mapping[str, Any]) -> dict[str, Any]:
             task["annotations"].append(given | {"created_at": answer["at"]})
     if row["source"] == "prediction":
         task["predictions"].append(
-            {"model_version": "labelahead", "score": row["confidence"],
-             "result": choice(row["label"])}
-        )  # fmt: skip
+            {"model_version": "labelahead", "score": row["confidence"], "result": choice(row["label"])}
+        )
     return task
 
 
 def _write_folders(
-    path: Path,
-    rows: Sequence[Mapping[str, Any]],
-    positions: Mapping[str, int],
-    source: Source | None,
+    path: Path, rows: Sequence[Mapping[str, Any]], positions: Mapping[str, int], opener: Opener | None
 ) -> None:
     """CLASS/ITEM for every labelled item; predictions are listed, since files would mix in."""
-    if source is None:
-        raise InputError(
-            "the items are no files, so they cannot be sorted into folders; expected another form"
-        )
+    if opener is None:
+        raise InputError("the items are no files, so they cannot be sorted into folders; expected another form")
     path.mkdir()
     for row in rows:
         if row["source"] != "label":
@@ -233,17 +249,12 @@ def _write_folders(
         parts = [as_file_name(part) for part in row["item"].split("/")]
         target = path.joinpath(as_file_name(row["label"]), *parts)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _opened(source, row["item"], positions) as original, target.open("xb") as copy:
+        try:
+            original = opener(positions[row["item"]])
+        except InputError as error:  # it says what is wrong with the file, not which one it is
+            raise InputError(f"{row['item']} {error}; put it back, or undo its label") from error
+        with original, target.open("xb") as copy:
             shutil.copyfileobj(original, copy)
     rest = [row for row in rows if row["source"] == "prediction"]
     if rest:
         _write_csv(path / "predictions.csv", rest)
-
-
-def _opened(source: Source, item: str, positions: Mapping[str, int]) -> BinaryIO:
-    if not isinstance(source, Path):
-        return source(positions[item])
-    inside = PurePosixPath(item)
-    if inside.is_absolute() or ".." in inside.parts or not (source / inside).is_file():
-        raise InputError(f"{item!r} is no file below {source}; expected the items' own folder")
-    return (source / inside).open("rb")

@@ -9,14 +9,13 @@ import io
 import math
 import threading
 from collections import OrderedDict
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from labelahead.data import Data
 from labelahead.data.dataset import hashed
-from labelahead.data.extras import need
 from labelahead.data.folder import Photos
 from labelahead.errors import InputError
+from labelahead.extras import need
 
 __all__ = ["Items"]
 
@@ -30,8 +29,8 @@ MOST_CHARACTERS = 20_000
 class Items:
     """The items of a data set, to look at. Threads may share it."""
 
-    def __init__(self, data: Data, source: str | Path | None = None) -> None:
-        self.data, self.source = data, source
+    def __init__(self, data: Data) -> None:
+        self.data = data
         self.kind = _kind(data)
         self.fingerprint = _fingerprint(data)
         self._cache: OrderedDict[tuple[int, int], tuple[bytes, str]] = OrderedDict()
@@ -54,21 +53,20 @@ class Items:
     def describe(self, position: int) -> dict[str, Any]:
         """What the page needs to show an item."""
         self._check(position)
-        found: dict[str, Any] = {
-            "item": self.data.ids[position], "url": None, "text": None, "row": None,
-        }  # fmt: skip
+        shown: dict[str, Any] = {"position": position, "item": self.data.ids[position]}
+        shown |= {"url": None, "text": None, "row": None}
         if self.kind == "image":
-            found["url"] = f"/items/{position}?v={self.version}"
+            shown["url"] = f"/items/{position}?v={self.version}"
         elif self.data.rows is not None:
             rows = self.data.rows
             pairs = [(n, v) for n, v in rows.row(position) if n != rows.text][:MOST_COLUMNS]
-            found["row"] = [{"name": name, "value": _plain(value)} for name, value in pairs]
+            shown["row"] = [{"name": name, "value": _plain(value)} for name, value in pairs]
             if rows.text is not None:
-                found["text"] = str(_plain(rows.columns[rows.text][position]) or "")
+                shown["text"] = str(_plain(rows.columns[rows.text][position]) or "")
         else:
             values = self.data.inputs[position].flatten()[:MOST_COLUMNS].tolist()
-            found["row"] = [{"name": str(i), "value": round(v, 4)} for i, v in enumerate(values)]
-        return found
+            shown["row"] = [{"name": str(i), "value": round(v, 4)} for i, v in enumerate(values)]
+        return shown
 
     def picture(self, position: int, size: int = LARGE) -> tuple[bytes, str]:
         """An item's picture and its media type."""
@@ -86,32 +84,24 @@ class Items:
         form, more = ("PNG", {}) if crisp else ("JPEG", {"quality": 88})
         stream = io.BytesIO()
         image.save(stream, form, **more)
-        found = stream.getvalue(), f"image/{form.lower()}"
+        encoded = stream.getvalue(), f"image/{form.lower()}"
         with self._lock:
             if key not in self._cache:
-                self._cache[key] = found
-                self._held += len(found[0])
+                self._cache[key] = encoded
+                self._held += len(encoded[0])
             while self._held > CACHE and len(self._cache) > 1:
                 _, (old, _) = self._cache.popitem(last=False)
                 self._held -= len(old)
-        return found
+        return encoded
 
     def opener(self) -> Any:
         """Opens an item's own file by position, for copies; None if items are no files."""
         photos = self.data.images
-        if not isinstance(photos, Photos):
-            return None
-
-        def opened(position: int) -> BinaryIO:
-            return photos.files.open(photos.names[position])
-
-        return opened
+        return (lambda at: photos.files.open(photos.names[at])) if isinstance(photos, Photos) else None
 
     def _check(self, position: int) -> None:
         if not 0 <= position < len(self):
-            raise InputError(
-                f"there is no item {position}; expected a position from 0 to {len(self) - 1}"
-            )
+            raise InputError(f"there is no item {position}; expected a position from 0 to {len(self) - 1}")
 
 
 def _kind(data: Data) -> str:

@@ -1,11 +1,11 @@
 """What the page shows beside the question: why, how it goes, the map, doubts, people, history."""
 
 from collections import Counter
-from collections.abc import Sequence
+from heapq import nlargest
 from typing import Any
 
-from labelahead.web.conductor import Conductor
-from labelahead.web.desk import Desk, counted
+from labelahead.web.assignment import Assignment
+from labelahead.web.schedule import Schedule
 
 __all__ = ["able", "doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
 
@@ -18,172 +18,157 @@ BIASED = (
 ENOUGH, CLEARLY = 5, 0.2
 
 
-def why(desk: Desk, position: int) -> dict[str, Any]:
+def why(assignment: Assignment, position: int) -> dict[str, Any]:
     """What each answer would change, whom most, and which labels speak for the guess."""
-    with desk.lock:
-        mind = desk.mind
-    if mind is None or position not in mind.place:
+    with assignment.lock:
+        opinion = assignment.opinion
+    if opinion is None or position not in opinion.belief:
         return {"position": position, "now": [], "if": [], "affected": [], "because": []}
-    found = mind.why(position)
+    reasons, describe = opinion.why(position), assignment.items.describe
     return {
         "position": position,
-        "now": [{"label": c, "p": round(p, 4)} for c, p in found["now"]],
-        "if": [{"label": c, "changes": n} for c, n in found["if"]],
+        "now": [{"label": c, "p": round(p, 4)} for c, p in reasons["now"]],
+        "if": [{"label": c, "changes": n} for c, n in reasons["if"]],
         "affected": [
-            {"position": p, **desk.items.describe(p), "before": b, "after": a,
-             "shift": round(s, 4)}
-            for p, b, a, s in found["affected"]
+            {**describe(p), "before": b, "after": a, "shift": round(s, 4)} for p, b, a, s in reasons["affected"]
         ],
-        "because": [
-            {"position": p, **desk.items.describe(p), "label": c, "weight": round(w, 4)}
-            for p, c, w in found["because"]
-        ],
-    }  # fmt: skip
+        "because": [{**describe(p), "label": c, "weight": round(w, 4)} for p, c, w in reasons["because"]],
+    }
 
 
-def progress(desk: Desk, conductor: Conductor) -> dict[str, Any]:
+def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     """How far it is, how good, and whether to go on."""
-    with desk.lock:
-        mind, standing = desk.mind, desk.standing
-        status, rounds = conductor.status(), list(conductor.rounds)
-    classes, last = len(standing.classes), rounds[-1] if rounds else {}
+    with assignment.lock:
+        opinion, tally = assignment.opinion, assignment.tally
+        status, rounds = schedule.status(), list(schedule.rounds)
+    classes, last = len(tally.classes), rounds[-1] if rounds else {}
     measured, estimated = None, None
     if last.get("accuracy") is not None:
         measured = {"value": last["accuracy"], "labels": last["labels"]}
     for name, warning in (("loo", ""), ("loo_all", BIASED)):
         if estimated is None and last.get(name) is not None:
-            estimated = {
-                "value": last[name], "squared_error": last.get("loo_error"), "warning": warning,
-            }  # fmt: skip
-    predicted = [0] * classes
-    gain = None
-    if mind is not None and mind.snapshot.round:
-        for label, n in Counter(mind.guesses.tolist()).items():
-            if label < classes:
-                predicted[label] = n
-        gain = float(mind.scores.max()) if len(mind.view.candidates) else 0.0
+            estimated = {"value": last[name], "squared_error": last.get("loo_error"), "warning": warning}
+    given, predicted, gain = Counter(tally.labels.values()), Counter[int](), None
+    if opinion is not None and opinion.snapshot.round:
+        predicted.update(opinion.belief.guesses.tolist())
+        gain = opinion.gain()
     names = ("labels", "accuracy", "loo", "loo_all", "gain", "seconds")
     return {
-        "labels": len(standing.labels), "items": len(desk.items) - len(desk.closed),
-        "budget": desk.budget, "skipped": len(standing.skipped), "unsure": len(standing.unsure),
-        "per_class": counted(standing.labels, classes), "predicted_per_class": predicted,
+        "labels": len(tally.labels),
+        "items": len(assignment.items) - len(assignment.closed),
+        "budget": assignment.budget,
+        "skipped": len(tally.skipped),
+        "unsure": len(tally.unsure),
+        "per_class": [given[c] for c in range(classes)],
+        "predicted_per_class": [predicted[c] for c in range(classes)],
         "curve": [{k: r.get(k) for k in names} for r in rounds],
         "accuracy": {"measured": measured, "estimated": estimated},
-        "gain": gain, "advice": conductor.advice(), "training": status,
-    }  # fmt: skip
+        "gain": gain,
+        "advice": schedule.advice(),
+        "training": status,
+    }
 
 
-def pool_map(desk: Desk) -> dict[str, Any]:
+def pool_map(assignment: Assignment) -> dict[str, Any]:
     """The pool in the plane of its two leading kernel components."""
-    with desk.lock:
-        mind, labels = desk.mind, dict(desk.standing.labels)
-    facts = mind.snapshot.facts.get("map") if mind else None
-    if mind is None or not facts:
+    with assignment.lock:
+        opinion, labels = assignment.opinion, dict(assignment.tally.labels)
+    facts = opinion.snapshot.facts.get("map") if opinion else None
+    if opinion is None or not facts:
         return {"points": [], "labelled": [], "round": None}
-    points, labelled = [], []
-    knows = bool(mind.snapshot.round or mind.labels)
+    belief, points, labelled = opinion.belief, [], []
     for p, x, y in zip(facts["points"], facts["x"], facts["y"], strict=True):
         if p in labels:
             labelled.append([p, x, y, labels[p]])
         else:
-            i = mind.place[p]
-            guess = int(mind.guesses[i]) if knows else None
-            sure = round(float(mind.probabilities[i].max()), 3) if knows else None
+            i = int(belief.places([p]))
+            guess = int(belief.guesses[i]) if opinion.informed else None
+            sure = round(float(belief.probabilities[i].max()), 3) if opinion.informed else None
             points.append([p, x, y, guess, sure])
-    return {"points": points, "labelled": labelled, "round": mind.snapshot.round}
+    return {"points": points, "labelled": labelled, "round": opinion.snapshot.round}
 
 
-def doubts(desk: Desk, n: int = 24) -> dict[str, Any]:
+def doubts(assignment: Assignment, n: int = 24) -> dict[str, Any]:
     """Labels that the others contradict clearly, the most doubtful first.
 
     By leave-one-out of a network that has seen no label, as of the last training; a label that was
     changed since is left out until the next one, and one that somebody kept until it is changed.
     enough: whether there were labels to judge by. kept: the newest n of those, kept_count: of all.
     """
-    with desk.lock:
-        mind, standing = desk.mind, desk.standing
-    found = mind.snapshot.facts.get("second_look", ()) if mind else ()
-    enough = len(found) >= ENOUGH * max(1, len({row[1] for row in found}))
+    with assignment.lock:
+        opinion, tally, describe = assignment.opinion, assignment.tally, assignment.items.describe
+    judged = opinion.snapshot.facts.get("second_look", ()) if opinion else ()
+    enough = len(judged) >= ENOUGH * max(1, len({row[1] for row in judged}))
     rows: list[dict[str, Any]] = []
-    for p, label, suggested, _, output, own in sorted(found, key=_margin) if enough else ():
-        clear = standing.labels.get(p) == label and output - own > CLEARLY
-        if not clear or p in standing.kept or len(rows) == n:
+    # How much more the other labels say for another class than for the one given decides the order.
+    for p, label, suggested, _, output, own in sorted(judged, key=lambda row: row[5] - row[4]) if enough else ():
+        clear = tally.labels.get(p) == label and output - own > CLEARLY
+        if not clear or p in tally.kept or len(rows) == n:
             continue
-        rows.append(
-            {"position": p, **desk.items.describe(p), "label": label,
-             "who": standing.counts(p).who, "suggested": suggested, "output": output,
-             "output_of_label": own}
-        )  # fmt: skip
-    newest = sorted(standing.kept.items(), key=lambda pair: -pair[1].seq)[:n]
+        said = {"label": label, "who": tally.counts(p).who, "suggested": suggested}
+        rows.append({**describe(p), **said, "output": output, "output_of_label": own})
+    newest = sorted(tally.kept.items(), key=lambda pair: -pair[1].seq)[:n]
     return {
-        "enough": bool(found) and enough, "per_class": ENOUGH, "doubts": rows,
-        "kept_count": len(standing.kept),
-        "kept": [
-            {"position": p, **desk.items.describe(p), "label": a.label, "who": a.who, "at": a.at}
-            for p, a in newest
-        ],
-    }  # fmt: skip
+        "enough": bool(judged) and enough,
+        "per_class": ENOUGH,
+        "doubts": rows,
+        "kept_count": len(tally.kept),
+        "kept": [{**describe(p), **a.said("label", "who", "at")} for p, a in newest],
+    }
 
 
-def _margin(row: Sequence[float]) -> float:
-    """Minus how much more the other labels say for another class than for the one given."""
-    return row[5] - row[4]
-
-
-def people(desk: Desk) -> dict[str, Any]:
+def people(assignment: Assignment) -> dict[str, Any]:
     """Who has labelled how much, and where two disagree."""
-    with desk.lock:
-        standing, leases, here = desk.standing, desk.book.leases(), desk.present()
+    with assignment.lock:
+        tally, leases, here = assignment.tally, assignment.journal.leases(), assignment.present()
     labels: Counter[str] = Counter()
     skips: Counter[str] = Counter()
-    for answers in standing.answers.values():
+    for answers in tally.answers.values():
         for a in answers:
             (labels if a.kind == "label" else skips)[a.who] += 1
     names = sorted(set(labels) | set(skips) | here)
     return {
-        "people": [
-            {"who": w, "labels": labels[w], "skips": skips[w], "active": w in here} for w in names
-        ],
+        "people": [{"who": w, "labels": labels[w], "skips": skips[w], "active": w in here} for w in names],
         "leases": len(leases),
-        "compared": standing.agreement.compared,
-        "agree": standing.agreement.agreeing,
+        "compared": tally.agreement.compared,
+        "agree": tally.agreement.agreeing,
         "conflicts": [
-            {"position": p, **desk.items.describe(p), "counts": standing.labels[p], "answers": [
-                {"who": a.who, "label": a.label, "at": a.at}
-                for a in standing.answers[p] if a.kind == "label"
-            ]}
-            for p in standing.conflicts
+            {
+                **assignment.items.describe(p),
+                "counts": tally.labels[p],
+                "answers": [a.said("who", "label", "at") for a in tally.answers[p] if a.kind == "label"],
+            }
+            for p in tally.conflicts
         ],
-    }  # fmt: skip
+    }
 
 
-def history(desk: Desk, n: int = 50, who: str | None = None) -> list[dict[str, Any]]:
+def history(assignment: Assignment, n: int = 50, who: str | None = None) -> list[dict[str, Any]]:
     """The newest answers that stand, with what counts for their item now."""
-    with desk.lock:
-        standing = desk.standing
-    given = [(a, p) for p, answers in standing.answers.items() for a in answers]
-    given += [(a, p) for p, a in standing.settled.items()]
-    found = [(a, p) for a, p in given if who is None or a.who == who]
-    found.sort(key=lambda pair: -pair[0].seq)
+    with assignment.lock:
+        tally, describe = assignment.tally, assignment.items.describe
+    positions = tally.answers if who is None else tally.answered.get(who, ())
+    given = [(a, p) for p in positions for a in tally.answers[p]]
+    given += [(a, p) for p, a in tally.settled.items()]
+    newest = nlargest(n, ((a, p) for a, p in given if who is None or a.who == who), key=lambda pair: pair[0].seq)
     return [
-        {"seq": a.seq, "position": p, **desk.items.describe(p), "kind": a.kind, "label": a.label,
-         "who": a.who, "at": a.at, "current": standing.labels.get(p)}
-        for a, p in found[:n]
-    ]  # fmt: skip
+        {"seq": a.seq, **describe(p), **a.said("kind", "label", "who", "at"), "current": tally.labels.get(p)}
+        for a, p in newest
+    ]
 
 
-def able(desk: Desk) -> bool:
+def able(assignment: Assignment) -> bool:
     """Whether there is anything to predict by: a kernel, and a label that it knows of."""
-    mind = desk.mind
-    return mind is not None and bool(mind.snapshot.round or mind.labels)
+    opinion = assignment.opinion
+    return opinion is not None and opinion.informed
 
 
-def predictions(desk: Desk) -> dict[int, tuple[int, float]]:
+def predictions(assignment: Assignment) -> dict[int, tuple[int, float]]:
     """Class and probability of every unlabelled item in play, for pre-labelling."""
-    with desk.lock:
-        mind, labels = desk.mind, desk.standing.labels
-    if mind is None or not able(desk):
+    with assignment.lock:
+        opinion, labels = assignment.opinion, assignment.tally.labels
+    if opinion is None or not able(assignment):
         return {}
-    sure, best = mind.probabilities.max(1)
-    rows = zip(mind.snapshot.points.tolist(), best.tolist(), sure.tolist(), strict=True)
+    sure, best = opinion.belief.probabilities.max(1)
+    rows = zip(opinion.snapshot.points.tolist(), best.tolist(), sure.tolist(), strict=True)
     return {p: (c, s) for p, c, s in rows if p not in labels}

@@ -1,10 +1,9 @@
 """Who may ask: every request passes here before anything else sees it.
 
-The server is meant for the people in front of it. What else could reach it is their own browser,
-led by another page: by a form, a picture's address, a script, or a name that is made to point at
-this machine (DNS rebinding). Hence: known host names only, no request that another origin began,
-a header on every change that no form can send, and nothing inline or foreign on the page. Beyond
-this machine, a token.
+The server is meant for the people in front of it. What else could reach it is their own browser, led by another page:
+by a form, a picture's address, a script, or a name that is made to point at this machine (DNS rebinding). Hence: known
+host names only, no request that another origin began, a header on every change that no form can send, and nothing
+inline or foreign on the page. Beyond this machine, a token.
 """
 
 import hmac
@@ -54,8 +53,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, token: str | None = None, hosts: Iterable[str]) -> None:
         if token is not None and not re.fullmatch(r"[\w.~-]{8,200}", token, re.ASCII):
             raise InputError(
-                "the token must be 8 to 200 letters, digits or any of . _ ~ -; leave its value out "
-                "and one is made"
+                "the token must be 8 to 200 letters, digits or any of . _ ~ -; leave its value out and one is made"
             )
         self.app, self.token = app, token
         named = {host.lower() for host in hosts}
@@ -110,10 +108,10 @@ class Guard:
         return None
 
     def _known(self, host: str) -> bool:
-        found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:\d{1,5})?", host.lower())
-        if found is None:
+        match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:\d{1,5})?", host.lower())
+        if match is None:
             return False
-        name = found[1].removesuffix(".")
+        name = match[1].removesuffix(".")
         if name in self.hosts:
             return True
         # A name can be made to point anywhere; a number points at what it says.
@@ -153,9 +151,13 @@ def _no_token(scope: Scope, request: Headers) -> Response:
 def set_cookie(response: Response, name: str, value: str) -> None:
     """A cookie that scripts cannot read and other sites cannot send; any text will do."""
     response.set_cookie(
-        name, quote(value, safe=""), httponly=True, samesite="strict", path="/",
+        name,
+        quote(value, safe=""),
+        httponly=True,
+        samesite="strict",
+        path="/",
         max_age=365 * 24 * 3600 if name == "la_who" else None,
-    )  # fmt: skip
+    )
 
 
 def cookies(request: Headers) -> dict[str, str]:
@@ -163,11 +165,11 @@ def cookies(request: Headers) -> dict[str, str]:
 
     Not by http.cookies: it gives up at a strange one, and every program on localhost sets some.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in "; ".join(request.getlist("cookie")).split(";"):
         name, _, value = pair.partition("=")
-        found.setdefault(name.strip(), unquote(value.strip()))
-    return found
+        values.setdefault(name.strip(), unquote(value.strip()))
+    return values
 
 
 def is_loopback(host: str) -> bool:
@@ -211,10 +213,10 @@ def _not_json(body: bytes, request: Headers) -> Response | None:
     if kind != "application/json":
         return _error(415, "expected Content-Type: application/json")
     try:
-        found = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        content = json.loads(body.decode("utf-8"), parse_constant=_no_number)
     except (ValueError, RecursionError):
         return _error(422, "the body is no valid JSON")
-    return None if isinstance(found, dict) else _error(422, "expected a JSON object")
+    return None if isinstance(content, dict) else _error(422, "expected a JSON object")
 
 
 def _no_number(name: str) -> NoReturn:

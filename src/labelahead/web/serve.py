@@ -41,7 +41,7 @@ def serve(
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
     listening = listen(host, port)
-    app = create_app(session.desk, session.conductor, token=token, hosts=_names(host))
+    app = create_app(session.assignment, session.schedule, token=token, hosts=_names(host))
     url = _url(host, listening.getsockname()[1], token)
 
     def ready() -> None:
@@ -50,12 +50,18 @@ def serve(
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, proxy_headers=False,
-        ws="none", lifespan="off", timeout_graceful_shutdown=3,
-    )  # fmt: skip
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=3,
+    )
     try:
         with _terminable():
-            session.conductor.start()
+            session.schedule.start()
             _Server(config, ready).run(sockets=[listening])
     finally:
         listening.close()
@@ -85,8 +91,7 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
     except OSError as error:
         raise InputError(
-            f"host is {host!r} ({error.strerror}); expected an address of this machine, such as "
-            "127.0.0.1 or 0.0.0.0"
+            f"host is {host!r} ({error.strerror}); expected an address of this machine, such as 127.0.0.1 or 0.0.0.0"
         ) from error
     wanted = [port, *(p for p in range(port + 1, port + TRIED) if p < 65536), 0] if port else [0]
     last: OSError | None = None

@@ -21,7 +21,7 @@ export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? on
 
 export const REASONS = {
   "random start": "chosen at random, for a start",
-  "covers the pool": "chosen because it is far from all that is labelled",
+  "covers the pool": "chosen because it stands for many others",
   "look-ahead": "chosen because its label would change the most",
   "second opinion": "asked again: somebody else has labelled it too",
   "taken back": "asked again: you took the answer back",

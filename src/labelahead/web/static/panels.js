@@ -4,7 +4,7 @@
 import { bar, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
 import { drawMap } from "./map.js";
 import { drawProgress } from "./progress.js";
-import { GONE, Refused, getOnce, sendFile, tell } from "./server.js";
+import { Refused, Unable, getOnce, sendFile, tell, troubleWith } from "./server.js";
 
 const TABS = [
   ["why", "Why this one"], ["progress", "How it goes"], ["doubts", "Second look"],
@@ -74,7 +74,7 @@ async function poll() {
       round = found.training?.round;
       if (open === "progress") refresh(context, found); else if (fresh) refresh(context);
     } catch (error) {
-      if (!(error instanceof Refused)) { tell("poll", GONE); state = "training"; } // look again soon
+      if (!(error instanceof Refused)) { tell("poll", troubleWith(error)); state = "training"; } // look again soon
     }
   }
   timer = setTimeout(poll, state === "training" || state === "kernel" ? 1500 : 5000);
@@ -267,6 +267,7 @@ async function bringIn(context, file, told) {
     await context.reload();
     await context.askAgain();
   } catch (error) {
-    told.textContent = error instanceof Refused ? error.message : "The server did not answer; nothing was taken in. Try again.";
+    const known = error instanceof Refused || error instanceof Unable;
+    told.textContent = known ? error.message : "The server did not answer; nothing was taken in. Try again.";
   } finally { file.value = ""; }
 }

@@ -4,6 +4,7 @@
 export class Refused extends Error {
   constructor(status, message) { super(message); this.status = status; }
 }
+export class Unable extends Error {} // a full disk, a held file: no fault of what was asked, so it is tried again
 
 const PENDING = "labelahead-pending";
 const PAUSES = [400, 800, 1600, 3000]; // milliseconds; the last one is repeated
@@ -28,9 +29,10 @@ export function newKey() {
 
 async function ask(path, options = {}) {
   const response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
-  if (response.status >= 500) throw new Error(`the server failed (${response.status})`);
   let body = null;
   try { body = await response.json(); } catch { /* said below */ }
+  if ([503, 507].includes(response.status) && body?.error) throw new Unable(body.error);
+  if (response.status >= 500) throw new Error(`the server failed (${response.status})`);
   if (!response.ok) throw new Refused(response.status, refusal(response.status, body));
   if (body === null) throw new Error("the server's answer was cut off");
   return body;
@@ -46,7 +48,14 @@ const post = (path, body) => ask(path, {
   headers: { "Content-Type": "application/json", "X-Labelahead": "1" },
 });
 
-async function untilAnswered(source, message, attempt) {
+// What is shown while it is tried again; unsaved: what it is about, if anything is to be saved.
+export function troubleWith(error, unsaved = "") {
+  if (!(error instanceof Unable)) return unsaved ? `${unsaved}. Trying again …` : GONE;
+  const said = unsaved ? `${unsaved}: ${error.message}` : error.message[0].toUpperCase() + error.message.slice(1);
+  return `${said}. This page tries by itself …`;
+}
+
+async function untilAnswered(source, unsaved, attempt) {
   for (let n = 0; ; n++) {
     try {
       const found = await attempt();
@@ -55,17 +64,17 @@ async function untilAnswered(source, message, attempt) {
       return found;
     } catch (error) {
       if (error instanceof Refused) { tell(source, null); throw error; }
-      tell(source, message);
+      tell(source, troubleWith(error, unsaved));
       await wait(PAUSES[Math.min(n, PAUSES.length - 1)]);
     }
   }
 }
 
-export const GONE = "The server does not answer. Is “labelahead label” still running? Trying again …";
+const GONE = "The server does not answer. Is “labelahead label” still running? Trying again …";
 
-export const get = (path) => untilAnswered(path, GONE, () => ask(path));
+export const get = (path) => untilAnswered(path, "", () => ask(path));
 export const getOnce = (path) => ask(path); // for panels: they may fail quietly
-export const send = (path, body) => untilAnswered(path, GONE, () => post(path, body));
+export const send = (path, body) => untilAnswered(path, "", () => post(path, body));
 
 // ---- answers --------------------------------------------------------------------------------
 
@@ -86,9 +95,8 @@ addEventListener("beforeunload", (event) => { if (unsaved) event.preventDefault(
 export async function sendAnswer(answer) {
   const whole = { key: newKey(), ...answer };
   keep(whole);
-  const message = "Your answer is not saved yet. Trying again …";
   try {
-    return await untilAnswered("answer", message, async () => {
+    return await untilAnswered("answer", "Your answer is not saved yet", async () => {
       try { return await post("/api/answers", whole); } catch (error) {
         unsaved = !(error instanceof Refused);
         throw error;

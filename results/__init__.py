@@ -1,0 +1,1 @@
+"""What writes docs/results.md: tables, their campaigns, numbers, figures and text."""

@@ -1,0 +1,185 @@
+"""Scores -> a batch: the best at once, one by one on predictions, or one by one on the truth."""
+
+from collections.abc import Callable
+from operator import index
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labelahead.acquisition import ACQUISITIONS, Acquisition
+from labelahead.acquisition.view import View
+from labelahead.errors import InputError, NumericalError
+
+__all__ = ["BELIEFS", "Selection", "batch", "best", "greedy", "score_candidates", "sequential", "top"]
+
+BELIEFS = ("linearised", "outputs", "mean")
+# Criteria that need no hypothetical label: a batch is conditioned on f_lin itself, so that the
+# predictions stay and only the covariance falls.
+LABEL_FREE = ("flip", "resolve", "variance")
+
+
+class Selection(NamedTuple):
+    """What was picked, why, and what is seen afterwards."""
+
+    positions: Tensor  # (q,) distinct, in the order picked
+    scores: Tensor  # (q,) each as it was when picked
+    view: View  # after the picks: go on from here
+
+
+def best(view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None) -> tuple[int, float]:
+    """The next position to label and its score; ties go to the first candidate.
+
+    A labelling page is `view = view.condition([position], target)` and then this, again and again.
+    """
+    scores = score_candidates(view, acquisition, rng)
+    first = int(scores.argmax())
+    return int(view.candidates[first]), float(scores[first])
+
+
+def top(view: View, acquisition: str | Acquisition, q: int, rng: torch.Generator | None = None) -> Selection:
+    """The q best scores at once, as the paper does; the view comes back unchanged."""
+    _require(view, q)
+    scores = score_candidates(view, acquisition, rng)
+    order = torch.sort(scores, descending=True, stable=True).indices[:q]
+    return Selection(view.candidates[order], scores[order], view)
+
+
+def greedy(
+    view: View,
+    acquisition: str | Acquisition,
+    q: int,
+    rng: torch.Generator | None = None,
+    *,
+    believe: str = "linearised",
+) -> Selection:
+    """q picks, conditioning on a predicted label after each, so that near-copies lose their worth.
+
+    believe: what label a pick is taken to have. "linearised": the most likely by f_lin, which has
+    heard of the earlier picks; "outputs": the most likely by f; "mean": f_lin itself, so that the
+    predictions stay and only the covariance falls.
+    """
+    if believe not in BELIEFS:
+        raise InputError(f"believe is {believe!r}; expected one of {', '.join(BELIEFS)}")
+
+    if view.posterior.classes == 1:  # no class to believe in, only a value
+        believe = "mean"
+
+    def answer(now: View, position: int) -> Tensor:
+        values = now.values("outputs" if believe == "outputs" else "linearised")[position]
+        if believe == "mean":
+            return values
+        return torch.zeros_like(values).index_fill_(0, values.argmax(), 1.0)
+
+    return _one_by_one(view, acquisition, q, rng, answer)
+
+
+def sequential(
+    view: View,
+    acquisition: str | Acquisition,
+    q: int,
+    ask: Callable[[int], Tensor | float],
+    rng: torch.Generator | None = None,
+) -> Selection:
+    """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
+
+    ask(position) returns a target (C,) or a class 0..C−1. The labels end up in `selection.view.posterior.targets`.
+    """
+    return _one_by_one(view, acquisition, q, rng, lambda now, position: _target(ask(position), now))
+
+
+def batch(
+    view: View,
+    acquisition: str | Acquisition,
+    q: int,
+    rng: torch.Generator,
+    mode: str,
+    ask: Callable[[int], Tensor | float] | None = None,
+) -> Selection:
+    """q picks in the mode of that name; sequential without anybody to ask is greedy."""
+    if mode == "top":
+        return top(view, acquisition, q, rng)
+    if mode == "sequential" and ask is not None:
+        return sequential(view, acquisition, q, ask, rng)
+    return greedy(view, acquisition, q, rng, believe="mean" if acquisition in LABEL_FREE else "linearised")
+
+
+def _one_by_one(
+    view: View,
+    acquisition: str | Acquisition,
+    q: int,
+    rng: torch.Generator | None,
+    answer: Callable[[View, int], Tensor],
+) -> Selection:
+    _require(view, q)
+    positions, scores = [], []
+    for _ in range(q):
+        position, score = best(view, acquisition, rng)
+        positions.append(position)
+        scores.append(score)
+        view = view.condition([position], answer(view, position)[None])
+    return Selection(torch.tensor(positions), torch.tensor(scores, dtype=torch.float64), view)
+
+
+def score_candidates(view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None) -> Tensor:
+    """Scores (m,) by name or function; refused with NaN or +infinity. −infinity: never, while there are others."""
+    _require(view, 1)
+    if not isinstance(acquisition, str) and not callable(acquisition):
+        raise InputError(f"acquisition is {acquisition!r}; expected a name or a function")
+    if isinstance(acquisition, str):
+        if acquisition not in ACQUISITIONS:
+            raise InputError(
+                f"acquisition is {acquisition!r}; expected one of {', '.join(ACQUISITIONS)} or a "
+                "function of (view, rng)"
+            )
+        acquisition = ACQUISITIONS[acquisition]
+    scores = acquisition(view, rng)
+    if not isinstance(scores, Tensor):
+        kind = type(scores).__name__
+        raise InputError(f"the acquisition returned a {kind}; expected a tensor, one score per candidate")
+    if scores.shape != view.candidates.shape:
+        raise InputError(
+            f"the acquisition returned shape {tuple(scores.shape)}; expected "
+            f"{tuple(view.candidates.shape)}, one score per candidate"
+        )
+    bad = torch.isnan(scores) | torch.isposinf(scores)
+    if bool(bad.any()):
+        raise NumericalError(
+            f"the acquisition returned NaN or infinity for {int(bad.sum())} of {len(scores)} "
+            "candidates; expected numbers: raise `noise` or check the kernel"
+        )
+    return scores.detach()
+
+
+def _require(view: View, q: int) -> None:
+    if not isinstance(view, View):
+        raise InputError(f"expected a View, got a {type(view).__name__}: make one with view(post, ...)")
+    if isinstance(q, bool) or not isinstance(q, int):
+        raise InputError(f"{q!r} picks asked for; expected a whole number")
+    if not 1 <= q <= len(view.candidates):
+        raise InputError(
+            f"{q} picks asked of {len(view.candidates)} candidates; expected between 1 and that "
+            "number: ask for fewer or give more candidates"
+        )
+
+
+def _target(answer: Tensor | float, view: View) -> Tensor:
+    """A class or a target as a target (C,)."""
+    classes = view.posterior.classes
+    if isinstance(answer, Tensor) and answer.dim() == 0:
+        answer = answer.item()
+    if isinstance(answer, Tensor):
+        if answer.shape != (classes,):
+            raise InputError(
+                f"ask returned shape {tuple(answer.shape)}; expected a class number or a target of shape ({classes},)"
+            )
+        return answer
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and classes == 1:
+        return torch.full_like(view.outputs[0], float(answer))
+    try:
+        known = not isinstance(answer, bool) and 0 <= index(answer) < classes  # type: ignore[arg-type]
+    except TypeError:  # not a whole number
+        known = False
+    if not known:
+        raise InputError(f"ask returned class {answer!r}; expected 0 to {classes - 1}")
+    return torch.zeros_like(view.outputs[0]).index_fill_(0, torch.tensor(int(answer)), 1.0)

@@ -1,0 +1,275 @@
+"""A campaign's configuration: typed values, read from TOML and the command line.
+
+Unknown keys are errors with a suggestion; every value is checked before any work begins.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from labelahead.errors import InputError, did_you_mean
+from labelahead.extras import need
+from labelahead.learners.exact import EXACT
+from labelahead.models import spec
+from labelahead.strategies import GIVEN, find
+from labelahead.strategies.asking import Asking, Strategy
+from labelahead.train import Training
+
+__all__ = ["Budget", "Campaign", "Network", "Source", "fill", "gather", "parse", "read", "to_toml", "training_from"]
+
+
+T = TypeVar("T")
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the items come from: a known name, or a file or folder. See `labelahead.data.load`."""
+
+    name: str = "digits"
+    root: str | None = None
+    size: int | None = None
+    target: str | None = None
+    limit: int | None = None
+    test_fraction: float = 0.2
+    download: bool = True
+    links: bool = True  # whether links may lead out of a folder of pictures
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_fraction < 1:
+            raise InputError(f"test_fraction is {self.test_fraction}; expected 0 up to below 1")
+        for key in ("size", "limit"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise InputError(f"{key} is {value}; expected 1 or more")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which network: "auto" picks one from the data, "module:factory" is your own."""
+
+    name: str = "auto"
+    width: float | None = None
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.width is not None and not self.width > 0:
+            raise InputError(f"width is {self.width}; expected a positive number")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; expected 0 up to below 1")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many labels: to start with, in all, and between two trainings.
+
+    In the modes top and greedy the labels between two trainings are one batch; in sequential mode
+    they are asked for one by one.
+    """
+
+    initial: int = 20
+    labels: int = 100
+    retrain_every: int = 10
+    balanced: bool = False  # the same number of initial labels from every class
+    absent: int = 0  # so many classes, the last by number, are not among the initial labels
+
+    def __post_init__(self) -> None:
+        if self.initial < 0 or self.retrain_every < 1:
+            raise InputError(
+                f"initial is {self.initial}, retrain_every {self.retrain_every}; expected 0 or more, and 1 or more"
+            )
+        if self.labels < max(self.initial, 1):
+            raise InputError(
+                f"labels is {self.labels}, less than the {self.initial} initial ones; it counts all"
+                " labels, so expected at least that many"
+            )
+        if self.absent < 0:
+            raise InputError(f"absent is {self.absent}; expected a number of classes, 0 or more")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Everything a campaign depends on; equal configurations give equal campaigns.
+
+    training: what to change of the network's own recipe (`labelahead.train.recipe`).
+    threads: torch's threads; sums depend on them in the last digit, so a run remembers its own.
+    """
+
+    seed: int = 0
+    data: Source = field(default_factory=Source)
+    model: Network = field(default_factory=Network)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    asking: Asking = field(default_factory=Asking)
+    budget: Budget = field(default_factory=Budget)
+    threads: int | None = None
+    device: str = "auto"
+    track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}; expected 0 or more")
+        if self.threads is not None and self.threads < 1:
+            raise InputError(f"threads is {self.threads}; expected 1 or more")
+        strategy = find(self.asking.strategy)
+        strategy.mode(self.asking.mode, ask=True)
+        _known_keys(self.training, Training, "training")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+        return tomllib.loads(text)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; expected a TOML configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); expected a TOML text file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is no valid TOML: {error}") from error
+
+
+def parse(tables: Mapping[str, Any]) -> Campaign:
+    """A checked campaign from plain tables, as they stand in a TOML file."""
+    _known_keys(tables, Campaign, "")
+    for name, kind in get_type_hints(Campaign).items():
+        if isinstance(kind, type) and is_dataclass(kind) and name in tables:
+            _known_keys(tables[name], kind, name)
+    plain = _understood(dict(tables), Campaign)
+    if isinstance(plain.get("track"), str):  # one tracker needs no brackets
+        plain["track"] = [plain["track"]]
+    if isinstance(plain.get("training"), Mapping):
+        plain["training"] = _understood(plain["training"], Training)
+        training_from(plain["training"], Training())  # checked before any work
+    asking = plain.get("asking")
+    strategy = asking.get("strategy", "") if isinstance(asking, Mapping) else ""
+    if not isinstance(strategy, str | Strategy):
+        raise InputError(f"asking.strategy is {strategy!r}; expected a name, or your own as file.py:name")
+    campaign = _checked(Campaign, plain)
+    if campaign.model.name not in ("auto", EXACT) and ":" not in campaign.model.name:
+        spec(campaign.model.name)
+    return campaign
+
+
+def assemble(
+    file: str | Path | None, changes: Sequence[str], options: Mapping[str, Any], base: Mapping[str, Any] | None = None
+) -> Campaign:
+    """The campaign that a file, KEY=VALUE texts and options make; see `gather`."""
+    return parse(gather(file, changes, options, base))
+
+
+def gather(
+    file: str | Path | None, changes: Sequence[str], options: Mapping[str, Any], base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The tables of a file, KEY=VALUE texts and options, each overriding the one before.
+
+    options: by dotted key; those that are None are not set. base: tables that all override.
+    """
+    tables = _merged(base or {}, read(file) if file else {})
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set {change!r}; expected KEY=VALUE, e.g. training.rate=0.1")
+        tables = _with_change(tables, key.strip(), _value(value.strip()))
+    for key, given in options.items():
+        if given is not None:
+            tables = _with_change(tables, key, given)
+    return tables
+
+
+def fill(kind: type[T], tables: Mapping[str, Any]) -> T:
+    """A checked value of that flat dataclass from plain tables."""
+    _known_keys(tables, kind, "")
+    return _checked(kind, _understood(dict(tables), kind))
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both tables in one; where both say something, the second counts."""
+    both = dict(below)
+    for key, value in above.items():
+        inner = both.get(key)
+        tables = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        both[key] = _merged(inner, value) if tables else value  # type: ignore[arg-type]
+    return both
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or else the text itself: quotes are a nuisance in a shell."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with_change(tables: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The tables with one value replaced; key as in "training.rate"."""
+    name, dot, rest = key.partition(".")
+    inner = tables.get(name, {})
+    if dot and not isinstance(inner, Mapping):
+        raise InputError(f"{name} is {inner!r}, so there is no {key}; expected a table [{name}]")
+    return {**tables, name: _with_change(inner, rest, value) if dot else value}
+
+
+def training_from(changes: Mapping[str, Any], recipe: Training) -> Training:
+    """The recipe with some values changed, checked."""
+    _known_keys(changes, Training, "training")
+    return _checked(Training, asdict(recipe) | dict(changes), "training.")
+
+
+def _checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
+    """A value of that dataclass; what does not fit is said in our words."""
+    pydantic = need("pydantic", "app", "a campaign's configuration")
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(values)  # type: ignore[no-any-return]
+    except pydantic.ValidationError as error:
+        raise InputError("; ".join(_sentence(e, prefix) for e in error.errors())) from None
+
+
+def to_toml(settings: Any) -> str:
+    """A dataclass as TOML, which reads back as the same: what is None is written as "none"."""
+    return str(need("tomli_w", "app", "keeping a configuration").dumps(_spelt(settings)))
+
+
+def _spelt(value: Any) -> Any:
+    """TOML has no word for None, nor for a strategy."""
+    if isinstance(value, Strategy):
+        return GIVEN + value.name
+    if is_dataclass(value):
+        return {f.name: _spelt(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {k: _spelt(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [_spelt(v) for v in value]
+    return NONE if value is None else value
+
+
+def _understood(value: Any, kind: Any) -> Any:
+    """ "none" as None, wherever the key may be None."""
+    if not isinstance(value, Mapping):
+        return None if value == NONE and type(None) in get_args(kind) else value
+    hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
+    return {k: _understood(v, hints.get(k)) for k, v in value.items()}
+
+
+def _known_keys(given: Any, kind: type[Any], where: str) -> None:
+    """Raise on a key that the dataclass does not have, with the likeliest that it has."""
+    if not isinstance(given, Mapping):
+        if is_dataclass(given):
+            return
+        raise InputError(f"{where} is {given!r}; expected a table of keys and values")
+    names = [f.name for f in fields(kind)]
+    for key in given:
+        if key not in names:
+            hint = did_you_mean(key, names)
+            table = f" in [{where}]" if where else ""
+            raise InputError(f"unknown key {key!r}{table}; {hint}There are: {', '.join(names)}")
+
+
+def _sentence(error: Any, prefix: str = "") -> str:
+    """One of pydantic's findings, in our words."""
+    where = (prefix + ".".join(str(part) for part in error["loc"])).rstrip(".")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

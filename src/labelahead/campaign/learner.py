@@ -1,0 +1,264 @@
+"""A learner for people with their own loop: query, teach, predict, save."""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.acquisition.probability import probabilities, softmax
+from labelahead.campaign.prepare import absolute_file
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.files import replace
+from labelahead.learners.belief import Belief
+from labelahead.learners.exact import ExactLearner, ExactModel
+from labelahead.learners.network import NetworkLearner
+from labelahead.linear import checks
+from labelahead.linear.checks import Positions
+from labelahead.seeds import seeded, stream, training_seed
+from labelahead.strategies import GIVEN, find
+from labelahead.strategies.asking import Asking, Strategy
+from labelahead.strategies.propose import propose
+from labelahead.strategies.situation import Situation
+from labelahead.train import Training, predict
+
+__all__ = ["Learner"]
+
+log = logging.getLogger("labelahead")
+PLAIN = ("retrain_every", "loss", "test", "seed")  # arguments that are saved as they are
+Trainer = Callable[[nn.Module, Tensor, Tensor], object]  # (model, inputs, labels): trains in place
+
+
+class Learner:
+    """A network that asks for labels and learns from them.
+
+        learner = Learner(model, inputs)
+        for position in learner.query(10):
+            learner.teach([position], [label_of(position)])
+        learner.predict()
+
+    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: (n, ...) the whole data set;
+    positions count along it. training: a `Training`, or a function (model, inputs, labels) that trains in place.
+    Answers move the view of the pool at once; the network is trained again when `retrain_every` of them have come in,
+    at the next query. loss: "squared" or "cross-entropy", what a function of your own trains with (default: squared).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        asking: Asking | Strategy | str = "flip",
+        *,
+        training: Training | Trainer | None = None,
+        retrain_every: int = 10,
+        loss: str | None = None,
+        test: Positions = (),
+        seed: int = 0,
+    ) -> None:
+        if retrain_every < 1:
+            raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
+        self.model, self.inputs, self.seed = model, inputs, seed
+        self.asking = asking if isinstance(asking, Asking) else Asking(strategy=asking)
+        self._strategy = find(self.asking.strategy)  # read once, where it is a file of the user's own
+        self._strategy.mode(self.asking.mode, ask=True)
+        self.training = Training() if training is None else training
+        self.retrain_every = retrain_every
+        if loss not in (None, "squared", "cross-entropy"):
+            raise InputError(f"loss is {loss!r}; expected 'squared' or 'cross-entropy'")
+        own = self.training.loss if isinstance(self.training, Training) else "squared"
+        self.loss = loss or own
+        if isinstance(self.training, Training) and self.loss != own:
+            raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
+        self.pool = Pool(len(inputs), test=test)
+        self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
+        self.classes = predict(model, inputs[:1]).shape[1]
+        self._initial = copy.deepcopy(model)
+        self._fresh = 0  # labels since the last training
+        self._trained = False
+        self._belief: Belief | None = None
+        self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
+
+    def query(self, n: int = 1) -> list[int]:
+        """The n positions to label next, best first."""
+        if self._fresh >= self.retrain_every or (self._fresh and not self._trained):
+            self.train()
+        strategy = self._strategy
+        if not strategy.look_ahead or n == 0:
+            query = propose(
+                self.model,
+                self.inputs,
+                self.pool,
+                n,
+                changed(self.asking, strategy=strategy),
+                loss=self.loss,
+                seed=self.seed,
+                fresh=self._another,
+                training=self._recipe(),
+                memory=self._memory,
+            )
+            self._memory = query.memory
+            return [int(p) for p in query.positions]
+        free = len(self.pool.unlabelled)
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
+            raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected up to that")
+        if self._belief is None or len(self._belief.view.candidates) < n:
+            self._belief = self._look(n)
+        rng, mode = stream(self.seed, "pick", len(self.pool)), strategy.mode(self.asking.mode, ask=False)
+        positions, _ = self._belief.pick(strategy.criterion_after(len(self.pool)), n, rng, mode)
+        return [int(p) for p in positions]
+
+    def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
+        """Take in answers; the view of the pool moves at once, without training."""
+        try:
+            given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"labels are {labels!r}; expected class numbers") from error
+        if given.numel() and int(given.max()) >= self.classes:
+            raise InputError(
+                f"a label is class {int(given.max())}, but the network has {self.classes} outputs; "
+                "expected one output per class"
+            )
+        self.pool.label(positions, labels)
+        at = checks.positions(positions, "positions", len(self.inputs))
+        self._fresh += len(at)
+        if self._belief is not None:
+            # An item that was not among the candidates is not in the kernel: it waits for the next one.
+            new = dict(zip(at.tolist(), given.tolist(), strict=True))
+            self._belief = self._belief.told({**self._belief.labels, **new})
+
+    def predict(self, positions: Positions | None = None) -> Tensor:
+        """(q, C) class probabilities: the network's as last trained, or with the answers since.
+
+        Items in the present kernel know of every answer at once; the others wait for training.
+        """
+        at = (
+            torch.arange(len(self.inputs))
+            if positions is None
+            else checks.positions(positions, "positions", len(self.inputs), distinct=False)
+        )
+        out = predict(self.model, self.inputs[at]).double().cpu()
+        if self.loss == "cross-entropy":
+            out = softmax(out)
+        if self._belief is None and self._fresh and self._strategy.look_ahead and len(self.pool.unlabelled):
+            self._belief = self._look(1)  # answers that no training has heard of yet, as after `load`
+        if self._belief is not None:
+            inside = [i for i, p in enumerate(at.tolist()) if p in self._belief]
+            out[inside] = self._belief.mean(at[inside].tolist()).cpu()
+        return probabilities(out, "simplex")
+
+    def train(self) -> None:
+        """Train on all labels so far."""
+        if len(self.pool) == 0:
+            raise InputError("there is no label yet; expected some: teach first")
+        if isinstance(self.training, Training):
+            seed = training_seed(self.seed, len(self.pool), "t")
+            again: NetworkLearner | ExactLearner
+            if isinstance(self.model, ExactModel):
+                again = ExactLearner(self.inputs, self.classes, self.model.centre, str(self.model.centre.device))
+            else:
+                initial = self._initial
+                again = NetworkLearner(self.inputs, self.classes, lambda _: copy.deepcopy(initial), self.training)
+            learnt = again.learn(
+                self.pool.labelled, self.pool.labels, seed=seed, previous=self.model.state_dict(), into=self.model
+            )
+            for note in learnt.trained.notes if learnt.trained else ():
+                log.warning("%s", note)
+        else:
+            self.training(self.model, self.inputs[self.pool.labelled], self.pool.labels)
+        self.model.eval()
+        self._fresh, self._belief, self._trained = 0, None, True
+
+    def save(self, path: str | Path) -> None:
+        """Everything but the inputs and a training function or strategy of your own, in one step."""
+        own = self.asking.strategy  # as it can be found again; one that was handed over must be handed over again
+        asking = changed(self.asking, strategy=absolute_file(own) if isinstance(own, str) else GIVEN + own.name)
+        state = {
+            "version": 1,
+            "model": self.model.state_dict(),
+            "initial": self._initial.state_dict(),
+            "labelled": self.pool.labelled,
+            "labels": self.pool.labels,
+            "fresh": self._fresh,
+            "trained": self._trained,
+            "memory": self._memory,
+            **{name: getattr(self, name) for name in PLAIN},
+            "asking": asdict(asking),
+            "training": asdict(self.training) if isinstance(self.training, Training) else None,
+            "items": len(self.inputs),
+        }
+        replace(Path(path), lambda file: torch.save(state, file))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        inputs: Tensor,
+        *,
+        training: Trainer | None = None,
+        strategy: Strategy | None = None,
+    ) -> "Learner":
+        """A learner as it was saved, with a model of the same architecture.
+
+        training, strategy: a function or a strategy that it was handed over in Python, again.
+        """
+        try:
+            state = torch.load(Path(path), map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise InputError(f"{path} does not exist; expected a file of Learner.save") from None
+        except Exception as error:
+            raise InputError(f"{path} cannot be read as a saved Learner ({error})") from error
+        if not isinstance(state, dict) or state.get("version") != 1:
+            raise InputError(f"{path} is no saved Learner of this version")
+        if state["items"] != len(inputs):
+            raise InputError(f"{path} was saved with {state['items']} inputs, not {len(inputs)}")
+        if state["training"] is None and training is None:
+            raise InputError(f"{path} was saved with a training function; expected it as `training`")
+        asking = Asking(**state["asking"])
+        if str(asking.strategy).startswith(GIVEN) and strategy is None:
+            name = str(asking.strategy).removeprefix(GIVEN)
+            raise InputError(f"{path} was saved with the strategy {name}; expected it as `strategy`")
+        try:
+            model.load_state_dict(state["initial"])
+        except RuntimeError as error:
+            cause = str(error).strip().splitlines()[-1].strip()
+            raise InputError(f"{path} was saved with another architecture ({cause})") from error
+        learner = cls(
+            model,
+            inputs,
+            asking if strategy is None else changed(asking, strategy=strategy),
+            training=training or Training(**state["training"]),
+            **{name: state[name] for name in PLAIN},
+        )
+        model.load_state_dict(state["model"])
+        model.eval()
+        if len(state["labelled"]):
+            learner.pool.label(state["labelled"], state["labels"])
+        learner._fresh, learner._trained = state["fresh"], state["trained"]
+        learner._memory = state.get("memory")  # older files have none
+        return learner
+
+    def _another(self, seed: int) -> nn.Module:
+        """A network like the first one with weights of its own, for strategies that train some."""
+        model = copy.deepcopy(self._initial)
+        with seeded(seed):
+            for module in model.modules():
+                reset: Any = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return model
+
+    def _recipe(self) -> Training:
+        return self.training if isinstance(self.training, Training) else Training(loss=self.loss)  # type: ignore[arg-type]
+
+    def _look(self, n: int) -> Belief:
+        """What the network holds of the labelled items and fresh candidates, at least n."""
+        self.model.eval()
+        asking = self._strategy.settled(self.asking)
+        return Situation.of(self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed).belief

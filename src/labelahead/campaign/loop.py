@@ -1,0 +1,254 @@
+"""A whole campaign: train, test, ask, and again, until the budget is spent."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.campaign.advice import loo_estimate
+from labelahead.campaign.config import Budget
+from labelahead.campaign.store import Label, Round, Store
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError, LabelaheadError
+from labelahead.learners.exact import ExactLearner
+from labelahead.learners.network import NetworkLearner
+from labelahead.seeds import stream, training_seed
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.propose import Query, propose
+from labelahead.train import Trained
+
+__all__ = ["Labeller", "Progress", "Simulation", "State", "rounds"]
+
+Labeller = Callable[[int], int]  # position -> class number: an oracle, or a person
+Progress = Callable[[str, int, int], None]  # what is under way, done, of how many
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """All that the rounds depend on. The labels are known to `labeller` alone."""
+
+    learner: NetworkLearner | ExactLearner
+    asking: Asking
+    budget: Budget
+    labeller: Labeller
+    test: Tensor  # (t,) positions
+    test_labels: Tensor  # (t,)
+    closed: Tensor  # positions that cannot be asked for: the test items, and those without answer
+    ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
+    names: Sequence[str] = ()
+    seed: int = 0
+
+
+NOTHING = Trained(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
+
+
+class State(NamedTuple):
+    """What a finished round leaves behind, besides its record."""
+
+    pool: Pool
+    model: nn.Module
+
+
+def rounds(
+    plan: Simulation,
+    store: Store | None = None,
+    progress: Progress | None = None,
+    keep: Callable[[State], None] | None = None,
+) -> Iterator[Round]:
+    """The rounds of a campaign, each when it is finished; earlier ones of a resumed one first.
+
+    Everything is drawn from the seed and the number of labels, so that a round begun again asks
+    for the same items; answers that are on record are not asked for twice.
+    """
+    log = store.labels() if store else []
+    done = store.rounds() if store else []
+    here = _Rounds(plan, store, progress or (lambda what, done, total: None), log)
+    pool = here.pool
+    here.first_labels()
+    previous: dict[str, Tensor] | None = None
+    for number in range(len(done)):
+        for label in log:
+            if label.round == number + 1 and done[number].asked:
+                pool.label([label.position], [label.label])
+        if number + 1 < len(done) or done[number].asked:
+            yield done[number]
+    left = min(plan.budget.labels - len(pool), len(pool.unlabelled))
+    if done and done[-1].asked == 0 and left > 0:
+        done = done[:-1]  # the budget has grown: the last round goes on asking
+    elif done and done[-1].asked == 0:
+        if keep and store:
+            model = plan.learner.network(training_seed(plan.seed, len(done) - 1))
+            model.load_state_dict(store.weights(len(done) - 1))
+            keep(State(pool, model.eval()))
+        yield done[-1]
+        return
+    if done and store and plan.learner.training.start != "cold":
+        previous = store.weights(len(done) - 1)
+    memory = done[-1].memory if done else None
+    for number in range(len(done), len(plan.learner.inputs)):
+        model, entry = here.round(number, previous, memory)
+        previous = {k: v.detach().clone() for k, v in model.state_dict().items()}
+        memory = entry.memory
+        if keep:
+            keep(State(pool, model))
+        yield entry
+        if entry.asked == 0:
+            return
+
+
+class _Rounds:
+    """One campaign under way. What is on record is not asked for again; a new answer is stored before it is used."""
+
+    def __init__(self, plan: Simulation, store: Store | None, tell: Progress, log: list[Label]) -> None:
+        self.plan, self.store, self.tell = plan, store, tell
+        self.pool = Pool(len(plan.learner.inputs), test=plan.closed)
+        self._known = {entry.position: entry for entry in log}  # on record when the campaign was opened
+
+    def first_labels(self) -> None:
+        """Random items to begin with; `balanced`: the same number of every class, as far as found.
+
+        `absent`: none of that many last classes, which only asking can find.
+        """
+        budget, free = self.plan.budget, self.pool.unlabelled
+        if budget.initial > len(free):
+            raise InputError(f"initial is {budget.initial}, but the pool has {len(free)} items; expected fewer")
+        order = free[torch.randperm(len(free), generator=stream(self.plan.seed, "initial"))].tolist()
+        if budget.balanced or budget.absent:
+            order = _arranged(self.plan, order)
+        for position in order[: budget.initial]:
+            self.pool.label([position], [self._answer(position, 0)])
+            self.tell("first labels", len(self.pool), budget.initial)
+
+    def round(
+        self, number: int, previous: dict[str, Tensor] | None, memory: Mapping[str, Any] | None
+    ) -> tuple[nn.Module, Round]:
+        """Train, test, ask. previous: the weights before; memory: what the strategy handed out then."""
+        plan, pool, store = self.plan, self.pool, self.store
+        learner, seed = plan.learner, training_seed(plan.seed, number)
+        labelled, labels = pool.labelled, pool.labels
+        self.tell("training", 0, 1)
+        learnt = learner.learn(labelled, labels, seed=seed, previous=previous)
+        trained = learnt.trained or NOTHING
+        seconds = {"train": learnt.seconds}
+        if store:
+            store.save_weights(number, learnt.model.state_dict())
+        start = time.perf_counter()
+        if len(plan.test):
+            self.tell("testing", 0, 1)
+        accuracy = learnt.accuracy(plan.test, plan.test_labels)
+        seconds["test"] = time.perf_counter() - start
+        count = min(plan.budget.labels - len(pool), plan.budget.retrain_every, len(pool.unlabelled))
+        query, notes, loo = None, trained.notes, None
+        if count > 0:
+            query = self._ask(learnt.model, number, count, memory)
+            seconds |= query.seconds
+        start = time.perf_counter()
+        if query and len(labels) > 1 and plan.budget.initial:
+            try:
+                others, residual = learner.others_say(labelled, labels, seed=seed)
+                loo = loo_estimate(others, residual, labels, plan.budget.initial)
+            except LabelaheadError as error:  # advice only: strategies without a kernel go on
+                notes = (*notes, f"no leave-one-out estimate: {error}")
+        seconds["leave-one-out"] = time.perf_counter() - start
+        entry = Round(
+            number=number,
+            labels=len(labelled),
+            accuracy=accuracy,
+            train_accuracy=trained.accuracy,
+            train_loss=trained.loss,
+            steps=trained.steps,
+            asked=len(pool) - len(labelled),
+            gain=query.gain if query else None,
+            loo=loo.accuracy if loo else None,
+            loo_error=loo.error if loo else None,
+            seconds=seconds,
+            notes=notes,
+            memory=query.memory if query else None,
+        )
+        if store:
+            store.add_round(entry)
+        return learnt.model, entry
+
+    def _ask(self, model: nn.Module, number: int, count: int, memory: Mapping[str, Any] | None) -> Query:
+        """Choose, get the labels and put them into the pool."""
+        self.tell("looking ahead", 0, count)
+        given: dict[int, int] = {}
+
+        def ask(position: int) -> int:
+            given[position] = self._answer(position, number + 1)
+            self.tell("asking", len(given), count)
+            return given[position]
+
+        plan, learner = self.plan, self.plan.learner
+        query = propose(
+            model,
+            learner.inputs,
+            self.pool,
+            count,
+            plan.asking,
+            loss=learner.training.loss,
+            seed=plan.seed,
+            ask=ask,
+            fresh=learner.network,
+            training=learner.training,
+            memory=memory,
+        )
+        for position in query.positions.tolist():
+            label = given[position] if position in given else ask(position)
+            self.pool.label([position], [label])
+        # Accepted labels are never lost, even if another machine's rounding now picks other items.
+        for entry in self._known.values():
+            if entry.round == number + 1 and entry.position not in given:
+                self.pool.label([entry.position], [entry.label])
+        return query
+
+    def _answer(self, position: int, round: int) -> int:
+        """What is on record of an item, or else what the labeller says."""
+        if position in self._known:
+            return self._known[position].label
+        plan, said = self.plan, self.plan.labeller(position)
+        try:
+            label = -1 if isinstance(said, bool) else index(said)
+        except TypeError:
+            label = -1
+        if not 0 <= label < plan.learner.classes:
+            raise InputError(
+                f"the labeller said {said!r} for item {position}; expected a class number, 0 to "
+                f"{plan.learner.classes - 1}"
+            )
+        if self.store:
+            item = plan.ids[position] if plan.ids else ""
+            name = plan.names[label] if plan.names else ""
+            self.store.add_label(position, label, round, item=item, name=name)
+        return label
+
+
+def _arranged(plan: Simulation, order: list[int]) -> list[int]:
+    """Those of the items, in their order, that `balanced` and `absent` admit.
+
+    A simulation's privilege: whoever labels for real cannot ask for a class.
+    """
+    budget, present = plan.budget, plan.learner.classes - plan.budget.absent
+    if present < 1:
+        raise InputError(
+            f"absent is {budget.absent}, but there are {plan.learner.classes} classes; expected fewer, so "
+            "that the initial labels are of some class"
+        )
+    classes = [plan.labeller(position) for position in order]
+    admitted = [(p, c) for p, c in zip(order, classes, strict=True) if c < present]
+    if budget.initial > len(admitted):
+        raise InputError(
+            f"initial is {budget.initial}, but without the last {budget.absent} classes (absent) "
+            f"the pool has {len(admitted)} items; expected fewer initial labels or absent classes"
+        )
+    share = -(-budget.initial // present) if budget.balanced else budget.initial
+    taken, admissible = [0] * present, []
+    for position, label in admitted:
+        if taken[label] < share:
+            taken[label] += 1
+            admissible.append(position)
+    return admissible

@@ -1,0 +1,231 @@
+"""From a configuration to a campaign: loads the data, makes the network, runs, resumes."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from labelahead.campaign.config import Campaign, assemble, parse, read, to_toml
+from labelahead.campaign.loop import Labeller, Progress, Simulation, State, rounds
+from labelahead.campaign.prepare import Prepared, prepare
+from labelahead.campaign.store import Round, Store
+from labelahead.campaign.tracking import trackers
+from labelahead.data import Data
+from labelahead.data.dataset import Loaded, hashed
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.strategies import GIVEN, find
+from labelahead.strategies.asking import Asking, Strategy
+
+__all__ = ["Prepared", "Result", "prepare", "resume", "run", "simulation"]
+
+CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished campaign."""
+
+    campaign: Campaign
+    rounds: tuple[Round, ...]
+    pool: Pool
+    model: nn.Module
+    folder: Path | None
+
+    @property
+    def curve(self) -> list[tuple[int, float | None]]:
+        """(labels, test accuracy) of every round."""
+        return [(r.labels, r.accuracy) for r in self.rounds]
+
+
+def run(
+    config: Campaign | Mapping[str, Any] | str | Path | None = None,
+    *,
+    data: Loaded | None = None,
+    labeller: Labeller | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    on_ready: Callable[[Prepared], None] | None = None,
+) -> Result:
+    """A whole campaign. Nothing given: the embedded digits, in about a minute.
+
+    config: a `Campaign`, tables as in TOML, or a TOML file. data: as `labelahead.data` returns it,
+    instead of what the configuration names. labeller: answers instead of the data's own labels.
+    out: a folder that keeps everything, for `resume`.
+    """
+    campaign = _campaign(config)
+    if out is not None:
+        Store.require_free(out)
+    with _same_threads():
+        ready = prepare(campaign, data, progress)
+        plan = simulation(ready, labeller)
+        if on_ready:
+            on_ready(ready)
+        if out is None:
+            return _run(ready, plan, None, progress, on_round)
+        existed = Path(out).exists()
+        with Store.create(out, to_toml(ready.campaign)) as store:
+            _remember(store, ready.data)
+            try:
+                return _run(ready, plan, store, progress, on_round)
+            except Exception:
+                # A campaign that fails before its first round is over would fail again; nothing
+                # of worth is in its folder, unless a person answered.
+                if labeller is None and not existed and not store.rounds():
+                    shutil.rmtree(store.folder)
+                raise
+
+
+def resume(
+    folder: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    data: Loaded | None = None,
+    labeller: Labeller | None = None,
+    strategy: Strategy | None = None,
+    progress: Progress | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    on_ready: Callable[[Prepared], None] | None = None,
+) -> Result:
+    """Go on with a campaign where it was interrupted; the end is the same as without.
+
+    changes: by dotted key, for what has moved ("data.name", "data.root"; "model.name" and
+    "asking.strategy", where they are your own), another "device", or a larger budget
+    ("budget.labels"), which also a finished campaign takes up. strategy: that of a campaign to which
+    it was handed over in Python.
+    """
+    with Store.open(folder) as store, _same_threads():
+        if set(changes or {}) - CHANGEABLE:
+            wrong, every = sorted(set(changes or {}) - CHANGEABLE)[0], sorted(CHANGEABLE)
+            raise InputError(f"{wrong} cannot be changed; expected one of {', '.join(every)}")
+        given = {} if strategy is None else {"asking.strategy": strategy}
+        now = {**(changes or {}), **given}
+        if "asking.strategy" in now:
+            _require_same_strategy(store, now["asking.strategy"])
+        campaign = assemble(Path(folder) / "config.toml", (), now)
+        ready = prepare(campaign, data, progress)
+        plan = simulation(ready, labeller)
+        _remember(store, ready.data)
+        if changes:
+            store.write("config.toml", to_toml(ready.campaign).encode())
+        if on_ready:
+            on_ready(ready)
+        return _run(ready, plan, store, progress, on_round)
+
+
+def _require_same_strategy(store: Store, now: str | Strategy) -> None:
+    """Raise unless it goes by the name that the campaign began with, wherever it has moved to."""
+    before = str(read(store.folder / "config.toml").get("asking", {}).get("strategy", Asking.strategy))
+    called = GIVEN + now.name if isinstance(now, Strategy) else now
+    files = all(":" in name and not name.startswith(GIVEN) for name in (before, called))
+    moved = files and called.rpartition(":")[2] == before.rpartition(":")[2]
+    if called != before and not moved:
+        raise InputError(f"this campaign asks by {before}, not {called}; expected the same, or begin a new campaign")
+
+
+def _run(
+    ready: Prepared,
+    plan: Simulation,
+    store: Store | None,
+    progress: Progress | None,
+    on_round: Callable[[Round], None] | None,
+) -> Result:
+    last: list[State] = []
+    seen: list[Round] = []
+    folder = store.folder if store else None
+    with trackers(ready.campaign.track, folder) as track:
+        for entry in rounds(plan, store, progress, last.append):
+            del last[:-1]
+            seen.append(entry)
+            track(entry)
+            if on_round:
+                on_round(entry)
+    return Result(ready.campaign, tuple(seen), last[0].pool, last[0].model, folder)
+
+
+@contextmanager
+def _same_threads() -> Iterator[None]:
+    """The caller's number of threads is as before afterwards."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _campaign(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campaign:
+    if isinstance(config, Campaign):
+        return config
+    if config is None:
+        return Campaign()
+    return parse(config if isinstance(config, Mapping) else read(config))
+
+
+def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
+    """What the rounds need; refuses data that cannot be simulated on."""
+    data, answers, budget = ready.data, ready.answers, ready.campaign.budget
+    if labeller is None and answers is None:
+        raise InputError(
+            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: "
+            "for unlabelled data use `labelahead query`, or pass a labeller"
+        )
+    if len(data.classes) < 2:
+        raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two to learn from")
+    test = data.test if answers is not None else data.test[:0]
+    closed = torch.zeros(len(data), dtype=torch.bool)
+    closed[data.test] = True
+    if labeller is None and answers is not None:
+        closed |= ~answers.known  # nobody can answer for these
+    askable = int((~closed).sum())
+    if budget.labels > askable:
+        raise InputError(f"labels is {budget.labels}, but the pool has {askable} items; expected at most that")
+    learner = ready.learner(len(data.classes))
+    learner.network(ready.campaign.seed)  # one that fails, fails here
+    return Simulation(
+        learner=learner,
+        # A user's own strategy is read once: an edit under way changes no campaign that is under way.
+        asking=replace(ready.campaign.asking, strategy=find(ready.campaign.asking.strategy)),
+        budget=budget,
+        labeller=labeller or answers,  # type: ignore[arg-type]
+        test=test,
+        test_labels=answers.take(test) if answers is not None else test,
+        closed=closed.nonzero().squeeze(1),
+        ids=data.ids,
+        names=data.classes,
+        seed=ready.campaign.seed,
+    )
+
+
+def _remember(store: Store, data: Data) -> None:
+    """Positions mean something only while the data stay the same: keep their fingerprint."""
+    text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
+    content = hashed(data.inputs) if data.images is None else data.images.content()
+    now = {
+        "items": len(data),
+        "names": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+        "content": content,
+    }
+    path = store.folder / "data.json"
+    if not path.exists():
+        store.write("data.json", json.dumps(now, indent=1).encode())
+        return
+    try:
+        before = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): restore it from a copy") from error
+    if before != now:
+        known = before.get("items") if isinstance(before, dict) else "?"
+        what = "other content, names, classes or test items"
+        if known != now["items"]:
+            what = f"{known} items then, {now['items']} now"
+        raise InputError(
+            f"the data have changed since this campaign began ({what}): restore them, or begin a new campaign"
+        )

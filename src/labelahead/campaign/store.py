@@ -1,0 +1,186 @@
+"""A campaign's folder: configuration, every label, every round, weights. Survives `kill -9`.
+
+    config.toml       what was asked for, written once
+    labels.jsonl      one line a label; on the disk before the label counts as accepted
+    rounds.jsonl      one line a finished round
+    weights/          the network after training, of the last rounds
+
+Files only grow, or are replaced in one step. A line that a kill cut short was never accepted: it
+is dropped when the folder is opened again.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.errors import InputError
+from labelahead.files import Lines, hold, make, read_lines, replace
+
+__all__ = ["Label", "Round", "Store"]
+
+KEPT = 2  # how many rounds' weights stay
+
+
+@dataclass(frozen=True)
+class Label:
+    """One accepted answer."""
+
+    position: int
+    label: int
+    round: int  # the round that first trains on it; 0 for the initial labels
+    time: str = ""
+    by: str = "oracle"
+    item: str = ""  # the item's own name and the class's, for whoever reads the file alone
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: train on the labels so far, test, ask for more.
+
+    accuracy: on the test items, None without any. gain: score of the best candidate, in the
+    strategy's own unit. loo, loo_error: leave-one-out accuracy and
+    squared error on the random initial labels. memory: what the strategy is told at the next round.
+    """
+
+    number: int
+    labels: int
+    accuracy: float | None
+    train_accuracy: float
+    train_loss: float
+    steps: int
+    asked: int
+    gain: float | None = None
+    loo: float | None = None
+    loo_error: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    memory: Mapping[str, Any] | None = None
+
+
+class Store:
+    """An open campaign folder. One process at a time: `create` or `open` it in a `with`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lines: dict[str, Lines] = {}
+
+    @classmethod
+    @contextmanager
+    def create(cls, folder: str | Path, config: str) -> Iterator["Store"]:
+        """A new folder with this configuration (TOML); refused if it holds a campaign already."""
+        path = Path(folder)
+        cls.require_free(path)
+        with cls(path)._locked() as store:
+            replace(path / "config.toml", config)
+            yield store
+
+    @staticmethod
+    def require_free(folder: str | Path) -> None:
+        """Raise if the folder holds a campaign already, or is none."""
+        path = Path(folder)
+        if (path / "config.toml").exists():
+            raise InputError(
+                f"{path} holds a campaign already; go on with `labelahead resume {path}`, or choose another folder"
+            )
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file; expected a folder, or a name for a new one")
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: str | Path) -> Iterator["Store"]:
+        """A folder that holds a campaign, to go on with it."""
+        path = Path(folder)
+        if not (path / "config.toml").is_file():
+            raise InputError(
+                f"{path} holds no campaign (no config.toml); expected the folder of an earlier `labelahead run --out`"
+            )
+        with cls(path)._locked() as store:
+            yield store
+
+    @contextmanager
+    def _locked(self) -> Iterator["Store"]:
+        with hold(self.folder):
+            try:
+                yield self
+            finally:
+                for lines in self._lines.values():
+                    lines.close()
+                self._lines.clear()
+
+    def config(self) -> str:
+        """The configuration, as TOML text."""
+        return (self.folder / "config.toml").read_text(encoding="utf-8")
+
+    def write(self, name: str, content: bytes) -> None:
+        """A file of its own in the folder, replaced in one step."""
+        replace(self.folder / name, content)
+
+    def add_label(
+        self, position: int, label: int, round: int, by: str = "oracle", *, item: str = "", name: str = ""
+    ) -> Label:
+        """Accept an answer: when this returns, it is on the disk."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        entry = Label(int(position), int(label), round, now, by, item, name)
+        self._append("labels.jsonl", asdict(entry))
+        return entry
+
+    def labels(self) -> list[Label]:
+        """All accepted answers, in order."""
+        return [_value(Label, row, where) for row, where in read_lines(self.folder / "labels.jsonl")]
+
+    def add_round(self, entry: Round) -> None:
+        """Record a finished round."""
+        self._append("rounds.jsonl", asdict(entry))
+
+    def rounds(self) -> list[Round]:
+        """All finished rounds, in order; of one told twice (the budget grew) the last."""
+        by_number: dict[int, Round] = {}
+        for row, where in read_lines(self.folder / "rounds.jsonl"):
+            entry = _value(Round, row | {"notes": tuple(row.get("notes", ()))}, where)
+            by_number[entry.number] = entry
+        return [by_number[number] for number in sorted(by_number)]
+
+    def save_weights(self, round: int, state: Mapping[str, Tensor]) -> None:
+        """Keep a network; the oldest beyond the last few go."""
+        folder = self.folder / "weights"
+        make(folder)
+        cpu = {k: v.cpu() for k, v in state.items()}
+        replace(_weights(folder, round), lambda file: torch.save(cpu, file))
+        for old in sorted(folder.glob("round-*.pt"))[:-KEPT]:
+            old.unlink()
+
+    def weights(self, round: int) -> dict[str, Tensor]:
+        """The network after training in that round."""
+        path = _weights(self.folder / "weights", round)
+        if not path.exists():
+            raise InputError(f"{path} is missing; expected the weights of round {round}")
+        try:
+            state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever a damaged file makes the reader say
+            raise InputError(f"{path} is damaged ({type(error).__name__}): remove it") from error
+        return state
+
+    def _append(self, name: str, row: dict[str, Any]) -> None:
+        if name not in self._lines:
+            self._lines[name] = Lines(self.folder / name)
+        self._lines[name].append(row)
+
+
+def _value(kind: type[Any], row: dict[str, Any], where: str) -> Any:
+    """A record of that kind; fields that a newer version added are left aside."""
+    names = {f.name for f in fields(kind)}
+    try:
+        return kind(**{k: v for k, v in row.items() if k in names})
+    except TypeError as error:
+        raise InputError(f"{where} is incomplete ({error}): restore the file from a copy") from error
+
+
+def _weights(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:05d}.pt"

@@ -1,0 +1,269 @@
+"""Commands over `compare`: strategies side by side, and the report of what was written."""
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from labelahead.cli import shell
+from labelahead.cli.shell import Number, Option, Text, UsageError, app, err, free_folder, out, reported
+from labelahead.errors import InputError, LabelaheadError
+
+if TYPE_CHECKING:
+    from labelahead.campaign.store import Round
+    from labelahead.compare import Begun, Comparison, Outcome
+    from labelahead.compare.execution import CampaignEvent, Job
+
+STRATEGIES = "random,margin,mlmoc,flip"
+SEEDS = 6
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    strategies: Annotated[
+        Text, Option(help=f"Names (or file.py:name) with commas, a mode after a colon. (default: {STRATEGIES})")
+    ] = None,
+    seeds: Annotated[Number, Option(min=1, help=f"How many seeds. (default: {SEEDS})")] = None,
+    first: Annotated[Number, Option("--seed", min=0, help="The first seed. (default: 0)")] = None,
+    data: shell.DataOpt = None,
+    root: shell.RootOpt = None,
+    model: shell.ModelOpt = None,
+    width: shell.WidthOpt = None,
+    kernel: shell.KernelOpt = None,
+    candidates: shell.CandOpt = None,
+    initial: shell.InitialOpt = None,
+    budget_labels: shell.LabelsOpt = None,
+    retrain_every: shell.RetrainOpt = None,
+    workers: Annotated[Number, Option(min=1, help="Campaigns at a time. (default: one per core)")] = None,
+    folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/compare-...)")] = None,
+    config: shell.ConfigOpt = None,
+    changes: shell.SetOpt = None,
+) -> None:
+    """Compare strategies: the same splits, first labels and training, over several seeds.
+
+    Called again with the same --out it goes on where it stopped, or adds strategies and seeds.
+
+    Examples:
+
+      labelahead compare
+
+      labelahead compare --strategies random,margin,flip,flip:greedy --seeds 6 --out runs/b
+
+      labelahead compare --out runs/b --seeds 10
+    """
+    with reported():
+        comparison = _comparison(folder, strategies, first, seeds, context)
+    target = folder or free_folder("compare-" + (Path(comparison.campaign.data.name).stem or "data"))
+    again = f"labelahead compare --out {shlex.quote(str(target))}"
+    begun = target / "compare.toml"
+    with reported(lambda: f"; nothing is lost: {again}" if begun.exists() else ""):
+        outcome = _compare(comparison, target, workers)
+        try:
+            _report(target, ())
+        except LabelaheadError as error:  # the campaigns are what counts
+            err.print(f"no report: {error}", style="yellow", markup=False, soft_wrap=True)
+        if outcome.failed:
+            raise LabelaheadError(
+                f"{len(outcome.failed)} of {outcome.finished + len(outcome.failed)} campaigns "
+                f"failed (see above); `{again}` tries them again"
+            )
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a comparison.")],
+    accuracy: Annotated[
+        list[float] | None, Option(help="Also count the labels to this accuracy, e.g. 0.9. Repeatable.")
+    ] = None,
+    target: Annotated[Path | None, Option("--out", help="Where to write. (default: FOLDER/report)")] = None,
+) -> None:
+    """One HTML page of a comparison, readable offline, with figures (PNG, SVG) and CSV beside it.
+
+    Examples:
+
+      labelahead report runs/b
+
+      labelahead report runs/b --accuracy 0.9 --accuracy 0.95
+    """
+    with reported():
+        from labelahead.compare import read_comparison
+
+        try:
+            read_comparison(folder)
+        except InputError as error:
+            raise UsageError(str(error)) from error
+        for value in accuracy or ():
+            if not 0 < value <= 1:
+                raise UsageError(f"--accuracy is {value}; expected a fraction such as 0.9")
+        _report(folder, tuple(accuracy or ()), target)
+
+
+def _comparison(
+    folder: Path | None, strategies: str | None, seed: int | None, seeds: int | None, context: typer.Context
+) -> "Comparison":
+    """What is asked for; in a folder that holds a comparison, what is left out is as before."""
+    from labelahead.compare.plan import FILE, Comparison, arms, joined, read_comparison, tables_of
+
+    try:
+        before = read_comparison(folder) if folder and (folder / FILE).exists() else None
+        names = before.arms if before else arms(STRATEGIES)
+        names = names if strategies is None else arms(strategies)
+    except InputError as error:
+        raise UsageError(str(error)) from error
+    campaign = shell.configured(context, tables_of(before.campaign) if before else None)
+    first = seed if seed is not None else before.seeds[0] if before else 0
+    count = seeds if seeds is not None or before is None else len(before.seeds)
+    wanted = tuple(range(first, first + (count or SEEDS)))
+    if before and seeds is None and seed is None:
+        wanted = before.seeds
+    comparison = Comparison(campaign, names, wanted)
+    if before and folder:
+        try:
+            joined(before, comparison, folder)
+        except InputError as error:
+            raise UsageError(str(error)) from error
+    return comparison
+
+
+def _compare(comparison: "Comparison", folder: Path, workers: int | None) -> "Outcome":
+    from labelahead.cli.terminal import doing
+    from labelahead.compare import compare as run_comparison
+
+    with watching(out) as watch:
+
+        def progress(what: str, done: int, total: int) -> None:
+            watch.preparing(doing(what, done, total))
+
+        return run_comparison(
+            comparison, folder, workers=workers, progress=progress, on_begin=watch.begin, on_event=watch.event
+        )
+
+
+def _report(folder: Path, accuracies: tuple[float, ...], target: Path | None = None) -> None:
+    """Write it, and say its first sentence."""
+    from labelahead.compare import report as write_report
+
+    written = write_report(folder, accuracies=accuracies, out=target)
+    out.print()
+    out.print(written.headline, style="bold", markup=False, highlight=False)
+    if written.explanation:  # a terminal may not know the minus sign
+        text = written.explanation.replace("−", "-")
+        out.print(text, markup=False, highlight=False)
+    for warning in written.warnings:
+        out.print(warning, style="yellow", markup=False, highlight=False)
+    out.print(f"\nthe report: {written.page}", markup=False, highlight=False, soft_wrap=True)
+
+
+# --- what it looks like while it runs: bars on a terminal, elsewhere a line a campaign --------------------------
+
+
+class Watch:
+    """Follows a comparison."""
+
+    def __init__(self, console: Console, bars: Progress) -> None:
+        self.console, self._bars = console, bars
+        self._all: TaskID | None = None
+        self._tasks: dict[Job, TaskID] = {}
+        self._last: dict[Job, Round] = {}
+        self._since: dict[Job, float] = {}
+        self._campaigns = self._done = self._rounds = 0
+
+    def preparing(self, what: str) -> None:
+        """Show what is done before the campaigns begin."""
+        if self._all is None:
+            self._all = self._bars.add_task("preparing", total=None, note="")
+        self._bars.update(self._all, note=what)
+
+    def begin(self, begun: "Begun") -> None:
+        """Say what lies ahead."""
+        comparison, done = begun.comparison, begun.campaigns - begun.left
+        self._campaigns, self._done, self._rounds = begun.campaigns, done, comparison.rounds
+        before = f", {done} of them done before" if done else ""
+        self._say(
+            f"{len(comparison.arms)} strategies × {len(comparison.seeds)} seeds = {begun.campaigns} "
+            f"campaigns{before}; {begun.workers} at a time"
+        )
+        if self._all is not None:
+            self._bars.remove_task(self._all)
+        self._all = self._bars.add_task("all", total=begun.left * comparison.rounds, note="")
+
+    def event(self, event: "CampaignEvent") -> None:
+        """Show what happened to a campaign."""
+        job = event.job
+        if event.kind == "started":
+            self._since.setdefault(job, time.monotonic())
+            self._tasks[job] = self._bars.add_task(job.name, total=self._rounds, note="starting")
+        elif event.kind == "round" and event.round is not None:
+            self._advance(job, event.round)
+        elif event.kind == "died":
+            self._forget(job)
+            self._say(f"{job.name}: its worker died {event.detail}", "yellow")
+        else:
+            self._forget(job)
+            self._done += event.kind == "finished"
+            self._end(event)
+
+    def _advance(self, job: "Job", entry: "Round") -> None:
+        known = job in self._last and self._last[job].number >= entry.number
+        self._last[job] = entry if not known else self._last[job]
+        right = "" if entry.accuracy is None else f", {entry.accuracy:.1%}"
+        note = f"{entry.labels} labels{right}"
+        self._bars.update(self._tasks[job], completed=entry.number + 1, note=note)
+        if self._all is not None and not known:  # a resumed campaign tells its rounds again
+            self._bars.advance(self._all)
+
+    def _end(self, event: "CampaignEvent") -> None:
+        job = event.job
+        took = time.monotonic() - self._since.get(job, time.monotonic())
+        if event.kind == "failed":
+            log = job.folder.parent.parent / "events.jsonl"
+            where = f" (unexpected; {log} says where)" if event.trace else ""
+            self._say(f"{job.name} failed: {event.detail}{where}", "red")
+            return
+        last = self._last.get(job)
+        right = "" if last is None or last.accuracy is None else f"{last.accuracy:6.1%} at "
+        labels = "" if last is None else f"{last.labels} labels, "
+        wide = len(str(self._campaigns))
+        self._say(f"{self._done:{wide}d}/{self._campaigns}  {job.name}: {right}{labels}{took:.0f} s")
+
+    def _forget(self, job: "Job") -> None:
+        task = self._tasks.pop(job, None)
+        if task is not None:
+            self._bars.remove_task(task)
+
+    def _say(self, text: str, style: str = "") -> None:
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def watching(console: Console) -> Iterator[Watch]:
+    """A watch for one comparison; bars only where they can be drawn."""
+    bars = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}", markup=False, style="dim"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+        speed_estimate_period=900,  # rounds of dear and of cheap strategies come in turns
+    )
+    with bars:
+        yield Watch(console, bars)

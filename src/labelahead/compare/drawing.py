@@ -1,0 +1,103 @@
+"""What every figure shares: its colours, its lines, the three forms it is needed in.
+
+Colours, markers and line styles all differ, so that neither colour vision nor a printer matters.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+__all__ = ["DASHES", "DOTS", "GRID", "INK", "MARKERS", "PALETTE", "WIDE", "Picture", "drawing", "picture"]
+
+INK, GRID = "#23262b", "#c9ccd1"
+# Okabe & Ito's colours, then Tol's, as they are on white and on black; the reference has ink.
+PALETTE = (
+    ("#0072b2", "#5aaee8"),
+    ("#d55e00", "#ff8b45"),
+    ("#009e73", "#35c79b"),
+    ("#cc79a7", "#e6a0c8"),
+    ("#e69f00", "#f0b73a"),
+    ("#56b4e9", "#8fd0f5"),
+    ("#882255", "#d46fa0"),
+    ("#999933", "#c8c862"),
+    ("#332288", "#9a8cf0"),
+    ("#117733", "#5cc47e"),
+)
+MARKERS = ("o", "^", "D", "v", "P", "X", "<", "p", ">", "*", "h")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
+DOTS: Any = (0, (1, 1.2))  # of lines to compare with
+WIDE = 8.4  # inches
+COLOURS = 64  # of a small figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure, in the three forms it is needed in. inline: for a page, in the page's colours."""
+
+    name: str
+    png: bytes
+    svg: bytes
+    inline: str
+
+    @property
+    def small(self) -> bytes:
+        """The PNG with a palette: a quarter of its size, and to the eye the same."""
+        from PIL import Image
+
+        flat = Image.open(BytesIO(self.png)).convert("RGB")
+        file = BytesIO()
+        flat.quantize(COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        return file.getvalue()
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """matplotlib as all figures want it, inside."""
+    import matplotlib
+
+    changes: Any = {
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.color": GRID,
+        "grid.linewidth": 0.6,
+        "svg.hashsalt": "labelahead",
+        "svg.fonttype": "path",
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
+        "legend.frameon": False,
+        "axes.axisbelow": True,
+    }
+    with matplotlib.rc_context(changes):
+        yield
+
+
+def picture(name: str, figure: Any) -> Picture:
+    """A matplotlib figure in its three forms."""
+    png, svg = BytesIO(), BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
+    figure.set_layout_engine("none")  # everything has its place now
+    figure.savefig(png, format="png", dpi=160, facecolor="white", metadata={"Software": None})
+    return Picture(name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode()))
+
+
+def _inline(name: str, svg: str) -> str:
+    """The SVG as a part of a page: its own ids, the page's colours, as wide as there is room."""
+    text = svg[svg.index("<svg") :]
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
+    text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+    for i, (light, _) in enumerate(PALETTE):
+        text = text.replace(light, f"var(--c{i})")
+    return text

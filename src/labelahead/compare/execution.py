@@ -1,0 +1,395 @@
+"""Campaigns by strategy and seed, in processes beside each other; interrupted and taken up again.
+
+A worker that dies takes nothing along but the round it was in: its campaign is resumed by a new
+one. (concurrent.futures' pool breaks as a whole when one of its processes dies.)
+"""
+
+import faulthandler
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from labelahead import files
+from labelahead.campaign.config import Campaign
+from labelahead.campaign.loop import Progress
+from labelahead.campaign.run import prepare, resume, run, simulation
+from labelahead.campaign.store import Round, Store
+from labelahead.compare.plan import FILE, Comparison, comparison_text, joined, read_comparison
+from labelahead.errors import InputError, LabelaheadError
+
+__all__ = [
+    "RETRIES",
+    "THREADS",
+    "Begun",
+    "CampaignEvent",
+    "Job",
+    "Outcome",
+    "compare",
+    "cores",
+    "finished",
+    "this_machine",
+]
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+PACKAGES = ("labelahead", "torch", "numpy", "scipy", "scikit-learn")  # whose versions a report names
+RETRIES = 2  # how often a campaign is taken up again after its worker died
+
+
+@dataclass(frozen=True)
+class Job:
+    """A campaign, and the folder it lives in."""
+
+    name: str
+    folder: Path
+    campaign: Campaign = field(repr=False, compare=False)
+
+
+class CampaignEvent(NamedTuple):
+    """What happened to a job. detail: why; trace: where, for errors nobody foresaw."""
+
+    kind: Literal["started", "round", "finished", "died", "failed"]
+    job: Job
+    round: Round | None = None
+    detail: str = ""
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What lies ahead, for whoever shows the progress."""
+
+    comparison: Comparison
+    campaigns: int  # asked for
+    left: int  # of them not finished yet
+    workers: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a comparison went. failed, died: one event per campaign and per dead worker."""
+
+    folder: Path
+    finished: int
+    failed: tuple[CampaignEvent, ...]
+    died: tuple[CampaignEvent, ...]
+
+
+def compare(
+    comparison: Comparison,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    on_begin: Callable[[Begun], None] | None = None,
+    on_event: Callable[[CampaignEvent], None] | None = None,
+) -> Outcome:
+    """Run every campaign of the comparison that `out` does not hold yet; what was begun is resumed.
+
+    A folder that holds a comparison of the same configuration is extended. Runs in processes of
+    its own: a script that calls this needs `if __name__ == "__main__":`.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected 1 or more, or nothing for all cores")
+    folder = Path(out)
+    _whole(comparison, folder)  # refused before any work
+    jobs = [
+        Job(f"{arm.name}, seed {seed}", folder / arm.folder / f"seed-{seed}", comparison.of(arm, seed))
+        for seed in comparison.seeds  # seeds outside: an interrupted comparison has whole seeds
+        for arm in comparison.arms
+    ]
+    left = [job for job in jobs if not finished(job.folder)]
+    if left:
+        _rehearse(left[0], progress)
+    threads = comparison.campaign.threads or 1
+    crew = min(workers or max(1, cores() // threads), max(1, len(left)))
+    with files.hold(folder, by="comparison"):
+        files.replace(folder / FILE, comparison_text(_whole(comparison, folder)))
+        if on_begin:
+            on_begin(Begun(comparison, len(jobs), len(left), crew))
+        failed, died = [], []
+        with closing(_work(left, crew, folder / "workers.log", threads)) as events:
+            for event in events:
+                failed += [event] if event.kind == "failed" else []
+                died += [event] if event.kind == "died" else []
+                if event.kind not in ("started", "round"):
+                    _record(folder, event)
+                if on_event:
+                    on_event(event)
+    return Outcome(folder, len(jobs) - len(failed), tuple(failed), tuple(died))
+
+
+def finished(folder: Path) -> bool:
+    """Whether a campaign has come to its end; a damaged one has not, and will say so itself."""
+    try:
+        rounds = Store(folder).rounds()
+    except (InputError, OSError):
+        return False
+    return bool(rounds) and rounds[-1].asked == 0 and (folder / "config.toml").exists()
+
+
+def _whole(comparison: Comparison, folder: Path) -> Comparison:
+    """The comparison together with what the folder holds already."""
+    if (folder / FILE).exists():
+        return joined(read_comparison(folder), comparison, folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; expected a folder, or a name for a new one")
+    others = {p.name for p in folder.iterdir()} - {"lock"} if folder.exists() else set()
+    if others:
+        raise InputError(
+            f"{folder} holds {sorted(others)[0]} and no comparison; expected an empty folder, a "
+            "new name, or the folder of an earlier comparison"
+        )
+    return comparison
+
+
+def _rehearse(job: Job, progress: Progress | None) -> None:
+    """Load data and network once before many do: says early what cannot work, and fills caches.
+
+    Downloads and features of photographs are made here, by all threads, not by every worker.
+    """
+    ready = prepare(replace(job.campaign, threads=None), progress=progress)
+    simulation(ready)
+    if not len(ready.data.test):
+        raise InputError(
+            f"{ready.data.name} has no test items, so there is no accuracy to compare; expected "
+            "data.test_fraction above 0, e.g. --set data.test_fraction=0.2"
+        )
+
+
+def _record(folder: Path, event: CampaignEvent) -> None:
+    """Ends of campaigns and deaths of workers, a line each; the report tells of them."""
+    lines = files.Lines(folder / "events.jsonl")
+    lines.append(
+        {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "campaign": event.job.name,
+            "what": event.kind,
+            "detail": event.detail,
+            "trace": event.trace,
+        }
+    )
+    lines.close()
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+def _work(jobs: Sequence[Job], workers: int, log: Path, threads: int = 1) -> Generator[CampaignEvent, None, None]:
+    """Run all jobs, at most `workers` at a time, and tell what happens as it happens.
+
+    An error in one campaign does not stop the others. Closing the iterator, or any exception that
+    reaches it, ends the workers; every label and round on record stays. log: what workers print.
+    """
+    waiting, deaths = deque(jobs), Counter[Job]()
+    crew: list[_Worker] = []
+    try:
+        while waiting or any(w.job for w in crew):
+            while waiting and len(crew) < workers:
+                crew.append(_Worker(log, workers, threads))
+            for worker in crew:
+                if worker.job is None and waiting:
+                    worker.give(waiting.popleft())
+                    yield CampaignEvent("started", worker.busy)
+            for worker in _ready(crew):
+                event = worker.listen()
+                yield event
+                if event.kind != "died":
+                    continue
+                crew.remove(worker)
+                deaths[event.job] += 1
+                if deaths[event.job] <= RETRIES:
+                    waiting.appendleft(event.job)
+                    continue
+                times = f"its worker died {deaths[event.job]} times, lastly {event.detail}"
+                yield CampaignEvent("failed", event.job, detail=times)
+    finally:
+        for worker in crew:
+            worker.process.terminate()
+        for worker in crew:
+            worker.end()
+
+
+def _ready(crew: "Sequence[_Worker]") -> "list[_Worker]":
+    """Those of the busy that have something to say, or have died; waits for the first."""
+    busy: dict[Any, _Worker] = {w.pipe: w for w in crew if w.job}
+    return [busy[pipe] for pipe in connection.wait(list(busy))]
+
+
+class _Worker:
+    """A process that runs one campaign after the other."""
+
+    def __init__(self, log: Path, workers: int, threads: int) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.job: Job | None = None
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, str(log), workers), daemon=True)
+        with _birth(threads):
+            self.process.start()
+        theirs.close()  # else its death would not be seen as the end of the pipe
+
+    @property
+    def busy(self) -> Job:
+        """The job it is at."""
+        assert self.job is not None
+        return self.job
+
+    def give(self, job: Job) -> None:
+        """Have it begin with a job; should it be dead, `listen` will notice."""
+        self.job = job
+        with suppress(OSError):
+            self.pipe.send((job.folder, job.campaign))
+
+    def listen(self) -> CampaignEvent:
+        """The next thing it says, or that it has died."""
+        job = self.busy
+        try:
+            kind, entry, detail, trace = self.pipe.recv()
+        except (EOFError, OSError):
+            self.end()
+            return CampaignEvent("died", job, detail=_cause(self.process.exitcode))
+        if kind != "round":
+            self.job = None
+        return CampaignEvent(kind, job, entry, detail, trace)
+
+    def end(self) -> None:
+        """Wait for its end, and make sure of it."""
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+
+
+def _cause(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    hint = "; often for want of memory: fewer --workers need less" if name == "SIGKILL" else ""
+    return f"by signal {name}{hint}"
+
+
+@contextmanager
+def _birth(threads: int) -> Iterator[None]:
+    """What a process must find when it is born: its number of threads, and deafness to Ctrl-C.
+
+    Both are inherited. Threads are counted when torch is imported, which is before any line of
+    ours; a Ctrl-C on the terminal reaches all processes, and it is the parent that ends them.
+    """
+    before = {name: os.environ.get(name) for name in THREADS}
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if main:
+            signal.signal(signal.SIGINT, handler)
+
+
+# --- a worker's side ----------------------------------------------------------------------------------------
+
+
+def _serve(pipe: Connection, log: str, workers: int) -> None:
+    """The worker's side: run what is given until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _print_to(log)
+    while True:
+        try:
+            folder, campaign = pipe.recv()
+        except EOFError:
+            return
+        try:
+            _campaign(folder, campaign, workers, pipe)
+            answer = ("finished", None, "", "")
+        except LabelaheadError as error:
+            answer = ("failed", None, str(error), "")
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            answer = ("failed", None, what, traceback.format_exc())
+        pipe.send(answer)
+
+
+def _campaign(folder: Path, campaign: Campaign, workers: int, pipe: Connection) -> None:
+    def tell(entry: Round) -> None:
+        pipe.send(("round", entry, "", ""))
+
+    if (folder / "config.toml").exists():
+        resume(folder, on_round=tell)
+    else:
+        run(campaign, out=folder, on_round=tell)
+    about = {**this_machine(), "campaigns side by side": workers}
+    with Store.open(folder) as store:
+        store.write("machine.json", json.dumps(about, indent=1).encode())
+
+
+def _end_with_parent() -> None:
+    """Nobody is left to report to when the parent was killed; the folder must become free."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _print_to(log: str) -> None:
+    """Whatever libraries print goes to a file: the terminal belongs to the progress display."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()
+
+
+# --- the machine --------------------------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """How many this process may use: affinity and container limits count."""
+    try:
+        from joblib import cpu_count
+    except ImportError:
+        return os.cpu_count() or 1
+    return int(cpu_count())
+
+
+def this_machine() -> dict[str, str | int]:
+    """Versions, processor, system; nothing that names its owner."""
+    about: dict[str, str | int] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            about[name] = version(name)
+    system = f"{platform.system()} {platform.machine()}"
+    return {**about, "processor": _processor(), "cores": cores(), "system": system}
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,81 @@
+"""Which items are labelled, and with what: the one thing that changes in a campaign."""
+
+from collections.abc import Sequence
+from operator import index
+
+import torch
+from torch import Tensor
+
+from labelahead.errors import InputError
+from labelahead.linear import checks
+from labelahead.linear.checks import Positions
+
+__all__ = ["Pool"]
+
+
+class Pool:
+    """Positions 0..size−1 of a data set: some labelled, some kept for testing, the rest unlabelled.
+
+    It knows the labels that were given to it and no other.
+    """
+
+    def __init__(self, size: int, *, test: Positions = ()) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise InputError(f"size is {size!r}; expected how many items there are")
+        self.size = size
+        self._label = torch.full((size,), -1)
+        self._test = torch.zeros(size, dtype=torch.bool)
+        if len(test):
+            self._test[checks.positions(test, "test", size)] = True
+        self._order: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"Pool({len(self._order)} of {self.size} labelled, {int(self._test.sum())} for tests)"
+
+    def __len__(self) -> int:
+        """Items labelled so far."""
+        return len(self._order)
+
+    @property
+    def labelled(self) -> Tensor:
+        """(L,) positions in the order they were labelled."""
+        return torch.tensor(self._order, dtype=torch.int64)
+
+    @property
+    def labels(self) -> Tensor:
+        """(L,) class numbers, in the order of `labelled`."""
+        return self._label[self.labelled]
+
+    @property
+    def unlabelled(self) -> Tensor:
+        """(u,) positions that may be asked for, ascending."""
+        return ((self._label < 0) & ~self._test).nonzero().squeeze(1)
+
+    def label(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
+        """Take in labels: all of them, or none if one is refused."""
+        at = checks.positions(positions, "positions", self.size)
+        given = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+        if len(given) != len(at):
+            raise InputError(f"{len(given)} labels for {len(at)} positions; expected one for each")
+        numbers = [_class_number(label) for label in given]
+        if bool(self._test[at].any()):
+            first = int(at[self._test[at]][0])
+            raise InputError(f"item {first} is kept for testing; expected an item of the pool")
+        again = at[self._label[at] >= 0]
+        if len(again):
+            raise InputError(
+                f"item {int(again[0])} is labelled already (class {int(self._label[again[0]])}); "
+                "expected unlabelled ones"
+            )
+        self._label[at] = torch.tensor(numbers)
+        self._order += at.tolist()
+
+
+def _class_number(label: object) -> int:
+    try:
+        number = -1 if isinstance(label, bool) else index(label)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise InputError(f"a label is {label!r}; expected a class number, 0 or larger")
+    return number

@@ -1,0 +1,159 @@
+"""Files that are there whole or not at all, lines that are on the disk before they count, folders for one process."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
+
+from labelahead.errors import InputError, StorageError
+
+__all__ = ["Lines", "hold", "make", "read_lines", "refused", "replace"]
+
+
+def replace(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+    """Write a file in one step: whatever happens, the old one is there whole or the new one is.
+
+    content: bytes, text (UTF-8), or a function that writes to the open file.
+    """
+    # Named by the process: one that was thought dead may still be writing.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        # A device or a pipe has nothing to be replaced, and must stay what it is.
+        special = path.exists() and not path.is_file() and not path.is_dir()
+        with (path if special else partial).open("wb") as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            if special:
+                return
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        raise refused(path, error) from error
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch.save covers up what the disk said
+            raise refused(path, error.__context__) from error
+        raise
+    finally:
+        with suppress(OSError):  # what refuses a new file may refuse this too
+            partial.unlink()
+
+
+def make(folder: Path) -> None:
+    """A folder, and all that it lies in, if there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(folder, error) from error
+
+
+def sync(folder: Path) -> None:
+    """Make new names in a folder durable."""
+    if os.name == "nt":  # folders cannot be opened there; the rename itself is journalled
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Lines:
+    """A file of JSON objects, one a line, that only grows; a line is on the disk when `append` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._cut_unfinished()
+            self._file = path.open("ab", buffering=0)  # unbuffered: what a full disk refuses must not turn up later
+            sync(path.parent)
+        except OSError as error:
+            raise refused(path, error) from error
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """One more line: whole, or not at all."""
+        line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            os.ftruncate(self._file.fileno(), before)
+            raise refused(self.path, error) from error
+
+    def close(self) -> None:
+        """No more lines."""
+        self._file.close()
+
+    def _cut_unfinished(self) -> None:
+        """A last line that a kill cut short was never accepted."""
+        if not self.path.exists():
+            return
+        text = self.path.read_bytes()
+        whole = text.rfind(b"\n") + 1
+        if whole < len(text):
+            with self.path.open("r+b") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every finished line of such a file, and where it stands, for messages; nothing if there is no file."""
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(
+                f"{where} is damaged ({error}); expected one JSON object: restore the file from a copy, or remove "
+                "the line by hand"
+            ) from error
+        if not isinstance(row, dict):
+            raise InputError(f"{where} is damaged; expected one JSON object")
+        yield row, where
+
+
+@contextmanager
+def hold(folder: Path, name: str = "lock", *, by: str = "process", instead: str = "") -> Iterator[None]:
+    """A folder, made if there is none, for this process alone.
+
+    by: who else may hold it. instead: what to do then; default: wait.
+    """
+    make(folder)
+    try:
+        # Of the process, not of the thread: a server may close in another than it opened in.
+        lock = FileLock(folder / name, thread_local=False)
+        lock.acquire(timeout=0)
+    except Timeout:
+        todo = instead or "wait for it or stop it first"
+        raise StorageError(f"{folder} is in use by another {by}; {todo}") from None
+    except OSError as error:
+        raise refused(folder, error) from error
+    # Half a file, which a process that was killed left behind: networks and kernels are large.
+    for left in (*folder.glob("*.[0-9]*.partial"), *folder.glob("*/*.[0-9]*.partial")):
+        with suppress(OSError):
+            left.unlink()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def refused(path: Path, error: OSError) -> StorageError:
+    """What the system said of a file that could not be written, and what to do about it."""
+    if isinstance(error, StorageError):
+        return error
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    todo = "make room" if full else "make it writable, or choose another place"
+    return StorageError(f"{path} cannot be written to ({error.strerror or error}); {todo}", full=full)

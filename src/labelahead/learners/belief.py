@@ -1,0 +1,161 @@
+"""What a learner holds of the items in play, given labels: the one door between learning and choosing.
+
+Criteria and posteriors count along the items in play. Everybody else counts in the data set, and
+so does every method here: this is the only place where the one becomes the other.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from labelahead.acquisition import Acquisition, select
+from labelahead.acquisition.probability import probabilities
+from labelahead.acquisition.view import View, view
+from labelahead.errors import InputError
+from labelahead.linear.posterior import Posterior
+
+__all__ = ["Belief"]
+
+
+class Belief:
+    """The posterior at the items in play, given some labels. An immutable value: `told` returns a new one.
+
+    points: (n,) positions of the items in play, in the data set. start: the posterior at them
+    before any label. labels: position -> class; those of items that are not in play wait for the
+    next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all.
+    hold: keep k(candidates, evaluation), so that labels that come one by one are cheap.
+    """
+
+    def __init__(
+        self,
+        points: Tensor,
+        start: Posterior,
+        labels: Mapping[int, int] | None = None,
+        *,
+        evaluation: int | None = None,
+        hold: bool = False,
+    ) -> None:
+        self.points, self.start, self.evaluation, self.hold = points, start, evaluation, hold
+        self._place = {p: i for i, p in enumerate(points.tolist())}
+        self._begin(labels or {})
+
+    def _begin(self, labels: Mapping[int, int]) -> None:
+        """Condition the start on exactly these labels."""
+        self.labels = self._in_play(labels)
+        # What the start has worked out meanwhile must not change a rounding here.
+        post = replace(self.start, _memo={})
+        if self.labels:
+            post = post.condition(self.places(self.labels), torch.tensor(list(self.labels.values())))
+        left = (~post.is_labelled).nonzero().squeeze(1)
+        if len(left):
+            limit = self.evaluation
+            self.view = view(post, left, left if limit is None else left[:limit], hold=self.hold)
+        else:  # nothing to ask for, but labels may still be corrected
+            self.view = View(post, left, left, None, hold=self.hold)
+        self._scores: dict[str | Acquisition, Tensor] = {}
+
+    def told(self, labels: Mapping[int, int], classes: int = 0) -> "Belief":
+        """The belief that knows exactly these labels, of at least so many classes.
+
+        Labels that only add to what it knows are conditioned on: milliseconds. One that was changed
+        or taken back, or a new class, means to begin again from the start: tens of milliseconds.
+        """
+        known, classes = self._in_play(labels), max(classes, self.classes)
+        other = object.__new__(Belief)
+        other.points, other.evaluation, other.hold, other._place = self.points, self.evaluation, self.hold, self._place
+        other.start = self.start if classes == self.classes else self.start.widened(classes)
+        if classes != self.classes or any(known.get(p) != c for p, c in self.labels.items()):
+            other._begin(known)
+            return other
+        new = {p: c for p, c in known.items() if p not in self.labels}
+        other.labels, other.view, other._scores = {**self.labels, **new}, self.view, self._scores
+        if new:
+            other.view = self.view.condition(self.places(new), torch.tensor(list(new.values())))
+            other._scores = {}
+        return other
+
+    def _in_play(self, labels: Mapping[int, int]) -> dict[int, int]:
+        return {p: c for p, c in labels.items() if p in self._place}
+
+    def __contains__(self, position: int) -> bool:
+        """Whether the item is in play."""
+        return position in self._place
+
+    def knows(self, labels: Mapping[int, int], classes: int) -> bool:
+        """Whether it has been told exactly these labels."""
+        return self.classes == max(classes, self.start.classes) and self.labels == self._in_play(labels)
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return self.start.classes
+
+    @property
+    def posterior(self) -> Posterior:
+        """Along `points`."""
+        return self.view.posterior
+
+    def places(self, positions: Collection[int]) -> Tensor:
+        """(q,) where along `points` these items are."""
+        outside = next((p for p in positions if p not in self._place), None)
+        if outside is not None:
+            raise InputError(f"item {outside} is not in play now; it may be after a training")
+        return torch.tensor([self._place[p] for p in positions], dtype=torch.int64)
+
+    def mean(self, positions: Sequence[int]) -> Tensor:
+        """(q, C) f_lin of items in play."""
+        return self.posterior.mean[self.places(positions).to(self.posterior.mean.device)]
+
+    @cached_property
+    def guesses(self) -> Tensor:
+        """(n,) the likeliest class of every item in play."""
+        return self.posterior.mean.argmax(1)
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """(n, C) of every item in play."""
+        return probabilities(self.posterior.mean.T.contiguous(), "simplex", 0).T.contiguous()
+
+    def scores(self, criterion: str | Acquisition) -> Tensor:
+        """(m,) how much a label of each candidate matters; `view.candidates` says which they are."""
+        if criterion not in self._scores:
+            self._scores[criterion] = select.score_candidates(self.view, criterion)
+        return self._scores[criterion]
+
+    def ranked(self, criterion: str | Acquisition, n: int | None = None) -> list[int]:
+        """Positions of the n best candidates, best first; None: of all."""
+        scores = self.scores(criterion) if len(self.view.candidates) else torch.zeros(0)
+        order = torch.sort(scores, descending=True, stable=True).indices[:n]
+        return list(map(int, self.points[self.view.candidates[order].cpu()]))
+
+    def best(self, criterion: str | Acquisition, without: Collection[int] = ()) -> tuple[int, float] | None:
+        """The position to ask for next and its score, leaving some out; None: nothing is left."""
+        if len(self.view.candidates) == 0:
+            return None
+        scores = self.scores(criterion)
+        first = int(scores.argmax())
+        position = int(self.points[self.view.candidates[first]])
+        if position not in without:
+            return position, float(scores[first])
+        for i in torch.sort(scores, descending=True, stable=True).indices.tolist():
+            position = int(self.points[self.view.candidates[i]])
+            if position not in without:
+                return position, float(scores[i])
+        return None
+
+    def pick(
+        self,
+        criterion: str | Acquisition,
+        q: int,
+        rng: torch.Generator,
+        mode: str,
+        ask: Callable[[int], int] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """q positions to label, best first, and their scores; `ask` takes positions, too."""
+        here = self.points.tolist()
+        answer = None if ask is None else lambda place: ask(here[place])
+        selection = select.batch(self.view, criterion, q, rng, mode, answer)
+        return self.points[selection.positions.cpu()], selection.scores.cpu()

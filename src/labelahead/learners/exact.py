@@ -1,0 +1,306 @@
+"""A learner that is never trained: kernel regression on frozen features, exact after every label (METHOD §9).
+
+Features are centred over the pool and divided by their length. On unit vectors the tangent kernels of infinitely
+wide ReLU networks are functions of the cosine alone, and the learner mixes three of them,
+
+    K(x,x') = w₀ c + w₁ κ₁(c) + w₃ κ₃(c),   c = ⟨x, x'⟩,   κ_d: d hidden layers, κ_d(1) = 1.
+
+It is the posterior itself: f(x) = 1/C + K(x,X) α, α = (K(X,X) + σI)⁻¹ (Y − 1/C). A linear kernel is far better with
+few labels, a deep one with many, so weights and noise are chosen anew by closed-form leave-one-out as labels come.
+Nothing of the size pool × pool is ever formed, and items that were never in the pool are predicted from L×C numbers.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import pi
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labelahead.errors import InputError
+from labelahead.learners.network import Learnt
+from labelahead.linear.covariance import CosineKernel
+from labelahead.linear.linalg import cholesky, cholesky_inverse
+from labelahead.train import Trained, Training
+
+__all__ = [
+    "ABOUT",
+    "EXACT",
+    "ExactLearner",
+    "ExactLearnt",
+    "ExactModel",
+    "Mixture",
+    "choose_mixture",
+    "cosine_kernels",
+    "exact",
+    "learnt_of",
+    "mixed",
+    "mixture_kernel",
+]
+
+EXACT = "exact"  # its name among models
+ABOUT = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
+DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
+STEPS = 4  # weights are multiples of 1/4
+NOISES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+# Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few labels the error
+# is noisy, and a flat kernel is what few labels can bear (docs/results.md).
+NEAR = 0.03
+FEW = 200  # labels up to which every mixture is tried; beyond, those around the one before
+
+
+class Mixture(NamedTuple):
+    """Weights of the kernels, which sum to one, and the noise beside a diagonal of one."""
+
+    linear: float = 1.0
+    shallow: float = 0.0
+    deep: float = 0.0
+    noise: float = 1e-1
+
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        """Without the noise."""
+        return self[:3]
+
+    @property
+    def flatness(self) -> float:
+        """1 for linear, 0 for deep."""
+        return self.linear + self.shallow / 2
+
+
+def _grid() -> tuple[Mixture, ...]:
+    parts = [(i, j, STEPS - i - j) for i in range(STEPS + 1) for j in range(STEPS + 1 - i)]
+    return tuple(Mixture(i / STEPS, j / STEPS, k / STEPS, noise) for i, j, k in parts for noise in NOISES)
+
+
+GRID = _grid()
+
+
+def cosine_kernels(c: Tensor) -> list[Tensor]:
+    """κ_d at cosines, one tensor a depth: Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1."""
+    sigma = theta = c.clamp(-1.0, 1.0)
+    kernels = []
+    for depth in range(max(DEPTHS) + 1):
+        if depth:
+            root = (1 - sigma.square()).clamp_min_(0.0).sqrt_()
+            slope = torch.atan2(root, sigma).neg_().add_(pi).div_(pi)  # (π − angle)/π, arc-cosine kernel of order 0
+            sigma = root.div_(pi).addcmul_(slope, sigma)  # and of order 1
+            theta = slope.mul_(theta).add_(sigma)
+        if depth in DEPTHS:
+            kernels.append(theta / (depth + 1))
+    return kernels
+
+
+def mixed(c: Tensor, weights: tuple[float, ...]) -> Tensor:
+    """The mixture at cosines, of the same shape; exactly linear where it is."""
+    if weights[0] == 1.0:
+        return c.clone()
+    return torch.stack([w * kernel for w, kernel in zip(weights, cosine_kernels(c), strict=True) if w]).sum(0)
+
+
+def mixture_kernel(units: Tensor, weights: tuple[float, ...]) -> CosineKernel:
+    """The mixture between rows of length one (N, d), worked out where it is asked for."""
+    return CosineKernel(units, lambda c: mixed(c, weights))
+
+
+def residuals(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """α (L, C), leave-one-out residuals (L, C) and variances (L,) of kernel regression, in closed form."""
+    system = K.clone()
+    system.diagonal().add_(noise)
+    lower, _ = cholesky(system, what="the kernel of the labelled items")
+    inverse = cholesky_inverse(lower)
+    alpha = inverse @ targets
+    return alpha, -alpha / inverse.diagonal()[:, None], inverse.diagonal().reciprocal()
+
+
+def choose_mixture(cosines: Tensor, targets: Tensor, before: Mixture | None = None) -> Mixture:
+    """The flattest mixture whose leave-one-out error is within NEAR of the least. cosines (L, L), targets (L, C).
+
+    before: the last choice. With many labels only its neighbours are tried, step by step.
+    """
+    kernels = cosine_kernels(cosines.double())
+    errors: dict[Mixture, float] = {}
+
+    def error(m: Mixture) -> float:
+        if m not in errors:
+            K = torch.stack([w * kernel for w, kernel in zip(m.weights, kernels, strict=True)]).sum(0)
+            errors[m] = float(residuals(K, m.noise, targets)[1].square().sum())
+        return errors[m]
+
+    if len(cosines) <= FEW or before is None:
+        least = min(GRID, key=error)
+    else:
+        least = before
+        while (better := min(_around(least), key=error)) != least:
+            least = better
+    near = [m for m in errors if errors[m] <= (1 + NEAR) * errors[least]]
+    return max(near, key=lambda m: (m.flatness, -errors[m]))
+
+
+def _around(m: Mixture) -> list[Mixture]:
+    """It and the mixtures of the grid that differ from it by one step."""
+    step = NOISES.index(m.noise)
+
+    def near(other: Mixture) -> bool:
+        moved = sum(abs(a - b) for a, b in zip(m.weights, other.weights, strict=True)) * STEPS / 2
+        return moved + abs(NOISES.index(other.noise) - step) <= 1
+
+    return [other for other in GRID if near(other)]
+
+
+class ExactModel(nn.Module):
+    """What was learnt, as a network without anything to train: features (n, ...) -> outputs (n, C)."""
+
+    centre: Tensor  # (d,)
+    support: Tensor  # (L, d) unit features of the labelled items
+    alpha: Tensor  # (L, C)
+    mixture: Tensor  # (4,)
+
+    def __init__(self, centre: Tensor, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.register_buffer("centre", centre)
+        self.register_buffer("support", centre.new_zeros((0, len(centre))))
+        self.register_buffer("alpha", torch.zeros((0, classes), dtype=torch.float64))
+        self.register_buffer("mixture", torch.tensor(Mixture(), dtype=torch.float64))
+
+    def unit(self, x: Tensor) -> Tensor:
+        """(n, d) rows of length one, centred; an item that is the mean itself has none, and stays at zero."""
+        rows = x.flatten(1).to(self.centre) - self.centre
+        peak = rows.abs().amax(1, keepdim=True)
+        odd = (peak > 1e15) | ((peak < 1e-15) & (peak > 0))  # whose squares leave the numbers that there are
+        return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
+
+    def weights(self) -> Mixture:
+        """How the kernels are mixed."""
+        return Mixture(*self.mixture.tolist())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """1/C + K(x, X) α."""
+        out = x.new_full((len(x), self.classes), 1 / self.classes, dtype=self.centre.dtype)
+        if len(self.support):
+            K = mixed(self.unit(x) @ self.support.T, self.weights().weights)
+            out = out + K @ self.alpha.to(K.dtype)
+        return out
+
+    def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        for name in ("centre", "support", "alpha", "mixture"):  # of any number of labels and classes
+            if prefix + name in state:
+                setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
+        self.classes = self.alpha.shape[1]
+        super()._load_from_state_dict(state, prefix, *args)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLearnt(Learnt):
+    """An `ExactModel` and the data set that it looks at."""
+
+    forms_kernel: ClassVar[bool] = False
+
+    @property
+    def kernel_model(self) -> ExactModel:
+        """The model."""
+        assert isinstance(self.model, ExactModel)
+        return self.model
+
+    @property
+    def mixture(self) -> Mixture:
+        """How the kernels are mixed."""
+        return self.kernel_model.weights()
+
+    @property
+    def noise(self) -> float:
+        """Chosen with the mixture."""
+        return self.mixture.noise
+
+    def embedding(self, at: Tensor) -> Tensor:
+        """(q, d) unit features, float64."""
+        return self.kernel_model.unit(self.inputs[at]).double().cpu()
+
+    def start(self, outputs: Tensor) -> Tensor:
+        """(q, C) 1/C: a belief begins before any label, and is told all of them."""
+        return torch.full_like(outputs, 1 / outputs.shape[1])
+
+    def tangent(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
+        """The mixture, worked out where it is asked for; it is scalar, and never sketched."""
+        return {"kernel": mixture_kernel(self.kernel_model.unit(self.inputs[at]), self.mixture.weights)}
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLearner:
+    """Kernel regression on inputs (n, ...) of the whole data set. centre: (d,) the mean of the pool's."""
+
+    inputs: Tensor
+    classes: int
+    centre: Tensor
+    device: str = "cpu"
+    _last: dict[tuple[int, ...], ExactModel] = field(default_factory=dict, repr=False)  # by what it has learnt
+
+    @property
+    def training(self) -> Training:
+        """There is none, but squared loss is what it amounts to; a choice of mixture begins at the one before."""
+        return Training(start="warm")
+
+    def network(self, seed: int) -> ExactModel:
+        """One that knows no label; there is nothing random about it."""
+        return ExactModel(self.centre, self.classes)
+
+    def learn(
+        self,
+        labelled: Tensor,
+        labels: Tensor,
+        *,
+        seed: int = 0,
+        previous: Mapping[str, Tensor] | None = None,
+        into: nn.Module | None = None,
+    ) -> ExactLearnt:
+        """All labels (L,) absorbed exactly: the mixture chosen, one linear system solved."""
+        began = time.perf_counter()
+        model = (into if isinstance(into, ExactModel) else self.network(seed)).to(self.device).eval()
+        trained = None
+        if len(labelled):
+            support = model.unit(self.inputs[labelled].to(self.device))
+            targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
+            before = Mixture(*previous["mixture"].tolist()) if previous is not None and "mixture" in previous else None
+            cosines = support @ support.T
+            cosines.fill_diagonal_(1.0)
+            mixture = choose_mixture(cosines, targets, before)
+            alpha, _, _ = residuals(mixed(cosines.double(), mixture.weights), mixture.noise, targets)
+            model.support, model.alpha = support, alpha
+            model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
+            fitted = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
+            right = float((fitted.argmax(1) == targets.argmax(1)).double().mean())
+            loss = float((fitted - targets).square().sum(1).mean())
+            trained = Trained(loss, right, 0, 0.0, (), time.perf_counter() - began)
+        self._last.clear()
+        self._last[tuple(labelled.tolist())] = model
+        return ExactLearnt(model, self.inputs, "squared", trained, time.perf_counter() - began)
+
+    def others_say(
+        self, labelled: Tensor, labels: Tensor, *, seed: int = 0, doubting: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """What the other labels predict for each labelled item (L, C), and how far off that is (L, C)."""
+        model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
+        cosines = (model.support @ model.support.T).fill_diagonal_(1.0).double().cpu()
+        mixture = model.weights()
+        _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
+        return residual + targets + 1 / self.classes, residual
+
+
+def learnt_of(model: nn.Module, inputs: Tensor, loss: str = "squared") -> Learnt:
+    """What a network that was trained somewhere holds of a data set (n, ...)."""
+    return (ExactLearnt if isinstance(model, ExactModel) else Learnt)(model, inputs, loss)
+
+
+def exact(inputs: Tensor, classes: int) -> ExactModel:
+    """A model for `Learner` and `propose` that is never trained: kernel regression on inputs (n, ...), given labels."""
+    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs):
+        raise InputError("inputs is no tensor (n, ...); expected the features, rows or pixels of all items, stacked")
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+        raise InputError(f"classes is {classes!r}; expected two or more")
+    rows = inputs.flatten(1)
+    return ExactModel((rows if rows.is_floating_point() else rows.float()).mean(0), classes)

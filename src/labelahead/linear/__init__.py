@@ -1,0 +1,1 @@
+"""The papers' mathematics on tensors: nothing here has seen a network."""

@@ -1,0 +1,253 @@
+"""The networks known by name: dense, convolutional and residual ones.
+
+Each is a function of the shape of one input, the number of classes and a width; weights are drawn when it is called.
+"""
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.errors import InputError
+from labelahead.models.layers import conv3x3, he_weights, image, make_activation, make_dropout, pool_if_room, whole
+
+__all__ = ["cnn", "convnet", "fcn", "mlp", "resnet18", "tutorial_cnn", "vgg11", "wrn1", "wrn2", "wrn16"]
+
+STEM = 16  # channels of a WideResNet's first convolution
+LARGE = 64  # pixels a side above which ResNet18 begins with He et al.'s strided stem
+
+
+def mlp(
+    shape: tuple[int, ...],
+    classes: int,
+    width: int = 128,
+    *,
+    depth: int = 2,
+    activation: str = "relu",
+    dropout: float = 0.0,
+) -> nn.Module:
+    """`depth` hidden layers of `width` units; images are flattened. Depth 0 is a linear model."""
+    return _dense(shape, classes, width, whole(depth, "depth", least=0), activation, dropout)
+
+
+def fcn(
+    shape: tuple[int, ...], classes: int, width: int = 256, *, depth: int = 3, activation: str = "relu"
+) -> nn.Module:
+    """The FCN of the kernel-quality paper (PN): three hidden layers with He's weights."""
+    return he_weights(_dense(shape, classes, width, whole(depth, "depth"), activation, 0.0))
+
+
+def _dense(shape: tuple[int, ...], classes: int, width: int, depth: int, nonlinear: str, drop: float) -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten()]
+    size, units = prod(shape), whole(width, "width")
+    for _ in range(depth):
+        layers += [nn.Linear(size, units), make_activation(nonlinear), *make_dropout(drop)]
+        size = units
+    return nn.Sequential(*layers, nn.Linear(size, classes))
+
+
+def cnn(shape: tuple[int, ...], classes: int, width: int = 16, *, dropout: float = 0.0) -> nn.Module:
+    """Three 3×3 convolutions of w, 2w, 4w channels with BatchNorm and max-pools between them.
+
+    The read-out sees the mean of each quarter of the image: with 100 labels of MNIST that is worth
+    ten points over the mean of the whole, and with CIFAR-10 two.
+    """
+    channels, height, wide = image(shape, "cnn")
+    first = whole(width, "width")
+    layers: list[nn.Module] = []
+    size = (height, wide)
+    for out in (first, 2 * first, 4 * first):
+        if layers:
+            pool, size = pool_if_room(size)
+            layers += pool
+        layers += [conv3x3(channels, out), nn.BatchNorm2d(out), nn.ReLU()]
+        channels = out
+    return nn.Sequential(*layers, *_head(channels, classes, dropout, cells=2))
+
+
+def convnet(
+    shape: tuple[int, ...], classes: int, width: int = 32, *, depth: int = 8, activation: str = "relu"
+) -> nn.Module:
+    """The ConvNet of the kernel-quality paper (PN): 3×3 convolutions at full size, He's weights.
+
+    `depth` counts the layers with weights: seven convolutions and the read-out by default.
+    """
+    channels, out = image(shape, "convnet")[0], whole(width, "width")
+    layers: list[nn.Module] = []
+    for _ in range(whole(depth, "depth", least=2) - 1):
+        layers += [nn.Conv2d(channels, out, 3, padding=1), make_activation(activation)]
+        channels = out
+    return he_weights(nn.Sequential(*layers, *_head(channels, classes, 0.0)))
+
+
+def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Module:
+    """Two 5×5 convolutions and three linear layers, as in PyTorch's tutorial and in DY.
+
+    At the default width the layers have 6, 16, 120 and 84 units; `width` scales them all.
+    """
+    channels, height, wide = image(shape, "tutorial-cnn", side=16)
+    first = whole(width, "width")
+    second, third, fourth = (round(units * first / 6) for units in (16, 120, 84))
+    sides = [((side - 4) // 2 - 4) // 2 for side in (height, wide)]
+    return nn.Sequential(
+        nn.Conv2d(channels, first, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(second * prod(sides), third),
+        nn.ReLU(),
+        nn.Linear(third, fourth),
+        nn.ReLU(),
+        nn.Linear(fourth, classes),
+    )
+
+
+def vgg11(shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0) -> nn.Module:
+    """VGG11 with BatchNorm and one linear layer; max-pools are left out once a side is 1 pixel."""
+    channels, height, wide = image(shape, "vgg11")
+    first, size = whole(width, "width"), (height, wide)
+    layers: list[nn.Module] = []
+    for group in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
+        for factor in group:
+            out = factor * first
+            layers += [conv3x3(channels, out), nn.BatchNorm2d(out), nn.ReLU()]
+            channels = out
+        pool, size = pool_if_room(size)
+        layers += pool
+    return nn.Sequential(*layers, *_head(channels, classes, dropout))
+
+
+def _head(channels: int, classes: int, drop: float, *, cells: int = 1) -> list[nn.Module]:
+    """Means over `cells` × `cells` parts of the image, then one linear layer: any size will do."""
+    pool = [nn.AdaptiveAvgPool2d(cells), nn.Flatten()]
+    return [*pool, *make_dropout(drop), nn.Linear(channels * cells**2, classes)]
+
+
+def wrn1(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int = 1) -> nn.Module:
+    """WideResNet with one group of blocks of `width` channels, as in LA (there up to 640)."""
+    channels = image(shape, "wrn1")[0]
+    widths = (whole(width, "width"),)
+    return WideResNet(channels, STEM, widths, whole(blocks, "blocks"), classes)
+
+
+def wrn2(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int = 1) -> nn.Module:
+    """WideResNet with two groups, of half of `width` and of `width` channels, as in LA."""
+    channels = image(shape, "wrn2")[0]
+    wide = whole(width, "width", least=2)
+    return WideResNet(channels, STEM, (wide // 2, wide), whole(blocks, "blocks"), classes)
+
+
+def wrn16(shape: tuple[int, ...], classes: int, width: float = 1, *, groups: int = 3, stem: int = STEM) -> nn.Module:
+    """WideResNet-16-k with k = `width`, which may be a fraction: two blocks in each of the groups.
+
+    The kernel-quality paper (PN) keeps two groups and a stem as wide as the first of them: `groups=2, stem=16*k`.
+    """
+    channels = image(shape, "wrn16")[0]
+    if isinstance(width, bool) or not isinstance(width, (int, float)) or round(16 * width) < 1:
+        raise InputError(f"width is {width!r}; expected the widening factor k, a number of at least 1/16")
+    count = whole(groups, "groups")
+    if count > 4:
+        raise InputError(f"groups is {groups}; expected 1 to 4: a WideResNet-16 has 3")
+    widths = tuple(round(16 * width) * 2**g for g in range(count))
+    return WideResNet(channels, whole(stem, "stem"), widths, 2, classes)
+
+
+class WideResNet(nn.Module):
+    """Groups of `blocks` wide blocks; each group but the first halves the image."""
+
+    def __init__(self, channels: int, stem: int, widths: tuple[int, ...], blocks: int, classes: int) -> None:
+        super().__init__()
+        self.stem = conv3x3(channels, stem)
+        layers, before = [], stem
+        for group, width in enumerate(widths):
+            for block in range(blocks):
+                stride = 2 if group > 0 and block == 0 else 1
+                layers.append(WideBlock(before, width, stride))
+                before = width
+        self.blocks = nn.Sequential(*layers)
+        self.norm = nn.BatchNorm2d(before)
+        self.head = nn.Linear(before, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, h, w) -> (n, classes)."""
+        h = torch.relu(self.norm(self.blocks(self.stem(x))))
+        out: Tensor = self.head(h.mean(dim=(2, 3)))
+        return out
+
+
+class WideBlock(nn.Module):
+    """BatchNorm, ReLU, convolution, twice, beside a shortcut that is 1×1 where sizes change."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(channels_in)
+        self.conv1 = conv3x3(channels_in, channels_out, stride=stride)
+        self.norm2 = nn.BatchNorm2d(channels_out)
+        self.conv2 = conv3x3(channels_out, channels_out)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, h, w) -> (n, C', h', w')."""
+        h = torch.relu(self.norm1(x))
+        past = x if self.shortcut is None else self.shortcut(h)
+        out: Tensor = self.conv2(torch.relu(self.norm2(self.conv1(h)))) + past
+        return out
+
+
+def resnet18(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
+    """ResNet18 of He et al.; a 3×3 stem without pooling for images of up to 64 pixels a side."""
+    channels, height, wide = image(shape, "resnet18")
+    large = min(height, wide) > LARGE
+    return ResNet18(channels, whole(width, "width"), classes, large=large)
+
+
+class ResNet18(nn.Module):
+    """Four stages of two basic blocks, of w, 2w, 4w and 8w channels."""
+
+    def __init__(self, channels: int, width: int, classes: int, *, large: bool) -> None:
+        super().__init__()
+        if large:
+            first: nn.Module = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
+        else:
+            first = conv3x3(channels, width)
+        pool = [nn.MaxPool2d(3, stride=2, padding=1)] if large else []
+        self.stem = nn.Sequential(first, nn.BatchNorm2d(width), nn.ReLU(), *pool)
+        blocks, before = [], width
+        for stage in range(4):
+            after = width * 2**stage
+            blocks.append(BasicBlock(before, after, 1 if stage == 0 else 2))
+            blocks.append(BasicBlock(after, after, 1))
+            before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(before, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, h, w) -> (n, classes)."""
+        out: Tensor = self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))
+        return out
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions with BatchNorm beside a shortcut, ReLU after the sum."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(channels_in, channels_out, stride=stride)
+        self.norm1 = nn.BatchNorm2d(channels_out)
+        self.conv2 = conv3x3(channels_out, channels_out)
+        self.norm2 = nn.BatchNorm2d(channels_out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False), nn.BatchNorm2d(channels_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, h, w) -> (n, C', h', w')."""
+        h = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(h)) + self.shortcut(x))

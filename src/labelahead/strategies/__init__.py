@@ -1,0 +1,64 @@
+"""Strategies by name: which items to ask for, given a situation."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from labelahead.errors import InputError, did_you_mean
+from labelahead.models.imported import imported
+from labelahead.strategies.asking import Strategy
+from labelahead.strategies.bandit import ALBL
+from labelahead.strategies.bayesian import BAYESIAN
+from labelahead.strategies.confidence import CONFIDENCE, DYNAMICAL, EGL
+from labelahead.strategies.diversity import COVERAGE, DIVERSITY
+from labelahead.strategies.look_ahead import LOOK_AHEAD, by_look_ahead
+from labelahead.strategies.loss_prediction import LL4AL
+from labelahead.strategies.retraining import NAIVE
+from labelahead.strategies.rivals import RIVALS
+
+__all__ = ["GIVEN", "STRATEGIES", "find"]
+
+_ALL = (*LOOK_AHEAD, *CONFIDENCE, *DIVERSITY, *COVERAGE, *BAYESIAN, EGL, DYNAMICAL, LL4AL, ALBL, *RIVALS, NAIVE)
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
+
+
+GIVEN = "given:"  # before the name of data or of a strategy that was handed over in Python
+
+
+def find(strategy: str | Strategy) -> Strategy:
+    """The strategy itself, that of this name, or a user's own; else an error that suggests one.
+
+    "file.py:name" or "module:name" is a `Strategy`, or a criterion: a function (view, rng) that
+    scores the candidates, by which look-ahead then asks.
+    """
+    if isinstance(strategy, Strategy):
+        return strategy
+    if not isinstance(strategy, str):
+        raise InputError(
+            f"strategy is a {type(strategy).__name__}; expected a name, your own as file.py:name, or a Strategy: "
+            "labelahead.strategies.look_ahead.by_look_ahead makes one of a criterion"
+        )
+    if strategy in STRATEGIES:
+        return STRATEGIES[strategy]
+    if strategy.startswith(GIVEN):
+        raise InputError(
+            f"this campaign asked by a strategy handed over in Python ({strategy.removeprefix(GIVEN)}): go on with "
+            "labelahead.resume(folder, strategy=...)"
+        )
+    if ":" not in strategy:
+        hint = did_you_mean(strategy, STRATEGIES)
+        raise InputError(
+            f"strategy is {strategy!r}; {hint}expected one of {', '.join(STRATEGIES)}, or your own as file.py:name"
+        )
+    first, _, mode = strategy.partition(":")
+    if first in STRATEGIES:  # as comparisons write it
+        raise InputError(f"strategy is {strategy!r}; expected {first!r}, and {mode!r} as `mode`")
+    own = imported(strategy, "strategy")
+    if isinstance(own, Strategy):
+        return own
+    if callable(own) and not isinstance(own, type):
+        about = next(iter((own.__doc__ or "").strip().splitlines()), "your own criterion")
+        return by_look_ahead(strategy.rpartition(":")[2], about, "", own)
+    raise InputError(
+        f"{strategy!r} is a {type(own).__name__}; expected a labelahead Strategy, or a function (view, rng) that "
+        "scores the candidates"
+    )

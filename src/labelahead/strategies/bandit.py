@@ -1,0 +1,174 @@
+"""ALBL: a bandit learns, round by round, which of several strategies to listen to.
+
+Each round draws one of K experts, k with probability p_k, and asks for that expert's whole batch of q out of m
+candidates. Expert k takes candidate i with probability ψ_ki: 1 or 0, `random` with q/m. So the item is asked for with
+probability Q_i = Σ_k p_k ψ_ki > 0, and an answer that counts 1/Q_i times makes up for the choice: on average over the
+draw, Σ_{i asked} right_i/(m Q_i) is the accuracy on all m candidates, if the network does not depend on the draw.
+
+With one item a round, p, Q and ŷ are those of Hsu & Lin. EXP4.P is of Beygelzimer, Langford, Li,
+Reyzin & Schapire 2011; its actions are here the experts themselves (v̂_k = 1/p_k), not the items,
+whose smallest Q_i would be far below p_min.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.errors import InputError
+from labelahead.strategies.asking import Ask, Picks, Strategy
+from labelahead.strategies.confidence import CONFIDENCE
+from labelahead.strategies.diversity import DIVERSITY
+from labelahead.strategies.situation import Situation
+from labelahead.train import predict
+
+__all__ = ["ALBL", "Past", "advice", "chances", "credits", "horizon", "updated"]
+
+# `random` gives every item a chance: without it 1/Q_i would not make up for items never chosen.
+EXPERTS = ("coreset", "least-confidence", "random")
+_MEMBERS = {member.name: member for member in (*CONFIDENCE, *DIVERSITY)}
+DELTA = 0.1  # the regret bound holds with probability 1 − δ; enters as a logarithm
+SHORTEST = 4  # rounds: with fewer, p_min = √(ln K / (K T)) would exceed 1/K
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the bandit wants to be told next time. No label is in it."""
+
+    round: int  # how many rounds have asked, the last one included
+    weights: list[float]  # (K,) of the experts before the last round's reward; they sum to one
+    chances: list[float]  # (K,) with which the last round drew its expert
+    credits: list[float]  # (K,) what the last round's reward counts for each
+    last: int  # how many of the positions are the last round's
+    positions: list[int]  # all that was asked for
+    counts: list[float]  # of each position: 1/(m Q_i), from the round that asked for it
+
+    @classmethod
+    def of(cls, memory: Mapping[str, Any]) -> "Past":
+        """From what `asdict` made of it."""
+        try:
+            past = cls(**memory)
+        except TypeError as error:
+            raise InputError(
+                f"memory is {sorted(memory)}; expected what an earlier query of albl handed out"
+            ) from error
+        if len(past.weights) != len(EXPERTS):
+            raise InputError(
+                f"memory knows {len(past.weights)} experts; expected {len(EXPERTS)}: begin anew with memory=None"
+            )
+        return past
+
+
+def horizon(round: int) -> int:
+    """T of EXP4.P. How many rounds will come is not known: the next power of two, at least 4."""
+    return max(SHORTEST, 1 << (round - 1).bit_length())
+
+
+def _least(experts: int, round: int) -> float:
+    """p_min = √(ln K / (K T)), no more than 1/K."""
+    return min(1 / experts, math.sqrt(math.log(experts) / (experts * horizon(round))))
+
+
+def chances(weights: Tensor, round: int) -> Tensor:
+    """(K,) p_k = (1 − K p_min) w_k / Σ w + p_min."""
+    least = _least(len(weights), round)
+    return (1 - len(weights) * least) * weights / weights.sum() + least
+
+
+def updated(weights: Tensor, p: Tensor, credit: Tensor, reward: float, round: int) -> Tensor:
+    """(K,) EXP4.P: w_k exp(p_min/2 (ŷ_k + v̂_k √(ln(K/δ) / (K T)))), scaled to sum to one.
+
+    ŷ_k = reward × credit_k estimates what expert k would have earned, and v̂_k = 1/p_k bounds the
+    variance of that: the seldom drawn get the benefit of the doubt.
+    """
+    K = len(weights)
+    doubt = math.sqrt(math.log(K / DELTA) / (K * horizon(round)))
+    new = weights * torch.exp(_least(K, round) / 2 * (reward * credit + doubt / p))
+    return new / new.sum()
+
+
+def advice(batches: Sequence[Tensor | None], m: int, q: int) -> Tensor:
+    """(K, m) ψ: with which probability each expert asks for each candidate.
+
+    batches: the candidates (q,) that an expert takes, by number; None: q of the m at random.
+    """
+    psi = torch.zeros(len(batches), m, dtype=torch.float64)
+    for row, batch in zip(psi, batches, strict=True):
+        if batch is None:
+            row.fill_(q / m)
+        else:
+            row[batch] = 1.0
+    return psi
+
+
+def credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
+    """(K,) mean of ψ_ki/Q_i over the candidates taken: 1 on average, at most 1/p_k.
+
+    An expert earns by what it would have asked for too, not only when it was drawn itself.
+    """
+    return (psi[:, taken] / (p @ psi)[taken]).mean(1)
+
+
+def _answered(s: Situation, past: Past) -> tuple[list[int], list[float], float | None]:
+    """Which items have been answered, what each counts, and the reward of the last round.
+
+    Reward: the accuracy of the network of now on all answers, Σ right_i c_i / Σ c_i. The paper
+    divides by the number of rounds, which is what Σ c_i is on average; but in a round that drew
+    `random` the sum is about 1/p_k, and nearly 0 in others, so that it would leave [0, 1] and
+    reward `random` whatever the network says. None: the last round was not answered.
+    """
+    label = dict(zip(s.labelled.tolist(), s.labels.tolist(), strict=True))
+    known = [i for i, p in enumerate(past.positions) if p in label]
+    positions = [past.positions[i] for i in known]
+    counts = [past.counts[i] for i in known]
+    if not known or known[-1] < len(past.positions) - past.last:
+        return positions, counts, None
+    with s.timed("outputs"):
+        guess = predict(s.model, s.inputs[torch.tensor(positions)]).argmax(1).cpu()
+    right = guess == torch.tensor([label[p] for p in positions])
+    each = torch.tensor(counts, dtype=torch.float64)
+    return positions, counts, float(each[right].sum() / each.sum())
+
+
+def _albl(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    weights = torch.full((len(EXPERTS),), 1 / len(EXPERTS), dtype=torch.float64)
+    number, positions, counts = 1, list[int](), list[float]()
+    if s.memory is not None:
+        past = Past.of(s.memory)
+        weights = weights.new_tensor(past.weights)
+        positions, counts, reward = _answered(s, past)
+        number = past.round
+        if reward is not None:
+            p, credit = weights.new_tensor(past.chances), weights.new_tensor(past.credits)
+            weights = updated(weights, p, credit, reward, past.round)
+            number += 1
+    p = chances(weights, number)
+    drawn = int(torch.multinomial(p, 1, generator=rng))
+    offers = [_MEMBERS[name].pick(s, q, rng, "top", None) for name in EXPERTS]
+    here = torch.full((len(s.inputs),), -1)
+    here[s.candidates] = torch.arange(len(s.candidates))
+    batches = [here[picks.positions] for picks in offers]
+    fixed = [None if n == "random" else b for n, b in zip(EXPERTS, batches, strict=True)]
+    psi = advice(fixed, len(s.candidates), q)
+    taken = batches[drawn]
+    now = Past(
+        round=number,
+        weights=weights.tolist(),
+        chances=p.tolist(),
+        credits=credits(psi, p, taken).tolist(),
+        last=q,
+        positions=positions + offers[drawn].positions.tolist(),
+        counts=counts + (1 / (len(s.candidates) * (p @ psi)[taken])).tolist(),
+    )
+    return Picks(offers[drawn].positions, offers[drawn].scores, asdict(now))
+
+
+ALBL = Strategy(
+    "albl",
+    "you cannot tell which suits: a bandit over coreset, least-confidence and random",
+    "Hsu & Lin 2015, Active Learning by Learning",
+    _albl,
+)

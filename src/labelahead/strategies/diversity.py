@@ -1,0 +1,351 @@
+"""Batches that differ and that cover the pool: BADGE, CoreSet, TypiClust, ProbCover."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from labelahead.extras import need
+from labelahead.strategies.asking import Ask, Picks, Strategy
+from labelahead.strategies.confidence import class_probabilities
+from labelahead.strategies.situation import Situation
+
+__all__ = ["COVERAGE", "DIVERSITY", "ball_radius", "cover", "herd", "k_centre", "k_means_pp", "lazy_argmax", "typical"]
+
+BLOCK = 1 << 18  # distances at once, to stay in the cache
+CLUSTERS = 500  # at most, as in the paper's program
+SMALL = 5  # a cluster with fewer items is left out while others are there
+NEIGHBOURS = 20
+FEW = 5000  # points up to which whole k-means is quicker than mini-batches of this size
+PURITY = 0.95
+ROWS = 128  # balls counted at once
+
+
+def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> int:
+    """Where the exact value is largest, counted only where `bound` says that it might be.
+
+    bound: (n,) upper bounds, −inf for what may not be taken; those looked at become exact. exact:
+    positions -> values. rows: positions looked at together, at most.
+    """
+    order = torch.sort(bound, descending=True, stable=True).indices
+    order = order[bound[order] > -torch.inf]
+    best, lo, size = -1, 0, min(16, rows)
+    while lo < len(order) and (best < 0 or float(bound[best]) < float(bound[order[lo]])):
+        some = order[lo : lo + size]
+        bound[some] = exact(some)
+        top = int(some[bound[some].argmax()])
+        if best < 0 or float(bound[top]) > float(bound[best]):
+            best = top
+        lo, size = lo + size, min(2 * size, rows)  # a few are mostly enough
+    return best
+
+
+def squared_lengths(points: Tensor) -> Tensor:
+    """(n,) squared length of each row, without a matrix of squares."""
+    lengths: Tensor = torch.linalg.vector_norm(points, dim=1)
+    return lengths.square_()
+
+
+def nearest(points: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
+    """(n,) squared distance of each point (n, h) to the nearest centre (k, h); inf without any.
+
+    sizes: (n,) squared lengths of the points.
+    """
+    nearest = points.new_full((len(points),), torch.inf)
+    if len(centres) == 0:
+        return nearest
+    theirs, step = squared_lengths(centres), max(1, BLOCK // len(centres))
+    for lo in range(0, len(points), step):
+        squares = torch.addmm(theirs, points[lo : lo + step], centres.T, alpha=-2)
+        nearest[lo : lo + step] = squares.amin(1)
+    return nearest.add_(sizes).clamp_min_(0)
+
+
+def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[Tensor, Tensor]:
+    """q of the points (n, h), each the farthest from all centres so far, and their distances.
+
+    Without centres it begins with `first`. A point is taken once, also among copies.
+    """
+    sizes = squared_lengths(points)
+    away = nearest(points, sizes, centres)
+    picked: list[int] = []
+    reach: list[float] = []
+    for _ in range(q):
+        at = first if not picked and len(centres) == 0 else int(away.argmax())
+        picked.append(at)
+        reach.append(float(away[at].clamp_min(0).sqrt()))
+        squares = torch.addmv(sizes, points, points[at], alpha=-2).add_(sizes[at])
+        away = torch.minimum(away, squares.clamp_min_(0))
+        away[picked] = -1.0
+    return torch.tensor(picked), torch.tensor(reach, dtype=torch.float64)
+
+
+def _coreset(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    points, L = s.embedding, len(s.labelled)
+    with s.timed("score"):
+        order, reach = k_centre(points[L:], points[:L], q)
+    return Picks(s.candidates[order], reach.nan_to_num(posinf=0.0))
+
+
+def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """k-means++ on the outer products r_i h_iᵀ, from their factors (n, C) and (n, h) alone.
+
+    The first is the largest; each next is drawn with probability proportional to the squared
+    distance from the nearest so far: ‖r‖²‖h‖² + ‖r'‖²‖h'‖² − 2 (r·r')(h·h'). No index comes twice:
+    when only copies are left, one of them is drawn at random.
+    """
+    sizes = squared_lengths(r) * squared_lengths(h)
+    picked = [int(sizes.argmax())]
+    weights = [float(sizes[picked[0]])]
+    away = torch.full_like(sizes, torch.inf)
+    while len(picked) < q:
+        at = picked[-1]
+        squares = sizes + sizes[at] - 2 * (r @ r[at]) * (h @ h[at])
+        away = torch.minimum(away, squares.clamp_min_(0))
+        away[picked] = 0.0
+        left = away
+        if not bool((away > 1e-12 * sizes.max()).any()):
+            left = torch.ones_like(away)
+            left[picked] = 0.0
+        picked.append(int(torch.multinomial(left, 1, generator=rng)))
+        weights.append(float(away[picked[-1]]))
+    return torch.tensor(picked), torch.tensor(weights, dtype=torch.float64)
+
+
+def _badge(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    """The gradient of the last layer's weights for the likeliest label is (p − e) hᵀ."""
+    h = s.candidate_embedding
+    with s.timed("score"):
+        p = class_probabilities(s).cpu()
+        r = p.scatter_add(1, p.argmax(1, keepdim=True), -p.new_ones(len(p), 1))
+        order, weights = k_means_pp(r, h, q, rng)
+    return Picks(s.candidates[order], weights)
+
+
+DIVERSITY = (
+    Strategy(
+        "badge",
+        "large batches: unsure and different at once, by sampled last-layer gradients",
+        "Ash, Zhang, Krishnamurthy, Langford & Agarwal 2020, Deep Batch Active Learning (BADGE)",
+        _badge,
+    ),
+    Strategy(
+        "coreset",
+        "covers the embedding: the item farthest from all labelled ones; outliers attract it",
+        "Sener & Savarese 2018, Active Learning for CNNs: A Core-Set Approach",
+        _coreset,
+    ),
+)
+
+
+def clusters(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
+    """(n,) cluster numbers by k-means; in mini-batches when there are many points."""
+    kind = need("sklearn.cluster", "app", "a strategy that clusters")
+    seed = int(torch.randint(2**31, (1,), generator=rng))
+    k = min(k, len(points))
+    if len(points) <= FEW:
+        model = kind.KMeans(n_clusters=k, n_init=1, random_state=seed)
+    else:
+        size = {"batch_size": FEW, "init_size": max(FEW, 3 * k)}
+        model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, random_state=seed, **size)
+    with warnings.catch_warnings():  # fewer distinct points than clusters: nothing to worry about
+        warnings.simplefilter("ignore")
+        return torch.as_tensor(model.fit_predict(points.float().numpy()), dtype=torch.int64)
+
+
+def typical(points: Tensor, labelled: int, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """q positions among the points after the first `labelled`, and their typicality.
+
+    Clusters without labels come first, large ones before small ones; of each the item whose
+    nearest neighbours in the cluster are nearest (TPC_RP's rule).
+    """
+    group = clusters(points, min(labelled + q, CLUSTERS), rng)
+    count = torch.bincount(group)
+    known = torch.bincount(group[:labelled], minlength=len(count))
+    free = count - known
+    order = sorted(
+        (c for c in range(len(count)) if free[c] > 0),
+        key=lambda c: (int(count[c]) < SMALL, int(known[c]), -int(count[c])),
+    )
+    queue: dict[int, list[tuple[int, float]]] = {}
+    picked: list[int] = []
+    scores: list[float] = []
+    while len(picked) < q:
+        for c in order:
+            if len(picked) == q:
+                break
+            if c not in queue:
+                queue[c] = _by_typicality(points, group, c, labelled)
+            if queue[c]:
+                at, value = queue[c].pop(0)
+                picked.append(at)
+                scores.append(value)
+    return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
+
+
+def _by_typicality(points: Tensor, group: Tensor, cluster: int, labelled: int) -> list[tuple[int, float]]:
+    """Unlabelled members with 1 / mean distance to their neighbours in the cluster, best first."""
+    members = (group == cluster).nonzero().squeeze(1)
+    own = members[members >= labelled]
+    k = min(NEIGHBOURS, len(members) - 1)
+    if k < 1:
+        return [(int(at), 0.0) for at in own]
+    near = torch.empty(len(own), dtype=torch.float64)
+    for rows in torch.split(torch.arange(len(own)), max(1, BLOCK // len(members))):
+        distances = torch.cdist(points[own[rows]], points[members])
+        near[rows] = distances.topk(k + 1, largest=False).values[:, 1:].mean(1)  # less itself
+    value = 1 / (near + 1e-5)
+    best = torch.sort(value, descending=True, stable=True).indices
+    return [(int(own[i]), float(value[i])) for i in best]
+
+
+def _typiclust(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    points = s.embedding
+    with s.timed("score"):
+        at, scores = typical(points, len(s.labelled), q, rng)
+    return Picks(s.points[at], scores)
+
+
+def ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
+    """The largest radius at which 95 % of balls hold one k-means cluster only.
+
+    Looked for on at most 2,000 points, halving an interval.
+    """
+    some = points[torch.randperm(len(points), generator=rng)[:2000]]
+    group = clusters(some, k, rng)
+    # A ball is pure while it ends before the nearest point of another cluster.
+    other = torch.cat(
+        [
+            torch.cdist(some[rows], some).masked_fill_(group[rows, None] == group, torch.inf).amin(1)
+            for rows in torch.split(torch.arange(len(some)), max(1, BLOCK // len(some)))
+        ]
+    )
+    if not bool(torch.isfinite(other).any()):  # one cluster: one ball for all
+        return 2 * float((some - some.mean(0)).norm(dim=1).max())
+    pure = torch.sort(other).values[int((1 - PURITY) * len(other))]
+    return float(pure) * (1 - 1e-9)
+
+
+def cover(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor, Tensor]:
+    """q positions after the first `labelled` whose balls cover most that is not covered yet.
+
+    Neighbours are counted in blocks and never kept: neither matrix nor lists.
+    """
+    sizes = squared_lengths(points)
+    # Nearer than rounding can tell, points are the same, also in a ball of no size.
+    reach = max(radius * radius, 1e-13 * float(sizes.max()))
+    open_sizes = sizes.clone()  # infinite once a point is covered: then it is near no other
+
+    def near(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        here, limit = points[rows], reach - sizes[rows, None]
+        for lo in range(0, len(points), BLOCK // ROWS):
+            part = slice(lo, lo + BLOCK // ROWS)
+            yield part, torch.addmm(open_sizes[part], here, points[part].T, alpha=-2) <= limit
+
+    def put(rows: Tensor) -> None:
+        for part, hit in near(rows):
+            open_sizes[part].masked_fill_(hit.any(0), torch.inf)
+
+    def count(rows: Tensor) -> Tensor:
+        # as bytes: summing booleans is several times slower
+        counts = [hit.view(torch.uint8).sum(1, dtype=torch.int32) for _, hit in near(rows)]
+        return torch.stack(counts).sum(0).double()
+
+    for rows in torch.split(torch.arange(labelled), ROWS):
+        put(rows)
+    # What a ball adds only falls as others are put down: an old count is an upper bound.
+    bound = torch.full((len(points),), torch.inf, dtype=torch.float64)
+    bound[:labelled] = -torch.inf
+    picked: list[int] = []
+    scores: list[float] = []
+    for _ in range(q):
+        at = lazy_argmax(bound, count, ROWS)
+        picked.append(at)
+        scores.append(float(bound[at]))
+        bound[at] = -torch.inf
+        put(torch.tensor([at]))
+    return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
+
+
+def _probcover(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    points, classes = s.embedding, s.candidate_outputs.shape[1]
+    with s.timed("score"):
+        points = torch.nn.functional.normalize(points, dim=1)
+        at, scores = cover(points, len(s.labelled), q, ball_radius(points, classes, rng))
+    return Picks(s.points[at], scores)
+
+
+def herd(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
+    """q of the points after the first `labelled`, each adding most to Σₓ w(x) max_{x' chosen} k(x,x'), and how much.
+
+    points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to length one. worth: (m,) of the candidates,
+    which are what is to be covered.
+    """
+    units = torch.nn.functional.normalize(points, dim=1)
+    mine, known = units[labelled:], units[:labelled]
+    best = mine.new_zeros(len(mine))
+    for part in torch.split(known, max(1, BLOCK // len(mine))) if labelled else ():
+        best = torch.maximum(best, (2 * (mine @ part.T) - 2).exp().amax(1))  # ‖x − x'‖² = 2 − 2⟨x, x'⟩
+    kernel = (2 * (mine @ mine.T) - 2).exp_()
+    chosen: list[int] = []
+    scores: list[float] = []
+    # What a candidate adds only falls as the batch grows, so few have to be counted anew.
+    bound = mine.new_full((len(mine),), torch.inf)
+    for _ in range(q):
+        gain = partial(_herded, kernel, best, worth)
+        at = lazy_argmax(bound, gain, max(16, BLOCK // len(mine)))
+        chosen.append(at)
+        scores.append(float(bound[at]))
+        bound[at] = -torch.inf
+        best = torch.maximum(best, kernel[at])
+    return torch.tensor(chosen), torch.tensor(scores, dtype=torch.float64)
+
+
+def _herded(kernel: Tensor, best: Tensor, worth: Tensor, rows: Tensor) -> Tensor:
+    """(r,) what each of some candidates adds to the coverage."""
+    return (kernel[rows] - best).clamp_min_(0) @ worth
+
+
+def _max_herding(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    points = s.embedding
+    with s.timed("score"):
+        order, scores = herd(points, len(s.labelled), q, points.new_ones(len(s.candidates)))
+    return Picks(s.candidates[order], scores)
+
+
+def _uncertainty_herding(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    points = s.embedding
+    with s.timed("score"):
+        top = class_probabilities(s).topk(2, dim=1).values
+        order, scores = herd(points, len(s.labelled), q, (1 - top[:, 0] + top[:, 1]).to(points))
+    return Picks(s.candidates[order], scores)
+
+
+COVERAGE = (
+    Strategy(
+        "typiclust",
+        "very few labels: the most typical item of each cluster that has no label yet",
+        "Hacohen, Dekel & Weinshall 2022, Active Learning on a Budget (TypiClust)",
+        _typiclust,
+    ),
+    Strategy(
+        "probcover",
+        "very few labels and a good embedding: balls that cover the most items",
+        "Yehuda, Dekel, Hacohen & Weinshall 2022, Active Learning Through a Covering Lens",
+        _probcover,
+    ),
+    Strategy(
+        "maxherding",
+        "few labels and good features: items that stand for many others, smoothly",
+        "Bae, Noh & Sutherland 2024, Generalized Coverage for More Robust Low-Budget Active Learning",
+        _max_herding,
+    ),
+    Strategy(
+        "uherding",
+        "as maxherding, where what is undecided counts more: from few labels to many",
+        "Bae, Oliveira & Sutherland 2024, Uncertainty Herding: One Active Learning Method for All Label Budgets",
+        _uncertainty_herding,
+    ),
+)

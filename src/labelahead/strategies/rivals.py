@@ -1,0 +1,106 @@
+"""What the look-ahead paper (LA, Figure 1) sets itself against, short of retraining.
+
+One gradient step instead of training, the kernel of an infinitely wide network instead of the network's own, a Gaussian
+process instead of the network, and look-ahead without the block formula. Really retraining is in `retraining`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labelahead.acquisition import Acquisition, mlmoc
+from labelahead.linear.posterior import prior
+from labelahead.strategies.asking import Ask, Picks, Strategy
+from labelahead.strategies.look_ahead import MODES, PAPER
+from labelahead.strategies.situation import Situation, scored
+from labelahead.tangent import infinite_kernel
+from labelahead.train import predict
+
+__all__ = ["DEPTH", "RIVALS", "one_step"]
+
+CHUNK = 64  # candidates at a time
+DEPTH = 3  # hidden layers of the infinitely wide network
+
+
+def one_step(s: Situation, rng: torch.Generator) -> Tensor:
+    """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂, y' = argmax f(x'): the change by one step on x' alone.
+
+    θ ← θ − η ∇ℓ(x', y') moves the outputs by J(x) J(x')ᵀ η (y' − f(x')) + O(η²), and η scales all
+    scores alike. With the full kernel this is the step itself to first order, and exactly where
+    the outputs are linear in the weights; a scalar kernel stands in for it as it does in mlmoc.
+    """
+    start = prior(s.start, **s.tangent, noise=s.noise)  # no label: its covariance is Θ
+    first = len(s.labelled)
+    here = torch.arange(first, first + len(s.candidates), device=start.outputs.device)
+    there = here if s.asking.evaluation is None else here[: s.asking.evaluation]
+    guess = F.one_hot(start.outputs[here].argmax(1), start.classes).to(start.outputs)
+    residual, b = guess - start.outputs[here], start.width
+    scores = []
+    for at, r in zip(torch.split(here, CHUNK), torch.split(residual, CHUNK), strict=True):
+        theta = start.block(there, at).double()
+        if b == 1:
+            scores.append(theta.abs().sum(0) * r.norm(dim=1))
+        else:
+            scores.append(torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2).sum(1))
+    return torch.cat(scores)
+
+
+def _nothing(s: Situation) -> Tensor:
+    """(L + m, C) zeros: the network is asked for no more than the number of classes."""
+    one = predict(s.model, s.inputs[s.points[:1]])
+    return one.new_zeros(len(s.points), one.shape[1])
+
+
+def _infinitely_wide(start: Callable[[Situation], Tensor], criterion: str | Acquisition) -> Callable[..., Picks]:
+    """Look-ahead in any mode by the kernel of an infinitely wide ReLU network on the flat inputs.
+
+    start: (L + m, C) where it begins. Look-ahead does not depend on the scale of the kernel.
+    """
+
+    def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+        x, begun = s.learnt.seen(s.points), start(s)
+        with s.timed("kernel"):
+            s.require_memory(len(s.points), begun.element_size())
+            kernel = infinite_kernel(x if x.is_floating_point() else x.float(), depth=DEPTH)
+        belief = s.believed(begun, {"kernel": kernel})
+        with s.timed("score"):
+            return Picks(*belief.pick(criterion, q, rng, mode, ask))
+
+    return pick
+
+
+RIVALS = (
+    Strategy(
+        "one-step",
+        "studies: one gradient step on the item stands in for training; asks as mlmoc does",
+        "Käding, Rodner, Freytag & Denzler 2016, Active and Continuous Exploration with Deep "
+        "Neural Networks and Expected Model Output Changes",
+        scored(one_step, lambda s: (s.start, s.tangent)),
+    ),
+    Strategy(
+        "infinite-ntk",
+        "studies: mlmoc with the kernel of an infinitely wide network, which knows of no training",
+        "Borsos, Tagliasacchi & Krause 2021, Semi-supervised Batch Active Learning via Bilevel "
+        "Optimization; as used in " + PAPER,
+        _infinitely_wide(lambda s: s.start, "mlmoc"),
+        MODES,
+    ),
+    Strategy(
+        "gp",
+        "studies: a Gaussian process with that kernel looks ahead for itself, without the network",
+        "Käding, Rodner, Freytag, Mothes, Barz & Denzler 2018, Active Learning for Regression "
+        "Tasks with Expected Model Output Changes",
+        # f_L and f_L₊ of (LA-13) are both the process's own means
+        _infinitely_wide(_nothing, partial(mlmoc, baseline="linearised")),
+        MODES,
+    ),
+    Strategy(
+        "ntk-solve",
+        "studies: asks what mlmoc asks for in mode top, by one linear system per item: slower",
+        PAPER,
+        scored(lambda s, rng: mlmoc(s.view, rng, method="solve"), lambda s: s.view),
+    ),
+)

@@ -1,0 +1,170 @@
+"""The tangent kernel of any PyTorch network: full, pseudo, single-logit and trace."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from labelahead.errors import InputError
+from labelahead.tangent.engine import Engine, checked_cotangents, directions, verifying, with_engine
+from labelahead.tangent.gram import Gradients, gram_into, mirror
+from labelahead.tangent.premises import Inputs, ParamFilter, check_inputs, take, tensors
+from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
+
+__all__ = ["gradient_gram", "kernel"]
+
+MEMORY = 2 << 30  # bytes of working memory besides the result
+
+
+def kernel(
+    model: nn.Module,
+    x: Inputs,
+    x2: Inputs | None = None,
+    *,
+    kind: str = "pseudo",
+    params: ParamFilter = None,
+    chunk: int | None = None,
+    memory: int = MEMORY,
+    verify: bool | None = None,
+    rules: bool = True,
+) -> Tensor:
+    """Exact tangent kernel of `model` between the samples of `x` and of `x2` (default: `x`).
+
+    kind: "pseudo" (n, m), gradient of the scaled sum of outputs (PN-2); "single" (n, m), of the
+    first output; "trace" (n, m), mean over the outputs of each one's own kernel; "full"
+    (n·C, m·C), all pairs of outputs, entry (i·C + c, j·C + d) (PN-1).
+
+    params: which parameters to differentiate by: names, module prefixes, wildcards, or a
+    predicate on (name, parameter). Default: those that require a gradient.
+    chunk: samples a forward and backward pass; default from the size of the activations.
+    memory: bytes of working memory besides the result; what does not fit is computed again.
+    verify: compare gradients with autograd's on the way; default from LABELAHEAD_VERIFY.
+    rules=False differentiates everything by torch.func: slow, for comparison.
+
+    The network must be in eval mode and treat samples independently; it is left untouched.
+    """
+    if not isinstance(memory, int) or memory < 1:
+        raise InputError(f"memory is {memory!r}, expected a whole number of bytes, such as 2 << 30")
+    check = verifying(verify)
+
+    def run(engine: Engine) -> Tensor:
+        if x2 is not None:
+            check_inputs(x2, engine.chosen, "x2")
+        return _Run(engine, kind, chunk, memory, check).blocks(x, x2)
+
+    return with_engine(model, x, params, run, rules=rules)
+
+
+def gradient_gram(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    *,
+    params: ParamFilter = None,
+    memory: int = MEMORY,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n, n): <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>; `cotangents` is (n, C).
+
+    With cotangents = ∂loss/∂outputs these are the inner products of all per-sample loss gradients.
+    """
+    check = verifying(verify)
+
+    def run(engine: Engine) -> Tensor:
+        v = checked_cotangents(cotangents, x, engine)
+        return _Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None)
+
+    return with_engine(model, x, params, run)
+
+
+class _Run:
+    """One kernel computation: its directions, forms and block sizes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        kind: str,
+        chunk: int | None,
+        memory: int,
+        check: bool,
+        cotangents: Tensor | None = None,  # (n, K, C), instead of the kind's own
+    ) -> None:
+        self.cotangents = cotangents
+        self.engine, self.chunk, self.check, self.memory = engine, chunk, check, memory
+        like = next(iter(engine.chosen.values())).detach()
+        self.like = like
+        self.directions = directions(kind, engine.plan.outputs, like)
+        self.fold = kind != "full"
+        self.rows = 1 if self.fold else self.directions.shape[0]  # of the kernel, a sample
+
+    def blocks(self, x: Inputs, x2: Inputs | None) -> Tensor:
+        """The whole kernel, block by block where the memory asks for it."""
+        K, r = self.directions.shape[0], self.rows
+        n = tensors(x)[0].shape[0]
+        m = n if x2 is None else tensors(x2)[0].shape[0]
+        mates = n / 2 if x2 is None else n * m / (n + m)
+        plan = self.engine.plan
+        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates)
+        each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
+        out = self.like.new_zeros(n * r, m * r)
+        if x2 is None and n * each <= self.memory:
+            gradients = self._gradients(x, slice(0, n), terms, True)
+            gram_into(out, gradients, gradients, fold=self.fold)
+            return mirror(out)
+        kept = int(plan.held * (1 + K) / 2)  # the factors, before they are multiplied out
+        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept)
+        if x2 is None and groups:
+            return mirror(self._layer_by_layer(x, n, groups, out))
+        # One large block is held while small ones pass by: samples are captured once for every
+        # large block that they meet.
+        large = max(1, int(0.75 * self.memory) // each)
+        small = max(1, int(0.25 * self.memory) // each)
+        for rows in _slices(0, n, large):
+            held = self._gradients(x, rows, terms, rows.start == 0)
+            start = 0
+            if x2 is None:
+                gram_into(_part(out, rows, rows, r), held, held, fold=self.fold)
+                start = rows.stop
+            for columns in _slices(start, m, small):
+                passing = self._gradients(x if x2 is None else x2, columns, terms, False)
+                gram_into(_part(out, rows, columns, r), held, passing, fold=self.fold)
+        return mirror(out) if x2 is None else out
+
+    def _cotangents(self, rows: slice) -> Tensor:
+        if self.cotangents is not None:
+            return self.cotangents[rows]
+        return self.directions.expand(rows.stop - rows.start, -1, -1)
+
+    def _layer_by_layer(self, x: Inputs, n: int, groups: list[list[Term]], out: Tensor) -> Tensor:
+        """Every sample captured once, kept as factors, multiplied out a few layers at a time."""
+        K = self.directions.shape[0]
+        cotangents = self._cotangents(slice(0, n))
+        captured = list(self.engine.captured(x, cotangents, chunk=self.chunk, check=self.check))
+        for terms in groups:
+            gradients = allocate(self.engine.plan, terms, n, K, self.like)
+            for batch, factors in captured:
+                put(gradients, terms, batch, factors)
+            gram_into(out, gradients, gradients, fold=self.fold)
+        return out
+
+    def _gradients(self, x: Inputs, rows: slice, terms: list[Term], probed: bool) -> Gradients:
+        part = take(x, rows)
+        n, K = rows.stop - rows.start, self.directions.shape[0]
+        gradients = allocate(self.engine.plan, terms, n, K, self.like)
+        cotangents = self._cotangents(rows)
+        for batch, factors in self.engine.captured(part, cotangents, chunk=self.chunk, check=self.check, probed=probed):
+            put(gradients, terms, batch, factors)
+        return gradients
+
+
+def _part(out: Tensor, rows: slice, columns: slice, r: int) -> Tensor:
+    return out[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
+
+
+def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Even pieces of at most `size`."""
+    if stop <= start:
+        return
+    count = -(-(stop - start) // size)
+    edges = [start + round(i * (stop - start) / count) for i in range(count + 1)]
+    yield from (slice(a, b) for a, b in pairwise(edges) if b > a)

@@ -1,0 +1,132 @@
+"""Forward passes: a network's outputs, and what goes into its last layer, for many items.
+
+Inputs may lie elsewhere than the network, in another precision; they are taken a few at a time.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.errors import InputError, ModelError, NumericalError
+from labelahead.models.layers import eval_mode
+
+__all__ = ["check_inputs", "eval_mode", "forward", "penultimate", "place", "predict", "rows_at_once"]
+
+
+def predict(model: nn.Module, inputs: Tensor, *, batch: int | None = None) -> Tensor:
+    """Outputs (n, C) in eval mode, without gradients; the network's modes are as before afterwards.
+
+    batch: samples a forward pass; by default from the size of one input.
+    """
+    check_inputs(inputs)
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+        raise InputError(f"batch is {batch!r}; expected a whole number of at least 1, or None")
+    device, dtype = place(model, inputs)
+    with eval_mode(model), torch.no_grad():
+        rows = batch or rows_at_once(inputs)
+        parts = [
+            forward(model, inputs[start : start + rows].to(device=device, dtype=dtype))
+            for start in range(0, len(inputs), rows)
+        ]
+    out = torch.cat(parts)
+    if not bool(torch.isfinite(out).all()):
+        bad = int((~torch.isfinite(out)).any(1).sum())
+        raise NumericalError(
+            f"the network's outputs are NaN or infinite for {bad} of {len(out)} inputs; expected "
+            "finite numbers: check its weights, and train it with a smaller rate"
+        )
+    return out
+
+
+def penultimate(model: nn.Module, inputs: Tensor) -> Tensor:
+    """(n, h): the input of the linear layer that is called last, in eval mode.
+
+    Several tokens a sample are averaged. A network without a linear layer gives its outputs.
+    """
+    check_inputs(inputs)
+    device, dtype = place(model, inputs)
+    last: list[Tensor] = []
+
+    def note(module: nn.Module, given: tuple[Any, ...]) -> None:
+        last[:] = [given[0].detach()]
+
+    hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
+    parts = []
+    try:
+        with eval_mode(model), torch.no_grad():
+            for part in torch.split(inputs, rows_at_once(inputs)):
+                last.clear()
+                out = forward(model, part.to(device=device, dtype=dtype))
+                parts.append(_rows(last[0] if last else out, len(part)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.cat(parts)
+
+
+def _rows(values: Tensor, n: int) -> Tensor:
+    """One row a sample: tokens between the first and the last dimension are averaged."""
+    if values.shape[0] != n:
+        raise ModelError(
+            f"the last linear layer saw {tuple(values.shape)} for {n} samples; expected samples "
+            "first: this strategy needs an embedding a sample, choose another one"
+        )
+    return values if values.dim() == 2 else values.flatten(1, -2).mean(1)
+
+
+def check_inputs(inputs: Tensor) -> None:
+    """Raise `InputError` unless `inputs` is a tensor of at least one sample, finite throughout."""
+    if not isinstance(inputs, Tensor):
+        raise InputError(
+            f"inputs are a {type(inputs).__name__}; expected a tensor (n, ...): convert them with torch.as_tensor"
+        )
+    if inputs.ndim == 0 or inputs.numel() == 0:
+        raise InputError(f"inputs have shape {tuple(inputs.shape)}; expected (n, ...) with at least one sample")
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs.sum())):
+        bad = ~torch.isfinite(inputs.reshape(len(inputs), -1)).all(1)
+        if bool(bad.any()):
+            raise InputError(
+                f"inputs hold NaN or infinity in {int(bad.sum())} of {len(inputs)} samples; "
+                "expected finite numbers: repair or drop those samples"
+            )
+
+
+def place(model: nn.Module, inputs: Tensor) -> tuple[torch.device, torch.dtype]:
+    """Where the network's weights are, and the dtype its inputs need: integers stay integers."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), inputs)
+    return like.device, like.dtype if inputs.is_floating_point() else inputs.dtype
+
+
+def rows_at_once(inputs: Tensor) -> int:
+    """Samples a forward pass without gradients.
+
+    Activations of images should stay in the cache: 64 of 28x28 pixels were two to three times
+    faster than 1,024 of them. Vectors are matrix products, which gain from size.
+    """
+    budget = 1 << (18 if inputs.dim() == 2 else 16)
+    return max(8, min(1024, budget // max(1, inputs[0].numel())))
+
+
+def forward(model: nn.Module, x: Tensor) -> Tensor:
+    """Outputs (n, C), or an error that says what the network did instead."""
+    try:
+        out = model(x)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
+            raise
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = "check their shape" if x.is_floating_point() else "inputs.float(), if real numbers"
+        raise InputError(
+            f"the network's forward failed on inputs of shape {tuple(x.shape)} {x.dtype} ({cause});"
+            f" expected inputs that it takes: {hint}"
+        ) from error
+    if isinstance(out, Tensor) and out.shape == x.shape[:1]:
+        out = out[:, None]
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != len(x):
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ModelError(
+            f"the network returned {got} for {len(x)} samples; expected a tensor "
+            f"({len(x)}, C): wrap it in a module that returns class scores alone"
+        )
+    return out

@@ -1,0 +1,278 @@
+"""Where people and the network meet: who is asked what, and what every answer sets in motion.
+
+An answer is on the disk (`Journal`) before anything else happens; then the posterior (`Belief`) moves,
+and the next question is there. Training goes on elsewhere (`Worker`) and hands over a new `Snapshot`.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterable
+from itertools import takewhile
+from typing import Any
+
+import torch
+
+from labelahead.errors import InputError
+from labelahead.seeds import stream
+from labelahead.web.explain import Opinion
+from labelahead.web.items import Items
+from labelahead.web.journal import Journal
+from labelahead.web.tally import Event, Tally
+
+__all__ = ["Assignment"]
+
+SECOND = "second opinion"
+KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
+AWAY = 90.0  # seconds without a word after which somebody counts as away
+RECENT = 40  # posteriors that are kept for undoing
+PREFETCH = 3  # further pictures that a browser may fetch ahead
+UNTAUGHT = ("keep", "doubt")  # they change no label
+TRUSTED = 20  # labels of a random sample, from which on accuracy is estimated by them alone
+KINDS = ("label", "skip", "unsure", "settle", *UNTAUGHT)
+
+
+class Assignment:
+    """Who is asked what; one for a server. Methods may be called from any thread, and none waits for training.
+
+    lease: seconds for which an item is one person's. overlap: share of questions that repeat what
+    somebody else has labelled, to see whether people agree.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        items: Items,
+        *,
+        closed: Collection[int] = (),
+        seed: int = 0,
+        lease: float = 600.0,
+        overlap: float = 0.0,
+        budget: int | None = None,
+    ) -> None:
+        if not 0 <= overlap < 1:
+            raise InputError(f"overlap is {overlap}; expected a share from 0 to below 1")
+        self.journal, self.items, self.budget = journal, items, budget
+        self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
+        self.opinion: Opinion | None = None
+        self._past: deque[Opinion] = deque(maxlen=RECENT)
+        self.lock = threading.RLock()
+        self.moved = threading.Condition(self.lock)  # the labels have changed
+        self._seen: dict[str, float] = {}
+        order = torch.randperm(len(items), generator=stream(seed, "page"))
+        self._random = [p for p in order.tolist() if p not in self.closed]
+        self._coin = stream(seed, "overlap")
+
+    @property
+    def tally(self) -> Tally:
+        """What all answers amount to."""
+        return self.journal.tally
+
+    def classes(self) -> list[dict[str, Any]]:
+        """Number, name and key of every class."""
+        names = self.tally.classes
+        return [
+            {"number": i, "name": name, "key": key}
+            for i, (name, key) in enumerate(zip(names, keys(names), strict=True))
+        ]
+
+    def question(self, who: str, *, fresh: bool = False) -> dict[str, Any]:
+        """What this person is asked now; asking again without an answer gives the same item.
+
+        fresh: hand back what was asked, and be asked what matters most by now.
+        """
+        with self.lock:
+            self._seen[who] = time.monotonic()
+            if fresh:
+                self.journal.release(who)
+            tally, leases = self.tally, self.journal.leases()
+            mine = next((p for p, name in leases.items() if name == who), None)
+            if mine is not None and mine not in tally.answered.get(who, ()):
+                return self._question(tally, mine, None, self._reason(tally, mine))
+            taken = {p for p, name in leases.items() if name != who}
+            while True:
+                choice = self._choose(tally, who, taken)
+                if choice is None:
+                    self.journal.release(who)
+                    return {"done": True, "reason": self._why_done(tally)}
+                position, score, reason = choice
+                if self.journal.lease(position, who, self.lease):
+                    return self._question(tally, position, score, reason)
+                taken.add(position)
+
+    def answer(
+        self, who: str, position: int, kind: str, label: int | None = None, key: str | None = None
+    ) -> dict[str, Any]:
+        """Take in an answer: when this returns it is on the disk, and the next question is there.
+
+        For an item that is labelled already it is a correction, or a second opinion.
+        """
+        with self.lock:
+            self._check(self.tally, position, kind, label)
+            self._seen[who] = time.monotonic()
+            event = self.journal.add(kind, who, position, label, key=key)
+            changed = None if kind in UNTAUGHT else self._learn()
+            asked = self.question(who)
+            return {"event": _shown(event), "changed": changed, "labels": len(self.tally.labels), "next": asked}
+
+    def undo(self, who: str, seq: int | None = None, key: str | None = None) -> dict[str, Any]:
+        """Take back this person's last answer, or one of theirs; the item is asked for again.
+
+        A label that was kept still stands, so it is not asked for.
+        """
+        with self.lock:
+            event = self.journal.undo(who, seq, key=key)
+            if event is None:
+                return {"undone": None, "next": self.question(who)}
+            self._learn()
+            taken = self.journal.event(event.ref) if event.ref is not None else event
+            again = None if taken.kind == "keep" else taken.position
+            if again is not None and self.journal.lease(again, who, self.lease):
+                asked = self._question(self.tally, again, None, "taken back")
+            else:
+                asked = self.question(who)
+            return {"undone": _shown(taken), "next": asked}
+
+    def add_class(self, who: str, name: str) -> dict[str, Any]:
+        """A class that nobody thought of before."""
+        with self.lock:
+            number, tally = self.journal.add_class(who, name), self.tally
+            if self.opinion is not None:
+                self.opinion = self.opinion.told(tally.labels, len(tally.classes))
+            return self.classes()[number]
+
+    def bring_in(self, rows: Collection[tuple[int, str, str]]) -> dict[str, Any]:
+        """Labels from a file: (position, class name, who)."""
+        with self.lock:
+            before = self.tally
+            for position, _, _ in rows:
+                self._check(before, position, "skip", None)
+            self.journal.add_labels(rows)
+            self._learn()
+            new = [c for c in self.tally.classes if c not in before.classes]
+            return {"labels": len(rows), "new_classes": new}
+
+    def take(self, opinion: Opinion) -> None:
+        """A training's new opinion; it learns whatever was answered meanwhile."""
+        with self.lock:
+            tally = self.tally
+            self.opinion = opinion.told(tally.labels, len(tally.classes))
+            self._past.clear()
+            self._past.append(self.opinion)
+
+    def trusted(self, tally: Tally) -> tuple[int, ...]:
+        """Labelled items that are a random sample of all, however each came to be labelled; none if too few.
+
+        In the fixed random order, up to the first item without an answer; what was skipped is passed over.
+        """
+        answered = takewhile(lambda p: p in tally.labels or p in tally.answers, self._random)
+        sample = tuple(p for p in answered if p in tally.labels)
+        return sample if len(sample) >= TRUSTED else ()
+
+    def present(self) -> set[str]:
+        """Who has been heard of lately."""
+        now = time.monotonic()
+        return {who for who, at in self._seen.items() if now - at < AWAY}
+
+    def _check(self, tally: Tally, position: int, kind: str, label: int | None) -> None:
+        if not 0 <= position < len(self.items) or position in self.closed:
+            raise InputError(f"there is no item {position} to label; expected one that was asked")
+        if kind not in KINDS:
+            raise InputError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
+        count = len(tally.classes)
+        if kind == "settle" and position not in tally.labels:
+            raise InputError(f"item {position} has no label yet; expected one to settle")
+        if kind in ("label", "settle", "keep") and (label is None or not 0 <= label < count):
+            raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
+
+    def _learn(self) -> int | None:
+        """Move the posterior to the labels as they stand; how many items changed their mind."""
+        self.moved.notify_all()
+        before = self.opinion
+        if before is None:
+            return None
+        tally = self.tally
+        labels, classes = tally.labels, len(tally.classes)
+        # What was taken back leads to where one has been: no need to begin again from the prior.
+        known = (opinion for opinion in reversed(self._past) if opinion.belief.knows(labels, classes))
+        self.opinion = next(known, None) or before.told(labels, classes)
+        self._past.append(self.opinion)
+        return self.opinion.changed_from(before)
+
+    def _reason(self, tally: Tally, position: int) -> str:
+        """Why an item is asked about, said of one that may have been chosen a while ago."""
+        if position in tally.labels:
+            return SECOND
+        if self.opinion is None:
+            return "random start"
+        return "look-ahead" if self.opinion.snapshot.round else "covers the pool"
+
+    def _choose(self, tally: Tally, who: str, taken: set[int]) -> tuple[int, float | None, str] | None:
+        """The best item that is free and that this person has not answered. taken: lent to others."""
+        without = taken | tally.answered.get(who, frozenset())
+        again = self._second_opinion(tally, without)
+        if again is not None:
+            return again, None, SECOND
+        without |= self.closed | tally.labels.keys()
+        if self.opinion is not None:
+            best = self.opinion.best(without)
+            if best is not None:
+                return *best, self._reason(tally, best[0])
+        rest = next((p for p in self._random if p not in without), None)
+        return None if rest is None else (rest, None, "random start")
+
+    def _second_opinion(self, tally: Tally, without: set[int]) -> int | None:
+        """Now and then an item that somebody else has labelled, the oldest first."""
+        if not self.overlap or float(torch.rand((), generator=self._coin)) >= self.overlap:
+            return None
+        return next(
+            (p for p, answers in tally.answers.items() if p not in without and p in tally.labels and len(answers) == 1),
+            None,
+        )
+
+    def _why_done(self, tally: Tally) -> str:
+        leased = len(self.journal.leases())
+        if leased:
+            return "the last items are with other people; come back in a while"
+        aside = len(tally.skipped | tally.unsure)
+        if aside:
+            return f"every item has an answer, of which {aside} say skip or not sure; thank you"
+        return "every item has an answer; thank you"
+
+    def _question(self, tally: Tally, position: int, score: float | None, reason: str) -> dict[str, Any]:
+        guess: list[tuple[int, float]] = []
+        ahead: list[int] = []
+        if self.opinion is not None:
+            # A second opinion that has seen the first is none: the posterior has learnt it.
+            guess = [] if reason == SECOND else self.opinion.guess(position)
+            if self.items.kind == "image":
+                ahead = self.opinion.runners_up(PREFETCH, {position})
+        urls = [self.items.describe(p)["url"] for p in ahead]
+        return {
+            "done": False,
+            "kind": self.items.kind,
+            **self.items.describe(position),
+            "guess": [{"label": c, "p": round(p, 4)} for c, p in guess],
+            "score": score,
+            "reason": reason,
+            "seq": tally.seq,
+            "prefetch": urls,
+        }
+
+
+def _shown(event: Event) -> dict[str, Any]:
+    """An event as the page knows it."""
+    return event.said("seq", "kind", "position", "label", "who", "at")
+
+
+def keys(names: Iterable[str]) -> list[str | None]:
+    """A key for each class: its name where that is one character, else the first that is free.
+
+    In order, so that a class that is added never changes the key of another.
+    """
+    given: list[str | None] = []
+    for name in names:
+        own = name.casefold()
+        free = [k for k in ((own, *KEYS) if own in ("0", *KEYS) else KEYS) if k not in given]
+        given.append(free[0] if free else None)
+    return given

@@ -1,0 +1,118 @@
+"""What the network thinks of the pool after every answer, and why: read off the belief, without training."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from labelahead.acquisition import Acquisition
+from labelahead.learners.belief import Belief
+from labelahead.strategies import find
+from labelahead.web.snapshot import Snapshot
+
+__all__ = ["Opinion"]
+
+SHOWN = 6  # items that an explanation names
+HYPOTHESES = 12  # answers that an explanation tries, the likeliest first
+
+
+@dataclass(frozen=True, eq=False)
+class Opinion:
+    """A snapshot and the belief that every answer since has moved. An immutable value.
+
+    criterion: what candidates are scored by.
+    """
+
+    snapshot: Snapshot
+    belief: Belief
+    criterion: str | Acquisition
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, labels: Mapping[int, int], classes: int) -> "Opinion":
+        """That of a snapshot, given these labels."""
+        criterion = find(snapshot.strategy).criterion
+        assert criterion is not None  # the page takes look-ahead only
+        return cls(snapshot, snapshot.belief(labels, classes), criterion)
+
+    def told(self, labels: Mapping[int, int], classes: int) -> "Opinion":
+        """The opinion that knows exactly these labels."""
+        return Opinion(self.snapshot, self.belief.told(labels, classes), self.criterion)
+
+    @property
+    def informed(self) -> bool:
+        """Whether it knows any label; before that a guess means nothing."""
+        return bool(self.snapshot.round or self.belief.labels)
+
+    def gain(self) -> float:
+        """The best candidate's score; 0 where nothing is left."""
+        return float(self.belief.scores(self.criterion).max()) if len(self.belief.view.candidates) else 0.0
+
+    def best(self, without: Collection[int] = ()) -> tuple[int, float] | None:
+        """The position to ask for next and its score, leaving some out; None: nothing is left."""
+        return self.belief.best(self.criterion, without)
+
+    def runners_up(self, n: int, without: Collection[int] = ()) -> list[int]:
+        """The next few after the best: likely to be asked for soon."""
+        ranked = self.belief.ranked(self.criterion, n + len(without) + 1)
+        return [p for p in ranked if p not in without][:n]
+
+    def changed_from(self, before: "Opinion") -> int:
+        """How many items in play have changed their class since."""
+        return int((self.belief.guesses != before.belief.guesses).sum())
+
+    def guess(self, position: int, n: int = 5) -> list[tuple[int, float]]:
+        """The likeliest classes of an item with their probabilities; nothing if not in play."""
+        if position not in self.belief or not self.informed:
+            return []
+        place = int(self.belief.places([position]))
+        p, label = self.belief.probabilities[place].topk(min(n, self.belief.classes))
+        return [(int(c), float(q)) for c, q in zip(label, p, strict=True)]
+
+    def why(self, position: int) -> dict[str, Any]:
+        """What each answer would change, whom most, and which labels speak for the guess.
+
+        All of it is read off the posterior's column of this item.
+        """
+        belief = self.belief
+        i, post = int(belief.places([position])), belief.posterior
+        now = self.guess(position, HYPOTHESES)
+        reasons: dict[str, Any] = {"now": now, "if": [], "affected": [], "because": []}
+        if now and belief.labels:
+            reasons["because"] = self._because(i, now[0][0])
+        if bool(post.is_labelled[i]) or not now:
+            return reasons
+        left = belief.view.candidates[belief.view.candidates != i]
+        before, mean = belief.guesses[left], post.mean
+        # (LA-12): every answer moves item x by k(x,x')/u times its surprise at x'.
+        push = (post.columns([i])[:, 0].double() / (post.variance()[i] + post.noise))[left]
+        for j, (answer, _) in enumerate(now):
+            surprise = one_hot(mean.new_tensor(answer).long(), belief.classes) - mean[i]
+            then = (mean[left] + push[:, None] * surprise).argmax(1)
+            reasons["if"].append((answer, int((then != before).sum())))
+            if j == 0:
+                reasons["affected"] = self._affected(left, before, then, push.abs() * float(surprise.norm()))
+        return reasons
+
+    def _affected(self, left: Tensor, before: Tensor, then: Tensor, shift: Tensor) -> list[tuple[int, int, int, float]]:
+        """(position, class before, class then, shift) of those that an answer moves most."""
+        most = shift.topk(min(SHOWN, len(left))).indices
+        points = self.belief.points[left[most]].tolist()
+        return [(p, int(before[k]), int(then[k]), float(shift[k])) for p, k in zip(points, most.tolist(), strict=True)]
+
+    def _because(self, i: int, label: int) -> list[tuple[int, int, float]]:
+        """(position, class, weight): what each label adds to f_lin of that class, the most first.
+
+        f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)).
+        """
+        post = self.belief.posterior
+        theta, at = post.covariance.prior, post.labelled
+        column = theta.lift(theta.rows(at.new_tensor([i])), at)[0]
+        weight = column * post.weights()[:, label]
+        points = self.belief.points[at].tolist()
+        return [
+            (points[j], int(post.targets[j].argmax()), float(weight[j]))
+            for j in weight.topk(min(SHOWN, len(at))).indices.tolist()
+            if float(weight[j]) > 0
+        ]

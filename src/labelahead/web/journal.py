@@ -1,0 +1,465 @@
+"""The durable record of a labelling session: who answered what, and when. Survives `kill -9`.
+
+    labels.db      SQLite; events are only ever added, each on the disk before it counts
+    labels.lock    held by the process that has the journal open: there is one at a time
+
+Details: `undo` takes back answers, never classes, since others may have used them. Answers to items that were leased to
+someone else are accepted: a lease is a courtesy of whoever hands out items, not a right. Leases are in the database, so
+that a restart keeps them, but need not survive a power cut; they end by the wall clock. A process that is forked while
+a journal is open inherits the lock: start others by spawning.
+"""
+
+import math
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
+from operator import index
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Any
+
+from labelahead.data.classes import alike, check_text, checked_name
+from labelahead.errors import InputError, StorageError
+from labelahead.files import hold
+from labelahead.web.tally import Counting, Event, Tally
+
+__all__ = ["MIGRATIONS", "Journal", "connect"]
+
+Damage = type[InputError] | type[StorageError]
+APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
+
+GUARDS = (  # of the table `events`; they go when it goes
+    "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
+    """CREATE TRIGGER events_stay BEFORE UPDATE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
+    """CREATE TRIGGER events_last BEFORE DELETE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
+)
+
+
+def _table_of_events(name: str, kinds: str, labelled: str) -> str:
+    """The table of events that knows these kinds; labelled: those that come with a label."""
+    return f"""CREATE TABLE {name} (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            at TEXT NOT NULL,
+            who TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN ({kinds})),
+            position INTEGER,
+            label INTEGER,
+            ref INTEGER,
+            key TEXT,
+            text TEXT,
+            CHECK ((kind IN ({labelled})) = (label IS NOT NULL)),
+            CHECK ((kind = 'class') = (position IS NULL)),
+            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
+            CHECK ((kind = 'class') = (text IS NOT NULL))
+        )"""
+
+
+def _new_kinds(name: str, kinds: str, labelled: str) -> tuple[str, ...]:
+    """SQLite changes no CHECK of a table, so it is made anew: all that was in `events` goes to another one."""
+    return (
+        _table_of_events(name, kinds, labelled),
+        f"""INSERT INTO {name} (seq, at, who, kind, position, label, ref, key, text)
+            SELECT seq, at, who, kind, position, label, ref, key, text FROM events ORDER BY seq""",
+        "DROP TABLE events",
+        f"ALTER TABLE {name} RENAME TO events",
+        *GUARDS,
+    )
+
+
+# A step that has been released is never changed: what it makes stands in people's files.
+MIGRATIONS: list[tuple[str, ...]] = [
+    (
+        f"PRAGMA application_id = {APPLICATION}",
+        # what the record is about, for whoever reads the file alone
+        "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL)",
+        _table_of_events("events", "'label', 'skip', 'unsure', 'undo', 'class'", "'label', 'class'"),
+        *GUARDS,
+        # one holder for an item, one item for a person
+        """CREATE TABLE leases (
+            position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
+        )""",
+    ),
+    _new_kinds("events_2", "'label', 'skip', 'unsure', 'settle', 'undo', 'class'", "'label', 'settle', 'class'"),
+    _new_kinds(
+        "events_3",
+        "'label', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class'",
+        "'label', 'settle', 'keep', 'class'",
+    ),
+]
+
+
+def _migrate(db: sqlite3.Connection, migrations: Sequence[tuple[str, ...]]) -> None:
+    """Each step whole or not at all: a kill in between leaves the version before."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    for number, statements in enumerate(migrations[version:], version + 1):
+        with _transaction(db):
+            for statement in statements:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number}")
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+WAIT = 5.0  # seconds for another program that looks into the file
+
+
+def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> sqlite3.Connection:
+    """The database, made if there is none; an error if it is damaged, foreign or too new."""
+    migrations = MIGRATIONS if migrations is None else migrations
+    try:
+        # Threads share the connection; the journal's lock lets in one at a time.
+        db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+        try:
+            _check(db, path, len(migrations))
+            # Readers never wait for the writer. Where a file system cannot do it, SQLite stays
+            # with its rollback journal, which keeps what was committed as well.
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA foreign_keys = OFF")
+            _migrate(db, migrations)
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.Error as error:
+        raise _refusal(path, error) from error
+    return db
+
+
+def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
+    """Refuse what is not ours before anything is written to it."""
+    version, application, tables = (
+        int(db.execute(question).fetchone()[0])
+        for question in ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_master")
+    )
+    if (tables or version) and application != APPLICATION:
+        raise InputError(
+            f"{path} is a database of another program; expected a label record: choose another "
+            "folder, or move the file away"
+        )
+    if version > newest:
+        raise InputError(
+            f"{path} has version {version}, this labelahead knows versions up to {newest}; update labelahead"
+        )
+    verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+    if verdict != "ok":
+        raise _damaged(path, verdict)
+
+
+def _claim(db: sqlite3.Connection, folder: Path, items: Sequence[str], fingerprint: str) -> None:
+    """A new record is about these data; an old one must be."""
+    about = db.execute("SELECT value FROM about WHERE name = 'fingerprint'").fetchone()
+    if about is None:
+        db.execute("INSERT INTO about VALUES ('fingerprint', ?)", (fingerprint,))
+        db.executemany("INSERT INTO items VALUES (?, ?)", enumerate(items))
+        return
+    stored = [row[0] for row in db.execute("SELECT item FROM items ORDER BY position")]
+    pairs = enumerate(zip(stored, items, strict=False))
+    why = next((f"item {i} was {a!r}, now {b!r}" for i, (a, b) in pairs if a != b), None)
+    if len(stored) != len(items):
+        why = f"{len(stored)} items then, {len(items)} now"
+    elif why is None and about[0] != fingerprint:
+        why = "the items have the same names, but another content"
+    if why is not None:
+        raise InputError(
+            f"{folder} holds labels of other data ({why}); choose another folder, or open it with "
+            "the data that it was begun with, export its labels and import them here"
+        )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at this place, if any: by device and number."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _refusal(path: Path, error: sqlite3.Error, damage: Damage = InputError) -> InputError | StorageError:
+    """What SQLite complained of, and what to do about it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest is a detail of it
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):  # the last: a table is missing
+        return _damaged(path, str(error), damage)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageError(f"{path} is held by another program ({error}); close that, and try again")
+    return StorageError(
+        f"{path} cannot be used ({error}); make sure that the folder can be written to and the "
+        "disk has room, and try again: what was accepted before is kept",
+        full=code == sqlite3.SQLITE_FULL,
+    )
+
+
+def _damaged(path: Path, why: str, damage: Damage = InputError) -> InputError | StorageError:
+    return damage(
+        f"{path} is damaged or no label record ({why}); put back a copy, or save what can be "
+        f"saved with `sqlite3 {path.name} .recover`, or move it away to begin anew"
+    )
+
+
+def _rescued(db: sqlite3.Connection, path: Path) -> StorageError:
+    """The file was moved away, removed or replaced: what was accepted is saved beside it.
+
+    The open connection goes on with the old file, whose place may be nowhere: an answer written
+    there would be lost with the process.
+    """
+    last = db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
+    copy = path.with_name(f"labels-rescued-{last}.db")
+    with suppress(sqlite3.Error):  # most likely: the copy is there since the last refusal
+        db.execute("VACUUM INTO ?", (str(copy),))
+    kept = f"; all that was accepted is in {copy}" if copy.exists() else ""
+    return StorageError(
+        f"{path} was removed or replaced while it was open, so nothing more is written{kept}: end "
+        f"the program, put the right file back as {path.name}, and start again"
+    )
+
+
+COLUMNS = ", ".join(f.name for f in fields(Event))
+HOLES = ", ".join("?" for _ in fields(Event))
+
+
+def _read_events(db: sqlite3.Connection, which: str, values: tuple[str | int, ...]) -> list[Event]:
+    """Events as they stand in the file. which: the end of the query."""
+    return [Event(*row) for row in db.execute(f"SELECT {COLUMNS} FROM events {which}", values)]
+
+
+def _by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]) -> Event | None:
+    """The event that came with this key; an error if it is not of this kind, who, position, label.
+
+    content: as many of these as are known.
+    """
+    events = key and _read_events(db, "WHERE key = ?", (checked_name(key, "the key"),))
+    if not events:
+        return None
+    e = events[0]
+    if (e.kind, e.who, e.position, e.label)[: len(content)] != content:
+        raise InputError(
+            f"the key {e.key!r} came with another answer, number {e.seq}; expected a new one for every answer"
+        )
+    return e
+
+
+class Journal:
+    """An open record. Threads may share it; close it, or use it in a `with`.
+
+    items: the name of every item, by position. fingerprint: of the data; a record of other data is
+    refused. classes: those that the record does not know yet are added, in this order, after those
+    that it does; the order in `tally.classes` is the one that counts.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, items: Sequence[str], fingerprint: str, classes: Sequence[str] = ()
+    ) -> None:
+        self.folder = Path(folder)
+        self.path = self.folder / "labels.db"
+        self.items = tuple(items)
+        names = [checked_name(name, "the name of a class") for name in classes]
+        for position, item in enumerate(self.items):
+            check_text(item, f"the name of item {position}")
+        self._lock = RLock()
+        self._counting = Counting()
+        self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._damage: Damage = InputError  # of what was given; but not once it is open
+        self._held = ExitStack()
+        instead = "use the page that it serves, or stop it"
+        self._held.enter_context(hold(self.folder, "labels.lock", by="labelahead", instead=instead))
+        try:
+            self._db = connect(self.path)
+            self._file = _identity(self.path)
+            with self._writing() as db:
+                _claim(db, self.folder, self.items, fingerprint)
+                for name in names:
+                    if alike(name) not in self._counting.numbers:
+                        self._insert(db, self._counting.next("class", "", text=name))
+            self._damage = StorageError
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others open the folder; a second time does nothing."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+            self._held.close()
+
+    @property
+    def tally(self) -> Tally:
+        """What the record amounts to; equal to `fold(self.events())`."""
+        with self._reading():
+            return self._counting.tally()
+
+    def events(self, since: int = 0) -> list[Event]:
+        """All events after number `since`, oldest first."""
+        with self._reading() as db:
+            return _read_events(db, "WHERE seq > ? ORDER BY seq", (index(since),))
+
+    def event(self, seq: int) -> Event:
+        """One event by its number."""
+        with self._reading() as db:
+            return _read_events(db, "WHERE seq = ?", (index(seq),))[0]
+
+    def add(self, kind: str, who: str, position: int | None = None, label: int | None = None, **more: Any) -> Event:
+        """Record one event, of what `Counting.next` takes: when this returns, it is on the disk.
+
+        A key that is there already gives the event that it came with, and adds nothing; with
+        another content it is refused, since the answer would be lost unsaid.
+        """
+        who = checked_name(who, "the person's name")
+        with self._writing() as db:
+            known = _by_key(db, more.get("key"), (kind, who, position, label))
+            return known or self._insert(db, self._counting.next(kind, who, position, label, **more))
+
+    def undo(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
+        """Take back a person's newest surviving answer, or their answer `seq`.
+
+        Again and again goes back further. None where nothing is left to take back, or where `seq`
+        has been taken back before.
+        """
+        who = checked_name(who, "the person's name")
+        with self._writing() as db:
+            before = _by_key(db, key, ("undo", who))
+            seq = self._counting.newest(who) if seq is None else index(seq)
+            if before or seq is None:
+                return before
+            if self._counting.own(who, seq) is None:
+                return None
+            return self._insert(db, self._counting.next("undo", who, ref=seq, key=key))
+
+    def add_class(self, who: str, name: str) -> int:
+        """The number of a new class, or of the one that has this name already."""
+        who, name = checked_name(who, "the person's name"), checked_name(name, "the class's name")
+        with self._writing() as db:
+            number = self._counting.numbers.get(alike(name))
+            if number is None:
+                number = len(self._counting.classes)
+                self._insert(db, self._counting.next("class", who, text=name))
+            return number
+
+    def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
+        """Record many labels (position, class name, person) at once: all of them, or none.
+
+        Classes are made as needed. A label that this person's answer says already adds nothing, so
+        the same file can be taken in twice. Returned are the events added, classes among them.
+        """
+        added = []
+        with self._writing() as db:
+            for position, name, who in labels:
+                who = checked_name(who, "the person's name")
+                name = checked_name(name, "the class's name")
+                number = self._counting.numbers.get(alike(name))
+                if number is None:
+                    number = len(self._counting.classes)
+                    added.append(self._insert(db, self._counting.next("class", who, text=name)))
+                now = self._counting.says(who, position)
+                if now is None or now.label != number:
+                    added.append(self._insert(db, self._counting.next("label", who, position, number)))
+        return added
+
+    def lease(self, position: int, who: str, seconds: float, *, now: float | None = None) -> bool:
+        """Keep an item for one person; False if another holds it. now: in seconds since 1970.
+
+        A person holds at most one: a new lease replaces the old one, a refused one leaves it.
+        """
+        who = checked_name(who, "the person's name")
+        self._check_position(position)
+        now = time.time() if now is None else now
+        if not (seconds > 0 and math.isfinite(now + seconds)):
+            raise InputError(f"a lease of {seconds} seconds; expected a positive number")
+        with self._writing(durable=False) as db:
+            db.execute("DELETE FROM leases WHERE until <= ?", (now,))
+            held = db.execute("SELECT who FROM leases WHERE position = ?", (position,)).fetchone()
+            if held is not None and held[0] != who:
+                return False
+            db.execute("DELETE FROM leases WHERE who = ?", (who,))
+            db.execute("INSERT INTO leases VALUES (?, ?, ?)", (position, who, now + seconds))
+            return True
+
+    def release(self, who: str) -> None:
+        """Give up what a person holds, if anything."""
+        who = checked_name(who, "the person's name")
+        with self._writing(durable=False) as db:
+            db.execute("DELETE FROM leases WHERE who = ?", (who,))
+
+    def leases(self, now: float | None = None) -> dict[int, str]:
+        """Who holds which item."""
+        now = time.time() if now is None else now
+        with self._reading() as db:
+            return dict(db.execute("SELECT position, who FROM leases WHERE until > ?", (now,)).fetchall())
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._db is None:
+                raise StorageError(f"{self.path} has been closed; open the journal anew")
+            try:
+                self._catch_up(self._db)
+                yield self._db
+            except sqlite3.Error as error:
+                raise _refusal(self.path, error, self._damage) from error
+
+    @contextmanager
+    def _writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction; what is in memory follows what is on the disk, also after a failure."""
+        with self._reading() as db:
+            if _identity(self.path) != self._file:
+                raise _rescued(db, self.path)
+            # NORMAL leaves out the wait for the disk, not the order of writing: after a power cut
+            # the file is whole, but a last lease may be gone.
+            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            before = self._counting.seq
+            try:
+                with _transaction(db):
+                    self._catch_up(db)
+                    yield db
+            except BaseException:
+                if self._counting.seq > before:
+                    self._counting = Counting()  # read anew with the next access
+                raise
+
+    def _catch_up(self, db: sqlite3.Connection) -> None:
+        for event in _read_events(db, "WHERE seq > ? ORDER BY seq", (self._counting.seq,)):
+            known = len(self._counting.classes)
+            label, position = event.label or 0, event.position or 0
+            sound = label == known if event.kind == "class" else label < max(known, 1)
+            if event.seq != self._counting.seq + 1 or not sound or position >= len(self.items):
+                raise self._damage(
+                    f"{self.path} is damaged: after event {self._counting.seq} comes {event}; put "
+                    "back a copy, or move the file away to begin anew"
+                )
+            self._counting.add(event)
+
+    def _check_position(self, position: int) -> None:
+        if not 0 <= index(position) < len(self.items):
+            raise InputError(f"position is {position}; expected a number from 0 to {len(self.items) - 1}")
+
+    def _insert(self, db: sqlite3.Connection, event: Event) -> Event:
+        """Write an event, within a transaction."""
+        if event.position is not None:
+            self._check_position(event.position)
+        db.execute(f"INSERT INTO events ({COLUMNS}) VALUES ({HOLES})", tuple(vars(event).values()))
+        self._counting.add(event)
+        return event

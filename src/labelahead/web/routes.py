@@ -1,0 +1,296 @@
+"""Addresses to answers: asking, changing, watching, files. What the answers say is decided elsewhere.
+
+Endpoints are plain functions, so that each runs in a thread of its own and may wait for its turn.
+"""
+
+import json
+import math
+import re
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import fastapi
+from fastapi import APIRouter, Body, Depends, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from pydantic import BaseModel, Field, StrictInt
+from starlette.background import BackgroundTask
+
+from labelahead.data.classes import checked_name
+from labelahead.errors import InputError
+from labelahead.web import overview
+from labelahead.web.assignment import Assignment
+from labelahead.web.exchange import FORMS, export_labels, import_labels
+from labelahead.web.items import LARGE, SMALL
+from labelahead.web.schedule import Schedule
+from labelahead.web.security import cookies, set_cookie
+
+__all__ = ["Json", "all_routes"]
+
+NOBODY = "me"  # who answers before anyone has said a name
+LONGEST_NAME = 60
+# form -> what the file is called, its media type
+SENT = {
+    "csv": (".csv", "text/csv; charset=utf-8"),
+    "jsonl": (".jsonl", "application/x-ndjson"),
+    "parquet": (".parquet", "application/vnd.apache.parquet"),
+    "label-studio": (".label-studio.json", "application/json"),
+    "hf": (".hf.zip", "application/zip"),
+    "folders": (".folders.zip", "application/zip"),
+}
+RECEIVED = {"csv": ".csv", "jsonl": ".jsonl", "label-studio": ".json", "parquet": ".parquet"}
+KEPT = "private, max-age=31536000, immutable"
+
+
+class Json(JSONResponse):
+    """JSON for any page: no NaN, and half characters as escapes."""
+
+    def render(self, content: Any) -> bytes:
+        """As bytes."""
+        text = json.dumps(_finite(content), ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")  # \\ud800 is how JSON spells such a half
+
+
+def _finite(value: Any) -> Any:
+    """Without NaN and infinities, for which JSON has no word."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+class Me(BaseModel):
+    """Who answers from now on."""
+
+    who: str = Field(description=f"A name, at most {LONGEST_NAME} characters.")
+
+
+class Answer(BaseModel):
+    """What a person says of an item."""
+
+    position: StrictInt = Field(description="The item's position in the data set.")
+    kind: Literal["label", "skip", "unsure", "settle", "keep", "doubt"]
+    label: StrictInt | None = Field(None, description="A class number, for label, settle, keep.")
+    key: str | None = Field(
+        None, max_length=200, description="Made by the sender: the same answer sent twice counts once."
+    )
+
+
+class Undo(BaseModel):
+    """What to take back."""
+
+    seq: StrictInt | None = Field(None, description="An event of this person; none: the last.")
+    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it takes back once.")
+
+
+class NewClass(BaseModel):
+    """A class that is new."""
+
+    name: str
+
+
+def all_routes(assignment: Assignment, schedule: Schedule) -> tuple[APIRouter, ...]:
+    """All that can be asked for but the page itself."""
+    return _asking(assignment), _changing(assignment), _watching(assignment, schedule), _files(assignment)
+
+
+def _who(request: Request) -> str | None:
+    """Who has said a name; one that is none counts as unsaid."""
+    try:
+        return _name(cookies(request.headers).get("la_who", ""))
+    except InputError:
+        return None
+
+
+def _someone(request: Request) -> str:
+    return _who(request) or NOBODY
+
+
+def _name(given: str) -> str:
+    name = checked_name(given, "the name")
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise InputError(f"the name must be printable, and at most {LONGEST_NAME} characters")
+    return name
+
+
+Who = Annotated[str, Depends(_someone)]
+Said = Annotated[str | None, Depends(_who)]
+
+
+def _session(assignment: Assignment, who: str | None) -> dict[str, Any]:
+    return {
+        "name": assignment.items.data.name,
+        "items": len(assignment.items) - len(assignment.closed),
+        "classes": assignment.classes(),
+        "kind": assignment.items.kind,
+        "version": version("labelahead"),
+        "who": who,
+        "test": bool(assignment.closed),
+    }
+
+
+def _asking(assignment: Assignment) -> APIRouter:
+    routes = APIRouter(prefix="/api")
+
+    @routes.get("/health", summary="Whether the server is up")
+    def health() -> dict[str, bool]:
+        return {"ok": True}
+
+    @routes.get("/session", summary="What is labelled here, and who you are")
+    def session(who: Said) -> dict[str, Any]:
+        return _session(assignment, who)
+
+    @routes.get("/question", summary="The item to label now")
+    def question(who: Who, fresh: bool = False) -> dict[str, Any]:
+        """Asked again without an answer in between, it is the same item.
+
+        fresh=1: hand that one back, and take what matters most by now, say after a training.
+        """
+        return assignment.question(who, fresh=fresh)
+
+    return routes
+
+
+def _changing(assignment: Assignment) -> APIRouter:
+    routes = APIRouter(prefix="/api")
+
+    @routes.post("/me", summary="Say who you are")
+    def me(given: Annotated[Me, Body()]) -> Json:
+        """Sets the cookie `la_who`. A name is a signature, not a password."""
+        who = _name(given.who)
+        response = Json(_session(assignment, who))
+        set_cookie(response, "la_who", who)
+        return response
+
+    @routes.post("/answers", summary="Answer")
+    def answers(given: Annotated[Answer, Body()], who: Who) -> dict[str, Any]:
+        """On the disk when this returns. For a labelled item: a correction or second opinion.
+
+        settle: what counts where people disagree; it changes nobody's own answer.
+        keep: a label that is doubted is right, the label that counts; doubt: let it be doubted.
+        """
+        if given.kind in ("skip", "unsure", "doubt") and given.label is not None:
+            raise InputError(f"{given.kind} with the label {given.label}; expected none")
+        return assignment.answer(who, given.position, given.kind, given.label, given.key)
+
+    @routes.post("/undo", summary="Take an answer back")
+    def undo(given: Annotated[Undo, Body()], who: Who) -> dict[str, Any]:
+        """The last answer of this person, or one by its number; as often as wanted."""
+        return assignment.undo(who, given.seq, given.key)
+
+    @routes.post("/classes", summary="Add a class")
+    def classes(given: Annotated[NewClass, Body()], who: Who) -> dict[str, Any]:
+        """A name that is there already, whatever its capital letters, is that class."""
+        try:
+            return assignment.add_class(who, given.name)
+        except InputError as error:
+            raise HTTPException(409, str(error)) from error
+
+    return routes
+
+
+def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
+    routes = APIRouter(prefix="/api")
+
+    @routes.get("/items/{position}", summary="What is shown of an item")
+    def item(position: int) -> dict[str, Any]:
+        if not 0 <= position < len(assignment.items):
+            raise HTTPException(404, f"there is no item {position}")
+        return assignment.items.describe(position)
+
+    @routes.get("/why/{position}", summary="What an answer would change, and what speaks for it")
+    def why(position: int) -> dict[str, Any]:
+        if not 0 <= position < len(assignment.items):
+            raise HTTPException(404, f"there is no item {position}")
+        return overview.why(assignment, position)
+
+    @routes.get("/progress", summary="How far it is, how good, and whether to go on")
+    def progress() -> dict[str, Any]:
+        return overview.progress(assignment, schedule)
+
+    @routes.get("/map", summary="The pool in the plane")
+    def pool_map() -> dict[str, Any]:
+        return overview.pool_map(assignment)
+
+    @routes.get("/doubts", summary="Labels that the others contradict")
+    def doubts(n: Annotated[int, fastapi.Query(ge=1, le=500)] = 24) -> dict[str, Any]:
+        """enough: whether there are labels enough to judge by. Outputs are leave-one-out's."""
+        return overview.doubts(assignment, n)
+
+    @routes.get("/people", summary="Who labels, and where two disagree")
+    def people() -> dict[str, Any]:
+        return overview.people(assignment)
+
+    @routes.get("/history", summary="The newest answers, of everyone or of one person")
+    def history(
+        me: Who, n: Annotated[int, fastapi.Query(ge=1, le=1000)] = 50, who: str | None = None, mine: bool = False
+    ) -> list[dict[str, Any]]:
+        """mine=1: those of whoever asks."""
+        return overview.history(assignment, n, me if mine else who)
+
+    return routes
+
+
+async def _raw(request: Request) -> bytes:
+    return await request.body()
+
+
+def _files(assignment: Assignment) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)
+    def sent(form: str, rest: bool = False) -> FileResponse:
+        """csv, jsonl, parquet, label-studio; hf and folders come zipped.
+
+        rest=1 adds what the network thinks of items without a label, marked as predictions.
+        """
+        if form not in SENT:
+            raise HTTPException(404, f"no form {form!r}; expected one of {', '.join(FORMS)}")
+        suffix, media = SENT[form]
+        room = Path(tempfile.mkdtemp(prefix="labelahead-"))
+        try:
+            target = room / f"labels{suffix.removesuffix('.zip')}"
+            export_labels(assignment, form, target, rest=rest)
+            if target.is_dir():
+                target = Path(shutil.make_archive(str(target), "zip", target))
+        except BaseException:
+            shutil.rmtree(room, ignore_errors=True)
+            raise
+        name = re.sub(r"[^\w.-]+", "-", assignment.items.data.name, flags=re.ASCII).strip("-.")
+        return FileResponse(
+            target,
+            media_type=media,
+            filename=f"{name or 'items'}-labels{suffix}",
+            background=BackgroundTask(shutil.rmtree, room, ignore_errors=True),
+        )
+
+    @routes.post("/api/import", summary="Labels from a file")
+    def taken(
+        body: Annotated[bytes, Depends(_raw)],
+        form: Annotated[str, fastapi.Query(description="csv, jsonl, label-studio or parquet")] = "csv",
+    ) -> dict[str, Any]:
+        """The file itself is the body, at most 20 MB; all of its labels are taken in, or none."""
+        if form not in RECEIVED:
+            raise InputError(f"form is {form!r}; expected one of {', '.join(RECEIVED)}")
+        with tempfile.TemporaryDirectory(prefix="labelahead-") as room:
+            path = Path(room) / f"import{RECEIVED[form]}"
+            path.write_bytes(body)
+            try:
+                return import_labels(assignment, path, form)
+            except InputError as error:  # whoever sent it does not know where it lay here
+                raise InputError(str(error).replace(str(path), "the file")) from error
+
+    @routes.get("/items/{position}", summary="An item's picture", response_class=Response)
+    def picture(position: int, v: str = "", small: bool = False) -> Response:
+        """By position in the data set, decoded and encoded anew. small=1: for a thumbnail."""
+        try:
+            content, media = assignment.items.picture(position, SMALL if small else LARGE)
+        except InputError as error:
+            raise HTTPException(404, str(error)) from error
+        cache = KEPT if v == assignment.items.version else "private, no-cache"
+        return Response(content, media_type=media, headers={"Cache-Control": cache})
+
+    return routes

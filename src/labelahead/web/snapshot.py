@@ -1,0 +1,59 @@
+"""What a training hands to the page: outputs and kernel of the items in play, as a file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.files import replace
+from labelahead.learners.belief import Belief
+from labelahead.learners.exact import mixture_kernel
+from labelahead.linear.posterior import prior
+
+__all__ = ["Snapshot", "load_snapshot", "save_snapshot"]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a training leaves: the network's outputs and kernel at the items in play.
+
+    outputs are on the scale of one-hot targets: probabilities after cross-entropy. Exactly one of
+    kernel (n, n), features (n, k) and units (n, d) is there; all are of scalar kind, so that a class
+    that turns up later is one more column. units: of the exact learner, whose kernel is `weights`
+    of functions of their cosines.
+    """
+
+    round: int  # 0: before any training
+    points: Tensor  # (n,) positions
+    outputs: Tensor  # (n, C)
+    kernel: Tensor | None
+    features: Tensor | None
+    labels: Mapping[int, int]  # what it was trained on
+    noise: float = 1e-3
+    strategy: str = "flip"
+    evaluation: int | None = 1000
+    facts: Mapping[str, Any] = field(default_factory=dict)  # accuracy, seconds, map, second look
+    units: Tensor | None = None
+    weights: tuple[float, ...] = ()
+
+    def belief(self, labels: Mapping[int, int], classes: int) -> Belief:
+        """What is held of the items in play, given these labels."""
+        kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
+        start = prior(self.outputs, kernel, features=self.features, noise=self.noise)
+        start = start.widened(max(classes, start.classes))
+        return Belief(self.points, start, labels, evaluation=self.evaluation, hold=True)
+
+
+def save_snapshot(snapshot: Snapshot, path: Path) -> None:
+    """In one step."""
+    state = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    state |= {"labels": dict(snapshot.labels), "facts": dict(snapshot.facts)}
+    replace(path, lambda file: torch.save(state, file))
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """As it was saved; nothing but tensors and plain values is read."""
+    return Snapshot(**torch.load(path, map_location="cpu", weights_only=True))

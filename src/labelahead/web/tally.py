@@ -1,0 +1,293 @@
+"""What the events of a labelling record amount to: a pure fold, without any file.
+
+An answer is an event `label`, `skip` or `unsure`. It survives until an `undo` of the same person
+names it; then that person's answer before it counts again, if there was one. Of every person only
+the newest surviving answer to an item counts, so a later skip withdraws that person's own label
+and nobody else's. An item's label is the newest of the labels that count.
+
+Where persons' labels differ there is a conflict. Anybody may `settle` it, also one of them: what is
+settled is the item's label until a newer one comes, and nobody's own answer changes by it. The
+conflict is open again when somebody says something else than what was settled.
+
+A label that the network doubts may be kept by anybody (`keep`, with the label that counts). That
+stands until the item's label changes or a conflict arises, by whatever event, or until anybody lets
+it be doubted again (`doubt`); it is no answer, and what ended it does not bring it back by an undo.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import attrgetter, index
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from labelahead.data.classes import alike, checked_name
+from labelahead.errors import InputError
+
+__all__ = ["Counting", "Event", "Tally", "fold"]
+
+ANSWERS = ("label", "skip", "unsure")
+NEEDED = {
+    "label": ("position", "label"),
+    "skip": ("position",),
+    "unsure": ("position",),
+    "settle": ("position", "label"),
+    "keep": ("position", "label"),
+    "doubt": ("position",),
+    "undo": ("ref",),
+    "class": ("text",),
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the record; never changed, never removed.
+
+    kind: label, skip, unsure, settle, keep, doubt, undo (ref: seq of what is taken back; position:
+    its item) or class (label: the new class's number; text: its name). key: made by the sender, so
+    that an event sent twice is recorded once.
+    """
+
+    seq: int
+    at: str  # UTC, ISO 8601 with milliseconds
+    who: str  # "" for the program itself
+    kind: str
+    position: int | None = None
+    label: int | None = None
+    ref: int | None = None
+    key: str | None = None
+    text: str | None = None
+
+    def said(self, *names: str) -> dict[str, Any]:
+        """Some of it, by name."""
+        return {name: getattr(self, name) for name in names}
+
+
+class Agreement(NamedTuple):
+    """Of the items that two or more persons labelled: how many, and with one label how many."""
+
+    compared: int
+    agreeing: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What all answers amount to; a snapshot that no later event changes."""
+
+    seq: int  # of the newest event, 0 before the first
+    classes: tuple[str, ...]
+    # position -> what each person says of the item now, oldest first
+    answers: Mapping[int, tuple[Event, ...]]
+    answered: Mapping[str, frozenset[int]]  # person -> positions
+    labels: Mapping[int, int]  # position -> the class that counts
+    conflicts: tuple[int, ...]  # positions, ascending, where persons' labels differ, not settled
+    settled: Mapping[int, Event]  # position -> the newest settlement, where it is what counts
+    kept: Mapping[int, Event]  # position -> who said last that its label is right, and when
+    skipped: frozenset[int]  # newest answer is a skip, and there is no label
+    unsure: frozenset[int]  # the same of unsure
+    agreement: Agreement  # of what persons said themselves, whatever was settled later
+
+    def counts(self, position: int) -> Event:
+        """The answer that an item's label comes from."""
+        if position in self.settled:
+            return self.settled[position]
+        return next(a for a in reversed(self.answers[position]) if a.kind == "label")
+
+
+def fold(events: Iterable[Event]) -> Tally:
+    """The tally after these events, in this order."""
+    counting = Counting()
+    for event in events:
+        counting.add(event)
+    return counting.tally()
+
+
+class Counting:
+    """The fold, one event at a time: each costs what its own item costs, however long the record.
+
+    An undo that names no surviving answer of the same person has no effect.
+    """
+
+    def __init__(self) -> None:
+        self.seq = 0  # of the last event
+        self.classes: list[str] = []
+        self.numbers: dict[str, int] = {}  # of classes, by `alike` of their names
+        self._by: dict[int, str] = {}  # whose an answer is, also of those taken back
+        self._own: dict[str, dict[int, int]] = {}  # person -> surviving seq -> position
+        self._given: dict[int, dict[str, list[Event]]] = {}  # all surviving, oldest first
+        self._settlements: dict[int, list[Event]] = {}  # surviving settlements, oldest first
+        self._answers: dict[int, tuple[Event, ...]] = {}
+        self._answered: dict[str, set[int]] = {}
+        self._frozen: dict[str, frozenset[int]] = {}  # the same, of persons who have said nothing since
+        self._settled: dict[int, Event] = {}
+        self._kept: dict[int, Event] = {}
+        self._labels: dict[int, int] = {}
+        self._sets: dict[str, set[int]] = {name: set() for name in ("conflict", "skip", "unsure", "compared", "differ")}
+        self._tally: Tally | None = None
+
+    def add(self, event: Event) -> None:
+        """Take one more event into account."""
+        self.seq, self._tally = event.seq, None
+        if event.kind == "class" and event.text is not None:
+            self.numbers.setdefault(alike(event.text), len(self.classes))
+            self.classes.append(event.text)
+        elif event.kind == "undo" and event.ref is not None:
+            position = self._own.get(event.who, {}).pop(event.ref, None)
+            if position is not None:
+                self._drop(position, event.who, event.ref)
+                self._recount(position)
+        elif event.kind == "doubt" and event.position is not None:
+            self._let_go(event.position)
+        elif event.kind == "keep" and event.position is not None:
+            self._let_go(event.position)
+            if self._labels.get(event.position) == event.label:
+                self._own_answer(event, event.position)
+                self._kept[event.position] = event
+        elif event.kind in (*ANSWERS, "settle") and event.position is not None:
+            self._own_answer(event, event.position)
+            if event.kind == "settle":
+                self._settlements.setdefault(event.position, []).append(event)
+            else:
+                self._given.setdefault(event.position, {}).setdefault(event.who, []).append(event)
+                self._answered.setdefault(event.who, set()).add(event.position)
+                self._frozen.pop(event.who, None)
+            self._recount(event.position)
+
+    def _own_answer(self, event: Event, position: int) -> None:
+        """What its person may take back."""
+        self._by[event.seq] = event.who
+        self._own.setdefault(event.who, {})[event.seq] = position
+
+    def _let_go(self, position: int) -> None:
+        """Nobody keeps the label of this item any more, so there is nothing to take back."""
+        kept = self._kept.pop(position, None)
+        if kept is not None:
+            self._own[kept.who].pop(kept.seq, None)
+
+    def _drop(self, position: int, who: str, seq: int) -> None:
+        """One answer, settlement or keeping less."""
+        if position in self._kept and self._kept[position].seq == seq:
+            del self._kept[position]
+        self._settlements[position] = [a for a in self._settlements.get(position, ()) if a.seq != seq]
+        given = self._given.get(position, {})
+        kept = [a for a in given.pop(who, ()) if a.seq != seq]
+        if kept:
+            given[who] = kept
+        elif position in self._answered.get(who, ()):
+            self._answered[who].remove(position)
+            self._frozen.pop(who, None)
+
+    def newest(self, who: str) -> int | None:
+        """The seq of a person's newest surviving answer."""
+        return next(reversed(self._own.get(who, {})), None)
+
+    def own(self, who: str, seq: int) -> int | None:
+        """The position of a person's own answer, None if taken back; an error of any other."""
+        if seq not in self._by:
+            raise InputError(f"event {seq} is no answer; expected the number of a given answer")
+        if self._by[seq] != who:
+            raise InputError(f"answer {seq} is {self._by[seq]!r}'s; expected one of {who!r}'s own")
+        return self._own[who].get(seq)
+
+    def says(self, who: str, position: int) -> Event | None:
+        """A person's answer to an item that counts now."""
+        given = self._given.get(position, {}).get(who)
+        return given[-1] if given else None
+
+    def next(
+        self,
+        kind: str,
+        who: str,
+        position: int | None = None,
+        label: int | None = None,
+        *,
+        text: str | None = None,
+        ref: int | None = None,
+        key: str | None = None,
+    ) -> Event:
+        """The event that these would be, now; an error if they make none. Adds nothing."""
+        given = {"position": position, "label": label, "ref": ref, "text": text}
+        names = tuple(name for name, value in given.items() if value is not None)
+        if kind not in NEEDED:
+            raise InputError(f"kind is {kind!r}; expected one of {', '.join(NEEDED)}")
+        if names != NEEDED[kind]:
+            raise InputError(f"{kind} with {names}; expected {NEEDED[kind]} and nothing else")
+        classes = len(self.classes)
+        if kind == "class":
+            text, label = checked_name(text, "the class's name"), classes
+            if alike(text) in self.numbers:
+                raise InputError(f"there is a class {text!r} already; expected a new name")
+        elif ref is not None:
+            ref, position = index(ref), self.own(who, index(ref))
+            if position is None:
+                raise InputError(f"answer {ref} has been taken back already")
+        elif label is not None:
+            label = index(label)
+            if not 0 <= label < classes:
+                raise InputError(f"label is {label}; expected a class, from 0 to {classes - 1}")
+        if kind == "keep" and self._labels.get(index(position or 0)) != label:
+            name = self.classes[label or 0]
+            raise InputError(f"item {position} is not labelled {name!r} now; look at it again")
+        if kind == "doubt" and index(position or 0) not in self._kept:
+            raise InputError(f"the label of item {position} is not kept, so it can be doubted")
+        if key is not None:
+            key = checked_name(key, "the key")
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        where = None if position is None else index(position)
+        return Event(self.seq + 1, at, who, kind, where, label, ref, key, text)
+
+    def tally(self) -> Tally:
+        """The snapshot; made once for each state."""
+        if self._tally is None:
+            sets = self._sets
+            compared = len(sets["compared"])
+            for who in self._answered.keys() - self._frozen.keys():
+                self._frozen[who] = frozenset(self._answered[who])
+            self._tally = Tally(
+                seq=self.seq,
+                classes=tuple(self.classes),
+                answers=MappingProxyType(self._answers.copy()),
+                answered=MappingProxyType(self._frozen.copy()),
+                labels=MappingProxyType(self._labels.copy()),
+                conflicts=tuple(sorted(sets["conflict"])),
+                skipped=frozenset(sets["skip"]),
+                unsure=frozenset(sets["unsure"]),
+                settled=MappingProxyType(self._settled.copy()),
+                kept=MappingProxyType(self._kept.copy()),
+                agreement=Agreement(compared, compared - len(sets["differ"])),
+            )
+        return self._tally
+
+    def _recount(self, position: int) -> None:
+        """Work out one item anew."""
+        given = self._given.get(position, {})
+        newest = sorted((each[-1] for each in given.values()), key=attrgetter("seq"))
+        said = [a for a in newest if a.label is not None]
+        labels = [a.label for a in said]
+        settlement = next(reversed(self._settlements.get(position, ())), None)
+        was_open = position in self._sets["conflict"]
+        for known in (self._answers, self._labels, self._settled):
+            known.pop(position, None)
+        for positions in self._sets.values():
+            positions.discard(position)
+        if newest:
+            self._answers[position] = tuple(newest)
+        if settlement is not None and not (said and said[-1].seq > settlement.seq):
+            self._settled[position] = settlement
+        if said or settlement:
+            counts = self._settled.get(position) or said[-1]
+            assert counts.label is not None
+            self._labels[position] = counts.label
+        elif newest:
+            self._sets[newest[-1].kind].add(position)
+        if len(labels) > 1:
+            self._sets["compared"].add(position)
+        if len(set(labels)) > 1:
+            self._sets["differ"].add(position)
+        # What was said before a settlement is settled; what is said after it may contradict it.
+        later = {a.label for a in said if settlement is None or a.seq > settlement.seq}
+        if len(later | ({settlement.label} if settlement else set())) > 1:
+            self._sets["conflict"].add(position)
+        kept, is_open = self._kept.get(position), position in self._sets["conflict"]
+        if kept and (kept.label != self._labels.get(position) or (is_open and not was_open)):
+            self._let_go(position)

@@ -1,0 +1,259 @@
+"""Training and kernels for the page, in a process of its own: answers never wait for them.
+
+The process is handed orders (labels, classes) and hands back snapshots as files; whatever happens
+to it, no label is in it alone.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.campaign.config import parse
+from labelahead.campaign.prepare import Prepared, prepare
+from labelahead.data.dataset import UNKNOWN, Answers
+from labelahead.data.pool import Pool
+from labelahead.errors import LabelaheadError
+from labelahead.learners.exact import EXACT, ExactLearnt
+from labelahead.learners.network import Learnt
+from labelahead.linear.covariance import CosineKernel
+from labelahead.seeds import training_seed
+from labelahead.strategies import find
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.situation import Situation
+from labelahead.web.snapshot import Snapshot, save_snapshot
+
+__all__ = ["Order", "Worker", "snapshot"]
+
+DENSE = 6000  # items whose kernel is held whole; beyond that its features
+FEATURES = 1024
+EVALUATED = 500  # of such a pool, the part that scores sum over
+MAPPED = 3000  # points of the map
+POSIX = os.name == "posix"
+Tell = Callable[[str, float], None]  # what is under way, how much of it is done
+
+
+@dataclass(frozen=True)
+class Order:
+    """Train on these labels. round 0: do not train, an untrained network's kernel is asked for."""
+
+    round: int
+    labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
+    classes: int
+    trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
+
+
+def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapshot:
+    """Train a fresh network on the labels and work out its kernel, as a campaign does it."""
+    say = tell or (lambda what, done: None)
+    campaign, inputs = ready.campaign, ready.inputs
+    asking, classes = _asking(campaign.asking, len(inputs), campaign.model.name == EXACT), max(order.classes, 2)
+    pool = Pool(len(inputs), test=ready.data.test)
+    if order.labels:
+        pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
+    seed = training_seed(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
+    facts: dict[str, Any] = {"labels": len(pool)}
+    if order.round:
+        say("training", 0.0)
+    learner, trained = ready.learner(classes), pool if order.round else Pool(len(inputs), test=ready.data.test)
+    learnt = learner.learn(trained.labelled, trained.labels, seed=seed)
+    if learnt.trained:
+        done = learnt.trained
+        facts |= {"train_accuracy": done.accuracy, "steps": done.steps, "notes": list(done.notes)}
+        facts["accuracy"] = _accuracy(ready, learnt)
+    facts["train_seconds"] = learnt.seconds
+    say("kernel", 0.5)
+    start = time.perf_counter()
+    now = Situation.of(learnt.model, inputs, trained, asking, loss=learnt.loss, seed=campaign.seed)
+    tangent = now.tangent
+    outputs = now.start if order.round else torch.zeros_like(now.start)
+    facts["kernel_seconds"] = time.perf_counter() - start
+    say("map", 0.9)
+    kernel = tangent.get("kernel")
+    units = kernel.units if isinstance(kernel, CosineKernel) else None
+    facts["map"] = _map(now.points, tangent if units is None else {"features": units})
+    if len(pool) > 1:
+        others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
+        facts |= _second_look(others, residual, pool, order.trusted)
+    return Snapshot(
+        round=order.round,
+        points=now.points,
+        outputs=outputs.double().cpu(),
+        kernel=kernel if units is None else None,
+        features=tangent.get("features"),
+        labels=dict(order.labels) if order.round else {},
+        noise=now.noise,
+        strategy=str(asking.strategy) if order.round else "resolve",
+        evaluation=asking.evaluation,
+        facts=facts,
+        units=units,
+        weights=learnt.mixture.weights if isinstance(learnt, ExactLearnt) else (),
+    )
+
+
+def _asking(asking: Asking, items: int, exact: bool) -> Asking:
+    """Every item is in play, if need be by features of its kernel; the exact learner needs none."""
+    asking = find(asking.strategy).settled(asking)
+    if asking.sketch is None and items > DENSE and (asking.candidates or items) > DENSE:
+        few = min(asking.evaluation or EVALUATED, EVALUATED)
+        return replace(asking, candidates=None, sketch=None if exact else FEATURES, evaluation=few)
+    return asking
+
+
+def _held_out(ready: Prepared, test: Mapping[int, int]) -> Prepared:
+    """The same with these items to measure on; their class numbers are the page's."""
+    at = torch.tensor(sorted(test), dtype=torch.int64)
+    labels = torch.full((len(ready.data),), UNKNOWN)
+    labels[at] = torch.tensor([test[int(p)] for p in at], dtype=torch.int64)
+    answers = Answers(labels, ready.data.ids)
+    return replace(ready, data=replace(ready.data, test=at), answers=answers)
+
+
+def _accuracy(ready: Prepared, learnt: Learnt) -> float | None:
+    """On the test part of the data, where it has labels."""
+    if ready.answers is None:
+        return None
+    known = ready.data.test[ready.answers.known[ready.data.test]]
+    return learnt.accuracy(known, ready.answers.take(known))
+
+
+def _map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The two leading components of the centred kernel, for so many points."""
+    n = min(len(points), MAPPED)
+    if n < 3:
+        return {"points": points.tolist(), "x": [0.0] * n, "y": [0.0] * n}
+    if "kernel" in tangent:
+        K = tangent["kernel"][:n, :n].double().cpu()
+        centred = K - K.mean(0) - K.mean(1)[:, None] + K.mean()
+    else:
+        centred = tangent["features"][:n].double().cpu()
+        centred = centred - centred.mean(0)
+    generator_state = torch.random.get_rng_state()
+    torch.manual_seed(0)  # svd_lowrank draws from the global generator alone
+    u, s, _ = torch.svd_lowrank(centred, q=min(6, n), niter=4)
+    torch.random.set_rng_state(generator_state)
+    xy = u[:, :2] * (s[:2] if "features" in tangent else s[:2].clamp_min(0).sqrt())
+    xy = xy * torch.sign(xy[xy.abs().argmax(0), torch.arange(2)])  # one orientation
+    xy = xy / xy.abs().amax(0).clamp_min(1e-12)
+    return {"points": points[:n].tolist(), "x": _rounded(xy[:, 0]), "y": _rounded(xy[:, 1])}
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(v, 4) for v in values.tolist()]
+
+
+def _second_look(others: Tensor, residual: Tensor, pool: Pool, trusted: tuple[int, ...]) -> dict[str, Any]:
+    """What the other labels say of each: by leave-one-out of a learner that has not been trained on any."""
+    labels = pool.labels
+    others = others[:, : max(int(labels.max()) + 1, 2)]  # nobody can speak for a class without a label
+    size, guess = residual.norm(dim=1), others.argmax(1)
+    facts: dict[str, Any] = {
+        "second_look": [
+            [int(p), int(c), int(g), round(float(r), 4), round(float(o[g]), 4), round(float(o[c]), 4)]
+            for p, c, g, r, o in zip(pool.labelled, labels, guess, size, others, strict=True)
+        ],
+        "loo_all": float((guess == labels).double().mean()),
+    }
+    sample = torch.isin(pool.labelled, torch.tensor(trusted, dtype=torch.int64))
+    judged = sample if trusted else torch.ones_like(sample)
+    facts["loo"] = float((guess == labels)[sample].double().mean()) if trusted else None
+    facts["loo_error"] = float(size[judged].square().mean())
+    return facts
+
+
+def _work(tables: Mapping[str, Any], folder: str, threads: int, test: Mapping[int, int], pipe: Connection) -> None:
+    """The process: one order at a time until the pipe closes."""
+    with suppress(OSError, AttributeError):
+        os.nice(10)  # answers come first
+    torch.set_num_threads(threads)
+    try:
+        ready = _held_out(prepare(replace(parse(tables), threads=threads)), test)
+        _ = ready.inputs
+        pipe.send(("ready", ""))
+        while True:
+            order = pipe.recv()
+            try:
+                path = Path(folder) / f"snapshot-{order.round:05d}.pt"
+                save_snapshot(snapshot(ready, order, lambda what, done: pipe.send((what, done))), path)
+                pipe.send(("done", str(path)))
+            except LabelaheadError as error:
+                pipe.send(("failed", error))
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except Exception as error:  # told to whoever waits, then the process ends
+        with suppress(OSError):
+            pipe.send(("failed", LabelaheadError(f"{type(error).__name__}: {error}")))
+
+
+class Worker:
+    """The process from the outside. A process that dies is started again with the next order.
+
+    test: position -> class of the items that are kept for measuring.
+    """
+
+    def __init__(
+        self, tables: Mapping[str, Any], folder: Path, threads: int = 1, test: Mapping[int, int] | None = None
+    ) -> None:
+        self._args = dict(tables), str(folder), threads, dict(test or {})
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(*self._args, other), daemon=True)
+        # Ctrl-C goes to all processes of a terminal; this one is told by whoever started it. The mask is inherited, so
+        # it holds from the first instruction on. The tracker goes first: on its start it would take the mask off again.
+        if POSIX:
+            resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if POSIX else None
+        try:
+            self._process.start()
+        finally:
+            if before is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        other.close()
+        return self._pipe
+
+    def run(self, order: Order, tell: Tell) -> Path:
+        """Carry out an order and wait for it; raises `LabelaheadError` if it fails."""
+        pipe = self._pipe
+        if pipe is None or self._process is None or not self._process.is_alive():
+            pipe = self._start()
+            tell("loading", 0.0)
+        try:
+            pipe.send(order)
+            while True:
+                what, value = pipe.recv()
+                if what in ("done", "failed"):
+                    break
+                if what != "ready":
+                    tell(what, value)
+        except (EOFError, OSError) as error:
+            self.stop()
+            raise LabelaheadError(
+                "the training process died, perhaps for want of memory; labels are safe, and it is "
+                "tried again after the next answers"
+            ) from error
+        if what == "failed":
+            raise value
+        return Path(value)
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None and self._process.is_alive():
+            self._process.terminate()
+            self._process.join(5)
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None

@@ -1,0 +1,117 @@
+"""resolve: its closed form against quadrature, draws from the joint Gaussian, and its limits; the table against it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelahead.acquisition import resolve, select
+from labelahead.acquisition.criteria import HIGHEST, _gain_by_table, _owen
+from labelahead.acquisition.view import view
+from labelahead.linear.posterior import prior
+from tests.support import reference_lookahead as ref
+
+TOLERANCE = 1e-4  # of a prediction, for the table
+
+
+def owen(h, rho):
+    return float(_owen(torch.tensor([float(h)]), torch.tensor([float(rho)], dtype=torch.float64) ** 2))
+
+
+def looked_up(h, rho, dtype=torch.float64):
+    return float(_gain_by_table(torch.tensor([float(h)], dtype=dtype))(torch.tensor([[float(rho) ** 2]], dtype=dtype)))
+
+
+HEIGHT = st.floats(0, 8)
+CORRELATION = st.floats(0, 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(HEIGHT, CORRELATION)
+def test_owens_form_is_the_integral_and_the_table_is_close(h, rho):
+    naive = ref.gain_by_quadrature(h, rho)
+    assert owen(h, rho) == pytest.approx(naive, abs=2e-8)
+    assert looked_up(h, rho) == pytest.approx(naive, abs=TOLERANCE)
+    assert looked_up(h, rho, torch.float32) == pytest.approx(naive, abs=TOLERANCE)
+
+
+def test_the_table_is_close_everywhere():
+    """The worst places are where h and ρ are both small: a grid that is fine there, too."""
+    h = torch.cat([torch.linspace(0, HIGHEST + 1, 301), torch.logspace(-5, 0, 200)]).double()
+    rho = torch.cat([torch.linspace(0, 1, 401), torch.logspace(-5, 0, 300), 1 - torch.logspace(-8, -1, 100)]).double()
+    squared = rho.square()[:, None].expand(-1, len(h))
+    error = (_gain_by_table(h)(squared.clone()) - _owen(h, squared)).abs()
+    assert float(error.max()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("lookup", [owen, looked_up])
+def test_limits(lookup):
+    for h in (0.0, 0.3, 1.0, 2.5, 4.9):
+        assert lookup(h, 0) == pytest.approx(0, abs=TOLERANCE)
+        assert lookup(h, 1) == pytest.approx(0.5 * math.erfc(h / math.sqrt(2)), abs=TOLERANCE)
+    for rho in (0.05, 0.4, 0.9):
+        assert lookup(0, rho) == pytest.approx(math.asin(rho) / math.pi, abs=TOLERANCE)
+
+
+@given(HEIGHT, CORRELATION, CORRELATION)
+@settings(max_examples=200, deadline=None)
+def test_more_said_is_more_resolved_and_never_less_than_nothing(h, one, other):
+    low, high = sorted((one, other))
+    for lookup in (owen, looked_up):
+        assert 0 <= lookup(h, low) <= lookup(h, high) + 1e-12
+
+
+@pytest.mark.parametrize(("h", "rho"), [(0.0, 0.5), (0.4, 0.7), (1.2, 0.9), (0.1, 0.2)])
+def test_it_is_the_fall_of_errors_among_draws(h, rho):
+    """Draw the gap and the news of it from their joint Gaussian; count how often each sign is wrong."""
+    rng, n = torch.Generator().manual_seed(3), 2_000_000
+    news = torch.randn(n, generator=rng, dtype=torch.float64)
+    gap = h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+    wrong_now = (gap < 0).double().mean()
+    wrong_after = (gap.sign() != (h + rho * news).sign()).double().mean()
+    assert owen(h, rho) == pytest.approx(float(wrong_now - wrong_after), abs=1.5e-3)
+
+
+def some(n=30, classes=4, seed=0, dtype=torch.float64):
+    rng = torch.Generator().manual_seed(seed)
+    psi = torch.randn(n, 12, generator=rng, dtype=dtype)
+    return torch.zeros(n, classes, dtype=dtype), psi @ psi.T, psi
+
+
+def test_from_nothing_it_covers_the_pool():
+    outputs, K, _ = some()
+    post = prior(outputs, K, noise=1e-2)
+    scores = resolve(view(post, range(30)), exact=True)
+    u = K.diagonal() + post.noise
+    rho = (K.square() / (u[:, None] * K.diagonal())).sqrt().clamp_max(1)
+    naive = (rho.asin() / math.pi).fill_diagonal_(0).sum(1)
+    ref.close(scores, naive, 1e-8)
+
+
+@pytest.mark.parametrize("given", ["kernel", "features"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_table_scores_as_owen_does(given, dtype):
+    outputs, K, psi = some(60, dtype=dtype)
+    chosen = {"kernel": K} if given == "kernel" else {"features": psi}
+    post = prior(outputs, **chosen, noise=1e-2).condition([3, 7, 20], torch.tensor([0, 1, 3]))
+    seen = view(post, [i for i in range(60) if i not in (3, 7, 20)], range(0, 60, 2))
+    points = len(seen.evaluation)
+    assert torch.allclose(resolve(seen), resolve(seen, exact=True), atol=TOLERANCE * points)
+
+
+def test_batches_leave_the_predictions_as_they_are():
+    outputs, K, _ = some()
+    post = prior(outputs, K, noise=1e-2).condition([3, 7], torch.tensor([0, 1]))
+    chosen = select.batch(view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy")
+    assert torch.allclose(chosen.view.posterior.mean, post.mean, atol=1e-9)
+    assert len(set(chosen.positions.tolist())) == 5
+
+
+def test_points_that_are_settled_count_nothing():
+    outputs, K, _ = some()
+    post = prior(outputs, K, noise=1e-8).condition(range(10), torch.arange(10) % 4)
+    scores = resolve(view(post, range(10, 30), range(10)))  # all that is summed over has its label
+    assert float(scores.max()) < 1e-3
+    assert bool(torch.isfinite(scores).all())

@@ -1,0 +1,413 @@
+"""The command line as a stranger uses it, mostly in this process."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from typer.testing import CliRunner
+
+from labelahead.cli import app
+
+runner = CliRunner()
+QUICK = [
+    "--model=mlp",
+    "--width=8",
+    "--labels=24",
+    "--initial=12",
+    "--retrain-every=6",
+    "--threads=1",
+    "--set=training.steps=10",
+    "--set=data.limit=150",
+]
+
+
+def invoke(*arguments):
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+def table(path, n=40, labelled=0):
+    rng = np.random.default_rng(0)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["a", "b", "colour", "label"])
+        for i in range(n):
+            y = i % 2
+            label = ("yes", "no")[y] if i < labelled else ""
+            rows.writerow([rng.normal() + 3 * y, rng.normal(), ("red", "blue")[i % 2], label])
+    return path
+
+
+def test_run_resume_and_what_is_left_behind(tmp_path):
+    folder = tmp_path / "a"
+    done = invoke("run", *QUICK, "--out", folder)
+    assert done.exit_code == 0, done.output
+    assert "test accuracy" in done.output
+    assert str(folder) in done.output.replace("\n", "")
+    for name in ("config.toml", "labels.jsonl", "rounds.jsonl", "curve.png", "data.json"):
+        assert (folder / name).stat().st_size > 0
+    with Image.open(folder / "curve.png") as picture:
+        assert picture.size[0] > 600
+    again = invoke("run", *QUICK, "--out", folder)
+    assert again.exit_code == 1
+    assert "resume" in again.output
+    whole = (folder / "labels.jsonl").read_bytes()
+    assert invoke("resume", folder).exit_code == 0
+    assert (folder / "labels.jsonl").read_bytes() == whole
+
+
+def test_default_folders_do_not_collide(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert invoke("run", *QUICK).exit_code == 0
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-flip-0", "digits-flip-0-2"]
+
+
+def test_a_strategy_of_your_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "from labelahead.acquisition import flip\n\ndef mine(view, rng):\n    return flip(view)\n"
+    Path("own.py").write_text(code)
+    done = invoke("run", *QUICK, "--strategy", "own.py:mine")
+    assert done.exit_code == 0, done.output
+    assert invoke("run", *QUICK).exit_code == 0
+    labels = [
+        Path("runs", name, "labels.jsonl").read_text().splitlines() for name in ("digits-mine-0", "digits-flip-0")
+    ]
+    own, named = ([json.loads(line)["position"] for line in lines] for lines in labels)
+    assert own == named
+    assert str(tmp_path / "own.py:mine") in Path("runs/digits-mine-0/config.toml").read_text()
+
+
+def test_a_strategy_of_any_name_stays_in_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "from labelahead.strategies.asking import Picks, Strategy\n"
+        "def first(s, q, rng, mode, ask):\n    return Picks(s.candidates[:q], s.candidates[:q].double())\n"
+        "mine = Strategy('../../a b/[c]:*', '', '', first)\n"
+    )
+    done = invoke("run", *QUICK, "--strategy", "own.py:mine")
+    assert done.exit_code == 0, done.output
+    assert [p.name for p in Path("runs").iterdir()] == ["digits-..-..-a b-[c]--0"]
+
+
+@pytest.mark.parametrize("what", ["strategies", "models", "data"])
+def test_lists(what):
+    from labelahead.data import DATASETS
+    from labelahead.models import MODELS
+    from labelahead.strategies import STRATEGIES
+
+    members = {"strategies": STRATEGIES, "models": MODELS, "data": DATASETS}[what]
+    done = invoke("list", what)
+    assert done.exit_code == 0
+    words = done.output.split()
+    assert all(name in words for name in members)
+
+
+COMMANDS = ("run", "resume", "query", "list", "compare", "report", "label", "study")
+
+
+@pytest.mark.parametrize("module", ["typer", "rich"])
+def test_the_light_core_says_what_its_command_line_needs(module):
+    code = f"import sys; sys.modules[{module!r}] = None; import labelahead.cli"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "the command line needs more packages: pip install 'labelahead[app]'\n"
+
+
+def test_every_command_is_there():
+    overview = invoke("--help").output
+    assert [name for name in COMMANDS if f" {name} " not in overview] == []
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help_shows_examples(command):
+    done = invoke(*command, "--help")
+    assert done.exit_code == 0
+    if command:
+        assert f"labelahead {command[0]}" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "--strategy", "flop"], 2, "did you mean 'flip'"),
+        (["run", "--set", "budget.lables=3"], 2, "did you mean 'labels'"),
+        (["run", "--set", "nonsense"], 2, "KEY=VALUE"),
+        (["run", "--labels", "x"], 2, "--labels"),
+        (["run", "--labels", "5"], 2, "labels is 5"),
+        (["run", "--nonsense"], 2, "No such option"),
+        (["run", "--config", "/none.toml"], 2, "does not exist"),
+        (["run", "--data", "mnits"], 1, "mnist"),
+        (["run", "--model", "cn"], 2, "cnn"),
+        (["run", "--set", "training.rate=-1"], 2, "rate is -1"),
+        (["run", "--set", "device=warp"], 1, "device is 'warp'"),
+        (["query", "--data", "digits", "--out", "nowhere/x.csv"], 2, "a folder that exists"),
+        (["run", "--model", "nowhere:net"], 1, "nowhere"),
+        (["run", "--labels", "5000"], 1, "the pool has"),
+        (["resume", "/nowhere"], 2, "holds no campaign"),
+        (["list", "things"], 2, "strategies"),
+        (["query", "--data", "/nowhere.csv"], 1, "/nowhere.csv"),
+        (["query", "--data", "digits", "--format", "xml"], 2, "csv or json"),
+        (["query", "--data", "digits", "--n", "0"], 2, "--n"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_wrong_usage_is_one_clear_sentence(arguments, code, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*arguments)
+    assert done.exit_code == code, done.output
+    assert message in " ".join(done.output.replace("│", " ").split())
+    assert "Traceback" not in done.output
+    assert not list(tmp_path.iterdir())  # nothing begun is left behind
+
+
+def test_query_a_table(tmp_path):
+    data = table(tmp_path / "t.csv", labelled=6)
+    done = invoke("query", "--data", data, "--n", 3, "--threads", 1)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len(rows) == 3
+    assert all(int(r["position"]) >= 6 for r in rows)
+    assert {r["guess"] for r in rows} <= {"yes", "no"}
+    found = tmp_path / "next.json"
+    done = invoke("query", "--data", data, "--n", 3, "--format", "json", "--out", found)
+    assert done.exit_code == 0
+    assert [r["position"] for r in json.loads(found.read_text())] == [int(r["position"]) for r in rows]
+
+
+def test_query_before_the_first_label(tmp_path):
+    done = invoke("query", "--data", table(tmp_path / "t.csv"), "--n", 4, "--classes", "yes,no")
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len({r["position"] for r in rows}) == 4
+    assert {r["guess"] for r in rows} == {""}
+
+
+def test_query_a_folder_with_your_own_network(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(12):
+        pixels = rng.integers(0, 120, (20, 24, 3)) + 100 * (i % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(photos / f"{i:02d}.png")
+    (photos / "broken.png").write_bytes(b"not a picture")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("item,label\n00.png,dark\n01.png,bright\n02.png,dark\n")
+    (tmp_path / "mynet.py").write_text(
+        "from torch import nn\n"
+        "def make(shape, classes):\n"
+        "    size = shape[0] * shape[1] * shape[2]\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(size, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = invoke("query", "--data", photos, "--labels", labels, "--model", "mynet:make", "--n", 5, "--threads", 1)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len(rows) == 5
+    assert not {r["item"] for r in rows} & {"00.png", "01.png", "02.png", "broken.png"}
+    assert "broken.png" in done.stderr
+
+
+def photos(folder, names):
+    rng = np.random.default_rng(0)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (16, 16, 3)).astype(np.uint8)).save(folder / name)
+    return folder
+
+
+def items(done):
+    assert done.exit_code == 0, done.output
+    return [r["item"] for r in csv.DictReader(done.stdout.splitlines())]
+
+
+SMALL = ["--model", "mlp", "--width", "8", "--threads", "1", "--set", "training.steps=3"]
+
+
+def test_query_leaves_the_test_part_alone(tmp_path):
+    names = [f"{part}/{c}/{i}.png" for part in ("train", "test") for c in "ab" for i in range(3)]
+    folder = photos(tmp_path / "p", [*names, *(f"unlabelled/{i}.png" for i in range(4))])
+    done = invoke("query", "--data", folder, "--n", 4, *SMALL)
+    assert all(name.startswith("unlabelled/") for name in items(done))
+    assert "6 labels belong to the test part" in done.stderr
+
+
+def test_query_adds_a_label_file_to_what_the_data_say(tmp_path):
+    folder = photos(tmp_path / "p", ["a/1.png", "b/2.png", *(f"unlabelled/{i}.png" for i in range(5))])
+    labels = tmp_path / "l.csv"
+    labels.write_text("item,label\nunlabelled/0.png,a\nunlabelled/1.png,\n")
+    done = invoke("query", "--data", folder, "--labels", labels, "--n", 4, *SMALL)
+    assert sorted(items(done)) == [f"unlabelled/{i}.png" for i in range(1, 5)]
+    labels.write_text("item,label\na/1.png,b\n")
+    done = invoke("query", "--data", folder, "--labels", labels, *SMALL)
+    assert done.exit_code == 1
+    assert "expected one label" in done.output
+
+
+def test_query_checks_classes_when_they_are_named(tmp_path):
+    folder = photos(tmp_path / "p", [f"{i}.png" for i in range(6)])
+    labels = tmp_path / "l.csv"
+    labels.write_text("file,label\n0.png,cat\n1.png,dgo\n")
+    done = invoke("query", "--data", folder, "--labels", labels, "--classes", "cat,dog", *SMALL)
+    assert done.exit_code == 1
+    assert "did you mean 'dog'" in " ".join(done.output.split())
+
+
+def test_query_does_as_told_before_the_first_label(tmp_path):
+    folder = photos(tmp_path / "p", [f"{i:02d}.png" for i in range(30)])
+    by = {
+        s: items(invoke("query", "--data", folder, "--n", 8, "--strategy", s, *SMALL))
+        for s in ("flip", "resolve", "variance", "random", "coreset")
+    }
+    assert by["flip"] == by["resolve"]
+    assert by["random"] != by["variance"]
+    assert by["coreset"] != by["variance"]
+    assert len({tuple(chosen) for chosen in by.values()}) == 4  # the others do as they are told
+
+
+def test_a_broken_photo_takes_its_label_with_it(tmp_path, caplog):
+    folder = photos(tmp_path / "p", [f"{i}.png" for i in range(6)])
+    (folder / "3.png").write_bytes(b"broken")
+    labels = tmp_path / "l.csv"
+    labels.write_text("filename,label\n0.png,a\n1.png,b\n3.png,a\n")
+    assert len(items(invoke("query", "--data", folder, "--labels", labels, "--n", 2, *SMALL))) == 2
+    assert "left out" in caplog.text
+
+
+def test_results_inside_the_data_are_not_data(tmp_path, monkeypatch):
+    folder = photos(tmp_path / "p", [f"{c}/{i}.png" for c in "ab" for i in range(12)])
+    monkeypatch.chdir(folder)
+    more = ["--initial", "4", "--labels", "8", "--retrain-every", "2"]
+    assert invoke("run", "--data", ".", *SMALL, *more).exit_code == 0
+    assert (folder / "runs").exists()
+    monkeypatch.chdir(tmp_path)  # and it is resumed from anywhere
+    found = next((folder / "runs").iterdir())
+    done = invoke("resume", found)
+    assert done.exit_code == 0, done.output
+    moved = folder.rename(tmp_path / "moved")
+    found = next((moved / "runs").iterdir())
+    assert invoke("resume", found).exit_code == 1
+    done = invoke("resume", found, "--data", moved, "--labels", "10")
+    assert done.exit_code == 0, done.output
+    assert len((found / "labels.jsonl").read_text().splitlines()) == 10
+
+
+def test_names_that_look_like_markup_or_mathematics(tmp_path):
+    folder = photos(tmp_path / "my $x^^_$ é", [f"{c}/{i}.png" for c in "ab" for i in range(8)])
+    more = ["--initial", "4", "--labels", "6", "--retrain-every", "2", "--out", tmp_path / "r[red]"]
+    done = invoke("run", "--data", folder, *SMALL, *more)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "r[red]" / "curve.png").exists()
+
+
+CELLS = st.text(max_size=6) | st.sampled_from(["", "1", "-2.5", "nan", "inf", "yes", "no", '"', "\0"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows=st.lists(st.lists(CELLS, max_size=4), max_size=8), name=st.sampled_from(["csv", "tsv"]))
+def test_broken_tables(rows, name, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t")
+    path = folder / f"t.{name}"
+    path.write_text("\n".join(",".join(r) for r in rows), encoding="utf-8", errors="replace")
+    done = invoke("query", "--data", path, "--n", 1, "--set", "training.steps=2", "--out", folder / "next.csv")
+    calm(done)
+    assert done.exit_code == 0 or not (folder / "next.csv").exists()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(content=st.binary(max_size=60) | st.lists(st.lists(CELLS, max_size=3), max_size=5))
+def test_broken_label_files(content, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("l")
+    data, labels = table(folder / "t.csv", n=8), folder / "labels.csv"
+    if isinstance(content, bytes):
+        labels.write_bytes(content)
+    else:
+        text = "item,label\n" + "\n".join(",".join(r) for r in content)
+        labels.write_text(text, encoding="utf-8", errors="replace")
+    done = invoke(
+        "query", "--data", data, "--labels", labels, "--n", 1, "--classes", "yes,no", "--set", "training.steps=2"
+    )
+    calm(done)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    files=st.lists(
+        st.tuples(
+            st.sampled_from(["a.png", "b.jpg", "c.gif", "sub/d.png", ".hidden.png", "e.txt"]), st.binary(max_size=40)
+        ),
+        max_size=5,
+    )
+)
+def test_broken_image_folders(files, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("f")
+    for name, content in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    calm(invoke("query", "--data", folder, "--n", 1, "--classes", "a,b", "--model", "mlp"))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=st.text(max_size=60))
+def test_broken_configuration_files(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("c")
+    (folder / "c.toml").write_text(text, encoding="utf-8", errors="replace")
+    done = invoke("run", "--config", folder / "c.toml", "--labels", "nine")
+    assert done.exit_code == 2
+    done = invoke("query", "--data", folder, "--config", folder / "c.toml")
+    calm(done)
+
+
+def calm(done) -> None:
+    """No traceback, an exit code of ours, and a sentence when it failed."""
+    assert done.exit_code in (0, 1, 2), done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert "Traceback" not in done.output
+    assert "--debug" not in done.output, done.output
+    if done.exit_code:
+        assert "error" in done.output.lower()
+
+
+def start(*arguments, cwd):
+    return subprocess.Popen(
+        [sys.executable, "-m", "labelahead", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_interrupted_by_the_keyboard(tmp_path):
+    process = start("run", *QUICK, "--labels", "140", "--out", "a", cwd=tmp_path)
+    limit = time.monotonic() + 120
+    while not (tmp_path / "a" / "rounds.jsonl").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert "labelahead resume a" in err
+    assert "Traceback" not in out + err
+    count = len((tmp_path / "a" / "labels.jsonl").read_text().splitlines())
+    done = start("resume", "a", cwd=tmp_path)
+    out, err = done.communicate(timeout=300)
+    assert done.returncode == 0, err
+    assert len((tmp_path / "a" / "labels.jsonl").read_text().splitlines()) == 140 > count
+
+
+def test_a_traceback_only_when_asked_for(tmp_path):
+    process = start("--debug", "run", "--data", "nowhere", cwd=tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" in err

@@ -1,0 +1,407 @@
+"""Folders and zips of picture files."""
+
+import os
+import pickle
+import shutil
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from labelahead.data import load
+from labelahead.data.folder import sort_out
+from labelahead.errors import InputError
+
+COLOUR = (200, 100, 50)
+
+
+def save(path, image=None, **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (image or Image.new("RGB", (20, 16), COLOUR)).save(path, **more)
+    return path
+
+
+def classes_folder(root, classes=("cat", "dog"), n=6):
+    for k, name in enumerate(classes):
+        for i in range(n):
+            save(root / name / f"{i}.png", Image.new("RGB", (10, 10), (40 * i, 90 * k, 7)))
+    return root
+
+
+def said(data, text):
+    return any(text in note for note in data.notes)
+
+
+def only(tmp_path, size=8):
+    """The one picture of a folder, as it is shown."""
+    data, _ = load(tmp_path, size=size)
+    return data.images.batch(torch.tensor([0]), size)[0]
+
+
+# --- layout -----------------------------------------------------------------------------------
+
+
+def test_class_folders(tmp_path):
+    data, answers = load(classes_folder(tmp_path / "pets"), size=4)
+    assert data.name == "pets"
+    assert data.classes == ("cat", "dog")
+    assert data.ids[0] == "cat/0.png"
+    assert list(data.ids) == sorted(data.ids)
+    assert answers.take(torch.arange(12)).tolist() == [0] * 6 + [1] * 6
+    assert data.shape == (3, 4, 4)
+    assert data.kind == "image"
+    assert len(data.test) == 2
+    assert sorted(answers.take(data.test).tolist()) == [0, 1]
+    pool = torch.ones(12, dtype=torch.bool)
+    pool[data.test] = False
+    assert torch.allclose(data.inputs[pool].mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
+    assert (data.inputs[:, 2] == 0).all()  # a constant channel
+    assert load(tmp_path / "pets")[0].shape == (3, 64, 64)
+
+
+def test_flat_and_unlabelled_folders_have_no_labels(tmp_path):
+    for i in range(3):
+        save(tmp_path / "flat" / f"{i}.jpg")
+        save(tmp_path / "deep" / "unlabelled" / "more" / f"{i}.jpg")
+    for name in ("flat", "deep"):
+        data, answers = load(tmp_path / name, size=4)
+        assert answers is None
+        assert data.classes == ()
+        assert data.test.tolist() == []
+        assert said(data, "no labels")
+        assert len(data) == 3
+
+
+def test_unlabelled_beside_classes(tmp_path):
+    classes_folder(tmp_path)
+    save(tmp_path / "unlabelled" / "a.png")
+    save(tmp_path / "loose.png")
+    data, answers = load(tmp_path, size=4)
+    assert data.classes == ("cat", "dog")
+    unknown = [data.ids[i] for i in range(len(data)) if not answers.known[i]]
+    assert unknown == ["loose.png", "unlabelled/a.png"]
+    assert not set(unknown) & {data.ids[i] for i in data.test}
+    with pytest.raises(InputError, match=r"loose\.png"):
+        answers(data.ids.index("loose.png"))
+
+
+def test_one_class_empty_classes_and_other_files(tmp_path):
+    save(tmp_path / "only" / "sub" / "x.png")
+    save(tmp_path / "only" / "y.png")
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "only" / "notes.txt").write_text("hello")
+    data, answers = load(tmp_path, size=4)
+    assert data.classes == ("only",)
+    assert said(data, "only one class folder")
+    assert said(data, "no pictures in the folders nothing")
+    assert said(data, "1 files are no pictures: only/notes.txt")
+    assert data.ids == ("only/sub/x.png", "only/y.png")
+    assert answers.known.all()
+
+
+def test_train_and_test_folders(tmp_path):
+    classes_folder(tmp_path / "train")
+    classes_folder(tmp_path / "test", n=2)
+    data, answers = load(tmp_path, size=4)
+    assert data.classes == ("cat", "dog")
+    assert {data.ids[i].split("/")[0] for i in data.test} == {"test"}
+    assert len(data.test) == 4
+    assert data.ids[0].startswith("train/")  # training items first
+    assert data.test.tolist() == [12, 13, 14, 15]
+    assert answers.known.all()
+
+
+def test_layouts_by_name_alone():
+    names = ["train/a/1.png", "val/a/2.png", "test/b/3.png"]
+    layout = sort_out(names)
+    assert layout.official.tolist() == [False, False, True]
+    assert any("validation folder joins" in note for note in layout.notes)
+    assert sort_out(["train/a/1.png", "val/a/2.png"]).official.tolist() == [False, True]
+    assert sort_out(["train/1.png", "test/2.png"]).classes == ("test", "train")  # words, not parts
+    wrapped = sort_out(["set/a/1.png", "set/b/2.png"])
+    assert wrapped.classes == ("a", "b")
+    assert any("only folder, set" in note for note in wrapped.notes)
+    assert sort_out(["9/a.png", "10/b.png"]).classes == ("9", "10")
+
+
+def test_limit_replaces_what_cannot_be_read(tmp_path):
+    classes_folder(tmp_path, n=20)
+    for i in range(0, 20, 2):
+        (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
+    data, answers = load(tmp_path, size=4, limit=10)
+    pool = torch.ones(len(data), dtype=torch.bool)
+    pool[data.test] = False
+    assert torch.bincount(answers.take(pool.nonzero().flatten())).tolist() == [5, 5]
+    assert said(data, "cannot be read")
+
+
+# --- broken files -----------------------------------------------------------------------------
+
+
+def png_announcing(width, height):
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def test_broken_files_are_skipped_and_named(tmp_path):
+    classes_folder(tmp_path)
+    whole = save(tmp_path / "cat" / "z.jpg", Image.effect_noise((64, 64), 50)).read_bytes()
+    (tmp_path / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "cat" / "empty.png").write_bytes(b"")
+    (tmp_path / "dog" / "text.png").write_text("no picture")
+    (tmp_path / "dog" / "huge.png").write_bytes(png_announcing(20000, 20000))
+    (tmp_path / "dog" / "large.png").write_bytes(png_announcing(13000, 13700))
+    (tmp_path / "dog" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    os.mkfifo(tmp_path / "dog" / "pipe.png")
+    data, _ = load(tmp_path, size=4)
+    assert len(data) == 13
+    note = next(n for n in data.notes if "cannot be read" in n)
+    assert note.startswith("7 files")
+    assert "cat/cut.jpg" in note
+    assert "cat/empty.png (is empty)" in note
+    assert "dog/large.png (13000 x 13700 pixels; expected at most 178 million)" in note
+    assert "dog/huge.png (Image size (400000000 pixels)" in note
+    assert "and 2 more" in note
+
+
+def test_a_class_of_broken_files_is_left_out(tmp_path):
+    classes_folder(tmp_path)
+    for name in ("ape", "zebra"):  # before and after the others
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(b"x")
+    data, answers = load(tmp_path, size=4)
+    assert data.classes == ("cat", "dog")
+    assert answers.take(torch.arange(12)).tolist() == [0] * 6 + [1] * 6
+    assert said(data, "no readable picture in the classes ape, zebra")
+
+
+def test_nothing_readable_is_an_error(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"x")
+    with pytest.raises(InputError, match="none of the 1 pictures"):
+        load(tmp_path)
+
+
+def test_no_pictures_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="holds no pictures"):
+        load(tmp_path)
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"load\('mnist', root="):
+        load(tmp_path)
+
+
+def test_hidden_files_and_link_loops(tmp_path):
+    classes_folder(tmp_path / "set")
+    save(tmp_path / "set" / ".thumbs" / "a.png")
+    save(tmp_path / "set" / "cat" / "._0.png")
+    (tmp_path / "set" / "cat" / "loop").symlink_to(tmp_path / "set")
+    (tmp_path / "set" / "dog" / "self").symlink_to("self")
+    (tmp_path / "set" / "dog" / "other").symlink_to(tmp_path / "set" / "cat")
+    save(tmp_path / "set" / "dog" / "a" / "b" / "x.png")  # a dog, though a cat's link is nearer
+    (tmp_path / "set" / "cat" / "near").symlink_to(tmp_path / "set" / "dog" / "a" / "b")
+    save(tmp_path / "away" / "1.png")
+    (tmp_path / "set" / "linked").symlink_to(tmp_path / "away")  # a class elsewhere is fine
+    data, _ = load(tmp_path / "set", size=4)
+    assert data.classes == ("cat", "dog", "linked")
+    assert len(data) == 14
+    assert "dog/a/b/x.png" in data.ids
+
+
+def test_the_fingerprint_follows_the_files(tmp_path):
+    data, _ = load(classes_folder(tmp_path), size=4)
+    before = data.images.fingerprint()
+    assert load(tmp_path, size=8)[0].images.fingerprint() == before
+    save(tmp_path / "cat" / "0.png", Image.effect_noise((30, 30), 50))
+    assert load(tmp_path, size=4)[0].images.fingerprint() != before
+
+
+def test_names_that_are_no_text(tmp_path):
+    classes_folder(tmp_path)
+    os.rename(tmp_path / "cat" / "0.png", os.fsencode(tmp_path / "cat") + b"/caf\xe9 0.png")
+    data, _ = load(tmp_path, size=4)
+    name = next(i for i in data.ids if "caf" in i)
+    assert name.encode("utf-8") == rb"cat/caf\xe9 0.png"
+    at = torch.tensor([data.ids.index(name)])
+    assert data.images.batch(at, 6).shape == (1, 3, 6, 6)
+    assert data.images.fingerprint()
+
+
+# --- kinds of pictures ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix", "expected"),
+    [
+        ("RGB", "png", COLOUR),
+        ("RGB", "jpg", COLOUR),
+        ("RGB", "bmp", COLOUR),
+        ("RGB", "tiff", COLOUR),
+        ("RGB", "ppm", COLOUR),
+        ("RGB", "webp", COLOUR),
+        ("RGB", "GIF", COLOUR),
+        ("L", "png", (119, 119, 119)),
+        ("L", "jpg", (119, 119, 119)),
+        ("LA", "png", (119, 119, 119)),
+        ("RGBA", "png", COLOUR),
+        ("P", "png", COLOUR),
+        ("CMYK", "jpg", COLOUR),
+        ("CMYK", "tif", COLOUR),
+        ("YCbCr", "jpg", COLOUR),
+        ("1", "png", (255, 255, 255)),
+    ],
+)
+def test_every_mode(tmp_path, mode, suffix, expected):
+    picture = Image.new("RGB", (20, 16), COLOUR)
+    if mode == "1":
+        picture = Image.new("1", (20, 16), 1)
+    elif mode == "P":
+        picture = picture.convert("P", palette=Image.Palette.ADAPTIVE)
+    else:
+        picture = picture.convert(mode)
+    save(tmp_path / f"a.{suffix}", picture)
+    found = only(tmp_path)
+    assert found.shape == (3, 8, 8)
+    assert (found.float().mean((1, 2)) - torch.tensor(expected)).abs().max() < 8
+
+
+def test_transparent_parts_are_white(tmp_path):
+    for name, picture in (
+        ("rgba", Image.new("RGBA", (8, 8), (255, 0, 0, 0))),
+        ("la", Image.new("LA", (8, 8), (0, 0))),
+        ("half", Image.new("RGBA", (8, 8), (0, 0, 0, 128))),
+    ):
+        save(tmp_path / name / "a.png", picture)
+    palette = Image.new("P", (8, 8), 0)
+    palette.putpalette([9, 9, 9] * 256)
+    save(tmp_path / "p" / "a.png", palette, transparency=0)
+    for name, value in (("rgba", 255), ("la", 255), ("p", 255), ("half", 127)):
+        assert (only(tmp_path / name).float() - value).abs().max() <= 1, name
+
+
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path):
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    for suffix in ("png", "tif"):
+        save(tmp_path / suffix / f"a.{suffix}", Image.fromarray(ramp))
+        assert np.array_equal(only(tmp_path / suffix)[0].numpy(), np.round(ramp / 257))
+    save(tmp_path / "f" / "a.tif", Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)))
+    assert only(tmp_path / "f")[0].flatten().tolist() == [round(255 * i / 63) for i in range(64)]
+    wide = np.linspace(-1000, 1000, 64, dtype=np.float32).reshape(8, 8)
+    save(tmp_path / "w" / "a.tif", Image.fromarray(wide))
+    assert (only(tmp_path / "w").min(), only(tmp_path / "w").max()) == (0, 255)
+
+
+def test_exif_rotation(tmp_path):
+    picture = Image.new("RGB", (8, 8), (0, 0, 0))
+    picture.paste((255, 255, 255), (0, 0, 8, 4))  # white above
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: to be shown rotated clockwise
+    save(tmp_path / "a.png", picture, exif=exif)
+    found = only(tmp_path)
+    assert (found[:, :, 4:] == 255).all()
+    assert (found[:, :, :4] == 0).all()
+
+
+def test_moving_pictures_give_their_first_frame(tmp_path):
+    frames = [Image.new("RGB", (8, 8), c) for c in ((255, 0, 0), (0, 0, 255))]
+    tmp_path.mkdir(exist_ok=True)
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert only(tmp_path)[:, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_shorter_side_then_centre_crop(tmp_path):
+    picture = Image.new("RGB", (40, 20), (0, 0, 0))
+    picture.paste((255, 255, 255), (10, 0, 30, 20))
+    save(tmp_path / "a.png", picture)
+    assert (only(tmp_path, 20) == 255).all()
+    save(tmp_path / "thin" / "a.png", Image.new("RGB", (500, 1), COLOUR))
+    assert only(tmp_path / "thin")[:, 3, 3].tolist() == list(COLOUR)
+
+
+def test_draft_decoding_is_close_to_the_whole(tmp_path):
+    x, y = np.meshgrid(np.arange(512), np.arange(512))
+    smooth = np.stack([x // 2, y // 2, (x + y) // 4], -1).astype(np.uint8)
+    save(tmp_path / "j" / "a.jpg", Image.fromarray(smooth), quality=95)
+    save(tmp_path / "p" / "a.png", Image.fromarray(smooth))
+    difference = only(tmp_path / "j", 32).float() - only(tmp_path / "p", 32).float()
+    assert difference.abs().max() < 6
+
+
+def test_pictures_can_be_had_at_any_size_and_order(tmp_path):
+    data, _ = load(classes_folder(tmp_path), size=4)
+    first = data.images.batch(torch.tensor([7, 0, 7]), 10)
+    assert first.shape == (3, 3, 10, 10)
+    assert first[:, :, 0, 0].tolist() == [[40, 90, 7], [0, 0, 7], [40, 90, 7]]
+    assert data.images.batch(torch.empty(0, dtype=torch.int64), 5).shape == (0, 3, 5, 5)
+    for size in (0, -1, 2.5, 10**6):
+        with pytest.raises(InputError, match="size is"):
+            data.images.batch(torch.tensor([0]), size)
+    (tmp_path / "cat" / "0.png").unlink()
+    with pytest.raises(InputError, match=r"cat/0\.png could be read before"):
+        data.images.batch(torch.tensor([0]), 4)
+
+
+# --- zips and Caltech -------------------------------------------------------------------------
+
+
+def pack(folder, path):
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            archive.write(file, file.relative_to(folder.parent))
+    return path
+
+
+def test_a_zip_is_read_like_its_folder(tmp_path):
+    folder = classes_folder(tmp_path / "pets")
+    (folder / "none").mkdir()
+    (folder / "dog" / "b.png").write_bytes(b"broken")
+    loaded, answers = load(folder, size=4)
+    zipped, again = load(pack(folder, tmp_path / "z.zip"), size=4)
+    assert [f"pets/{i}" for i in loaded.ids] == list(zipped.ids)
+    assert torch.equal(loaded.inputs, zipped.inputs)
+    assert torch.equal(loaded.test, zipped.test)
+    assert torch.equal(answers.take(loaded.test), again.take(zipped.test))
+    assert said(zipped, "pets/dog/b.png")
+    assert said(zipped, "no pictures in the folders pets/none")
+    copied = pickle.loads(pickle.dumps(zipped))
+    at = torch.arange(3)
+    assert torch.equal(copied.images.batch(at, 6), loaded.images.batch(at, 6))
+
+
+def test_broken_zips(tmp_path):
+    path = pack(classes_folder(tmp_path / "pets"), tmp_path / "z.zip")
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(InputError, match="folder or a zip"):
+        load(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../out.png", b"x")
+        archive.writestr("readme.txt", b"x")
+        archive.writestr("x", b"x")
+    content = path.read_bytes()
+    with pytest.raises(InputError, match="holds no pictures"):
+        load(path)
+    entry = content.index(b"PK\x01\x02")
+    path.write_bytes(content[: entry + 6] + b"\xff" + content[entry + 7 :])
+    with pytest.raises(InputError, match="zip file version"):  # of a time to come
+        load(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_caltech(tmp_path, packed):
+    folder = classes_folder(tmp_path / "101_ObjectCategories", ("ant", "BACKGROUND_Google", "Faces"))
+    if packed:
+        pack(folder, tmp_path / "caltech101_128px.zip")
+        shutil.rmtree(folder)
+    data, answers = load("caltech101", root=tmp_path, size=4, download=False)
+    assert data.classes == ("Faces", "ant")
+    assert len(data) == 12
+    assert said(data, "6 pictures of BACKGROUND_Google left out")
+    assert not said(data, "no pictures in")
+    assert answers.known.all()
+    assert data.name == "caltech101"

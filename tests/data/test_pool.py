@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+
+
+def test_labels_come_in_order_and_leave_the_unlabelled():
+    pool = Pool(6, test=[5])
+    pool.label([4, 1], torch.tensor([2, 0]))
+    pool.label([0], [1])
+    assert pool.labelled.tolist() == [4, 1, 0]
+    assert pool.labels.tolist() == [2, 0, 1]
+    assert pool.unlabelled.tolist() == [2, 3]
+    assert len(pool) == 3
+    assert "3 of 6" in repr(pool)
+
+
+@pytest.mark.parametrize(
+    ("positions", "labels", "message"),
+    [
+        ([1], [0], "labelled already"),
+        ([5], [0], "kept for testing"),
+        ([9], [0], "reaches from 9"),
+        ([0, 0], [1, 1], "different ones"),
+        ([0, 2], [1], "1 labels for 2"),
+        ([0], [-1], "class number"),
+        ([0], [1.5], "class number"),
+        ([0], [True], "class number"),
+        ([], [], "at least one"),
+    ],
+)
+def test_bad_labels_change_nothing(positions, labels, message):
+    pool = Pool(6, test=[5])
+    pool.label([1], [0])
+    with pytest.raises(InputError, match=message):
+        pool.label(positions, labels)
+    assert pool.labelled.tolist() == [1]
+    assert pool.unlabelled.tolist() == [0, 2, 3, 4]
+
+
+def test_one_bad_among_good_takes_none():
+    pool = Pool(4)
+    with pytest.raises(InputError):
+        pool.label([0, 1], [1, -3])
+    assert len(pool) == 0

@@ -1,0 +1,124 @@
+"""A belief against a posterior conditioned from scratch; positions in, positions out."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelahead.acquisition import flip
+from labelahead.acquisition.view import view
+from labelahead.errors import InputError, NumericalError
+from labelahead.learners.belief import Belief
+from labelahead.linear.posterior import prior
+
+N, C = 14, 3
+POINTS = torch.tensor([40, 3, 17, 8, 99, 51, 2, 75, 30, 61, 12, 5, 88, 23])
+
+
+def start(classes=C, rank=None, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    psi = torch.randn(N, rank or N + 4, generator=rng, dtype=torch.float64)
+    outputs = 0.3 * torch.randn(N, C, generator=rng, dtype=torch.float64)
+    outputs = torch.nn.functional.pad(outputs, (0, classes - C))
+    given = {"features": psi} if rank else {"kernel": psi @ psi.T}
+    return prior(outputs, **given, noise=1e-2)
+
+
+def from_scratch(labels, classes=C, rank=None):
+    """The posterior in the naive way: the prior once more, all labels at once, places counted by hand."""
+    post = start(classes, rank)
+    inside = {p: c for p, c in labels.items() if p in POINTS.tolist()}
+    if not inside:
+        return post
+    at = [POINTS.tolist().index(p) for p in inside]
+    targets = torch.zeros(len(at), classes, dtype=torch.float64)
+    targets[range(len(at)), list(inside.values())] = 1
+    return post.condition(at, targets)
+
+
+POSITION = st.sampled_from([*POINTS.tolist(), 7, 1000])  # the last two are not in play
+STEP = st.one_of(
+    st.tuples(st.just("label"), POSITION, st.integers(0, C - 1)),
+    st.tuples(st.just("take back"), POSITION, st.just(0)),
+    st.tuples(st.just("class"), st.just(0), st.just(0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
+def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
+    belief, labels, classes = Belief(POINTS, start(rank=rank), evaluation=5, hold=hold), {}, C
+    for kind, position, label in steps:
+        if kind == "label":
+            labels[position] = label
+        elif kind == "take back":
+            labels.pop(position, None)
+        else:
+            classes += 1
+        before = belief.posterior.mean.clone()
+        after = belief.told(labels, classes)
+        assert torch.equal(belief.posterior.mean, before)  # an immutable value
+        belief = after
+        naive = from_scratch(labels, classes, rank)
+        assert torch.allclose(belief.posterior.mean, naive.mean, atol=1e-9)
+        assert torch.allclose(belief.posterior.variance(), naive.variance(), atol=1e-9)
+        assert belief.knows(labels, classes)
+        assert not belief.knows({**labels, 40: 0 if labels.get(40) else 1}, classes)
+        unlabelled = [p for p in POINTS.tolist() if p not in labels]
+        assert POINTS[belief.view.candidates].tolist() == unlabelled
+        some = [p for p in labels if p in belief] + unlabelled[:2]
+        at = [POINTS.tolist().index(p) for p in some]
+        assert torch.allclose(belief.mean(some), naive.mean[at], atol=1e-9)
+
+
+def test_labels_given_at_once_are_as_told():
+    labels = {17: 0, 1000: 2, 5: 1}
+    assert torch.equal(Belief(POINTS, start(), labels).posterior.mean, from_scratch(labels).mean)
+
+
+def test_best_leaves_out_what_it_is_told_to():
+    belief = Belief(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
+    scores = flip(view(belief.posterior, belief.view.candidates, belief.view.evaluation))
+    order = POINTS[belief.view.candidates[scores.argsort(descending=True)]].tolist()
+    assert belief.ranked("flip") == order
+    assert belief.best("flip") == (order[0], pytest.approx(float(scores.max())))
+    assert belief.best("flip", without=set(order[:3]))[0] == order[3]
+    assert belief.best("flip", without=set(order)) is None
+
+
+@pytest.mark.parametrize("mode", ["top", "greedy", "sequential"])
+def test_picks_are_positions_and_so_is_what_is_asked(mode):
+    belief, asked = Belief(POINTS, start(), {40: 0, 99: 1}), []
+
+    def ask(position):
+        asked.append(position)
+        return position % C
+
+    positions, scores = belief.pick("flip", 4, torch.Generator(), mode, ask)
+    assert set(positions.tolist()) <= set(POINTS.tolist()) - {40, 99}
+    assert len(scores) == 4
+    assert asked == (positions.tolist() if mode == "sequential" else [])
+    if mode == "sequential":  # the same, told one by one
+        for position in positions.tolist():
+            assert belief.best("flip")[0] == position
+            belief = belief.told({**belief.labels, position: position % C})
+
+
+def test_when_everything_is_labelled_nothing_is_left_but_corrections():
+    belief = Belief(POINTS, start(), {int(p): int(p) % C for p in POINTS})
+    assert belief.best("flip") is None
+    assert belief.ranked("flip") == []
+    assert belief.told({**belief.labels, 40: 2}).labels[40] == 2
+
+
+def test_what_is_not_in_play_is_said():
+    belief = Belief(POINTS, start())
+    assert 40 in belief
+    assert 7 not in belief
+    with pytest.raises(InputError, match="item 7 is not in play"):
+        belief.mean([40, 7])
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    with pytest.raises(NumericalError, match="NaN"):
+        Belief(POINTS, start()).best(lambda view, rng: torch.full(view.candidates.shape, torch.nan))

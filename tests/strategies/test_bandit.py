@@ -1,0 +1,363 @@
+"""ALBL: EXP4.P by its pseudo-code, importance weights by enumeration, memory across rounds."""
+
+import itertools
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labelahead.campaign.config import Budget, Campaign, Network
+from labelahead.campaign.learner import Learner
+from labelahead.campaign.run import resume, run
+from labelahead.campaign.store import Store
+from labelahead.data import from_arrays
+from labelahead.errors import InputError
+from labelahead.seeds import stream
+from labelahead.strategies import find
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.bandit import DELTA, EXPERTS, Past, advice, chances, credits, horizon, updated
+from labelahead.strategies.propose import propose
+from labelahead.strategies.situation import Situation
+from labelahead.train import Training, predict
+from tests.support.campaigns import blobs, labelled_pool, own, reachable
+
+CAMPAIGN = Campaign(
+    model=Network("mlp", 16),
+    training={"steps": 8, "rate": 0.02},
+    asking=Asking("albl"),
+    budget=Budget(initial=5, labels=25, retrain_every=4),
+    threads=1,
+)
+
+
+def data():
+    return from_arrays(*blobs(80, (32,)), test=range(60, 80))
+
+
+def vector(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+class Naive:
+    """EXP4.P, line by line, one action an expert; weights start at one and only grow."""
+
+    def __init__(self, K):
+        self.K, self.w = K, [1.0] * K
+
+    def draw(self, T):
+        self.pmin = min(1 / self.K, math.sqrt(math.log(self.K) / (self.K * T)))
+        W = sum(self.w)
+        self.p = [(1 - self.K * self.pmin) * w / W + self.pmin for w in self.w]
+        return self.p
+
+    def feed(self, T, batches, m, q, taken, reward):
+        for k in range(self.K):
+            # ψ by the batch, or q/m for the expert that draws at random
+            psi = [q / m if b is None else float(i in b) for b in batches for i in range(m)]
+            rows = [psi[j * m : (j + 1) * m] for j in range(self.K)]
+            chance = [sum(self.p[j] * rows[j][i] for j in range(self.K)) for i in range(m)]
+            r_hat = [reward / chance[i] if i in taken else 0.0 for i in range(m)]
+            y_hat = sum(rows[k][i] / q * r_hat[i] for i in range(m))
+            v_hat = 1 / self.p[k]
+            bound = math.sqrt(math.log(self.K / DELTA) / (self.K * T))
+            self.w[k] *= math.exp(self.pmin / 2 * (y_hat + v_hat * bound))
+
+
+@pytest.mark.parametrize("q", [1, 3])
+def test_weights_follow_the_pseudo_code(q):
+    m, K, rng = 8, 3, torch.Generator().manual_seed(q)
+    naive, weights = Naive(K), torch.full((K,), 1 / K, dtype=torch.float64)
+    for number in range(1, 12):
+        T = horizon(number)
+        p = chances(weights, number)
+        assert p.tolist() == pytest.approx(naive.draw(T), abs=1e-14)
+        batches = [torch.randperm(m, generator=rng)[:q] for _ in range(K)]
+        k = int(torch.multinomial(p, 1, generator=rng))
+        reward = float(torch.rand(1, generator=rng))
+        fixed = [*batches[:2], None]
+        credit = credits(advice(fixed, m, q), p, batches[k])
+        weights = updated(weights, p, credit, reward, number)
+        lists = [b if b is None else b.tolist() for b in fixed]
+        naive.feed(T, lists, m, q, batches[k].tolist(), reward)
+        assert weights.tolist() == pytest.approx([w / sum(naive.w) for w in naive.w], abs=1e-13)
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 5, 8, 9, 100])
+def test_chances_sum_to_one_and_none_vanishes(number):
+    T = horizon(number)
+    assert max(4, number) <= T
+    assert T == 4 or 2 * number > T
+    least = math.sqrt(math.log(3) / (3 * T))
+    assert least <= 1 / 3
+    p = chances(vector(1.0, 1e-12, 0.0), number)
+    assert float(p.sum()) == pytest.approx(1, abs=1e-15)
+    assert p.tolist() == pytest.approx([1 - 2 * least, least, least], abs=1e-10)
+
+
+def every_draw(p, batches, m, q):
+    """(probability, candidates taken) of all that can happen in a round."""
+    for chance, batch in zip(p.tolist(), batches, strict=True):
+        if batch is not None:
+            yield chance, batch
+            continue
+        subsets = list(itertools.combinations(range(m), q))
+        for subset in subsets:
+            yield chance / len(subsets), torch.tensor(subset)
+
+
+@pytest.mark.parametrize(
+    "batches", [[[0, 1], [4, 2]], [[0, 1], [1, 5]], [[3, 2], [2, 3]]], ids=["apart", "one", "same"]
+)
+def test_importance_weights_are_unbiased(batches):
+    m, q = 7, 2
+    given = [*map(torch.tensor, batches), None]
+    p = vector(0.5, 0.2, 0.3)
+    psi = advice(given, m, q)
+    chance = p @ psi
+    right = vector(1, 0, 0, 1, 1, 0, 1)
+    total, accuracy, counted = 0.0, 0.0, 0.0
+    asked, credit = torch.zeros(m, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for probability, taken in every_draw(p, given, m, q):
+        counts = 1 / (m * chance[taken])
+        total += probability
+        accuracy += probability * float((counts * right[taken]).sum())
+        counted += probability * float(counts.sum())
+        asked[taken] += probability
+        earned = credits(psi, p, taken)
+        assert bool((earned <= 1 / p + 1e-12).all())
+        credit += probability * earned
+    assert total == pytest.approx(1)
+    assert float(psi.sum(1).sub(q).abs().max()) < 1e-12
+    assert torch.allclose(asked, chance, atol=1e-14)
+    assert accuracy == pytest.approx(float(right.mean()), abs=1e-14)
+    assert counted == pytest.approx(1, abs=1e-14)
+    assert torch.allclose(credit, torch.ones_like(credit), atol=1e-14)
+
+
+def test_without_random_only_the_union_is_judged():
+    m, q = 7, 2
+    given, p = [torch.tensor([0, 1]), torch.tensor([1, 5])], vector(0.7, 0.3)
+    chance = p @ advice(given, m, q)
+    right = vector(1, 0, 0, 1, 1, 1, 1)
+    found = sum(
+        probability * float((right[taken] / chance[taken]).sum()) for probability, taken in every_draw(p, given, m, q)
+    )
+    assert found == pytest.approx(float(right[[0, 1, 5]].sum()), abs=1e-14)
+
+
+def weights_of(best):
+    """After 100 and 400 rounds in which one expert, or none, earns more than the others."""
+    m, q, rng = 40, 2, torch.Generator().manual_seed(0)
+    weights = torch.full((3,), 1 / 3, dtype=torch.float64)
+    found = []
+    for number in range(1, 401):
+        p = chances(weights, number)
+        k = int(torch.multinomial(p, 1, generator=rng))
+        batches = [torch.randperm(m, generator=rng)[:q] for _ in range(3)]
+        credit = credits(advice([*batches[:2], None], m, q), p, batches[k])
+        weights = updated(weights, p, credit, 0.9 if k == best else 0.2, number)
+        found += [weights] if number in (100, 400) else []
+    return found
+
+
+@pytest.mark.parametrize("best", [0, 1, 2])
+def test_the_better_expert_gains_weight(best):
+    # Not all of it: the confidence term √(ln(K/δ)/(KT))/p_k makes up for 0.9 − 0.2 near p_k = 0.06.
+    early, late = weights_of(best)
+    assert float(late[best]) > float(early[best]) > 0.5
+    assert 0.75 < float(late[best]) < 0.95
+
+
+def test_equal_experts_stay_about_equal():
+    assert float(weights_of(None)[1].max()) < 0.5
+
+
+def asked(memory=None, seed=0, count=6, labels=None, n=4, **more):
+    x, y = blobs(30)
+    pool = labelled_pool(y, count)
+    if labels:
+        pool.label(list(labels), list(labels.values()))
+    return propose(own(), x, pool, n, Asking("albl", **more), seed=seed, memory=memory)
+
+
+def test_a_query_says_how_likely_each_item_was():
+    """Q by hand from the batches of the experts themselves, whichever expert was drawn."""
+    x, y = blobs(30)
+    now = Situation.of(own(), x, labelled_pool(y, 6), Asking("albl"), 4)
+    sets = [set(find(name).pick(now, 4, stream(0), "top", None).positions.tolist()) for name in EXPERTS[:2]]
+    drawn, times = set(), torch.zeros(30, dtype=torch.float64)
+    rounds = 300
+    for seed in range(rounds):
+        picks = find("albl").pick(now, 4, stream(seed, "pick"), "top", None)
+        past = Past.of(picks.memory)
+        assert past.chances == pytest.approx([1 / 3] * 3)
+        for position, count in zip(picks.positions.tolist(), past.counts, strict=True):
+            chance = (sum(position in s for s in sets) + 4 / 24) / 3
+            assert count == pytest.approx(1 / (24 * chance))
+        times[picks.positions] += 1 / rounds
+        taken = set(picks.positions.tolist())
+        drawn.add(EXPERTS[sets.index(taken)] if taken in sets else "random")
+    assert drawn == set(EXPERTS)
+    for position in range(6, 30):
+        chance = (sum(position in s for s in sets) + 4 / 24) / 3
+        assert abs(float(times[position]) - chance) < 4 * math.sqrt(chance / rounds)
+
+
+@pytest.mark.parametrize("right", [4, 3, 0])
+def test_the_reward_is_the_weighted_accuracy_of_the_new_network(right):
+    x, _ = blobs(30)
+    first = asked(seed=3)
+    guess = predict(own(), x[first.positions]).argmax(1)
+    answers = {
+        int(p): int(g) if i < right else (int(g) + 1) % 3
+        for i, (p, g) in enumerate(zip(first.positions, guess, strict=True))
+    }
+    second = asked(first.memory, seed=3, labels=answers)
+    past, now = Past.of(first.memory), Past.of(second.memory)
+    reward = sum(past.counts[:right]) / sum(past.counts)
+    expected = updated(vector(*past.weights), vector(*past.chances), vector(*past.credits), reward, 1)
+    assert now.weights == pytest.approx(expected.tolist(), abs=1e-14)
+    assert (now.round, now.last) == (2, 4)
+    assert now.positions == first.positions.tolist() + second.positions.tolist()
+    assert now.counts[:4] == past.counts
+
+
+def test_a_round_without_an_answer_does_not_count():
+    first = asked()
+    again = asked(first.memory)
+    assert again.memory == first.memory
+    assert torch.equal(again.positions, first.positions)
+    answers = dict.fromkeys(first.positions.tolist(), 0)
+    second = asked(first.memory, labels=answers)
+    assert second.memory["weights"] != first.memory["weights"]
+    assert asked(second.memory, labels=answers).memory == second.memory
+    some = {int(first.positions[0]): 0}
+    later = Past.of(asked(first.memory, labels=some).memory)
+    assert later.round == 2
+    assert later.positions[0] == int(first.positions[0])
+    assert len(later.positions) == 1 + 4
+
+
+def test_memory_goes_through_json_and_holds_no_label():
+    memory = asked().memory
+    assert json.loads(json.dumps(memory, allow_nan=False)) == memory
+    assert set(memory) == {"round", "weights", "chances", "credits", "last", "positions", "counts"}
+    assert not [v for v in reachable([memory]) if isinstance(v, torch.Tensor)]
+    assert asked(memory, n=0).memory == memory
+    x, y = blobs(30)
+    assert propose(own(), x, labelled_pool(y, 6), 2, "margin", memory=memory).memory is None
+
+
+def test_memory_of_something_else_is_refused():
+    with pytest.raises(InputError, match="earlier query of albl"):
+        asked({"round": 1})
+    memory = asked().memory | {"weights": [0.5, 0.5]}
+    with pytest.raises(InputError, match="knows 2 experts"):
+        asked(memory)
+
+
+def outcome(result):
+    return (
+        [replace(r, seconds={}) for r in result.rounds],
+        result.pool.labelled.tolist(),
+        {k: v.tolist() for k, v in result.model.state_dict().items()},
+    )
+
+
+def cut(folder, labels, rounds):
+    """The folder as a kill would have left it."""
+    for name, keep in (("labels.jsonl", labels), ("rounds.jsonl", rounds)):
+        lines = (folder / name).read_bytes().split(b"\n")[:keep]
+        (folder / name).write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("campaign") / "a"
+    return run(CAMPAIGN, data=data(), out=folder), folder
+
+
+def test_a_campaign_is_the_same_with_and_without_a_folder(campaign):
+    whole, _ = campaign
+    assert [r.memory["round"] for r in whole.rounds[:-1]] == [1, 2, 3, 4, 5]
+    assert whole.rounds[-1].memory is None
+    assert outcome(run(CAMPAIGN, data=data())) == outcome(whole)
+
+
+@pytest.mark.parametrize("keep", [3, 8, 9, 17, 24])
+def test_resumed_from_any_label_on(tmp_path, campaign, keep):
+    whole, folder = campaign
+    shutil.copytree(folder, tmp_path / "a")
+    for finished in {max(0, (keep - 5) // 4), max(0, (keep - 6) // 4)}:
+        # all of a round's labels may be on record before the round itself is
+        cut(tmp_path / "a", keep, finished)
+        assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_a_larger_budget_goes_on_with_the_memory(tmp_path, campaign):
+    short = replace(CAMPAIGN, budget=replace(CAMPAIGN.budget, labels=13))
+    run(short, data=data(), out=tmp_path / "a")
+    more = resume(tmp_path / "a", {"budget.labels": 25}, data=data())
+    assert outcome(more) == outcome(campaign[0])
+
+
+def test_a_folder_without_memory_is_read(tmp_path, campaign):
+    whole, folder = campaign
+    shutil.copytree(folder, tmp_path / "a")
+    cut(tmp_path / "a", 13, 2)
+    path = tmp_path / "a" / "rounds.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({k: r[k] for k in r if k != "memory"}) + "\n" for r in rows))
+    with Store.open(tmp_path / "a") as store:
+        assert [r.memory for r in store.rounds()] == [None, None]
+    again = resume(tmp_path / "a", data=data())
+    assert [r.memory["round"] for r in again.rounds[2:-1]] == [1, 2, 3]  # begun anew
+    assert again.curve[:3] == whole.curve[:3]
+
+
+def taught(rounds, learner, y):
+    for _ in range(rounds):
+        picked = learner.query(3)
+        learner.teach(picked, y[picked])
+    return learner
+
+
+def test_a_learner_remembers_also_when_saved(tmp_path):
+    x, y = blobs(40)
+    quick = Training(steps=5)
+    learner = Learner(own(), x, "albl", training=quick, retrain_every=3)
+    learner.teach([0, 1, 2], y[:3])
+    taught(3, learner, y)
+    learner.save(tmp_path / "answered.pt")
+    other = Learner.load(tmp_path / "answered.pt", own(), x)
+    assert learner._memory["round"] == 3
+    assert other.query(3) == learner.query(3)
+    assert other._memory == learner._memory
+    learner.save(tmp_path / "waiting.pt")
+    waiting = Learner.load(tmp_path / "waiting.pt", own(), x)
+    assert waiting.query(3) == learner.query(3) == learner.query(3)  # nothing answered since
+    assert waiting._memory == learner._memory
+    assert learner._memory["round"] == 4
+    assert learner.query(0) == []
+    taught(2, learner, y)
+    taught(2, waiting, y)
+    assert waiting.pool.labelled.tolist() == learner.pool.labelled.tolist()
+    assert waiting._memory == learner._memory
+    assert learner._memory["round"] == 5
+
+
+def test_a_learner_saved_before_there_was_memory_is_read(tmp_path):
+    x, y = blobs(40)
+    learner = Learner(own(), x, "albl", training=Training(steps=5))
+    learner.teach([0, 1, 2], y[:3])
+    taught(1, learner, y)
+    learner.save(tmp_path / "l.pt")
+    state = torch.load(tmp_path / "l.pt", weights_only=True)
+    del state["memory"]
+    torch.save(state, tmp_path / "l.pt")
+    other = Learner.load(tmp_path / "l.pt", own(), x)
+    assert len(other.query(3)) == 3
+    assert other._memory["round"] == 1

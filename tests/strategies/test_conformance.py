@@ -1,0 +1,223 @@
+"""What every strategy owes its users, with every kind of network. New ones are covered at once."""
+
+import copy
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from labelahead.data import Answers, from_arrays
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.models import MODELS, build
+from labelahead.strategies import STRATEGIES
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.propose import propose as plain_propose
+from labelahead.strategies.situation import Situation
+from labelahead.train import Training
+from tests.support.campaigns import CLASSES, blobs, labelled_pool, own, reachable
+
+# Narrow versions, so that all pairs take seconds; pretrained ones see larger pictures.
+WIDTHS = {
+    "mlp": 16,
+    "fcn": 16,
+    "convnet": 4,
+    "cnn": 4,
+    "tutorial-cnn": 2,
+    "wrn1": 4,
+    "wrn2": 4,
+    "wrn16": 1,
+    "resnet18": 4,
+    "vgg11": 4,
+}
+SHAPES = {"backbone": (1280,), "efficientnet-lite0": (3, 32, 32), "tutorial-cnn": (1, 16, 16)}
+EVERY = [(s.name, mode) for s in STRATEGIES.values() for mode in s.modes]
+
+
+def network(name: str) -> nn.Module:
+    if name == "own":
+        return own()
+    return build(name, SHAPES.get(name, (1, 8, 8)), CLASSES, width=WIDTHS.get(name)).eval()
+
+
+def propose(net, *given, **more):
+    """As a campaign calls it: networks of the same kind can be made and trained."""
+    quick = Training(steps=3)
+    copied = lambda seed: copy.deepcopy(net)  # noqa: E731
+    return plain_propose(net, *given, fresh=copied, training=quick, **more)
+
+
+def asking(name: str, mode: str | None = None, **more) -> Asking:
+    return Asking(strategy=name, mode=mode, retrainings=6, **more)
+
+
+def answering(y):
+    return lambda position: int(y[position])
+
+
+def snapshot(model: nn.Module) -> dict:
+    return {
+        "state": {k: v.clone() for k, v in model.state_dict().items()},
+        "modes": [m.training for m in model.modules()],
+        "flags": [p.requires_grad for p in model.parameters()],
+        "grads": [p.grad for p in model.parameters()],
+        "hooks": [len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules()],
+    }
+
+
+def same(a: dict, b: dict) -> bool:
+    return all(torch.equal(a["state"][k], b["state"][k]) for k in a["state"]) and all(
+        a[k] == b[k] for k in ("modes", "flags", "hooks")
+    )
+
+
+@pytest.mark.parametrize("model", [*MODELS, "own"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_with_every_network(strategy, model):
+    net = network(model)
+    x, y = blobs(18 if model in SHAPES else 24, SHAPES.get(model, (1, 8, 8)))
+    pool = labelled_pool(y, 6, test=[22, 23] if len(y) > 22 else [])
+    before, inputs = snapshot(net), x.clone()
+    found = propose(net, x, pool, 4, asking(strategy), seed=1, ask=answering(y))
+    again = propose(net, x, pool, 4, asking(strategy), seed=1, ask=answering(y))
+    picked = found.positions.tolist()
+    assert len(set(picked)) == 4
+    assert set(picked) <= set(pool.unlabelled.tolist())
+    assert torch.isfinite(found.scores).all()
+    assert torch.equal(found.positions, again.positions)
+    assert torch.equal(found.scores, again.scores)
+    assert same(before, snapshot(net))
+    assert all(p.grad is None for p in net.parameters())
+    assert torch.equal(x, inputs)
+    assert len(pool) == 6
+
+
+@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_few_candidates(strategy, mode, left):
+    net = network("mlp")
+    x, y = blobs(20)
+    pool = labelled_pool(y, 20 - left)
+    for n in range(left + 1):
+        found = propose(net, x, pool, n, asking(strategy, mode), ask=answering(y))
+        assert set(found.positions.tolist()) <= set(range(20 - left, 20))
+        assert len(found.positions) == n
+    with pytest.raises(InputError, match="unlabelled"):
+        propose(net, x, pool, left + 1, asking(strategy, mode), ask=answering(y))
+
+
+@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+def test_all_but_one_and_none_labelled(strategy, mode):
+    net = network("mlp")
+    x, y = blobs(20)
+    pool = labelled_pool(y, 0)
+    found = propose(net, x, pool, 20, asking(strategy, mode), ask=answering(y))
+    assert sorted(found.positions.tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+@pytest.mark.parametrize("case", ["duplicates", "copies of labelled", "one class", "class unseen"])
+def test_awkward_pools(strategy, mode, case):
+    net = network("mlp")
+    x, y = blobs(24)
+    if case == "duplicates":
+        x[12:] = x[12]
+    if case == "copies of labelled":
+        x[6:12] = x[:6]
+    if case == "one class":
+        y = torch.zeros_like(y)
+    if case == "class unseen":
+        y = y % 2
+    pool = labelled_pool(y, 6)
+    found = propose(net, x, pool, 8, asking(strategy, mode), ask=answering(y))
+    assert len(set(found.positions.tolist())) == 8
+    assert torch.isfinite(found.scores).all()
+
+
+@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+def test_more_classes_than_labels(strategy, mode):
+    net = build("mlp", (1, 8, 8), 30, width=16).eval()
+    x, y = blobs(24)
+    pool = labelled_pool(y, 3)
+    found = propose(net, x, pool, 5, asking(strategy, mode), ask=answering(y))
+    assert len(set(found.positions.tolist())) == 5
+
+
+@pytest.mark.parametrize("kernel", ["pseudo", "single", "trace", "full"])
+@pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES.values() if s.look_ahead])
+def test_every_kernel(strategy, kernel):
+    net = network("mlp")
+    x, y = blobs(24)
+    how = asking(strategy, "greedy", kernel=kernel, candidates=10, evaluation=5)
+    found = propose(net, x, labelled_pool(y, 6), 3, how)
+    assert len(set(found.positions.tolist())) == 3
+
+
+@pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES.values() if s.look_ahead])
+def test_a_sketch_will_do(strategy):
+    x, y = blobs(24)
+    how = asking(strategy, "greedy", sketch=64)
+    found = propose(network("mlp"), x, labelled_pool(y, 6), 3, how)
+    assert len(set(found.positions.tolist())) == 3
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_seed_decides(strategy):
+    net = network("mlp")
+    x, y = blobs(60)
+    how = asking(strategy, candidates=12)
+    pool = labelled_pool(y, 6)
+    found = [propose(net, x, pool, 4, how, seed=s, ask=answering(y)) for s in range(6)]
+    seen = {tuple(f.positions.tolist()) for f in found}
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_works_on_a_network_in_train_mode_and_leaves_it_there(strategy):
+    net = network("cnn").train()
+    x, y = blobs(24)
+    before = snapshot(net)
+    propose(net, x, labelled_pool(y, 6), 3, asking(strategy), ask=answering(y))
+    assert same(before, snapshot(net))
+    assert net.training
+
+
+@pytest.mark.parametrize(("strategy", "mode"), [(s, m) for s, m in EVERY if m != "sequential"])
+def test_labels_of_the_pool_are_out_of_reach(strategy, mode, monkeypatch):
+    """Walk every object that can be reached from what a strategy is handed."""
+    x, y = blobs(24)
+    secret = from_arrays(x, y)[1]
+    pool = labelled_pool(y, 6)
+    handed = []
+    member = STRATEGIES[strategy]
+
+    def spy(*given):
+        handed.extend(given)
+        return member.pick(*given)
+
+    room = sys.modules["labelahead.strategies.propose"]
+    monkeypatch.setattr(room, "find", lambda name: replace(member, pick=spy))
+    propose(network("mlp"), x, pool, 3, asking(strategy, mode), ask=lambda p: secret(p))
+    assert handed
+    rest = y[6:].tolist()
+    for found in reachable(handed):
+        assert not isinstance(found, Answers)
+        assert not isinstance(found, Pool)
+        if isinstance(found, torch.Tensor) and found.dtype == torch.int64:
+            values = found.flatten().tolist()
+            assert not any(values[i : i + len(rest)] == rest for i in range(len(values)))
+
+
+def test_modes_are_checked():
+    x, y = blobs(24)
+    with pytest.raises(InputError, match="works as top"):
+        propose(network("mlp"), x, labelled_pool(y, 6), 1, asking("random", "greedy"))
+
+
+def test_a_situation_keeps_candidates_and_labels_apart():
+    x, y = blobs(24)
+    now = Situation.of(network("mlp"), x, labelled_pool(y, 6, test=[23]), asking("flip"), 1)
+    assert sorted(now.points.tolist()) == list(range(23))
+    assert torch.equal(now.labels, y[:6])

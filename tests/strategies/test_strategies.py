@@ -1,0 +1,282 @@
+"""Each rival's arithmetic against a plain re-implementation, in float64."""
+
+import itertools
+import math
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from labelahead.errors import InputError, MissingExtra, ModelError
+from labelahead.models import build
+from labelahead.seeds import stream
+from labelahead.strategies import STRATEGIES, find
+from labelahead.strategies.asking import Asking
+from labelahead.strategies.bayesian import bald, batch_bald
+from labelahead.strategies.confidence import expected_gradient_length
+from labelahead.strategies.diversity import ball_radius, clusters, cover, herd, k_centre, k_means_pp, typical
+from labelahead.strategies.loss_prediction import ranking_loss
+from labelahead.strategies.propose import propose
+from labelahead.strategies.situation import Situation
+from labelahead.train import Training
+from labelahead.train.passes import penultimate
+from tests.support.campaigns import blobs, labelled_pool, own
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def distributions(*shape, seed=0):
+    return torch.softmax(2 * normal(*shape, seed=seed), -1)
+
+
+def test_a_library_that_is_not_there_is_no_fault_of_the_data(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(MissingExtra, match=r"a strategy that clusters needs sklearn.*labelahead\[app\]"):
+        clusters(normal(8, 2), 2, stream(0))
+
+
+@pytest.mark.parametrize("centres", [0, 1, 5])
+def test_k_centre_takes_the_farthest_each_time(centres):
+    x = normal(40, 6)
+    picked, reach = k_centre(x[centres:], x[:centres], 8)
+    known = list(range(centres))
+    for step, (at, far) in enumerate(zip(picked.tolist(), reach.tolist(), strict=True)):
+        if not known:
+            known.append(at)
+            continue
+        distances = torch.cdist(x, x[known]).amin(1)
+        assert math.isclose(far, float(distances.max()), rel_tol=1e-9), step
+        assert int(distances.argmax()) == at + centres
+        known.append(at + centres)
+
+
+def dense_k_means_pp(r, h, q, rng):
+    g = (r[:, :, None] * h[:, None, :]).flatten(1)
+    picked = [int(g.square().sum(1).argmax())]
+    while len(picked) < q:
+        away = torch.cdist(g, g[picked]).square().amin(1)
+        away[picked] = 0
+        picked.append(int(torch.multinomial(away, 1, generator=rng)))
+    return picked
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6))
+def test_badge_draws_as_with_the_gradients_multiplied_out(seed):
+    r, h = normal(30, 4, seed=seed), normal(30, 5, seed=seed + 1)
+    found, _ = k_means_pp(r, h, 12, stream(seed, "x"))
+    assert found.tolist() == dense_k_means_pp(r, h, 12, stream(seed, "x"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_badge_never_repeats_an_index(seed, distinct):
+    r, h = normal(distinct, 3, seed=seed), normal(distinct, 4, seed=seed)
+    copies = torch.arange(20) % distinct
+    found, _ = k_means_pp(r[copies], h[copies], 20, stream(seed, "x"))
+    assert sorted(found.tolist()) == list(range(20))
+    assert len(set((found[:distinct] % distinct).tolist())) == distinct  # copies come last
+
+
+def test_bald_is_the_mutual_information():
+    p = distributions(6, 5, 3)
+    found = bald(p)
+    for i in range(6):
+        mean = p[i].mean(0)
+        total = -sum(float(v) * math.log(v) for v in mean)
+        inner = sum(-sum(float(v) * math.log(v) for v in p[i, t]) for t in range(5)) / 5
+        assert math.isclose(float(found[i]), total - inner, rel_tol=1e-9)
+    assert float(bald(p[:, :1]).abs().max()) < 1e-12  # one network agrees with itself
+
+
+def joint_information(p, batch):
+    """By listing every joint label."""
+    T, C = p.shape[1:]
+    joint = 0.0
+    for labels in itertools.product(range(C), repeat=len(batch)):
+        q = float(torch.stack([p[i, :, y] for i, y in zip(batch, labels, strict=True)]).prod(0).mean())
+        joint -= q * math.log(q)
+    return joint - sum(-float((p[i, t] * p[i, t].log()).sum()) / T for i in batch for t in range(T))
+
+
+def test_batch_bald_is_greedy_on_the_exact_joint():
+    p = distributions(7, 4, 3, seed=2)
+    found, scores = batch_bald(p, 4, stream(0, "x"))
+    batch: list[int] = []
+    for at, score in zip(found.tolist(), scores.tolist(), strict=True):
+        values = {i: joint_information(p, [*batch, i]) for i in range(7) if i not in batch}
+        assert max(values, key=values.get) == at
+        assert math.isclose(values[at], score, rel_tol=1e-9)
+        batch.append(at)
+
+
+def test_batch_bald_by_drawn_configurations_is_close():
+    p = distributions(10, 6, 4, seed=3)
+    _, exact = batch_bald(p, 5, stream(0, "x"), most=10**6)
+    _, drawn = batch_bald(p, 5, stream(0, "x"), most=4000)
+    assert torch.allclose(exact, drawn, atol=0.05)
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_expected_gradient_length_by_autograd(loss):
+    x, y = blobs(10)
+    model, x = own().double(), x.double()
+    now = Situation.of(model.eval(), x, labelled_pool(y, 3), Asking("egl"), loss=loss)
+    found = expected_gradient_length(now, stream(0, "x"))
+    for i, position in enumerate(now.candidates.tolist()):
+        out = model(x[[position]])[0]
+        p = torch.softmax(out, 0) if loss == "cross-entropy" else _simplex(out)
+        want = 0.0
+        for label in range(3):
+            if loss == "cross-entropy":
+                value = nn.functional.cross_entropy(out[None], torch.tensor([label]))
+            else:
+                value = 0.5 * (out - torch.eye(3, dtype=out.dtype)[label]).square().sum()
+            grads = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
+            want += float(p[label].detach()) * sum(float(g.square().sum()) for g in grads)
+        assert math.isclose(float(found[i]), want, rel_tol=2e-3)
+
+
+def _simplex(v):
+    from labelahead.acquisition.probability import simplex
+
+    return simplex(v.detach())
+
+
+def test_cover_is_greedy_maximum_coverage():
+    x = normal(60, 2)
+    near = torch.cdist(x, x) <= 0.6
+    picked, scores = cover(x, 5, 10, 0.6)
+    covered = near[:5].any(0)
+    for at, score in zip(picked.tolist(), scores.tolist(), strict=True):
+        gains = (near & ~covered).sum(1)
+        gains[:5] = -1
+        assert at >= 5
+        assert int(gains[at]) == score
+        if score:
+            assert score == int(gains.max())
+        covered |= near[at]
+
+
+def test_the_radius_keeps_balls_pure():
+    centres = 6 * normal(4, 3, seed=1)
+    x = centres[torch.arange(200) % 4] + 0.3 * normal(200, 3)
+    radius = ball_radius(x, 4, stream(0, "x"))
+    group = torch.arange(200) % 4
+    near = torch.cdist(x, x) <= radius
+    pure = [(group[row] == group[i]).all() for i, row in enumerate(near)]
+    assert sum(pure) / 200 >= 0.95
+    assert near.sum(1).double().mean() > 20  # and is not needlessly small
+
+
+def test_typical_items_come_from_clusters_without_labels():
+    centres = 8 * normal(5, 3, seed=1)
+    x = centres[torch.arange(150) % 5] + 0.5 * normal(150, 3)
+    x = torch.cat([x[:2], x])  # two labelled: clusters 0 and 1
+    picked, _ = typical(x, 2, 3, stream(0, "x"))
+    kinds = ((picked - 2) % 5).tolist()
+    assert sorted(kinds) == [2, 3, 4]
+    for at, kind in zip(picked.tolist(), kinds, strict=True):
+        members = x[2:][torch.arange(150) % 5 == kind]
+        near = torch.cdist(x[[at]], members)[0].topk(21, largest=False).values[1:].mean()
+        every = torch.cdist(members, members).topk(21, largest=False).values[:, 1:].mean(1)
+        assert math.isclose(float(near), float(every.min()), rel_tol=1e-9)
+
+
+def test_ranking_loss_by_hand():
+    predicted, true = torch.tensor([0.5, 2.0, 1.0, 0.0]), torch.tensor([3.0, 1.0, 2.0, 5.0])
+    # pairs (0, 2): true larger first, guess −0.5 -> 1.5; (1, 3): true smaller, guess 2 -> 3
+    assert float(ranking_loss(predicted, true)) == pytest.approx((1.5 + 3.0) / 2)
+    assert float(ranking_loss(predicted[:1], true[:1])) == 0.0
+
+
+def test_ll4al_finds_where_the_loss_is_large():
+    """Half of the items have random labels: there the loss is large, and can be seen in x."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(240, 6, generator=rng)
+    noisy = x[:, 5] > 0
+    y = (x[:, 0] > 0).long()
+    y[noisy] = torch.randint(2, (int(noisy.sum()),), generator=rng)
+    pool = labelled_pool(y, 160)
+    training = Training(steps=300, batch=64, rate=5e-3)
+    model = build("mlp", (6,), 2, width=32)
+    found = propose(
+        model, x, pool, 40, "ll4al", fresh=lambda seed: build("mlp", (6,), 2, width=32, seed=seed), training=training
+    )
+    assert noisy[found.positions].double().mean() > 0.65
+
+
+def test_bald_with_dropout_with_an_ensemble_and_with_neither():
+    x, y = blobs(30)
+    pool = labelled_pool(y, 6)
+    plain = own()
+    with pytest.raises(ModelError, match="no dropout"):
+        propose(plain, x, pool, 3, "bald")
+    dropping = build("mlp", (1, 8, 8), 3, width=16, dropout=0.3).eval()
+    state = torch.random.get_rng_state()
+    one = propose(dropping, x, pool, 3, "bald")
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(one.positions, propose(dropping, x, pool, 3, "bald").positions)
+    assert not dropping.training
+    assert not any(m.training for m in dropping.modules())
+    assert float(one.scores[0]) > 0
+    more = propose(plain, x, pool, 3, "bald", fresh=own, training=Training(steps=5))
+    assert len(more.positions) == 3
+
+
+class Convolutional(nn.Module):
+    """No linear layer at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+
+    def forward(self, x):
+        return self.conv(x).mean((2, 3))
+
+
+def test_the_embedding_is_what_the_last_linear_layer_sees():
+    x, _ = blobs(9)
+    model = own().eval()
+    want = torch.tanh(model.first(x.flatten(1))) * model.scale
+    assert torch.allclose(penultimate(model, x), want)
+    assert not model.last._forward_pre_hooks
+    conv = Convolutional().eval()
+    assert torch.allclose(penultimate(conv, x), conv(x))
+
+
+def test_every_strategy_says_when_and_whose():
+    for name, member in STRATEGIES.items():
+        assert member.name == name
+        assert len(member.when) > 20
+        assert member.paper
+        assert member.modes
+    with pytest.raises(InputError, match="did you mean 'badge'"):
+        find("bagde")
+
+
+@pytest.mark.parametrize("labelled", [0, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_herding_adds_the_most_coverage_each_time(labelled, weighted):
+    rng = torch.Generator().manual_seed(labelled)
+    points = torch.randn(25, 4, generator=rng, dtype=torch.float64)
+    worth = torch.rand(25 - labelled, generator=rng, dtype=torch.float64) if weighted else torch.ones(25 - labelled)
+    order, scores = herd(points, labelled, 5, worth.double())
+    units = points / points.norm(dim=1, keepdim=True)
+    k = torch.exp(-torch.cdist(units, units).square())
+    chosen = list(range(labelled))
+
+    def coverage(those):
+        best = k[labelled:][:, those].amax(1) if those else torch.zeros(25 - labelled).double()
+        return float(best @ worth.double())
+
+    for pick, score in zip(order.tolist(), scores.tolist(), strict=True):
+        gains = {i: coverage([*chosen, labelled + i]) - coverage(chosen) for i in range(25 - labelled)}
+        assert gains[pick] == pytest.approx(max(gains.values()))
+        assert score == pytest.approx(gains[pick])
+        chosen.append(labelled + pick)

@@ -1,0 +1,152 @@
+"""The numbers of `labelahead study dynamics`, against definitions written out."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from labelahead.compare.statistics import t_interval
+from labelahead.errors import InputError
+from labelahead.linear.dynamics import residuals, total_gradient
+from labelahead.studies import conduct
+from labelahead.studies.dynamics import DYNAMICS, Settings, cells
+from labelahead.studies.dynamics.exhibits import gammas, verdict
+from labelahead.studies.dynamics.measure import correlation, identity, network, ratio, rounds, single_and_joint
+from labelahead.studies.materials import items, some
+from labelahead.train import predict
+
+TINY = Settings(
+    seeds=1,
+    width=4,
+    kernel_width=4,
+    initial=30,
+    pool=60,
+    identity_items=8,
+    batches=(5, 10),
+    epochs=(0, 3),
+    ratio_draws=4,
+    draws=12,
+    correlation_batch=10,
+    query=5,
+    rounds=2,
+    strategies=("random", "dynamical"),
+    gammas=(0.0, 2.0),
+    splits=((10, 1),),
+    cold=("random",),
+    steps=50,
+)
+
+
+def test_dynamics_by_definition_is_the_squared_gradient():
+    row = identity(TINY, {"part": "identity", "seed": 3})[0]
+    assert row["relative_difference"] < 1e-8
+    assert row["definition"] > 0
+
+
+def test_single_and_joint_gains_are_those_of_a_loop_over_pairs():
+    found = items("digits")
+    at = some(found, 14, 0)
+    x, y, q = found.inputs[at[:4]].double(), found.labels[at[:4]], found.inputs[at[4:]].double()
+    model = network(TINY, found, 0).double().eval()
+    towards = total_gradient(model, x, residuals(predict(model, x), y))
+    out = predict(model, q)
+    guess = residuals(out, out.argmax(1))
+    gradients = [
+        torch.cat([g.flatten() for g in total_gradient(model, q[i : i + 1], guess[i : i + 1]).values()])
+        for i in range(len(q))
+    ]
+    flat = torch.cat([g.flatten() for g in towards.values()])
+    pick = torch.tensor([1, 4, 7])
+    squares = torch.stack([g @ g for g in gradients])
+    single = sum(float(gradients[i] @ gradients[i] + 2 * gradients[i] @ flat) for i in pick)
+    pairs = sum(float(gradients[i] @ gradients[j]) for i in pick for j in pick if i != j)
+    got = single_and_joint(model, q, guess, towards, squares, pick)
+    assert got == pytest.approx((single, single + pairs), rel=1e-10)
+
+
+def test_ratio_is_one_for_batches_of_one():
+    rows = ratio(replace(TINY, batches=(1,)), {"part": "ratio", "seed": 0})
+    assert [r["epoch"] for r in rows] == [0, 3]
+    for row in rows:
+        assert row["ratio_of_means"] == pytest.approx(1, rel=1e-3)
+        assert row["selected"] == pytest.approx(1, rel=1e-3)
+
+
+def test_untrained_dynamics_is_alignment_and_the_bound_obeys_theorem_two():
+    s = replace(TINY, times=(0.0, math.inf))
+    rows = correlation(s, {"part": "correlation", "seed": 0})
+    assert len(rows) == s.draws
+    n = s.initial + s.correlation_batch
+    for row in rows:
+        assert row["true_0"] == pytest.approx(row["alignment"], rel=1e-9)
+        assert row["true_inf"] < row["true_0"]
+        # (DY-19), the lower side: Tr²[YᵀY] / A <= n B² / 2, and Tr[YᵀY] = n
+        assert n**2 / row["alignment"] <= n * row["bound"] ** 2 / 2 * (1 + 1e-9)
+
+
+def test_campaigns_are_the_papers(tmp_path):
+    cell = {
+        "part": "rounds",
+        "seed": 0,
+        "strategy": "dynamical",
+        "kernel": True,
+        "gamma": "inf",
+        "batch": 5,
+        "rounds": 2,
+        "start": "warm",
+    }
+    rows = rounds(TINY, cell)
+    assert [r["labels"] for r in rows] == [30, 35, 40]
+    assert rows[0]["mmd_squared"] == pytest.approx(0, abs=1e-9)  # a set is at no distance of itself
+    for row in rows:
+        assert row["mmd"] == max(row["mmd_squared"], 0) ** 0.5
+        assert row["mmd_over_bound"] == pytest.approx(row["mmd"] / row["bound"])
+
+
+def test_cells_do_not_repeat_and_gammas_are_spelt():
+    found = cells(Settings())
+    arms = [c for c in found if c["part"] == "rounds" and c["seed"] == 0]
+    assert {c["gamma"] for c in arms} == {"0", "1", "2", "inf"}
+    assert sum(c["strategy"] == "dynamical" and c["start"] == "warm" for c in arms) == 4 + 3
+
+
+def test_settings_that_cannot_be_measured_are_refused():
+    with pytest.raises(InputError, match="cannot be drawn"):
+        Settings(batches=(5000,))
+    with pytest.raises(InputError, match="end with inf"):
+        Settings(times=(1.0,))
+    with pytest.raises(InputError, match="expected random and dynamical"):
+        Settings(strategies=("margin",))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.2, "most of the exact gain"), (1.0, "left out there, too"), (2.0, "there the pairs matter")]
+)
+def test_the_verdict_on_the_chosen_batch_follows_the_numbers(value, words):
+    assert words in verdict([(25, t_interval(np.array([value, value + 0.01])))])
+
+
+def test_a_gamma_that_beats_two_is_said_to():
+    rows = [
+        {"seed": k, "gamma": g, "round": r, "labels": 10 * r, "accuracy": 0.5 + r * a + k / 100}
+        for k in range(3)
+        for g, a in (("2", 0.1), ("0", 0.2), ("1", 0.05), ("inf", 0.1))
+        for r in range(2)
+    ]
+    caption = gammas(Settings(), rows).caption
+    assert "Beyond their intervals lie γ = 1 below and γ = 0 above γ = 2." in caption
+
+
+def test_the_whole_study_makes_a_page(tmp_path):
+    shown = conduct(DYNAMICS, TINY, tmp_path, workers=1)
+    names = [e.name for e in shown.exhibits]
+    assert names == ["identity", "approximation-ratio", "correlation", "rivals", "gamma", "drift", "splits", "cold"]
+    page = shown.page.read_text()
+    for exhibit in shown.exhibits:
+        assert exhibit.title in page
+        assert "paper" in exhibit.caption or exhibit.name == "identity"
+        if exhibit.figure is not None:
+            assert (tmp_path / f"{exhibit.name}.png").stat().st_size > 5000
+            assert (tmp_path / f"{exhibit.name}.svg").exists()

@@ -1,0 +1,68 @@
+"""Comparisons that never ran: folders with hand-made curves, and data small enough to run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from labelahead.campaign.config import Budget, Campaign, Network, Source, to_toml
+from labelahead.campaign.store import Round, Store
+from labelahead.compare.plan import Comparison, arms, comparison_text
+from tests.support.campaigns import blobs
+
+LABELS = (10, 20, 30, 40)
+SECONDS = {"train": 0.5, "test": 0.1, "kernel": 0.2, "solve": 0.05, "score": 0.02}
+
+Made = Mapping[str, Mapping[int, Sequence[float]]]  # strategy -> seed -> accuracy at LABELS
+
+
+def made_up(folder: Path, curves: Made, labels: Sequence[int] = LABELS) -> Path:
+    """A comparison's folder in which these accuracies were reached."""
+    budget = Budget(initial=labels[0], labels=labels[-1], retrain_every=10)
+    seeds = sorted({seed for by_seed in curves.values() for seed in by_seed})
+    comparison = Comparison(Campaign(budget=budget, threads=1), arms(list(curves)), tuple(seeds))
+    folder.mkdir(parents=True)
+    (folder / "compare.toml").write_text(comparison_text(comparison))
+    for arm, by_seed in zip(comparison.arms, curves.values(), strict=True):
+        for seed, accuracy in by_seed.items():
+            where = folder / arm.folder / f"seed-{seed}"
+            with Store.create(where, to_toml(comparison.of(arm, seed))) as store:
+                for position in range(labels[0]):
+                    store.add_label(position + seed, position % 3, 0)
+                for number, value in enumerate(accuracy):
+                    asked = 0 if number == len(accuracy) - 1 else 10
+                    row = Round(number, labels[number], value, 1.0, 0.0, 5, asked, seconds=SECONDS)
+                    store.add_round(row)
+                store.write("data.json", json.dumps({"name": "x", "items": 90, "ids": str(seed)}).encode())
+    return folder
+
+
+def random_curves(seeds: int, gains: Mapping[str, float], noise: float = 0.01, seed: int = 0) -> Made:
+    """Rising curves; every strategy is `gain` above the first one at the end of each."""
+    rng = np.random.default_rng(seed)
+    rise = np.linspace(0, 1, len(LABELS))
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in gains}
+    for s in range(seeds):
+        start = 0.6 + 0.05 * rng.random()
+        for name, gain in gains.items():
+            wobble = noise * rng.standard_normal(len(LABELS)) * (rise > 0)
+            found[name][s] = (start + (0.2 + gain) * rise + wobble).round(6).tolist()
+    return found
+
+
+def tiny(folder: Path, **changes: object) -> Campaign:
+    """A campaign of a second on data in a file, so that other processes can run it."""
+    path = folder / "blobs.npz"
+    if not path.exists():
+        x, y = blobs(90, (12,))
+        np.savez(path, x=x.numpy(), y=y.numpy())
+    campaign = Campaign(
+        data=Source(str(path)),
+        model=Network("mlp", 8),
+        training={"steps": 8},
+        budget=Budget(initial=5, labels=11, retrain_every=3),
+        threads=1,
+    )
+    return replace(campaign, **changes)  # type: ignore[arg-type]

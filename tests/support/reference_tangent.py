@@ -1,0 +1,37 @@
+"""Naive twins of the tangent engine: the whole Jacobian by `jacrev`, then a plain product."""
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+
+def jacobian(model: nn.Module, x, names=None) -> Tensor:
+    """(n, C, P), parameters in the order of named_parameters()."""
+    params = {k: p.detach() for k, p in model.named_parameters() if (p.requires_grad if names is None else k in names)}
+
+    def outputs(p):
+        args = x if isinstance(x, tuple) else (x,)
+        out = functional_call(model, p, tuple(t.clone() for t in args))
+        return out[:, None] if out.ndim == 1 else out
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        jac = jacrev(outputs)(params)
+    return torch.cat([j.reshape(*j.shape[:2], -1) for j in jac.values()], dim=2)
+
+
+def kernels(J: Tensor, J2: Tensor) -> dict[str, Tensor]:
+    """All four kinds from two Jacobians, by their definitions."""
+    n, C, _ = J.shape
+    m = J2.shape[0]
+    full = torch.einsum("icp,jdp->icjd", J, J2)
+    return {
+        "full": full.reshape(n * C, m * C),
+        "pseudo": full.sum((1, 3)) / C,
+        "single": full[:, 0, :, 0],
+        "trace": torch.einsum("icjc->ij", full) / C,
+    }
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    """Frobenius distance over the norm of what is wanted."""
+    return float((got.detach() - want.detach()).norm() / want.detach().norm().clamp(min=1e-300))

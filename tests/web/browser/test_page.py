@@ -1,0 +1,382 @@
+"""The labelling page in a real browser, before a real server."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from labelahead.client import Client
+from tests.support import browser_pages as pages
+
+playwright = pytest.importorskip("playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright")
+BROWSER = pages.browser_path()
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="BROWSER TESTS SKIPPED: no chromium; apt-get install chromium")
+AXE = Path(__file__).with_name("axe.min.js")
+NAMES = ",".join("0123456789")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as p:
+        chromium = p.chromium.launch(executable_path=BROWSER, args=pages.FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    data = pages.write_digits(folder / "digits")
+    started = pages.Server(data, folder / "labels", "--classes", NAMES)
+    yield started
+    started.kill()
+
+
+@pytest.fixture
+def person(browser, server):
+    somebody = pages.Person(browser, server)
+    yield somebody
+    somebody.close()
+
+
+def test_thirty_digits_by_keyboard_and_three_taken_back(person, server):
+    before = server.labels()
+    done = person.label(30)
+    assert len(done) == 30
+    assert server.labels() == before | done
+    for item in reversed(list(done)[-3:]):
+        person.press("Backspace")
+        assert person.item == item
+        del done[item]
+        assert server.labels() == before | done
+    person.page.wait_for_selector("#history button")
+    assert "chosen" in person.page.inner_text("#reason") or "again" in person.page.inner_text("#reason")
+
+
+def test_an_earlier_answer_is_changed_from_the_strip(person, server):
+    done = person.label(3)
+    asked = person.item
+    first, second = list(done)[:2]
+    strip = person.page.locator("#history button")
+    strip.filter(has=person.page.locator("img")).first.wait_for()
+    person.page.click(f'#history button[aria-label^="{second}:"]')
+    assert person.item == second
+    person.page.keyboard.press("Escape")
+    assert person.item == asked
+    person.page.click(f'#history button[aria-label^="{second}:"]')
+    person.press("0" if done[second] != "0" else "1")
+    assert server.labels()[second] == ("0" if done[second] != "0" else "1")
+    assert person.item == asked  # back at the question
+    person.page.focus(f'#history button[aria-label^="{first}:"]')
+    person.page.keyboard.press("7")
+    person.said("Saved: 7")
+    assert server.labels()[first] == "7"
+    assert person.item == asked
+
+
+def test_a_new_class_skip_and_not_sure(person, server):
+    item = person.item
+    person.page.keyboard.press("/")
+    person.page.keyboard.type("smudge")
+    assert "New class" in person.page.inner_text("#hint")
+    person.page.keyboard.press("Enter")
+    person.said("New class")
+    assert item not in server.labels()  # added, not yet used
+    before = person.position
+    person.page.keyboard.press("Enter")
+    person.another(before)
+    assert server.labels()[item] == "smudge"
+    item = person.item
+    before = person.position
+    person.page.keyboard.press("/")
+    person.page.keyboard.type("MUD")  # part of the name is enough
+    person.page.keyboard.press("Enter")
+    person.another(before)
+    assert server.labels()[item] == "smudge"
+    counted = server.get("/api/progress")
+    person.press("-")
+    person.press(".")
+    after = server.get("/api/progress")
+    assert (after["skipped"], after["unsure"]) == (counted["skipped"] + 1, counted["unsure"] + 1)
+
+
+def test_after_a_reload_the_same_item_is_asked(person, server):
+    person.label(2)
+    item, labels = person.item, server.labels()
+    person.page.reload()
+    person.page.wait_for_selector("#stage[data-position]")
+    assert person.item == item
+    assert server.labels() == labels
+
+
+def test_a_key_held_down_is_one_answer(person, server):
+    before, asked, key = len(server.labels()), person.position, person.digit
+    person.page.keyboard.down(key)
+    for _ in range(5):
+        person.page.keyboard.down(key)  # without a release in between: what a held key sends
+    person.page.keyboard.up(key)
+    person.another(asked)
+    person.page.wait_for_timeout(200)
+    assert len(server.labels()) == before + 1
+
+
+def test_a_server_that_is_killed_loses_nothing(person, server):
+    done = person.label(2)
+    item, key = person.item, person.digit
+    labels = server.labels()
+    server.kill()
+    person.page.keyboard.press(key)
+    person.page.wait_for_selector("#trouble:has-text('not saved yet')")
+    assert person.item == item  # nothing moves before it is saved
+    before = person.position
+    server.start()
+    person.another(before)
+    person.page.wait_for_selector("#trouble", state="hidden")
+    assert server.labels() == labels | done | {item: key}
+    events = [h for h in server.get("/api/history?n=1000") if h["item"] == item]
+    assert len(events) == 1
+    person.label(1)
+
+
+def test_an_answer_whose_receipt_was_lost_is_recorded_once(person, server):
+    item, key, lost = person.item, person.digit, []
+
+    def lose(route) -> None:
+        """The first answer arrives, but the page never hears of it."""
+        if lost:
+            route.continue_()
+        else:
+            lost.append(route.fetch())
+            route.abort()
+
+    person.page.route("**/api/answers", lose)
+    person.press(key)
+    assert lost
+    assert server.labels()[item] == key
+    person.press("Backspace")  # had it been recorded twice, one label would be left
+    assert person.item == item
+    assert item not in server.labels()
+
+
+def test_a_server_without_room_is_waited_for(person, server):
+    """Held, then full, then well again: the page says so, keeps the answer, and sends it once more by itself."""
+    item, key, before, sent = person.item, person.digit, person.position, []
+    troubles = [(503, "the server cannot use its files now"), (507, "the server's disk is full")]
+
+    def trouble(route) -> None:
+        sent.append(route.request.post_data_json["key"])
+        if len(sent) <= len(troubles):
+            status, said = troubles[len(sent) - 1]
+            route.fulfill(status=status, json={"error": said}, headers={"Retry-After": "2"})
+        else:
+            route.continue_()
+
+    person.page.route("**/api/answers", trouble)
+    person.page.keyboard.press(key)
+    for _, said in troubles:
+        person.page.wait_for_selector(f'#trouble:has-text("Your answer is not saved yet: {said}. This page tries")')
+        assert person.item == item
+        assert item not in server.labels()
+    person.another(before)
+    person.page.wait_for_selector("#trouble", state="hidden")
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+    assert server.labels()[item] == key
+    person.page.unroute("**/api/answers")
+    full = {"error": "the server's disk is full"}
+    person.page.route("**/api/progress", lambda route: route.fulfill(status=507, json=full), times=1)
+    person.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')", timeout=15_000)
+    person.page.wait_for_selector("#trouble", state="hidden")
+    person.label(1)
+
+
+def test_an_answer_that_a_reload_interrupted_is_sent_again(person, server):
+    item, key = person.item, person.digit
+    person.page.route("**/api/answers", lambda route: route.abort())
+    person.page.on("dialog", lambda dialog: dialog.accept())
+    person.page.keyboard.press(key)
+    person.page.wait_for_selector("#trouble:has-text('not saved yet')")
+    assert item not in server.labels()
+    person.page.unroute("**/api/answers")
+    person.page.route("**/api/answers", lambda route: route.continue_())
+    person.page.reload()
+    person.page.wait_for_function("item => (document.getElementById('asked').textContent || item) !== item", arg=item)
+    assert server.labels()[item] == key
+
+
+def test_two_people_never_have_the_same_item(browser, server):
+    anna, bob = pages.Person(browser, server), pages.Person(browser, server)
+    anna.call_me("anna")
+    bob.call_me("bob")
+    seen = {}
+    for _ in range(6):
+        assert anna.position != bob.position
+        for person in (anna, bob):
+            assert person.item not in seen
+            seen |= person.label(1)
+    people = {p["who"]: p["labels"] for p in server.get("/api/people")["people"]}
+    assert people["anna"] == people["bob"] == 6
+    item = next(iter(seen))  # anna's first; bob says otherwise, cleo settles it for anna
+    other = "0" if seen[item] != "0" else "1"
+    assert bob.page.locator(f'#history button[aria-label^="{item}:"]').count() == 0
+    position = next(h["position"] for h in server.get("/api/history") if h["item"] == item)
+    Client(server.url, who="bob").answer(position, other)
+    assert [c["item"] for c in server.get("/api/people")["conflicts"]] == [item]
+    cleo = pages.Person(browser, server)
+    cleo.call_me("cleo")
+    cleo.page.click("#tab-people")
+    cleo.page.click(f'#panel button[aria-label="It is {seen[item]}: {item}"]')
+    cleo.said(f"Saved: {seen[item]}")
+    people = server.get("/api/people")
+    assert (people["conflicts"], people["compared"], people["agree"]) == ([], 1, 0)
+    assert server.labels()[item] == seen[item]
+    before = cleo.position
+    cleo.page.keyboard.press("Backspace")
+    cleo.another(before)
+    assert [c["item"] for c in server.get("/api/people")["conflicts"]] == [item]
+    for person in (anna, bob, cleo):
+        person.close()
+
+
+def test_labels_are_exported_and_brought_back(person, server, tmp_path):
+    person.label(3)
+    labels = server.labels()
+    person.page.click("#tab-data")
+    with person.page.expect_download() as download:
+        person.page.click("a[data-form=csv]")
+    file = tmp_path / "labels.csv"
+    download.value.save_as(file)
+    for _ in range(3):
+        person.press("Backspace")
+    assert len(server.labels()) == len(labels) - 3
+    person.page.set_input_files("#importing", file)
+    person.page.wait_for_selector("#imported:has-text('taken in')")
+    assert server.labels() == labels
+
+
+def test_the_panels_explain(person, server):
+    person.label(12)
+    person.page.wait_for_selector("#panel .bars", timeout=60_000)  # once a training is done
+    assert "Predicted now" in person.page.inner_text("#panel")
+    person.label(1)
+    item, guess = person.item, person.page.inner_text("#guess strong")
+    person.press("Enter")  # agrees
+    assert server.labels()[item] == guess
+    person.page.click("#tab-progress")
+    person.page.wait_for_selector("#map canvas")
+    assert re.search(r"\d+ open items", person.page.inner_text("#map"))
+    person.page.locator("#map canvas").scroll_into_view_if_needed()
+    box = person.page.locator("#map canvas").bounding_box()
+    for step in range(400):  # somewhere there is an item; it says its name
+        x, y = step % 20 / 20 * box["width"], step // 20 / 20 * box["height"]
+        person.page.mouse.move(box["x"] + x + 1, box["y"] + y + 1)
+        person.page.wait_for_timeout(30)
+        name = re.search(r"n\d{4}-\d\.png:", person.page.inner_text("#map .hover"))
+        if name:
+            break
+    assert name
+    assert f"{len(server.labels())}" in person.page.inner_text(".figures")
+    person.page.click("#tab-doubts")
+    person.page.wait_for_selector("#panel h2:has-text('Second look')")
+    enough = server.get("/api/doubts")["enough"]
+    assert ("Too few labels yet" in person.page.inner_text("#panel")) == (not enough)
+
+
+def test_a_label_that_is_kept_is_not_doubted_again(browser, tmp_path):
+    """Also after the server was killed; until somebody brings it back."""
+    data = tmp_path / "shades"
+    data.mkdir()
+    for i in range(20):
+        shade = (40 if i % 2 else 200) + i
+        pages.Image.new("L", (8, 8), shade).save(data / f"{i:02d}.png")
+    given, wrong = tmp_path / "given.csv", 6
+    rows = [f"{i:02d}.png,{'dark' if i % 2 or i == wrong else 'light'}" for i in range(16)]
+    given.write_text("\n".join(["item,label", *rows]))
+    options = ("--classes", "light,dark", "--model", "mlp", "--width", "16")
+    server = pages.Server(data, tmp_path / "labels", *options, "--labels", str(given))
+    try:
+        Client(server.url).wait(120)
+        assert [d["item"] for d in server.get("/api/doubts")["doubts"]] == ["06.png"]
+        person = pages.Person(browser, server)
+        person.page.click("#tab-doubts")
+        person.page.click("#panel button:has-text('Keep dark')")
+        person.said("dark is kept")
+        person.page.wait_for_selector("#panel summary:has-text('1 kept')")
+        assert "No label is in doubt" in person.page.inner_text("#panel")
+        person.page.keyboard.press("Backspace")
+        person.said("can be in doubt again")
+        person.page.click("#panel button:has-text('Keep dark')")
+        person.page.wait_for_selector("#panel summary:has-text('1 kept')")
+        server.kill()
+        server.command = server.command[:-2]  # the labels are there
+        server.start()
+        person.page.reload()
+        person.page.click("#tab-doubts")
+        person.page.wait_for_selector("#panel p:has-text('No label is in doubt')")
+        person.page.focus("#panel summary")
+        person.page.keyboard.press("Enter")
+        assert "kept by me" in person.page.inner_text("#panel details")
+        person.page.evaluate(AXE.read_text())
+        assert serious(person.page) == []
+        person.page.click("#panel button:has-text('Doubt again')")
+        person.page.wait_for_selector("#panel button:has-text('Keep dark')")
+        assert person.page.locator("#panel summary").count() == 0
+        assert server.labels()["06.png"] == "dark"
+        person.close()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_nothing_stands_in_the_way_of_anyone(browser, server, look):
+    scheme = "dark" if look == "dark" else "light"
+    person = pages.Person(browser, server, color_scheme=scheme, reduced_motion="reduce")
+    if look == "phone":
+        person.page.set_viewport_size({"width": 360, "height": 740})
+    person.page.evaluate(AXE.read_text())
+    for tab in ("why", "progress", "doubts", "people", "data"):
+        person.page.click(f"#tab-{tab}")
+        person.page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert person.page.evaluate(wide) == 0
+        assert serious(person.page) == [], tab
+    person.page.keyboard.press("?")
+    assert serious(person.page) == []
+    person.close()
+
+
+def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
+    posts = [f"Post {i}: <b>the arm</b> cannot lift its own weight." for i in range(4)]
+    (tmp_path / "posts.csv").write_text("\n".join(["text", *posts]) + "\n")
+    server = pages.Server(tmp_path / "posts.csv", tmp_path / "labels")
+    try:
+        person = pages.Person(browser, server)
+        page = person.page
+        page.evaluate(AXE.read_text())
+        assert serious(page) == []
+        page.fill("#first [name=a]", "space")
+        page.keyboard.press("Tab")
+        page.keyboard.type("cars")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#classes button")
+        assert page.inner_text(".prose") in posts  # markup in data is text
+        for _ in posts:
+            person.press("1")
+        assert "Nothing left to ask" in page.inner_text("#item")
+        assert set(server.labels().values()) == {"space"}
+        assert len(server.labels()) == len(posts)
+        page.keyboard.press("1")  # there is nothing that it could answer
+        person.press("Backspace")
+        assert len(server.labels()) == len(posts) - 1
+        person.close()
+    finally:
+        server.kill()
+
+
+def serious(page) -> list[tuple[str, list[str]]]:
+    """What axe finds that keeps somebody from using the page."""
+    return [
+        (v["id"], [n["html"][:120] for n in v["nodes"]][:3])
+        for v in page.evaluate("axe.run()")["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
