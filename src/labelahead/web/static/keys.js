@@ -91,8 +91,8 @@ $("first").addEventListener("submit", async (event) => {
   if (wrong) { $("first").append(make("p", { className: "lost", role: "alert", text: wrong })); return; }
   await alone(async () => {
     for (const name of names) await send("/api/classes", { name });
-    await reload();
     await askNow();
+    await reload(); // last: whoever sees the classes may press their keys
     say("Now every item needs one key.");
     $("stage").focus({ preventScroll: true });
   });
