@@ -22,8 +22,10 @@ from torch.nn import functional as F
 
 from labelahead.errors import InputError
 from labelahead.learners.network import Learnt
+from labelahead.learners.outlook import Outlook, outlook
 from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
+from labelahead.linear.posterior import prior
 from labelahead.train import Trained, Training
 
 __all__ = [
@@ -289,6 +291,14 @@ class ExactLearner:
         mixture = model.weights()
         _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
         return residual + targets + 1 / self.classes, residual
+
+    def outlook(self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int = 0) -> Outlook:
+        """How often it is wrong at items (q,), in random order, and what further labels will bring."""
+        model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        learnt, points = ExactLearnt(model, self.inputs), torch.cat([labelled, at])
+        start = torch.full((len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device)
+        post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
+        return outlook(post.condition(torch.arange(len(labelled)), labels), torch.arange(len(labelled), len(points)))
 
 
 def learnt_of(model: nn.Module, inputs: Tensor, loss: str = "squared") -> Learnt:
