@@ -1,4 +1,4 @@
-"""What was tried to make `flip` better: variants of it, and some other strategies beside them."""
+"""What was tried to make `flip` and `resolve` better: variants, and some other strategies beside them."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -16,6 +17,7 @@ from labelahead.acquisition.view import View
 from labelahead.learners.belief import Belief
 from labelahead.learners.network import NetworkLearner
 from labelahead.strategies.asking import Ask, Asking, Picks, Strategy
+from labelahead.strategies.look_ahead import by_look_ahead
 from labelahead.strategies.situation import Situation
 
 DEFAULT = "flip"
@@ -193,11 +195,48 @@ def by_leave_one_out(theta: Tensor, targets: Tensor) -> float:
     return GRID[errors.index(min(errors))]
 
 
+NODES = tuple(torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(8))
+
+
+def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1) -> Tensor:
+    """As `resolve`, summed over the pairs of the leading class with so many of the next ones. (m,).
+
+    By quadrature of (1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ; scalar kernels only, which have one ρ for all pairs.
+    """
+    gaps, spread = _gaps(view, 1 + rivals)
+    squared = (gaps.square() / (2 * view.posterior.amplitude() * spread[:, None])).T  # h², (rivals, e)
+    parts = []
+    for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
+        fallen = 1 - _left(view, pairs, spread) / spread
+        angle = fallen.clamp(0, 1).sqrt().asin()
+        angle[view.candidates[pairs, None] == view.evaluation] = 0.0
+        total = torch.zeros_like(angle)
+        for node, weight in zip(*(x.tolist() for x in NODES), strict=True):
+            steep = (0.5 * (1 + node) * angle).sin().square().mul(-2).reciprocal()
+            for h in squared:
+                total.add_((h * steep).exp_(), alpha=weight)
+        # Where ρ is zero the integral is empty, whatever h/0 is.
+        parts.append(torch.where(angle > 0, total * angle / (2 * math.pi), 0.0).sum(1))
+    return torch.cat(parts).double()
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """`resolve` with the leading class against more than one other."""
+
+    rivals: int
+
+    def asking(self, usual: Asking) -> Asking:
+        """How a campaign asks that would ask as `usual` otherwise."""
+        score = partial(resolves, rivals=self.rivals)
+        return replace(usual, strategy=by_look_ahead("resolve, changed", "what was tried", "labelahead", score))
+
+
 class Variant(NamedTuple):
     """about: what was changed, in words. how: `flip` as first built, changed, or a strategy."""
 
     about: str
-    how: Flip | Named
+    how: Flip | Named | Resolve
 
     @property
     def rival(self) -> bool:
@@ -253,4 +292,10 @@ VARIANTS: dict[str, Variant] = {
         name: Variant(f"another strategy: `{name}`", Named(name))
         for name in ("random", "margin", "badge", "typiclust", "variance")
     },
+}
+RESOLVE = "resolve"
+# Tried where there are many classes, against `resolve` as it is.
+MANY_CLASSES: dict[str, Variant] = {
+    RESOLVE: Variant("as it is", Named(RESOLVE)),
+    **{f"resolve, {rivals} rivals": Variant(f"against its {rivals} nearest", Resolve(rivals)) for rivals in (2, 4)},
 }
