@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import select
-from labelahead.acquisition.criteria import flip
+from labelahead.acquisition.criteria import _gain_by_table, flip
 from labelahead.acquisition.view import View
 from labelahead.learners.belief import Belief
 from labelahead.learners.network import NetworkLearner
@@ -195,28 +194,20 @@ def by_leave_one_out(theta: Tensor, targets: Tensor) -> float:
     return GRID[errors.index(min(errors))]
 
 
-NODES = tuple(torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(8))
-
-
 def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1) -> Tensor:
     """As `resolve`, summed over the pairs of the leading class with so many of the next ones. (m,).
 
-    By quadrature of (1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ; scalar kernels only, which have one ρ for all pairs.
+    Scalar kernels only, which have one ρ for all pairs of a point.
     """
     gaps, spread = _gaps(view, 1 + rivals)
-    squared = (gaps.square() / (2 * view.posterior.amplitude() * spread[:, None])).T  # h², (rivals, e)
+    heights = (gaps / (2 * view.posterior.amplitude() * spread[:, None]).sqrt()).T
+    tables = [_gain_by_table(h.contiguous()) for h in heights]
     parts = []
     for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
-        fallen = 1 - _left(view, pairs, spread) / spread
-        angle = fallen.clamp(0, 1).sqrt().asin()
-        angle[view.candidates[pairs, None] == view.evaluation] = 0.0
-        total = torch.zeros_like(angle)
-        for node, weight in zip(*(x.tolist() for x in NODES), strict=True):
-            steep = (0.5 * (1 + node) * angle).sin().square().mul(-2).reciprocal()
-            for h in squared:
-                total.add_((h * steep).exp_(), alpha=weight)
-        # Where ρ is zero the integral is empty, whatever h/0 is.
-        parts.append(torch.where(angle > 0, total * angle / (2 * math.pi), 0.0).sum(1))
+        explained = (1 - _left(view, pairs, spread) / spread).clamp_(0, 1)
+        gains = torch.stack([gain(explained.clone()) for gain in tables]).sum(0)
+        gains[view.candidates[pairs, None] == view.evaluation] = 0.0
+        parts.append(gains.sum(1))
     return torch.cat(parts).double()
 
 

@@ -360,7 +360,8 @@ def central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tenso
     for c in order:
         members = (group == c).nonzero().squeeze(1)
         picked.append(int(members[away[members].argmin()]))
-    others = [i for i in range(len(points)) if i not in set(picked)][: q - len(picked)]
+    rest = torch.ones(len(points), dtype=torch.bool).index_fill_(0, torch.tensor(picked), False)
+    others = rest.nonzero()[: q - len(picked), 0].tolist()
     sizes = torch.cat([count[order], count.new_zeros(len(others))])
     return torch.tensor([*picked, *others]), sizes.double()
 
