@@ -288,5 +288,6 @@ RESOLVE = "resolve"
 # Tried where there are many classes, against `resolve` as it is.
 MANY_CLASSES: dict[str, Variant] = {
     RESOLVE: Variant("as it is", Named(RESOLVE)),
-    **{f"resolve, {rivals} rivals": Variant(f"against its {rivals} nearest", Resolve(rivals)) for rivals in (2, 4)},
+    **{f"resolve, {rivals} rivals": Variant(f"against its {rivals} nearest", Resolve(rivals)) for rivals in (2, 4, 8)},
+    "uherding": Variant("another strategy, `uherding`", Named("uherding")),
 }
