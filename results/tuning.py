@@ -31,7 +31,7 @@ from results.pools import pool_file
 from results.runs import exit_code, played
 from results.table import named, read_tables
 from results.text import MARKS, ByVariant, bare_p, grid
-from results.variants import DEFAULT, MANY_CLASSES, PLAIN, RESOLVE, VARIANTS
+from results.variants import DEFAULT, MANY_CLASSES, PLAIN, RESOLVE, TWO_CLASSES, VARIANTS, Variant
 
 FILE = "tuning.csv"
 CSV = NUMBERS / FILE
@@ -56,10 +56,35 @@ TABLES = {
     "digits-noise": ("pool:digits-noise", "mlp"),
     "digits-imbalance": ("pool:digits-imbalance", "mlp"),
 }
-HUNDRED = "cifar100-exact"  # where MANY_CLASSES are tried
-SOURCES = {**TABLES, HUNDRED: ("{data}/cifar100_12k.npz", "exact")}
-BUDGETS = {HUNDRED: {"initial": 100, "labels": 220, "retrain_every": 40}}
-EVERY = {**VARIANTS, **MANY_CLASSES}
+
+
+class Beside(NamedTuple):
+    """Where something is tried beside `resolve`, by the exact learner. about: the items, in words."""
+
+    source: str
+    about: str
+    budget: Mapping[str, int]
+    candidates: int
+    variants: Mapping[str, Variant]
+
+
+BESIDE = {
+    "cifar100-exact": Beside(
+        "{data}/cifar100_12k.npz",
+        "CIFAR-100 features, 100 classes",
+        {"initial": 100, "labels": 220, "retrain_every": 40},
+        CANDIDATES,
+        MANY_CLASSES,
+    ),
+    "pets-exact": Beside(
+        "pool:pets",
+        "CIFAR-10 features, cats and dogs alone",
+        {"initial": 4, "labels": 64, "retrain_every": 4},
+        400,  # `by labels` has no table to look up
+        TWO_CLASSES,
+    ),
+}
+EVERY = {**VARIANTS, **MANY_CLASSES, **TWO_CLASSES}
 
 
 def read_trials(path: Path) -> list[TrialLine]:
@@ -80,12 +105,13 @@ def plan_of(name: str, seed: int, data: Path, out: Path) -> Simulation:
         (held,) = read_tables(only=[name])
         campaign = held.read_campaign("", data, pool_file(held.source, data, out))
         return simulation(prepare(replace(campaign, seed=seed, threads=campaign.threads or 1)))
-    source, model = SOURCES[name]
+    beside = BESIDE.get(name)
+    source, model = TABLES[name] if beside is None else (beside.source, "exact")
     settings = {
         "data": {"name": str(pool_file(source, data, out) or source.replace("{data}", str(data)))},
         "model": {"name": model},
-        "budget": BUDGETS.get(name, BUDGET),
-        "asking": {"candidates": CANDIDATES},
+        "budget": BUDGET if beside is None else beside.budget,
+        "asking": {"candidates": CANDIDATES if beside is None else beside.candidates},
         "seed": seed,
         "threads": 1,
         "device": "cpu",
@@ -140,10 +166,9 @@ class Work(NamedTuple):
 
 def wanted(only: Sequence[str], names: Sequence[str], seeds: int | None) -> list[Work]:
     """What the command line asks for; of the tables kept for judging only what they are for."""
-    tables = named(only, [*SOURCES, *HELD_OUT], "table")
-    variants = named(names, EVERY, "variant")
-    wide = [v for v in variants if v in MANY_CLASSES]
-    variants = [v for v in variants if v in VARIANTS]
+    tables = named(only, [*TABLES, *BESIDE, *HELD_OUT], "table")
+    every = named(names, EVERY, "variant")
+    variants = [v for v in every if v in VARIANTS]
     if variants and PLAIN not in variants:
         held = [t for t in only if t in HELD_OUT]
         if held:
@@ -155,12 +180,12 @@ def wanted(only: Sequence[str], names: Sequence[str], seeds: int | None) -> list
     tried = [t for t in tables if t in TABLES]
     judged = [t for t in read_tables(only=HELD_OUT) if t.name in tables and PLAIN in variants]
     chosen_on = range(FIRST_SEED, FIRST_SEED + (SEEDS if seeds is None else seeds))
-    every = [
+    works = [
         Work(tried, variants, chosen_on),
         *(Work([t.name], [PLAIN], range(t.seeds)[:seeds]) for t in judged),
-        Work([t for t in tables if t == HUNDRED], wide, chosen_on),
+        *(Work([t], [v for v in BESIDE[t].variants if v in every], chosen_on) for t in tables if t in BESIDE),
     ]
-    return [work for work in every if work.tables and work.variants]
+    return [work for work in works if work.tables and work.variants]
 
 
 # --- the numbers --------------------------------------------------------------------------------------------
@@ -279,23 +304,27 @@ def tuning_block(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) ->
         if t.difference.n >= FEW
     ]
     held = _held_out(judged(lines, tables))
-    parts = [grid(head, rows), _verdict(made) + _dropped(made), held, many_classes(lines), _sources(made)]
+    parts = [grid(head, rows), _verdict(made) + _dropped(made), held, beside_resolve(lines), _sources(made)]
     return "\n\n".join(filter(None, parts))
 
 
-def many_classes(lines: Sequence[TrialLine]) -> str:
-    """`resolve` with the leading class against more than one other, where there are a hundred."""
-    areas = _areas([x for x in lines if x.table == HUNDRED])
-    plain = areas.pop(RESOLVE, {})
-    made = corrected([t for name in MANY_CLASSES if (t := Trial.of(name, areas.get(name, {}), plain))])
-    if not made:
-        return ""
-    told = "; ".join(f"{MANY_CLASSES[t.name].about}: {_points(t)} points (p {_p(t)}, ahead on {t.ahead})" for t in made)
-    start, end = (BUDGETS[HUNDRED][key] for key in ("initial", "labels"))
-    return (
-        f"`{RESOLVE}` with 100 classes (`{HUNDRED}`, {start} to {end} labels, {len(plain)} campaigns): the leading "
-        f"class of every item against more than the nearest one, minus `{RESOLVE}` as it is, along the curve. {told}."
-    )
+def beside_resolve(lines: Sequence[TrialLine]) -> str:
+    """What was tried beside `resolve`, minus it, a table each place; nothing before it has been run."""
+    parts = []
+    for name, place in BESIDE.items():
+        areas = _areas([x for x in lines if x.table == name])
+        plain = areas.pop(RESOLVE, {})
+        made = corrected([t for v in place.variants if (t := Trial.of(v, areas.get(v, {}), plain))])
+        if made:
+            labels = f"{place.budget['initial']} to {place.budget['labels']} labels"
+            head = [f"{place.about}, {labels}", "campaigns", f"curve − `{RESOLVE}`, points", "p", "ahead on"]
+            ordered = sorted(made, key=lambda t: -t.difference.mean)
+            cells = [
+                [place.variants[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)] for t in ordered
+            ]
+            parts.append(grid(head, cells))
+    about = f"Beside `{RESOLVE}`, by the exact learner, on seeds of their own too (p after Holm over each table)."
+    return "\n\n".join([about, *parts]) if parts else ""
 
 
 def _dropped(made: Sequence[Trial]) -> str:
@@ -363,7 +392,7 @@ def main(arguments: list[str] | None = None) -> int:
     job = jobs.add_parser("run", help="run what is missing, into the CSV")
     job.add_argument("--data", type=Path, default=Path("../shared/data"), help="data sets")
     job.add_argument("--out", type=Path, default=Path("runs/results"), help="folder of the pools")
-    job.add_argument("--only", nargs="+", default=[], metavar="TABLE", help=", ".join([*SOURCES, *HELD_OUT]))
+    job.add_argument("--only", nargs="+", default=[], metavar="TABLE", help=", ".join([*TABLES, *BESIDE, *HELD_OUT]))
     job.add_argument("--variants", nargs="+", default=[], metavar="NAME", help=", ".join(EVERY))
     many = f"so many ({SEEDS}) from {FIRST_SEED} on; from 0 on (10) in tables kept for judging"
     job.add_argument("--seeds", type=int, help=many)

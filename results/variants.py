@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from scipy.special import ndtr, owens_t
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import select
 from labelahead.acquisition.criteria import _gain_by_table, flip
 from labelahead.acquisition.view import View
+from labelahead.errors import InputError
 from labelahead.learners.belief import Belief
 from labelahead.learners.network import NetworkLearner
 from labelahead.strategies.asking import Ask, Asking, Picks, Strategy
@@ -211,23 +214,61 @@ def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1)
     return torch.cat(parts).double()
 
 
-@dataclass(frozen=True)
-class Resolve:
-    """`resolve` with the leading class against more than one other."""
+def by_labels(view: View, rng: torch.Generator | None = None) -> Tensor:
+    """Error reduction by the two labels that an item may have (Zhao, Dougherty, Yoon, Alexander & Qian 2021). (m,).
 
-    rivals: int
+    With h and t the gaps at x and x' over their standard deviations, that of x' with its noise, ρ their correlation and
+    y, y' their signs: Σₓ [Σ_y' max_y P(y, y') − max_y P(y)], x' itself aside. P by Owen's T; scalar kernels only.
+    """
+    if view.posterior.classes != 2:
+        raise InputError(f"there are {view.posterior.classes} classes; expected two")
+    mean, wide = view.posterior.mean, math.sqrt(2 * view.posterior.amplitude())
+    spread = view.posterior.variance()[view.evaluation].double().sqrt()
+    root = view.innovations()[:, 0, 0].double()  # √u
+    h = ((mean[:, 0] - mean[:, 1])[view.evaluation] / (wide * spread)).numpy()
+    t = ((mean[:, 0] - mean[:, 1])[view.candidates] / (wide * root)).numpy()
+    parts = []
+    for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
+        rho = (view.covariance(pairs).double() / (root[pairs, None] * spread)).clamp(-ALL_BUT_ONE, ALL_BUT_ONE).numpy()
+        first, other = ndtr(h)[None], ndtr(t[pairs.numpy()])[:, None]
+        both = _both_positive(h[None], t[pairs.numpy()][:, None], rho)
+        after = np.maximum(both, other - both) + np.maximum(first - both, 1 - first - other + both)
+        gain = torch.from_numpy(after - np.maximum(first, 1 - first)).clamp_min_(0)
+        gain[view.candidates[pairs, None] == view.evaluation] = 0.0
+        parts.append(gain.sum(1))
+    return torch.cat(parts)
+
+
+ALL_BUT_ONE = 1 - 1e-9
+
+
+def _both_positive(h: np.ndarray, t: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """P(x > −h, z > −t) of two standard normals that are correlated, in Owen's form."""
+    h, t = (
+        np.where(np.abs(v) < 1e-12, 1e-12, v) for v in (h, t)
+    )  # it divides by both; the limit is reached from above
+    root = np.sqrt(1 - rho * rho)
+    tails = owens_t(h, (t / h - rho) / root) + owens_t(t, (h / t - rho) / root)
+    value: np.ndarray = (ndtr(h) + ndtr(t)) / 2 - tails - np.where(h * t > 0, 0.0, 0.5)
+    return value
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Look-ahead by a criterion of one's own."""
+
+    score: Callable[..., Tensor]
 
     def asking(self, usual: Asking) -> Asking:
         """How a campaign asks that would ask as `usual` otherwise."""
-        score = partial(resolves, rivals=self.rivals)
-        return replace(usual, strategy=by_look_ahead("resolve, changed", "what was tried", "labelahead", score))
+        return replace(usual, strategy=by_look_ahead("changed", "what was tried", "labelahead", self.score))
 
 
 class Variant(NamedTuple):
     """about: what was changed, in words. how: `flip` as first built, changed, or a strategy."""
 
     about: str
-    how: Flip | Named | Resolve
+    how: Flip | Named | Scored
 
     @property
     def rival(self) -> bool:
@@ -285,9 +326,19 @@ VARIANTS: dict[str, Variant] = {
     },
 }
 RESOLVE = "resolve"
-# Tried where there are many classes, against `resolve` as it is.
+# Tried against `resolve` as it is: where there are many classes, and where there are two.
 MANY_CLASSES: dict[str, Variant] = {
     RESOLVE: Variant("as it is", Named(RESOLVE)),
-    **{f"resolve, {rivals} rivals": Variant(f"against its {rivals} nearest", Resolve(rivals)) for rivals in (2, 4, 8)},
-    "uherding": Variant("another strategy, `uherding`", Named("uherding")),
+    **{
+        f"resolve, {rivals} rivals": Variant(
+            f"the leading class against its {rivals} nearest", Scored(partial(resolves, rivals=rivals))
+        )
+        for rivals in (2, 4, 8)
+    },
+    "uherding": Variant("`uherding`", Named("uherding")),
+}
+TWO_CLASSES: dict[str, Variant] = {
+    RESOLVE: Variant("as it is", Named(RESOLVE)),
+    "by labels": Variant("error reduction by labels (Zhao et al. 2021)", Scored(by_labels)),
+    **{name: Variant(f"`{name}`", Named(name)) for name in ("flip", "uherding", "margin", "random")},
 }
