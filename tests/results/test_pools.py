@@ -55,6 +55,8 @@ def made(pools, tmp_path_factory):
     data, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
     write_set(data / "mnist", packed=False)
     write_set(data / "fashion-mnist")
+    arrays = {f"x_{p}": np.arange(3 * n, dtype=np.uint8).reshape(n, 3) for p, n in (("train", 20), ("test", 10))}
+    np.savez(data / "cifar10_12k.npz", y_train=np.arange(20) % 10, y_test=np.arange(10), **arrays)
     found = {name: read(pools.make(name, data, out)) for name in pools.NAMES}
     assert sorted(p.name for p in out.iterdir()) == sorted(f"{n}.npz" for n in pools.NAMES)
     return found
@@ -82,14 +84,14 @@ def both(hardship):
 
 
 def test_names(pools):
-    assert set(pools.NAMES) == {"mnist", "fashion"} | {n for h in HARD for n, _ in map(tuple, both(h))}
+    assert set(pools.NAMES) == {"mnist", "fashion", "pets"} | {n for h in HARD for n, _ in map(tuple, both(h))}
 
 
 def test_every_pool_can_be_read(made, pools, tmp_path):
-    for arrays in made.values():
+    for name, arrays in made.items():
         assert arrays["x_train"].dtype == arrays["x_test"].dtype == np.uint8
         assert arrays["y_train"].dtype == arrays["y_test"].dtype == np.int64
-        assert set(np.unique(arrays["y_train"])) == set(range(10))
+        assert set(np.unique(arrays["y_train"])) == set(range(2 if name == "pets" else 10))
     data, answers = load(pools.make("digits-noise", tmp_path, tmp_path))
     assert (len(data), len(data.test), data.shape) == (1797, 360, (1, 8, 8))
     assert np.array_equal(answers.take(data.test), made["digits-noise"]["y_test"])
@@ -249,3 +251,12 @@ def test_the_command(pools, tmp_path, capsys):
     assert "digits-noise.npz: 1437 + 360 items" in said[1]
     with pytest.raises(SystemExit, match="pools: MNIST was not found"):
         pools.main([*options, "mnist"])
+
+
+def test_pets_are_the_cats_and_dogs(made, pools, tmp_path):
+    pets = made["pets"]
+    assert pets["x_train"][:, 0].tolist() == [9, 15, 39, 45]
+    assert pets["y_train"].tolist() == [0, 1, 0, 1]
+    assert pets["x_test"][:, 0].tolist() == [9, 15]
+    with pytest.raises(InputError, match="CIFAR-10 was not found"):
+        pools.make("pets", tmp_path, tmp_path)

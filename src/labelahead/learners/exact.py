@@ -27,6 +27,7 @@ from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
 from labelahead.linear.posterior import prior
 from labelahead.train import Trained, Training
+from labelahead.train.passes import dropout
 
 __all__ = [
     "ABOUT",
@@ -51,6 +52,7 @@ NOISES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 # Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few labels the error
 # is noisy, and a flat kernel is what few labels can bear (docs/results.md).
 NEAR = 0.03
+BLOCK = 1024  # items predicted at once
 FEW = 200  # labels up to which every mixture is tried; beyond, those around the one before
 
 
@@ -182,9 +184,13 @@ class ExactModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """1/C + K(x, X) α."""
-        out = x.new_full((len(x), self.classes), 1 / self.classes, dtype=self.centre.dtype)
+        return self.read_out(self.unit(x))
+
+    def read_out(self, units: Tensor) -> Tensor:
+        """(n, C) for rows of length one (n, d)."""
+        out = units.new_full((len(units), self.classes), 1 / self.classes)
         if len(self.support):
-            K = mixed(self.unit(x) @ self.support.T, self.weights().weights)
+            K = mixed(units @ self.support.T, self.weights().weights)
             out = out + K @ self.alpha.to(K.dtype)
         return out
 
@@ -221,6 +227,14 @@ class ExactLearnt(Learnt):
     def embedding(self, at: Tensor) -> Tensor:
         """(q, d) unit features, float64."""
         return self.kernel_model.unit(self.inputs[at]).double().cpu()
+
+    def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+        """(q, C) with unit features dropped, and what is left of each row brought to length one again."""
+        parts = []
+        for some in torch.split(at, BLOCK):
+            left = dropout(self.kernel_model.unit(self.inputs[some]), rate, rng)
+            parts.append(self.kernel_model.read_out(F.normalize(left, dim=1, eps=1e-30)))
+        return torch.cat(parts)
 
     def start(self, outputs: Tensor) -> Tensor:
         """(q, C) 1/C: a belief begins before any label, and is told all of them."""

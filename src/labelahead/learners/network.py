@@ -14,7 +14,7 @@ from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.posterior import prior
 from labelahead.tangent import features, kernel
 from labelahead.train import Trained, Training, fresh_start, predict, train
-from labelahead.train.passes import penultimate, place
+from labelahead.train.passes import penultimate, place, predict_dropped
 
 __all__ = ["Learnt", "NetworkLearner", "others_say"]
 
@@ -50,6 +50,10 @@ class Learnt:
     def embedding(self, at: Tensor) -> Tensor:
         """(q, h) what goes into the network's last linear layer, float64."""
         return penultimate(self.model, self.inputs[at]).double().cpu()
+
+    def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+        """(q, C) what it says with dropout on the embedding."""
+        return predict_dropped(self.model, self.inputs[at], rate, rng)
 
     def start(self, outputs: Tensor) -> Tensor:
         """(q, C) where look-ahead begins, on the scale of one-hot targets.
