@@ -207,7 +207,10 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
 def _remember(store: Store, data: Data) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
     text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
-    content = hashed(data.inputs) if data.images is None else data.images.content()
+    if data.texts is not None and data.rows is not None:
+        content = data.rows.content()
+    else:
+        content = hashed(data.inputs) if data.images is None else data.images.content()
     now = {
         "items": len(data),
         "names": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),

@@ -3,7 +3,7 @@
 import zipfile
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from labelahead.data.dataset import (
     Images,
     Loaded,
     Rows,
+    Texts,
     as_positions,
     check_size,
     first_not_finite,
@@ -370,6 +371,8 @@ def bundle(
     notes: tuple[str, ...],
     ids: tuple[str, ...] | None = None,
     rows: Rows | None = None,
+    texts: Texts | None = None,
+    build: Callable[[], Tensor] | None = None,
 ) -> Loaded:
     """Data of the kept items, whose labels are (q,) with -1 where unknown; no answers where all are."""
     ids = ids or tuple(str(int(i)) for i in split.keep)
@@ -381,9 +384,10 @@ def bundle(
         kind="image" if held.values.ndim == 4 else "vector",
         notes=notes,
         images=images,
-        shape=held.shape,
-        build=held.inputs,
+        shape=held.shape if texts is None else (),
+        build=build or held.inputs,
         rows=rows,
+        texts=texts,
     )
     return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
 
