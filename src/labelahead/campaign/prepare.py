@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.campaign.config import Campaign, Network, Source, training_from
-from labelahead.campaign.inputs import seen_by
+from labelahead.campaign.inputs import best_embedding, seen_by
 from labelahead.campaign.loop import Progress
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
@@ -20,7 +20,7 @@ from labelahead.models import build, default_model
 from labelahead.strategies import GIVEN
 from labelahead.train import Training, recipe
 
-__all__ = ["Prepared", "absolute_file", "prepare"]
+__all__ = ["Prepared", "absolute_file", "decide", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +62,10 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
         given = load_from(source, campaign.seed)
     data, answers = given
     notes = list(data.notes)
-    name, width, dropout = (getattr(campaign.model, k) for k in ("name", "width", "dropout"))
-    if name == "auto" and data.texts is not None:
-        name = "mlp"
-        notes.append(f"network: {name} ({len(data)} texts: an mlp on what they are read as suits them)")
-    elif name == "auto":
-        photographs = data.images is not None and source.name not in _KNOWN_PIXELS
-        name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
-        notes.append(f"network: {name} ({why})")
-    seen = seen_by(name, data, source.embedding, source.size, progress)
+    name, embedding, said = decide(campaign, data)
+    notes += said
+    width, dropout = campaign.model.width, campaign.model.dropout
+    seen = seen_by(name, data, embedding, source.size, progress)
     inputs = seen.inputs
     notes += seen.notes
     training = training_from(campaign.training, Training() if name == EXACT else recipe(name))
@@ -79,7 +74,8 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
     settled = replace(
         campaign,
         data=replace(
-            replace(source, name=GIVEN + data.name) if handed else _absolute(source), embedding=seen.embedding
+            replace(source, name=GIVEN + data.name) if handed else _absolute(source),
+            embedding=absolute_file(seen.embedding),
         ),
         model=Network(absolute_file(name), width, dropout),
         asking=replace(asking, strategy=absolute_file(own)) if isinstance(own, str) else asking,
@@ -96,6 +92,23 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
         return build(name, shape, classes, width=width, seed=seed, **options)
 
     return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes))
+
+
+def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
+    """Which network, by which embedding, and why; nothing is worked out yet."""
+    name, source = campaign.model.name, campaign.data
+    notes: tuple[str, ...] = ()
+    if name == "auto" and not data.shape:
+        name = "mlp"
+        notes = (f"network: {name} ({len(data)} items as numbers of an embedding: an mlp suits them)",)
+    elif name == "auto":
+        photographs = data.images is not None and source.name not in _KNOWN_PIXELS
+        name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
+        notes = (f"network: {name} ({why})",)
+    if source.embedding is not None:
+        return name, source.embedding, notes
+    embedding, said = best_embedding(name, data)
+    return name, embedding, (*notes, *said)
 
 
 def _device(name: str) -> str:

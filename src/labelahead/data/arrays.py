@@ -4,7 +4,7 @@ import zipfile
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -218,7 +218,23 @@ def load_npz(path: Path, options: Options) -> Loaded:
         notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
     split = choose(codes, options, official)
     said = (*notes, *more, *decided, "inputs standardised over the pool")
-    return assemble(path.stem, values, codes, class_names, split, notes=said, size=options.size)
+    data, answers = assemble(path.stem, values, codes, class_names, split, notes=said, size=options.size)
+    return replace(data, vectors=_vectors(arrays, len(codes), split.keep)), answers
+
+
+def _vectors(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor]:
+    """Tables of n rows (of NAME_train and NAME_test together) beside the inputs, by name: embeddings, perhaps."""
+    whole = dict(arrays)
+    for name in [key.removesuffix("_train") for key in arrays if f"{key.removesuffix('_train')}_test" in arrays]:
+        train, test = arrays[f"{name}_train"], arrays[f"{name}_test"]
+        if train.ndim == test.ndim == 2 and train.shape[1] == test.shape[1]:
+            whole[name] = np.concatenate([train, test])
+    tables = {name: v for name, v in whole.items() if v.ndim == 2 and len(v) == n and v.shape[1] and name not in INPUTS}
+    return {
+        name: torch.from_numpy(v.astype(np.float32))[keep]
+        for name, v in tables.items()
+        if v.dtype.kind in "iuf" and np.isfinite(v).all() and name not in LABELS
+    }
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -384,7 +400,7 @@ def bundle(
         kind="image" if held.values.ndim == 4 else "vector",
         notes=notes,
         images=images,
-        shape=held.shape if texts is None else (),
+        shape=held.shape if texts is None and held.values.numel() else (),
         build=build or held.inputs,
         rows=rows,
         texts=texts,

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -94,7 +94,7 @@ class Data:
     """A data set without its labels: positions 0..n-1 name its items everywhere.
 
     It holds no label by design, since strategies get at this object; `Answers` holds them.
-    shape: of one input; () where there is text, and only its words say how many numbers they become.
+    shape: of one input; () where an embedding decides: running text, or nothing but vectors that came along.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Data:
     build: Callable[[], Tensor] = field(repr=False)
     rows: Rows | None = field(default=None, repr=False)
     texts: Texts | None = field(default=None, repr=False)
+    vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # (n, d) each, brought along by name
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

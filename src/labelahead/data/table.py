@@ -1,10 +1,10 @@
-"""Tables (.csv, .tsv, .parquet) -> Data: numbers, categories and running text; no target."""
+"""Tables (.csv, .tsv, .parquet, .jsonl) -> Data: numbers, categories and running text; no target."""
 
 import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from labelahead.data.arrays import Values, bundle
 from labelahead.data.classes import encode
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
 from labelahead.data.split import Options, Split, choose
-from labelahead.data.text import read_separated
+from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import is_text, word_inputs
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
@@ -65,8 +65,7 @@ class Vectors:
 def load_table(path: Path, options: Options) -> Loaded:
     """A table as vectors; what its columns became is said in the notes."""
     options.refuse_size(str(path))
-    parquet = path.suffix.lower() in (".parquet", ".pq")
-    table = read_parquet(path) if parquet else read_csv(path)
+    table = READERS.get(path.suffix.lower(), read_csv)(path)
     columns = dict(table.columns)
     target, said = _target(path, columns, options.target)
     codes = torch.full((len(table.lines),), UNKNOWN)
@@ -77,16 +76,45 @@ def load_table(path: Path, options: Options) -> Loaded:
     split = choose(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    made = vectors(columns, ~held_out.numpy(), table.place, str(path))
+    lists = {name: v for name, values in columns.items() if (v := as_vectors(values)) is not None}
+    columns = {name: values for name, values in columns.items() if name not in lists}
+    made = vectors(columns, ~held_out.numpy(), table.place, str(path), alone=not lists)
     matrix = torch.from_numpy(made.matrix)[split.keep]
     held = Values(matrix, torch.zeros(()), torch.ones(()))
     rows = Rows(_kept(columns, split), made.longest)
     texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
     build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
-    notes = (*table.notes, *said, *made.notes, *split.notes)
-    return bundle(
-        path.stem, held, None, split, codes[split.keep], classes, notes=notes, rows=rows, texts=texts, build=build
+    offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
+    loaded = bundle(
+        path.stem,
+        held,
+        None,
+        split,
+        codes[split.keep],
+        classes,
+        notes=(*table.notes, *said, *made.notes, *offered, *split.notes),
+        rows=rows,
+        texts=texts,
+        build=build,
     )
+    kept = {name: torch.from_numpy(v)[split.keep] for name, v in lists.items()}
+    return replace(loaded[0], vectors=kept), loaded[1]
+
+
+def as_vectors(values: Any) -> Array | None:
+    """(n, d) float32 of a column of lists of numbers, of one length and finite; None of any other column."""
+    if not isinstance(values, np.ndarray):
+        first = values[0]
+        if not isinstance(first, list) or not first or any(type(v) is not list or len(v) != len(first) for v in values):
+            return None
+        try:
+            values = np.array(values)
+        except ValueError:  # lists of lists of different lengths
+            return None
+    if values.ndim != 2 or values.dtype.kind not in "iuf":
+        return None
+    made = np.array(values, dtype=np.float32)  # a copy: what Arrow holds cannot be written to
+    return made if np.isfinite(made).all() else None
 
 
 def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
@@ -191,6 +219,7 @@ def read_parquet(path: Path) -> Table:
     """A Parquet file."""
     parquet = need("pyarrow.parquet", "tables", "reading Parquet files")
     arrow = need("pyarrow", "tables", "reading Parquet files")
+    need("pyarrow.compute", "tables", "reading Parquet files")
     try:
         with path.open("rb") as stream:
             read = parquet.ParquetFile(stream).read()
@@ -200,15 +229,54 @@ def read_parquet(path: Path) -> Table:
     if not names or not read.num_rows:
         raise InputError(f"{path} holds no rows; expected a table with columns and rows")
     try:
-        columns = {}
+        columns: dict[str, Any] = {}
         for i, name in enumerate(names):
             column = read.column(i)
             if arrow.types.is_timestamp(column.type):  # Python knows no nanoseconds
                 column = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
-            columns[name] = column.to_pylist()
+            lists = _lists(column, arrow)
+            columns[name] = column.to_pylist() if lists is None else lists
     except (arrow.ArrowException, ValueError, OverflowError) as error:
         raise InputError(f"{path} holds values Python has no form for ({error})") from error
     return Table(columns, range(1, read.num_rows + 1), unit="row")
+
+
+def _lists(column: Any, arrow: Any) -> Array | None:
+    """(n, d) of a column of lists of d numbers each, without a Python object for every number; None of others."""
+    kind = column.type
+    listed = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
+    if (
+        not listed
+        or column.null_count
+        or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type))
+    ):
+        return None
+    lengths = arrow.compute.unique(arrow.compute.list_value_length(column)).to_pylist()
+    numbers = arrow.compute.list_flatten(column)
+    if len(lengths) != 1 or not lengths[0] or numbers.null_count:
+        return None
+    made: Array = numbers.to_numpy().reshape(len(column), -1)
+    return made
+
+
+def read_objects(path: Path) -> Table:
+    """A file with one JSON object a line; a key that a line does not have is missing there."""
+    read = read_json_lines(path)
+    for number, row in read:
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line")
+    if not read:
+        raise InputError(f"{path} holds nothing; expected one JSON object a line")
+    lines, rows = zip(*read, strict=True)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    names = _header(path, keys)
+    gaps = {name: sum(key not in row for row in rows) for name, key in zip(names, keys, strict=True)}
+    notes = tuple(f"{name}: {count} of {len(rows)} lines have none" for name, count in gaps.items() if count)
+    columns = {name: [row.get(key) for row in rows] for name, key in zip(names, keys, strict=True)}
+    return Table(columns, lines, notes=notes)
+
+
+READERS = {".parquet": read_parquet, ".pq": read_parquet, ".jsonl": read_objects, ".ndjson": read_objects}
 
 
 def _header(path: Path, row: list[str]) -> list[str]:
@@ -233,8 +301,10 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def vectors(columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str) -> Vectors:
-    """Every usable column as numbers; all statistics are those of the pool, (n,) bool."""
+def vectors(
+    columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str, *, alone: bool = True
+) -> Vectors:
+    """Every usable column as numbers; all statistics are those of the pool, (n,) bool. alone: there must be one."""
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
@@ -265,7 +335,7 @@ def vectors(columns: dict[str, list[Any]], pool: Array, place: Callable[[int], s
     if not blocks and not texts:  # short texts are better than nothing
         texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries, SHORT)}
         notes = [note for note in notes if not texts]
-    if not blocks and not texts:
+    if not blocks and not texts and alone:
         why = "; ".join(notes) or "it has no other column"
         raise InputError(
             f"{where} has no column to learn from ({why}); expected at least one that varies, "

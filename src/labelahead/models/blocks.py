@@ -12,7 +12,7 @@ from torch import Tensor
 from labelahead.errors import InputError, StorageError
 from labelahead.files import replace
 
-__all__ = ["BLOCK", "Blocks", "block_by_block"]
+__all__ = ["BLOCK", "Blocks", "block_by_block", "columns_kept"]
 
 log = logging.getLogger("labelahead")
 BLOCK = 256  # items a file of the cache: some ten seconds of work
@@ -52,6 +52,18 @@ def block_by_block(
                 blocks.write(start, rows)
         tell(start + len(rows), n)
     return out
+
+
+def columns_kept(cache: Path | None, about: str, fingerprint: str, n: int) -> int | None:
+    """How many columns the first block of n items in the cache has, where only that knows it; None: there is none."""
+    count = min(n, BLOCK)
+    if cache is None:
+        return None
+    try:
+        size = Blocks(cache, f"{about}|{fingerprint}", 0)._path(0, count).stat().st_size - DIGEST
+    except OSError:
+        return None
+    return size // (4 * count) or None
 
 
 class Blocks:
