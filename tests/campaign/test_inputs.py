@@ -1,10 +1,13 @@
 """What a network sees: embeddings by name, vectors that came with the data, a user's own function, side by side."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import labelahead as la
 from labelahead.campaign.config import parse
@@ -12,6 +15,7 @@ from labelahead.campaign.inputs import side_by_side
 from labelahead.campaign.prepare import prepare
 from labelahead.data import from_arrays
 from labelahead.errors import InputError
+from labelahead.models.backbone import available
 from labelahead.models.sentences import sentences_available
 
 OWN = """
@@ -179,3 +183,42 @@ def test_texts_and_numbers_weigh_the_same(tmp_path):
     assert ready.inputs.shape == (30, 384 + 1)
     assert float(variance[:384].sum() / variance[384]) == pytest.approx(1, abs=0.5)
     assert any("384 numbers of the embedding and 1 of the other columns weigh the same" in n for n in ready.notes)
+
+
+@pytest.mark.skipif(not available(), reason="needs the extra photos")
+def test_pictures_of_one_pixel_and_of_far_too_many_end_well(tmp_path):
+    folder = tmp_path / "photos"
+    for i in range(6):
+        side = (1, 40)[i % 2]
+        (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side, side), (40 * i, 10, 200)).save(folder / "ab"[i % 2] / f"{i}.png")
+    Image.new("1", (20_000, 20_000)).save(folder / "a" / "huge.png")
+    ready = prepared(folder, size=32, test_fraction=0.0)
+    assert ready.inputs.shape == (6, 1280)
+    assert torch.isfinite(ready.inputs).all()
+    assert any("a/huge.png (too many pixels" in note and "skipped" in note for note in ready.notes)
+    assert any("EfficientNet-Lite0" in note for note in ready.notes)
+    other = prepared(folder, size=32, test_fraction=0.0, embedding="lite2")
+    assert other.campaign.data.embedding == "lite2"
+    assert (other.inputs - ready.inputs).abs().max() > 0.01
+
+
+@pytest.mark.skipif(not available(), reason="needs the extra photos")
+def test_a_second_process_decodes_no_picture_for_its_features_again(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(4):
+        Image.new("RGB", (40, 30), (40 * i, 10, 200)).save(folder / f"{i}.png")
+    code = f"""
+from labelahead.campaign.config import parse
+from labelahead.campaign.prepare import prepare
+from labelahead.data.folder import Photos
+asked = []
+batch = Photos.batch
+Photos.batch = lambda self, at, size: asked.append(len(at)) or batch(self, at, size)
+prepare(parse({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"name": "exact"}}}}))
+print(sum(asked))
+"""
+    for expected in ("4", "0"):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected

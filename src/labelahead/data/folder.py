@@ -35,6 +35,7 @@ __all__ = ["Photos", "load_folder", "sort_out"]
 NETPBM = (".ppm", ".pgm", ".pbm", ".pnm")
 SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM}
 DOCUMENTS = (".txt", ".text")
+ASIDE = {"readme", "license", "licence"}
 LONGEST_TEXT = 2**20  # bytes of a text that are read
 SIZE = 64
 WITHOUT = {"unlabelled", "unlabeled"}
@@ -83,9 +84,10 @@ class Files:
             raise InputError(f"is larger than {LARGEST_MEMBER // 2**20} MB unpacked")
         return BytesIO(archive.read(name))
 
-    def of(self, suffixes: Sequence[str]) -> list[str]:
-        """The names among the others that end so."""
-        return [name for name in self.others if PurePosixPath(name).suffix.lower() in suffixes]
+    def documents(self) -> list[str]:
+        """The texts among the others, without those that speak of the folder itself."""
+        paths = {name: PurePosixPath(name.lower()) for name in self.others}
+        return [name for name, path in paths.items() if path.suffix in DOCUMENTS and path.stem not in ASIDE]
 
     def fingerprint(self, names: Sequence[str]) -> str:
         """A hash of where the files are, how large and how old."""
@@ -156,7 +158,7 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
     files = find_files(path, links=options.links)
-    if not files.names and files.of(DOCUMENTS):
+    if not files.names and files.documents():
         return _load_documents(path, files, options, name)
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
     names = [n for n in files.names if not set(n.split("/")[:-1]) & set(leave_out)]
@@ -194,7 +196,7 @@ def _laid_out(names: list[str], folders: Sequence[str]) -> FolderLabels:
 def _load_documents(path: Path, files: Files, options: Options, name: str | None) -> Loaded:
     """All .txt files below a folder or in a zip that holds no pictures; each is one text."""
     options.refuse_size(str(path))
-    names = files.of(DOCUMENTS)
+    names = files.documents()
     files = replace(files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names)))
     layout = _laid_out(names, files.folders)
     texts, failed, notes = read_documents(files, names)
@@ -515,10 +517,15 @@ def decode_whole(stream: BinaryIO, size: int) -> Array:
 def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
     """RGB and the right way up, not much larger than needed."""
     ops = need("PIL.ImageOps", "app", "reading pictures")
-    with pil.open(stream) as image:
+    most = f"expected at most {MOST_PIXELS // 10**6} million: make it smaller"
+    try:
+        opened = pil.open(stream)
+    except pil.DecompressionBombError as error:
+        raise InputError(f"too many pixels ({str(error).partition(' exceeds')[0]}); {most}") from error
+    with opened as image:
         width, height = image.size
         if width * height > MOST_PIXELS:
-            raise InputError(f"{width} x {height} pixels; expected at most {MOST_PIXELS // 10**6} million")
+            raise InputError(f"{width} x {height} pixels; {most}")
         image.draft(None, (2 * size, 2 * size))  # JPEG is decoded smaller right away: quicker
         image.load()
         return _rgb(ops.exif_transpose(image), pil)
