@@ -1,11 +1,12 @@
-"""Tables (.csv, .tsv, .parquet) -> Data: vectors of numbers, categories and words; no target."""
+"""Tables (.csv, .tsv, .parquet, .jsonl) -> Data: numbers, categories and running text; no target."""
 
 import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 
 from labelahead.data.arrays import Values, bundle
 from labelahead.data.classes import encode
-from labelahead.data.dataset import UNKNOWN, Loaded, Rows
-from labelahead.data.split import Options, choose
-from labelahead.data.text import read_separated
+from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
+from labelahead.data.split import Options, Split, choose
+from labelahead.data.text import read_json_lines, read_separated
+from labelahead.data.words import is_text, word_inputs
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 
@@ -26,11 +28,9 @@ TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+SHORT = 8  # characters on average that are a text where there is nothing else to learn from
 MOST_LEVELS = 50  # categories of a column that are told apart
 ROW_NAMES = ("id", "index", "unnamed: 0", "column 1")
-LONG = 40  # characters on average: more is running text, less is a category
-WORDS = 20_000  # the commonest words and pairs of the pool that count
-DIMENSIONS = 128  # numbers that a text becomes, at most
 Array = np.ndarray[Any, Any]
 
 
@@ -50,18 +50,22 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """The table as float32 (n, d), and what became of its columns."""
+    """The table as float32 (n, d) but for running text, and what became of its columns."""
 
     matrix: Array
     notes: tuple[str, ...]
-    text: str | None = None  # the column that holds running text, the longest of several
+    texts: dict[str, list[str]]
+
+    @property
+    def longest(self) -> str | None:
+        """The column with most to read."""
+        return max(self.texts, key=lambda name: sum(map(len, self.texts[name])), default=None)
 
 
 def load_table(path: Path, options: Options) -> Loaded:
     """A table as vectors; what its columns became is said in the notes."""
     options.refuse_size(str(path))
-    parquet = path.suffix.lower() in (".parquet", ".pq")
-    table = read_parquet(path) if parquet else read_csv(path)
+    table = READERS.get(path.suffix.lower(), read_csv)(path)
     columns = dict(table.columns)
     target, said = _target(path, columns, options.target)
     codes = torch.full((len(table.lines),), UNKNOWN)
@@ -72,13 +76,50 @@ def load_table(path: Path, options: Options) -> Loaded:
     split = choose(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    made = vectors(columns, ~held_out.numpy(), table.place, str(path))
+    lists = {name: v for name, values in columns.items() if (v := as_vectors(values)) is not None}
+    columns = {name: values for name, values in columns.items() if name not in lists}
+    made = vectors(columns, ~held_out.numpy(), table.place, str(path), alone=not lists)
     matrix = torch.from_numpy(made.matrix)[split.keep]
     held = Values(matrix, torch.zeros(()), torch.ones(()))
+    rows = Rows(_kept(columns, split), made.longest)
+    texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
+    build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
+    offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
+    loaded = bundle(
+        path.stem,
+        held,
+        None,
+        split,
+        codes[split.keep],
+        classes,
+        notes=(*table.notes, *said, *made.notes, *offered, *split.notes),
+        rows=rows,
+        texts=texts,
+        build=build,
+    )
+    kept = {name: torch.from_numpy(v)[split.keep] for name, v in lists.items()}
+    return replace(loaded[0], vectors=kept), loaded[1]
+
+
+def as_vectors(values: Any) -> Array | None:
+    """(n, d) float32 of a column of lists of numbers, of one length and finite; None of any other column."""
+    if not isinstance(values, np.ndarray):
+        first = values[0]
+        if not isinstance(first, list) or not first or any(type(v) is not list or len(v) != len(first) for v in values):
+            return None
+        try:
+            values = np.array(values)
+        except ValueError:  # lists of lists of different lengths
+            return None
+    if values.ndim != 2 or values.dtype.kind not in "iuf":
+        return None
+    made = np.array(values, dtype=np.float32)  # a copy: what Arrow holds cannot be written to
+    return made if np.isfinite(made).all() else None
+
+
+def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
     at = split.keep.tolist()
-    rows = Rows({name: [values[i] for i in at] for name, values in columns.items()}, made.text)
-    notes = (*table.notes, *said, *made.notes, *split.notes)
-    return bundle(path.stem, held, None, split, codes[split.keep], classes, notes=notes, rows=rows)
+    return {name: [values[i] for i in at] for name, values in columns.items()}
 
 
 def _target(path: Path, columns: dict[str, list[Any]], wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
@@ -178,6 +219,7 @@ def read_parquet(path: Path) -> Table:
     """A Parquet file."""
     parquet = need("pyarrow.parquet", "tables", "reading Parquet files")
     arrow = need("pyarrow", "tables", "reading Parquet files")
+    need("pyarrow.compute", "tables", "reading Parquet files")
     try:
         with path.open("rb") as stream:
             read = parquet.ParquetFile(stream).read()
@@ -187,15 +229,54 @@ def read_parquet(path: Path) -> Table:
     if not names or not read.num_rows:
         raise InputError(f"{path} holds no rows; expected a table with columns and rows")
     try:
-        columns = {}
+        columns: dict[str, Any] = {}
         for i, name in enumerate(names):
             column = read.column(i)
             if arrow.types.is_timestamp(column.type):  # Python knows no nanoseconds
                 column = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
-            columns[name] = column.to_pylist()
+            lists = _lists(column, arrow)
+            columns[name] = column.to_pylist() if lists is None else lists
     except (arrow.ArrowException, ValueError, OverflowError) as error:
         raise InputError(f"{path} holds values Python has no form for ({error})") from error
     return Table(columns, range(1, read.num_rows + 1), unit="row")
+
+
+def _lists(column: Any, arrow: Any) -> Array | None:
+    """(n, d) of a column of lists of d numbers each, without a Python object for every number; None of others."""
+    kind = column.type
+    listed = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
+    if (
+        not listed
+        or column.null_count
+        or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type))
+    ):
+        return None
+    lengths = arrow.compute.unique(arrow.compute.list_value_length(column)).to_pylist()
+    numbers = arrow.compute.list_flatten(column)
+    if len(lengths) != 1 or not lengths[0] or numbers.null_count:
+        return None
+    made: Array = numbers.to_numpy().reshape(len(column), -1)
+    return made
+
+
+def read_objects(path: Path) -> Table:
+    """A file with one JSON object a line; a key that a line does not have is missing there."""
+    read = read_json_lines(path)
+    for number, row in read:
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line")
+    if not read:
+        raise InputError(f"{path} holds nothing; expected one JSON object a line")
+    lines, rows = zip(*read, strict=True)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    names = _header(path, keys)
+    gaps = {name: sum(key not in row for row in rows) for name, key in zip(names, keys, strict=True)}
+    notes = tuple(f"{name}: {count} of {len(rows)} lines have none" for name, count in gaps.items() if count)
+    columns = {name: [row.get(key) for row in rows] for name, key in zip(names, keys, strict=True)}
+    return Table(columns, lines, notes=notes)
+
+
+READERS = {".parquet": read_parquet, ".pq": read_parquet, ".jsonl": read_objects, ".ndjson": read_objects}
 
 
 def _header(path: Path, row: list[str]) -> list[str]:
@@ -220,23 +301,19 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def vectors(columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str) -> Vectors:
-    """Every usable column as numbers; all statistics are those of the pool, (n,) bool."""
+def vectors(
+    columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str, *, alone: bool = True
+) -> Vectors:
+    """Every usable column as numbers; all statistics are those of the pool, (n,) bool. alone: there must be one."""
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
-    numeric = categorical = wordy = 0
-    texts: dict[str, int] = {}
-    for name, values in columns.items():
-        entries = [_entry(value) for value in values]
-        if is_text(entries):
-            words = text_block(entries, pool)
-            if words is not None:
-                texts[name] = sum(len(e) for e in entries if isinstance(e, str))
-                blocks.append(words)
-                wordy += words.shape[1]
-                notes.append(f"{name}: text, its words became {words.shape[1]} numbers a row")
-                continue
+    numeric = categorical = 0
+    read = {name: [_entry(value) for value in values] for name, values in columns.items()}
+    texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries)}
+    for name, entries in read.items():
+        if name in texts:
+            continue
         reason = _useless(name, entries)
         if reason:
             dropped.setdefault(reason, []).append(name)
@@ -255,17 +332,24 @@ def vectors(columns: dict[str, list[Any]], pool: Array, place: Callable[[int], s
         else:
             blocks.append(block)
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
-    if not blocks:
+    if not blocks and not texts:  # short texts are better than nothing
+        texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries, SHORT)}
+        notes = [note for note in notes if not texts]
+    if not blocks and not texts and alone:
         why = "; ".join(notes) or "it has no other column"
         raise InputError(
             f"{where} has no column to learn from ({why}); expected at least one that varies, "
-            "of numbers or of categories"
+            "of numbers or of categories, or one of text"
         )
-    matrix = np.concatenate(blocks, axis=1).astype(np.float32)
+    matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
     kinds = f"{numeric} numeric and {categorical} categorical columns"
-    became = f"{kinds} became {matrix.shape[1] - wordy} numbers a row"
-    longest = max(texts, key=lambda name: texts[name], default=None)
-    return Vectors(matrix, (became, *notes), longest)
+    became = (f"{kinds} became {matrix.shape[1]} numbers a row",) if blocks else ()
+    return Vectors(matrix, (*became, *(f"{name}: text" for name in texts), *notes), texts)
+
+
+def _texts(entries: list[Any]) -> list[str]:
+    """A column of running text; an empty field is an empty text."""
+    return ["" if entry is None else entry for entry in entries]
 
 
 def _entry(value: Any) -> float | str | bool | None:
@@ -407,35 +491,3 @@ def _one_hot(name: str, entries: list[Any], pool: Array, place: Callable[[int], 
     if not used[-1] and block[:, -1].any():
         notes.append(f"{name}: categories seen only in the test part count as none of the others")
     return block[:, used], notes
-
-
-def is_text(entries: list[Any]) -> bool:
-    """Whether a column holds running text: long, and mostly of several words."""
-    texts = [e for e in entries if e is not None]
-    if not texts or not all(isinstance(t, str) for t in texts):
-        return False
-    length = sum(map(len, texts)) / len(texts)
-    several = sum(len(t.split()) > 2 for t in texts)
-    return length > LONG and 2 * several > len(texts)
-
-
-def text_block(entries: list[Any], pool: Array) -> Array | None:
-    """(n, d) float32: tf-idf of words and pairs, then its leading directions (LSA), by the pool.
-
-    One scale for all directions, so that an entry is 1 in the root mean square over the pool and
-    texts keep their angles. None: no word is in two texts.
-    """
-    text = need("sklearn.feature_extraction.text", "app", "learning from text")
-    linear = need("sklearn.utils.extmath", "app", "learning from text")
-    texts = np.array(["" if e is None else e for e in entries], dtype=object)
-    weigh = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, max_features=WORDS, sublinear_tf=True, dtype=np.float64)
-    try:
-        known = weigh.fit_transform(texts[pool])
-    except ValueError:  # an empty vocabulary
-        return None
-    rank = min(DIMENSIONS, *known.shape)
-    _, size, directions = linear.randomized_svd(known, rank, random_state=0)
-    directions = directions[size > 1e-9 * size[0]]
-    block = np.asarray(weigh.transform(texts) @ directions.T)
-    scale = np.sqrt(np.square(block[pool]).mean())
-    return None if scale == 0 else (block / scale).astype(np.float32)
