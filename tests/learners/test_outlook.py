@@ -60,7 +60,7 @@ def test_networks_have_one_by_their_untrained_kernel(digits):
 
 
 def test_nothing_left_to_ask_brings_nothing(digits):
-    x, y = digits
+    _, y = digits
     post = prior(torch.zeros(4, 10, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=0.1)
     post = post.condition(torch.arange(4), y[:4])
     assert outlook(post, torch.arange(4)).fall == 0.0

@@ -16,9 +16,7 @@ def gaussian(seed=0, n=60, labelled=25, classes=4, noise=1e-2, wrong=0):
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, dtype=torch.float64, generator=rng)
     K = torch.exp(-torch.cdist(x, x).square() / 4)
-    truth = torch.linalg.cholesky(K + 1e-8 * torch.eye(n)) @ torch.randn(
-        n, classes, dtype=torch.float64, generator=rng
-    )
+    truth = torch.linalg.cholesky(K + 1e-8 * torch.eye(n)) @ torch.randn(n, classes, dtype=torch.float64, generator=rng)
     labels = truth.argmax(1)
     given = labels[:labelled].clone()
     given[:wrong] = (given[:wrong] + 1) % classes
