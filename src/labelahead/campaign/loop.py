@@ -43,6 +43,7 @@ class Simulation:
     ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
     names: Sequence[str] = ()
     seed: int = 0
+    outlook: bool = True  # whether every round tells how good it is without a test label
 
 
 JUDGED = 1000  # items of the pool by which its error is estimated
@@ -158,7 +159,11 @@ class _Rounds:
             if query and len(labels) > 1 and plan.budget.initial:
                 others, residual = learner.others_say(labelled, labels, seed=seed)
                 loo = loo_estimate(others, residual, labels, plan.budget.initial)
-            if bool((labels != labels[:1]).any()) and (isinstance(learner, ExactLearner) or self._looks_ahead):
+            if (
+                plan.outlook
+                and bool((labels != labels[:1]).any())
+                and (isinstance(learner, ExactLearner) or self._looks_ahead)
+            ):
                 ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed)
         except LabelaheadError as error:  # advice only: strategies without a kernel go on
             notes = (*notes, f"no estimate by leave-one-out: {error}")
