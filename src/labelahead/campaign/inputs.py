@@ -34,7 +34,7 @@ EMBEDDINGS = {
     AS_THEY_ARE: "pixels and columns as they are",
 }
 # What the other columns of a table weigh beside an embedding. On Reuters texts with made-up columns a quarter loses a
-# point to columns of noise, where equal weights lose three, and keeps most of what useful ones bring (docs/campaigns.md).
+# point to columns of noise, where equal weights lose three, and keeps most of what useful ones bring (docs/campaigns).
 BESIDE = 0.25
 TOGETHER = 64  # items that a function of the user's own is called with, at most
 OWN_SIZE = 224  # pixels a side at which a function of the user's own is given pictures, unless they say
