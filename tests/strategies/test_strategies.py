@@ -321,23 +321,22 @@ def test_bait_is_what_inverting_for_every_item_gives():
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
-def test_bait_sees_the_fisher_information_of_a_yes_or_no(loss):
-    """The likeliest class or another: E[(∂ log p/∂w)²] = p(1 − p) hhᵀ, by differentiating each outcome."""
+def test_bait_sees_the_fisher_information_of_the_read_out(loss):
+    """Σ_y p_y ∇log p_y ∇log p_yᵀ by differentiating every label, its blocks on the diagonal added up."""
     model, (x, y) = own().eval(), blobs(24)
     pool = labelled_pool(y, 6)
     now = Situation.of(model, x, pool, Asking("bait"), 1, loss=loss, seed=3)
     f, h = now.outputs.double(), penultimate(model, x[now.points]).double()
     p = torch.softmax(f, 1) if loss == "cross-entropy" else simplex(f)
-    top = p.amax(1)
     roots = []
-    for one, row in zip(top.tolist(), h, strict=True):
-        w = torch.zeros(len(row)).double().requires_grad_()
-        logit = w @ row + math.log(max(one, 1e-300) / max(1 - one, 1e-300))
-        outcomes = (nn.functional.logsigmoid(logit), nn.functional.logsigmoid(-logit))
-        grads = [torch.autograd.grad(outcome, w, retain_graph=True)[0] for outcome in outcomes]
-        fisher = one * torch.outer(grads[0], grads[0]) + (1 - one) * torch.outer(grads[1], grads[1])
-        assert torch.allclose(fisher, one * (1 - one) * torch.outer(row, row), atol=1e-9)
-        roots.append(math.sqrt(max(0.0, one * (1 - one))) * row)
+    for probability, row in zip(p, h, strict=True):
+        W = torch.zeros(p.shape[1], len(row)).double().requires_grad_()
+        logs = torch.log_softmax(probability.clamp_min(1e-300).log() + W @ row, 0)
+        grads = [torch.autograd.grad(each, W, retain_graph=True)[0] for each in logs]
+        fisher = sum(q * g.T @ g for q, g in zip(probability, grads, strict=True))
+        worth = 1 - float(probability.square().sum())
+        assert torch.allclose(fisher, worth * torch.outer(row, row), atol=1e-9)
+        roots.append(math.sqrt(max(0.0, worth)) * row)
     order, gains = bait(torch.stack(roots), 6, 4)
     asked = propose(model, x, pool, 4, "bait", loss=loss, seed=3)
     assert asked.positions.tolist() == now.candidates[order].tolist()
