@@ -23,7 +23,7 @@ from labelahead.models.blocks import block_by_block, columns_kept
 from labelahead.models.imported import imported
 from labelahead.models.sentences import ENCODER, LONGEST, embed_texts, sentences_available
 
-__all__ = ["EMBEDDINGS", "Seen", "best_embedding", "seen_by", "side_by_side"]
+__all__ = ["EMBEDDINGS", "Seen", "best_embedding", "require_embedding", "seen_by", "side_by_side"]
 
 log = logging.getLogger("labelahead")
 AS_THEY_ARE, WORDS, SENTENCES, PICTURES = "raw", "words", "minilm", "lite0"
@@ -59,6 +59,7 @@ def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progr
         if data.images is None:
             raise InputError(f"model is {model}, which sees pictures, but {data.name} has none")
         return Seen(pixels(data.images.batch(torch.arange(len(data)), size or 128)), AS_THEY_ARE)
+    require_embedding(name, data)
     tell = None if progress is None else lambda done, n: progress("features", done, n)
     if name in data.vectors:
         made = data.vectors[name]
@@ -68,16 +69,8 @@ def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progr
         made = _sentences(data, tell)
     elif ":" in name:
         made = _own(name, data, size, tell)
-    elif name in (WORDS, AS_THEY_ARE):
-        if name == WORDS and data.texts is None:
-            raise InputError(f"embedding is {name}, which is for texts, but {data.name} has none; expected another")
-        return Seen(data.inputs, name)
     else:
-        known = [*EMBEDDINGS, *data.vectors]
-        raise InputError(
-            f"embedding is {name!r}, but {data.name} has no vectors of that name; {did_you_mean(name, known)}expected "
-            f"one of {', '.join(known)}, or your own as file.py:function"
-        )
+        return Seen(data.inputs, name)
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
     # The exact learner centres and scales by itself, item by item.
     features = made if model == EXACT else standardise(made, made[pool])
@@ -86,6 +79,31 @@ def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progr
         return Seen(features, name)
     weighed = f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's {features.shape[1]}"
     return Seen(side_by_side(features, rest, pool), name, (weighed,))
+
+
+def require_embedding(name: str, data: Data) -> None:
+    """Raise unless there is that embedding, and these data are of a kind for it."""
+    if name in data.vectors:
+        return
+    if ":" in name:
+        _function(name)
+    elif name not in EMBEDDINGS:
+        known = [*EMBEDDINGS, *data.vectors]
+        raise InputError(
+            f"embedding is {name!r}, but {data.name} has no vectors of that name; {did_you_mean(name, known)}expected "
+            f"one of {', '.join(known)}, or your own as file.py:function"
+        )
+    if name in (WORDS, SENTENCES) and data.texts is None:
+        raise InputError(f"embedding is {name}, which is for texts, but {data.name} has none; expected another")
+    if name in BACKBONES and data.images is None:
+        raise InputError(f"embedding is {name}, which sees pictures, but {data.name} has none; expected another")
+
+
+def _function(name: str) -> Callable[[Any], Any]:
+    function = imported(name, "embedding")
+    if not callable(function):
+        raise InputError(f"the embedding {name!r} is a {type(function).__name__}; expected a function")
+    return function  # type: ignore[no-any-return]
 
 
 def side_by_side(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
@@ -137,8 +155,7 @@ def _in_colour(data: Data) -> bool:
 
 
 def _pictures(name: str, data: Data, size: int | None, tell: Tell | None) -> Tensor:
-    if data.images is None:
-        raise InputError(f"embedding is {name}, which sees pictures, but {data.name} has none; expected another")
+    assert data.images is not None
     return embed(
         data.images,
         len(data),
@@ -153,8 +170,7 @@ def _pictures(name: str, data: Data, size: int | None, tell: Tell | None) -> Ten
 
 def _sentences(data: Data, tell: Tell | None) -> Tensor:
     """What every column of text says."""
-    if data.texts is None:
-        raise InputError(f"embedding is {SENTENCES}, which reads texts, but {data.name} has none; expected another")
+    assert data.texts is not None
     read = data.texts
     return torch.cat(
         [
@@ -167,9 +183,7 @@ def _sentences(data: Data, tell: Tell | None) -> Tensor:
 
 def _own(name: str, data: Data, size: int | None, tell: Tell | None) -> Tensor:
     """What a function of the user's own makes of texts, pictures or rows, block by block."""
-    function = imported(name, "embedding")
-    if not callable(function):
-        raise InputError(f"the embedding {name!r} is a {type(function).__name__}; expected a function")
+    function = _function(name)
     items, fingerprint = _items(data, size or OWN_SIZE)
     source = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
     written = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else None
