@@ -98,10 +98,7 @@ def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
     """Which network, by which embedding, and why; nothing is worked out yet."""
     name, source = campaign.model.name, campaign.data
     notes: tuple[str, ...] = ()
-    if name == "auto" and not data.shape:
-        name = "mlp"
-        notes = (f"network: {name} ({len(data)} items as numbers of an embedding: an mlp suits them)",)
-    elif name == "auto":
+    if name == "auto":
         photographs = data.images is not None and source.name not in _KNOWN_PIXELS
         name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
         notes = (f"network: {name} ({why})",)

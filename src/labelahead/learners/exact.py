@@ -26,6 +26,7 @@ from labelahead.learners.outlook import Outlook, outlook
 from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
 from labelahead.linear.posterior import prior
+from labelahead.models import EXACT
 from labelahead.train import Trained, Training
 from labelahead.train.passes import dropout
 
@@ -44,7 +45,6 @@ __all__ = [
     "mixture_kernel",
 ]
 
-EXACT = "exact"  # its name among models
 ABOUT = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
 DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
 STEPS = 4  # weights are multiples of 1/4

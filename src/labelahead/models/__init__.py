@@ -9,6 +9,6 @@ how it is best trained. The last layer of each is a plain `nn.Linear`.
 """
 
 from labelahead.models.backbone import embed, pixels, standardise
-from labelahead.models.catalogue import MODELS, OWN_TRAINING, build, default_model, spec
+from labelahead.models.catalogue import EXACT, MODELS, OWN_TRAINING, build, default_model, spec
 
-__all__ = ["MODELS", "OWN_TRAINING", "build", "default_model", "embed", "pixels", "spec", "standardise"]
+__all__ = ["EXACT", "MODELS", "OWN_TRAINING", "build", "default_model", "embed", "pixels", "spec", "standardise"]

@@ -15,9 +15,11 @@ from labelahead.models.layers import whole, whole_shape
 from labelahead.models.networks import cnn, convnet, fcn, mlp, resnet18, tutorial_cnn, vgg11, wrn1, wrn2, wrn16
 from labelahead.seeds import seeded
 
-__all__ = ["MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
+__all__ = ["EXACT", "MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
 
-SMALL = 64  # pixels a side up to which a network from scratch on pixels is the default
+EXACT = "exact"  # the learner that is never trained (`learners/exact.py`), among models by this name
+TINY = 12  # pixels a side up to which rows of pixels say as much as pictures do
+SMALL = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
 
 Recipe = Mapping[str, Any]  # arguments of `labelahead.train.Training`; the rest is its default
 
@@ -143,25 +145,33 @@ def build(
 
 
 def default_model(kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False) -> tuple[str, str]:
-    """A network for n inputs of this shape, and why; `kind` is "vector" or "image"."""
-    shape = whole_shape(shape)
+    """What learns from n inputs of this shape, and why; `kind` is "vector" or "image"; an empty shape: an embedding's.
+
+    The exact learner wherever docs/results.md has it ahead: on embeddings, on columns and on tiny pictures. On larger
+    ones without a pretrained network a convolutional one learns from pixels what no kernel of theirs knows.
+    """
     n = whole(n, "n")
     if kind not in ("vector", "image"):
         raise InputError(f"kind is {kind!r}; expected 'vector' or 'image'")
+    if not shape:
+        return EXACT, f"{n} items by an embedding: nothing to train, every label counts at once"
+    shape = whole_shape(shape)
     if kind == "vector" or len(shape) != 3:
-        return "mlp", f"{n} inputs of shape {shape} are no images: an mlp suits them"
+        return EXACT, f"{n} rows of {shape[0]} numbers: nothing to train, every label counts at once"
     side = max(shape[1:])
     size = f"{shape[2]}x{shape[1]} pixels"
     if photos and available():
-        return "backbone", (
-            f"{n} photographs: features of a network that has seen a million of them need far "
-            "fewer labels than learning from pixels"
+        return EXACT, (
+            f"{n} photographs, by features of a network that has seen a million: they need far fewer labels than "
+            "pixels, and there is nothing to train"
         )
     if photos:
         return "cnn", (
             "photographs are best served by pretrained features, but these are not installed "
             "(pip install 'labelahead[photos]'): a cnn from scratch on pixels instead"
         )
+    if side <= TINY:
+        return EXACT, f"{n} images of {size} are tiny: their pixels as they are, nothing to train"
     if side <= SMALL:
         return "cnn", f"{n} images of {size} are small: a cnn learns them in seconds"
     return "cnn", f"{n} images of {size}: a cnn learns them, slowly; smaller ones train faster"
