@@ -308,7 +308,7 @@ def test_parquet(tmp_path):
     assert not answers.known[0]
     assert answers(1) == 1
     assert said(data, "empty: nothing")
-    assert said(data, "holding list values: list")
+    assert said(data, "list: vectors of 1 numbers")
     assert said(data, "whole: 1 missing")
     assert torch.isfinite(data.inputs).all()
 

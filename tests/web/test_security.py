@@ -3,7 +3,6 @@
 import io
 import json
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -76,7 +75,7 @@ def test_no_path_leads_out(plain, path):
 
 def raw(client, path):
     """A request whose path is not normalised on the way."""
-    url = httpx.URL(HOME).copy_with(raw_path=path.encode())
+    url = client.base_url.copy_with(raw_path=path.encode())  # whichever library the client is made with
     return client.send(client.build_request("GET", url), follow_redirects=False)
 
 
