@@ -12,7 +12,7 @@ PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     ("errors",),
-    ("extras", "files", "seeds"),
+    ("extras", "files", "inputs", "seeds"),
     ("tangent",),
     ("linear",),
     ("acquisition",),

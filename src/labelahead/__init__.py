@@ -18,6 +18,7 @@ from labelahead.campaign.learner import Learner
 from labelahead.campaign.run import Result, resume, run
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, LabelaheadError
+from labelahead.inputs import Samples
 from labelahead.learners.exact import exact
 from labelahead.linear.flow import gradient_flow
 from labelahead.linear.leave_one_out import leave_one_out
@@ -45,6 +46,7 @@ __all__ = [
     "Posterior",
     "Query",
     "Result",
+    "Samples",
     "Selection",
     "Source",
     "Strategy",

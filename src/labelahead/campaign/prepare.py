@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from labelahead.data.dataset import Loaded
 from labelahead.data.loading import load_from
 from labelahead.data.split import default_root
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 from labelahead.learners.exact import EXACT, ExactLearner, ExactModel
 from labelahead.learners.network import NetworkLearner
 from labelahead.models import build, default_model, embed, pixels, standardise
@@ -34,19 +36,25 @@ class Prepared:
     campaign: Campaign  # with nothing left open
     data: Data
     answers: Answers | None
-    inputs: Tensor  # (n, ...) what the network sees
+    inputs: Tensor | Samples  # (n, ...) what the network sees
     network: Callable[[int, int], nn.Module]  # (classes, seed) -> a fresh network
     training: Training
     device: str
     notes: tuple[str, ...]
 
+    @property
+    def rows(self) -> Tensor:
+        """(n, ...) the inputs of all networks but the user's own, which alone may take something else."""
+        assert isinstance(self.inputs, Tensor)
+        return self.inputs
+
     def learner(self, classes: int) -> NetworkLearner | ExactLearner:
         """A learner of so many classes. Strategies may make networks with it: it must not lead to the answers."""
         network = self.network
         if self.campaign.model.name == EXACT:
-            pool = torch.ones(len(self.inputs), dtype=torch.bool).index_fill_(0, self.data.test, False)
-            centre = self.inputs[pool].flatten(1).mean(0)
-            return ExactLearner(self.inputs, classes, centre, self.device)
+            pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
+            centre = self.rows[pool].flatten(1).mean(0)
+            return ExactLearner(self.rows, classes, centre, self.device)
         return NetworkLearner(self.inputs, classes, lambda seed: network(classes, seed), self.training, self.device)
 
 
@@ -67,6 +75,11 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
     data, answers = given
     notes = list(data.notes)
     name, width, dropout = (getattr(campaign.model, k) for k in ("name", "width", "dropout"))
+    if data.samples is not None and ":" not in name:
+        raise InputError(
+            f"model is {name}, which takes one tensor, but {data.name} has samples of another form; expected a network "
+            "of your own, as file.py:function"
+        )
     if name == "auto":
         photographs = data.images is not None and source.name not in _KNOWN_PIXELS
         name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
@@ -78,7 +91,8 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
         )
     inputs = _inputs(data, name, source.size, progress)
     training = training_from(campaign.training, Training() if name == EXACT else recipe(name))
-    shape = tuple(inputs.shape[1:])
+    example = inputs[:2].read() if isinstance(inputs, Samples) else None
+    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
     asking, own = campaign.asking, campaign.asking.strategy
     settled = replace(
         campaign,
@@ -94,8 +108,8 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
 
     def network(classes: int, seed: int) -> nn.Module:
         if name == EXACT:
-            return ExactModel(torch.zeros(inputs[0].numel()), classes)
-        return build(name, shape, classes, width=width, seed=seed, **options)
+            return ExactModel(torch.zeros(prod(shape)), classes)
+        return build(name, shape, classes, width=width, seed=seed, example=example, **options)
 
     return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes))
 
@@ -143,10 +157,10 @@ def _cache() -> Path | None:
     return folder
 
 
-def _inputs(data: Data, name: str, size: int | None, progress: Progress | None) -> Tensor:
+def _inputs(data: Data, name: str, size: int | None, progress: Progress | None) -> Tensor | Samples:
     """What the network sees: the data as they are, or photographs in its own terms."""
     if name not in ("backbone", "efficientnet-lite0") and not (name == EXACT and _in_colour(data) and available()):
-        return data.inputs
+        return data.inputs if data.samples is None else data.samples
     if data.images is None:
         raise InputError(f"model is {name}, which sees pictures, but {data.name} has none")
     if name == "efficientnet-lite0":

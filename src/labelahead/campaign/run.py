@@ -207,7 +207,8 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
 def _remember(store: Store, data: Data) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
     text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
-    content = hashed(data.inputs) if data.images is None else data.images.content()
+    held = data.images or data.samples
+    content = hashed(data.inputs) if held is None else held.content()
     now = {
         "items": len(data),
         "names": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),

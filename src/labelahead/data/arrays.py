@@ -30,6 +30,7 @@ from labelahead.data.dataset import (
 )
 from labelahead.data.split import Options, Split, choose
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 
 __all__ = ["Pixels", "Values", "assemble", "bundle", "from_arrays", "from_dataset", "load_npz", "read_npz", "spread"]
 
@@ -53,10 +54,12 @@ def from_arrays(
     """Inputs (n, ...) and perhaps labels (n,), as arrays or tensors.
 
     Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C)
-    or (n, C, H, W) are standardised per channel over the pool. `test` names the positions kept
-    for testing. A label of None, NaN or -1 is unknown.
+    or (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`, goes to the
+    network as it is. `test` names the positions kept for testing. A label of None, NaN or -1 is unknown.
     """
-    values, notes = as_values(inputs, "inputs")
+    if isinstance(inputs, Mapping):
+        inputs = Samples(inputs)
+    values, notes = (inputs, ()) if isinstance(inputs, Samples) else as_values(inputs, "inputs")
     codes, names, more = _labels(labels, classes, len(values))
     if isinstance(test, np.ndarray | Tensor) and test.dtype in (np.bool_, torch.bool):
         if test.shape != (len(values),):
@@ -68,7 +71,19 @@ def from_arrays(
         first = int(at[codes[at] == UNKNOWN][0])
         raise InputError(f"test item {first} has no label; expected one for every test item")
     split = Split(torch.arange(len(values)), at, (*notes, *more))
+    if isinstance(values, Samples):
+        return _of_samples(name, values, codes, names, split)
     return assemble(name, values, codes, names, split, standardise=False)
+
+
+def _of_samples(name: str, samples: Samples, codes: Tensor, classes: tuple[str, ...], split: Split) -> Loaded:
+    ids = tuple(map(str, range(len(samples))))
+
+    def build() -> Tensor:
+        raise InputError(f"{name} has samples that are no tensor; expected something that takes them as they are")
+
+    data = Data(name, classes, split.test, ids, "samples", split.notes, None, (), build, samples=samples)
+    return data, Answers(codes, ids) if bool((codes >= 0).any()) else None
 
 
 def _labels(labels: Any, classes: Sequence[str] | None, n: int) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:

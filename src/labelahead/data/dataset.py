@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 
 __all__ = [
     "LARGEST_SIDE",
@@ -27,7 +28,7 @@ __all__ = [
     "hashed",
 ]
 
-KINDS = ("image", "vector")
+KINDS = ("image", "vector", "samples")
 LARGEST_SIDE = 4096
 UNKNOWN = -1  # the class number of an item without a label
 
@@ -89,6 +90,7 @@ class Data:
     shape: tuple[int, ...]
     build: Callable[[], Tensor] = field(repr=False)
     rows: Rows | None = field(default=None, repr=False)
+    samples: Samples | None = field(default=None, repr=False)  # of kind "samples": what is no tensor has no `inputs`
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
