@@ -21,7 +21,7 @@ ROOMS = (
     ("train",),
     ("learners",),
     ("strategies",),
-    ("campaign",),
+    ("campaign", "estimator"),
     ("client",),
     ("compare", "web"),
     ("studies",),
