@@ -24,7 +24,7 @@ ROOMS = (
     ("campaign", "estimator"),
     ("client",),
     ("compare", "web"),
-    ("studies",),
+    ("opening", "studies"),
     ("__init__",),
     ("cli",),
     ("__main__",),

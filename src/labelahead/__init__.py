@@ -24,6 +24,7 @@ from labelahead.linear.flow import gradient_flow
 from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.lookahead import lookahead
 from labelahead.linear.posterior import Posterior, prior
+from labelahead.opening import load_model
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.asking import Asking, Picks, Strategy
 from labelahead.strategies.propose import Query, propose
@@ -66,6 +67,7 @@ __all__ = [
     "inner_products",
     "kernel",
     "leave_one_out",
+    "load_model",
     "lookahead",
     "mlmoc",
     "prior",

@@ -68,8 +68,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown = [label for label in np.unique(labels).tolist() if label not in known.tolist()]
         if unknown and not self._grows:
             raise InputError(
-                f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of them: name all at the "
-                "first partial_fit, or fit anew"
+                f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of them: name all at "
+                "the first partial_fit, or fit anew"
             )
         rows = torch.cat([self._rows, rows.to(self._rows)])
         labels = np.concatenate([self.classes_[self._codes], labels])

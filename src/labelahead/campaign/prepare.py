@@ -14,13 +14,15 @@ from labelahead.campaign.loop import Progress
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
 from labelahead.data.loading import load_from
+from labelahead.data.reading import PICTURES, Reading
 from labelahead.data.split import default_root
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
 from labelahead.learners.exact import EXACT, ExactLearner, ExactModel
 from labelahead.learners.network import NetworkLearner
 from labelahead.models import build, default_model, embed, pixels, standardise
-from labelahead.models.backbone import available
+from labelahead.models.backbone import NAME as BACKBONE
+from labelahead.models.backbone import available, scales
 from labelahead.strategies import GIVEN
 from labelahead.train import Training, recipe
 
@@ -41,6 +43,7 @@ class Prepared:
     training: Training
     device: str
     notes: tuple[str, ...]
+    reading: Reading | None = None  # how other items become such inputs
 
     @property
     def rows(self) -> Tensor:
@@ -89,7 +92,7 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
             "pictures are best served by pretrained features, but these are not installed "
             "(pip install 'labelahead[photos]'): pixels instead"
         )
-    inputs = _inputs(data, name, source.size, progress)
+    inputs, reading = _inputs(data, name, source.size, progress)
     training = training_from(campaign.training, Training() if name == EXACT else recipe(name))
     example = inputs[:2].read() if isinstance(inputs, Samples) else None
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
@@ -111,7 +114,7 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
             return ExactModel(torch.zeros(prod(shape)), classes)
         return build(name, shape, classes, width=width, seed=seed, example=example, **options)
 
-    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes))
+    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes), reading)
 
 
 def _device(name: str) -> str:
@@ -157,27 +160,31 @@ def _cache() -> Path | None:
     return folder
 
 
-def _inputs(data: Data, name: str, size: int | None, progress: Progress | None) -> Tensor | Samples:
-    """What the network sees: the data as they are, or photographs in its own terms."""
+def _inputs(
+    data: Data, name: str, size: int | None, progress: Progress | None
+) -> tuple[Tensor | Samples, Reading | None]:
+    """What the network sees: the data as they are, or photographs in its own terms; and how others become the same."""
     if name not in ("backbone", "efficientnet-lite0") and not (name == EXACT and _in_colour(data) and available()):
-        return data.inputs if data.samples is None else data.samples
+        return data.inputs if data.samples is None else data.samples, data.reading
     if data.images is None:
         raise InputError(f"model is {name}, which sees pictures, but {data.name} has none")
+    shape = (3, size or 128, size or 128)
     if name == "efficientnet-lite0":
-        return pixels(data.images.batch(torch.arange(len(data)), size or 128))
+        half = torch.tensor(127.5)
+        return pixels(data.images.batch(torch.arange(len(data)), shape[1])), Reading(PICTURES, shape, half, half)
     features = embed(
         data.images,
         len(data),
         cache=_cache(),
-        size=size or 128,
+        size=shape[1],
         fingerprint=data.images.fingerprint(),
         standardised=False,
         progress=None if progress is None else lambda done, n: progress("features", done, n),
     )
     if name == EXACT:  # it centres and scales by itself, item by item
-        return features
+        return features, Reading(PICTURES, shape, features=BACKBONE)
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
-    return standardise(features, features[pool])
+    return standardise(features, features[pool]), Reading(PICTURES, shape, *scales(features[pool]), features=BACKBONE)
 
 
 def _in_colour(data: Data) -> bool:

@@ -24,7 +24,7 @@ from labelahead.errors import InputError
 from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 
-__all__ = ["Prepared", "Result", "prepare", "resume", "run", "simulation"]
+__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "run", "simulation"]
 
 CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
 
@@ -73,7 +73,7 @@ def run(
             return _run(ready, plan, None, progress, on_round)
         existed = Path(out).exists()
         with Store.create(out, to_toml(ready.campaign)) as store:
-            _remember(store, ready.data)
+            remember(store, ready.data)
             try:
                 return _run(ready, plan, store, progress, on_round)
             except Exception:
@@ -113,7 +113,7 @@ def resume(
         campaign = assemble(Path(folder) / "config.toml", (), now)
         ready = prepare(campaign, data, progress)
         plan = simulation(ready, labeller)
-        _remember(store, ready.data)
+        remember(store, ready.data)
         if changes:
             store.write("config.toml", to_toml(ready.campaign).encode())
         if on_ready:
@@ -204,7 +204,7 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
     )
 
 
-def _remember(store: Store, data: Data) -> None:
+def remember(store: Store, data: Data) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
     text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
     held = data.images or data.samples

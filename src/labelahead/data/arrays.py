@@ -28,6 +28,7 @@ from labelahead.data.dataset import (
     first_not_finite,
     hashed,
 )
+from labelahead.data.reading import NUMBERS, PICTURES, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
@@ -213,7 +214,7 @@ def load_npz(path: Path, options: Options) -> Loaded:
     """An archive with inputs, perhaps labels, perhaps a test part of its own."""
     options.refuse_target(str(path))
     arrays = read_npz(path)
-    x, y, train = _parts(path, arrays)
+    x, y, train = npz_parts(path, arrays)
     notes = [] if train is None else [f"test part as in the file: {len(x) - train} items"]
     names = next((arrays[key] for key in CLASSES if key in arrays), None)
     classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
@@ -257,7 +258,7 @@ def read_npz(path: Path) -> dict[str, Array]:
     return arrays
 
 
-def _parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
+def npz_parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
     """Inputs, labels (None where unknown) and, if there is a test part, where it begins."""
     for name in INPUTS:
         if f"{name}_train" in arrays:
@@ -385,6 +386,7 @@ def bundle(
     notes: tuple[str, ...],
     ids: tuple[str, ...] | None = None,
     rows: Rows | None = None,
+    reading: Reading | None = None,
 ) -> Loaded:
     """Data of the kept items, whose labels are (q,) with -1 where unknown; no answers where all are."""
     ids = ids or tuple(str(int(i)) for i in split.keep)
@@ -399,6 +401,7 @@ def bundle(
         shape=held.shape,
         build=held.inputs,
         rows=rows,
+        reading=reading or held.reading(),
     )
     return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
 
@@ -458,6 +461,10 @@ class Held(Images):
         """All inputs, standardised, float32."""
 
     @abstractmethod
+    def reading(self) -> Reading:
+        """How another item becomes such an input."""
+
+    @abstractmethod
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Pictures (q, C, H, W) at (q,) positions as numbers from 0 (black) to 255; size: the centre square of it."""
 
@@ -495,6 +502,10 @@ class Values(Held):
         column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
         return (values - self.mean.view(column)) / self.std.view(column)
 
+    def reading(self) -> Reading:
+        """The same mean and deviation."""
+        return Reading(NUMBERS, self.shape, self.mean, self.std)
+
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black and white at the extremes found."""
         values = self.values[at] if size is None else fit(self.values[at], size)
@@ -521,6 +532,10 @@ class Pixels(Held):
                 part = fit(part, self.size)
             torch.div(part - mean, std, out=out[start : start + PIECE])
         return out
+
+    def reading(self) -> Reading:
+        """The same mean and deviation of each channel."""
+        return Reading(PICTURES, self.shape, self.mean, self.std, self.white)
 
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black at 0, white at `white`."""

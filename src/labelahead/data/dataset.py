@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelahead.data.reading import Reading
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
 
@@ -90,6 +91,7 @@ class Data:
     shape: tuple[int, ...]
     build: Callable[[], Tensor] = field(repr=False)
     rows: Rows | None = field(default=None, repr=False)
+    reading: Reading | None = field(default=None, repr=False)  # how other items become inputs; None: nobody can tell
     samples: Samples | None = field(default=None, repr=False)  # of kind "samples": what is no tensor has no `inputs`
 
     def __post_init__(self) -> None:

@@ -22,7 +22,17 @@ from labelahead.models.layers import image, whole
 from labelahead.models.networks import mlp
 from labelahead.seeds import seeded
 
-__all__ = ["FEATURES", "Blocks", "available", "efficientnet_lite0", "embed", "on_features", "pixels", "standardise"]
+__all__ = [
+    "FEATURES",
+    "Blocks",
+    "available",
+    "efficientnet_lite0",
+    "embed",
+    "on_features",
+    "pixels",
+    "scales",
+    "standardise",
+]
 
 log = logging.getLogger("labelahead")
 NAME = "efficientnet-lite0"
@@ -161,7 +171,7 @@ def embed(
     for start in range(0, n, BLOCK):
         rows = out[start : start + BLOCK]
         if blocks is None or not blocks.read_into(start, rows):
-            network = network or _network()
+            network = network or pretrained()
             for first in range(0, len(rows), batch):
                 last = min(first + batch, len(rows))
                 at = torch.arange(start + first, start + last)
@@ -175,7 +185,8 @@ def embed(
     return standardise(out) if standardised else out
 
 
-def _network() -> Pretrained:
+def pretrained() -> Pretrained:
+    """The network that `embed` sees with, in eval mode."""
     with seeded(0):  # construction draws weights that the pretrained ones replace
         network = Pretrained(1)
     return network.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
@@ -198,12 +209,17 @@ def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
     enters. A feature that hardly varies is divided by a tenth of the median deviation at least, so
     that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
     """
-    reference = (features if like is None else like).double()
+    mean, scale = scales(features if like is None else like)
+    return ((features.double() - mean) / scale).float()
+
+
+def scales(features: Tensor) -> tuple[Tensor, Tensor]:
+    """(d,) each, float64: what `standardise` takes off, and what it divides by."""
+    reference = features.double()
     mean = reference.mean(0)
     deviation = (reference - mean).square().mean(0).sqrt()
     floor = 0.1 * deviation.median()
-    scale = deviation.clamp(min=float(floor) if floor > 0 else 1.0)
-    return ((features.double() - mean) / scale).float()
+    return mean, deviation.clamp(min=float(floor) if floor > 0 else 1.0)
 
 
 class Blocks:
