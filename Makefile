@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo tour test lint types check test-peers results results-page results-peers results-tuning clean
+.PHONY: help demo label tour test lint types check test-peers results results-page results-peers results-tuning clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(PY)
 
 demo: $(VENV)/.installed-demo ## a whole campaign on handwritten digits, with its curve
 	@$(VENV)/bin/labelahead run --threads 1 $(ARGS)
+
+label: $(VENV)/.installed-all ## the labelling page on your own data: make label ARGS='photos/ --classes cat,dog'
+	@$(VENV)/bin/labelahead label $(ARGS)
 
 tour: $(VENV)/.installed-demo ## the pieces one by one: kernel, linearised prediction, best next label
 	@$(PY) examples/digits.py
@@ -64,13 +67,13 @@ types: $(VENV)/.installed-check ## mypy, strict, on src
 
 check: lint types test ## what CI runs
 
-BENCHES := kernel lookahead sketch cycle query infinite dynamics solvers page
+BENCHES := kernel lookahead sketch cycle query infinite dynamics solvers page embed
 .PHONY: $(BENCHES:%=bench-%) linear-operator
 $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) benchmarks/$*.py $(ARGS)
 
 # Timed on one thread, beside rivals that have no more.
-bench-query bench-infinite bench-dynamics bench-solvers bench-page: ALONE := OMP_NUM_THREADS=1 #
+bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed: ALONE := OMP_NUM_THREADS=1 #
 
 bench-kernel: $(VENV)/.installed-bench ## the kernel against its rivals: time, memory, roofline
 bench-lookahead: $(VENV)/.installed-bench ## look-ahead against solving for each candidate
@@ -81,6 +84,8 @@ bench-infinite: $(VENV)/.installed-bench ## infinite-width kernels against neura
 bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
 bench-solvers: linear-operator ## regression by conjugate gradients: ours, linear_operator's, Cholesky
 bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
+
+bench-embed: $(VENV)/.installed-bench ## items a second: the sentence encoder against sentence-transformers, photographs
 
 # Without what BackPACK asks for: torchvision, whose build on PyPI dies beside the CPU build of torch.
 $(VENV)/.installed-backpack: $(VENV)/.installed-bench

@@ -13,8 +13,10 @@ from PIL import Image
 import labelahead as la
 from labelahead.campaign.finished import load_finished, run_model, write_predictions
 from labelahead.campaign.graph import Graph
+from labelahead.campaign.prepare import prepare
 from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, LabelaheadError, MissingExtra
+from labelahead.models.sentences import sentences_available
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand, simplex
 
@@ -120,7 +122,7 @@ def test_networks_leave_as_they_were(tmp_path, model, loss):
 @pytest.mark.parametrize("model", ["exact", "mlp"])
 def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
     source = table(tmp_path / "animals.csv")
-    done = campaign(tmp_path, model, data={"name": str(source)})
+    done = campaign(tmp_path, model, data={"name": str(source), "embedding": "words"})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     finished = la.load_model(folder)
     # Rows of the pool become what they were.
@@ -148,10 +150,74 @@ def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
         finished.predict(tmp_path / "bad.csv")
 
 
+BIRDS = ["the {} sings in the old tree", "a {} flew over the roof", "wings of the {} beat in the wind"]
+FISH = ["the {} swims in the deep sea", "a {} hid under the reef", "fins of the {} cut the water"]
+
+
+def documents(folder, n=24, seed=0, classes=True):
+    rng = np.random.default_rng(seed)
+    for i in range(n):
+        lines, names = (BIRDS, ["wren", "lark", "gull"]) if i % 2 else (FISH, ["cod", "carp", "eel"])
+        text = ". ".join(str(rng.choice(lines)).format(rng.choice(names)) for _ in range(3))
+        inside = folder / (("bird" if i % 2 else "fish") if classes else "")
+        inside.mkdir(parents=True, exist_ok=True)
+        (inside / f"{i:02d}.txt").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("embedding", ["words", "minilm"])
+@pytest.mark.parametrize("model", ["exact", "mlp"])
+def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding, model):
+    if embedding == "minilm" and not sentences_available():
+        pytest.skip("without the extra texts")
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    source = documents(tmp_path / "texts")
+    budget = {"initial": 6, "labels": 12, "retrain_every": 6}
+    campaign(tmp_path, model, data={"name": str(source), "embedding": embedding}, budget=budget)
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
+    new = documents(tmp_path / "new", 10, seed=5, classes=False)
+    said = la.load_model(folder).predict(new)
+    assert said.labels == ["fish", "bird"] * 5
+    assert said.items[0] == "00.txt"
+    alone = la.load_model(folder).predict([new / "03.txt"])
+    assert torch.allclose(alone.probabilities, said.probabilities[3:4], atol=1e-5)
+    with pytest.raises(InputError, match="a folder of texts, a text, or a table"):
+        la.load_model(folder).predict(pictures(tmp_path / "p", 2) / "dark" / "00.png")
+
+
+@pytest.mark.parametrize("model", ["exact", "mlp"])
+def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
+    if not sentences_available():
+        pytest.skip("without the extra texts")
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    source = table(tmp_path / "animals.csv")
+    done = campaign(tmp_path, model, data={"name": str(source), "embedding": "minilm"})
+    finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
+    with torch.no_grad():
+        outputs = done.model(prepare(done.campaign).rows).double().numpy()
+    assert np.allclose(finished.predict(source).probabilities, simplex(outputs), atol=1e-4)
+    said = finished.predict(table(tmp_path / "more.csv", 20, seed=1))
+    assert sum(a == b for a, b in zip(said.labels, ["fish", "bird"] * 10, strict=True)) > 18
+
+
+def test_vectors_that_came_with_the_data(tmp_path):
+    x, y = blobs(60, (16,))
+    rows = [{"id": f"n{i}", "code": v.tolist(), "label": int(c)} for i, (v, c) in enumerate(zip(x, y, strict=True))]
+    (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    campaign(tmp_path, data={"name": str(tmp_path / "v.jsonl"), "embedding": "code"})
+    finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
+    said = finished.predict({"code": x.tolist()})
+    assert np.mean([int(a) == int(b) for a, b in zip(said.labels, y, strict=True)]) > 0.9
+    np.savez(tmp_path / "v.npz", code=x.numpy())
+    assert torch.equal(finished.predict(tmp_path / "v.npz").probabilities, said.probabilities)
+    with pytest.raises(InputError, match="16 finite numbers a row"):
+        finished.predict({"code": x[:, :5].tolist()})
+
+
 def test_parquet_says_the_same_as_csv(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    campaign(tmp_path, data={"name": str(table(tmp_path / "animals.csv"))})
+    campaign(tmp_path, data={"name": str(table(tmp_path / "animals.csv")), "embedding": "words"})
     model = run_model(tmp_path / "run")
     rows = list(csv.DictReader(table(tmp_path / "more.csv", 10, seed=2).open()))
     columns = {k: [row[k] for row in rows] for k in rows[0]}
@@ -171,9 +237,9 @@ def test_parquet_says_the_same_as_csv(tmp_path):
 
 @pytest.mark.parametrize("model", ["exact", "cnn"])
 def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
-    from labelahead.campaign import prepare
+    from labelahead.campaign import inputs
 
-    monkeypatch.setattr(prepare, "available", lambda: False)  # without the extra `photos`
+    monkeypatch.setattr(inputs, "available", lambda: False)  # without the extra `photos`
     source = pictures(tmp_path / "photos")
     done = campaign(
         tmp_path, model, data={"name": str(source), "size": 16}, budget={"initial": 6, "labels": 12, "retrain_every": 6}
@@ -206,7 +272,7 @@ def test_photographs_by_features_and_by_onnx_from_their_pixels(tmp_path, monkeyp
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     finished = la.load_model(folder)
     about = json.loads((folder / "model.json").read_text())
-    assert about["reading"]["features"] == "efficientnet-lite0"
+    assert about["reading"]["features"] == "lite0"
     assert about["reading"]["shape"] == [3, 64, 64]
     new = pictures(tmp_path / "new", 6, seed=4, classes=())
     said = finished.predict(new)

@@ -167,8 +167,8 @@ def test_broken_files_are_skipped_and_named(tmp_path):
     assert note.startswith("7 files")
     assert "cat/cut.jpg" in note
     assert "cat/empty.png (is empty)" in note
-    assert "dog/large.png (13000 x 13700 pixels; expected at most 178 million)" in note
-    assert "dog/huge.png (Image size (400000000 pixels)" in note
+    assert "dog/large.png (13000 x 13700 pixels; expected at most 178 million: make it smaller)" in note
+    assert "dog/huge.png (too many pixels (Image size (400000000 pixels)); expected at most 178 million" in note
     assert "and 2 more" in note
 
 

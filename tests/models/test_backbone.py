@@ -9,8 +9,9 @@ from torch import nn
 
 import labelahead as la
 from labelahead.errors import InputError, MissingExtra, StorageError
-from labelahead.models import backbone, build, embed, pixels, standardise
-from labelahead.models.backbone import FEATURES, Blocks
+from labelahead.models import backbone, blocks, build, embed, pixels, standardise
+from labelahead.models.backbone import FEATURES
+from labelahead.models.blocks import Blocks
 from labelahead.train import Training, train
 from tests.support.reference_tangent import relative
 
@@ -36,7 +37,7 @@ class Pictures:
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(backbone, "BLOCK", 4)
+    monkeypatch.setattr(blocks, "BLOCK", 4)
 
 
 @pytest.fixture(scope="module")

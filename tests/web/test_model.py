@@ -25,9 +25,9 @@ def say(*arguments) -> tuple[int, str]:
 @pytest.fixture
 def labelled(tmp_path, monkeypatch):
     """A folder of labels, half of the pictures labelled, and the pictures."""
-    from labelahead.campaign import prepare
+    from labelahead.campaign import inputs
 
-    monkeypatch.setattr(prepare, "available", lambda: False)  # by pixels: no second for features
+    monkeypatch.setattr(inputs, "available", lambda: False)  # by pixels: no second for features
     source, out = photos(tmp_path / "set", 20), tmp_path / "out"
     tables = {**EXACT, "data": {"name": str(source), "size": 16}}
     with page(source, out, classes=["light", "dark"], tables=tables) as (client, session):

@@ -42,6 +42,7 @@ from labelahead.extras import need
 from labelahead.files import in_one_step, replace
 from labelahead.learners.exact import EXACT, ExactModel
 from labelahead.models import MODELS, build
+from labelahead.models.sentences import DIMENSIONS, SentenceEncoder
 from labelahead.seeds import training_seed
 from labelahead.train import predict
 
@@ -143,6 +144,17 @@ class Finished:
         p = p / p.sum(1, keepdim=True).clamp_min(1e-30)
         return p, torch.cat(spread) if spread else None
 
+    def _encode(self, texts: list[str]) -> Tensor:
+        """(n, 384) what the sentence encoder reads in texts."""
+        rows = torch.empty(len(texts), DIMENSIONS)
+        for _ in self._encoder.fill(texts, rows):
+            pass
+        return rows
+
+    @cached_property
+    def _encoder(self) -> SentenceEncoder:
+        return SentenceEncoder()
+
     def _of(self, fresh: Fresh, progress: Callable[[int], None] | None) -> Predictions:
         p, variance = self.outputs(fresh.values)
         if progress is not None:
@@ -152,8 +164,11 @@ class Finished:
 
     def _named(self, source: str | Path, several: bool) -> Iterator[Fresh]:
         if self.reading is None:
-            raise InputError("the model was made from data handed over in Python; expected items in Python, too")
-        for part in fresh_items(self.reading, source):
+            raise InputError(
+                "how items become what this model sees is code of your own, or was done in Python; expected items in "
+                "Python, as the network takes them"
+            )
+        for part in fresh_items(self.reading, source, self._encode):
             inside = several and (Path(source).is_dir() or Path(source).suffix.lower() in (".zip", ".npz", *TABLES))
             yield part._replace(ids=[f"{source}/{i}" for i in part.ids]) if inside else part
 
@@ -162,7 +177,7 @@ class Finished:
         if isinstance(items, Mapping) and self.reading is not None and self.reading.kind == COLUMNS:
             columns = {str(name): list(values) for name, values in items.items()}
             table = Table(columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row")
-            values = table_rows(self.reading, table, "the table")
+            values = table_rows(self.reading, table, "the table", self._encode)
         else:
             values = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
             values = values.float() if values.dtype == torch.float64 else values
@@ -249,7 +264,7 @@ def finish(
         "accuracy": dict(accuracy),
     }
     loss = "squared" if campaign.model.name == EXACT else ready.training.loss
-    model = Finished(network.cpu().eval(), tuple(classes), ready.reading, loss, about)
+    model = Finished(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
     _verify(model, ready)
     return model
 
@@ -261,8 +276,9 @@ def _verify(model: Finished, ready: Prepared) -> None:
     if reading is None or model.front is None:
         return
     if reading.kind == COLUMNS and data.rows is not None:
-        columns = {name: [values[int(i)] for i in at] for name, values in data.rows.columns.items()}
-        values = table_rows(reading, Table(columns, range(len(at)), unit="row"), data.name)
+        columns: dict[str, Any] = {k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()}
+        columns |= {name: vectors[at].numpy() for name, vectors in data.vectors.items()}
+        values = table_rows(reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode)
     elif reading.kind == PICTURES and data.images is not None and reading.shape[1] == reading.shape[2]:
         values = brought_to(reading, data.images.batch(at, reading.shape[1]).float())
     else:
@@ -303,7 +319,7 @@ def run_model(folder: str | Path, *, data: Loaded | None = None) -> Finished:
     """The network of a campaign's last round; its data are read again, for what was taken from them."""
     with Store.open(folder) as store:
         ready = prepare(assemble(Path(folder) / "config.toml", (), {}), data)
-        remember(store, ready.data)
+        remember(store, ready)
         rounds = store.rounds()
         if not rounds:
             raise InputError(f"{folder} has no finished round; expected one: labelahead resume {folder}")

@@ -15,8 +15,7 @@ from labelahead.errors import InputError, LabelaheadError, ModelError
 from labelahead.extras import need
 from labelahead.learners.exact import ExactModel, mixed
 from labelahead.linear.linalg import cholesky
-from labelahead.models.backbone import NAME as BACKBONE
-from labelahead.models.backbone import pixels, pretrained
+from labelahead.models.backbone import BACKBONES, pixels, pretrained
 
 __all__ = ["Front", "Graph", "Spread", "write_onnx"]
 
@@ -33,12 +32,12 @@ class Front(nn.Module):
 
     def __init__(self, reading: Reading) -> None:
         super().__init__()
-        if reading.features not in (None, BACKBONE):
+        if reading.features is not None and reading.features not in BACKBONES:
             raise InputError(
                 f"the model sees pictures by {reading.features!r}, which this version of labelahead does not know; "
-                f"expected {BACKBONE}"
+                f"expected one of {', '.join(BACKBONES)}"
             )
-        self.trunk = None if reading.features is None else pretrained()
+        self.trunk = None if reading.features is None else pretrained(reading.features)
         whole = reading.features is not None or reading.mean.numel() == 1
         column = reading.mean.shape if whole else (-1, *[1] * (len(reading.shape) - 1))
         self.register_buffer("mean", reading.mean.view(column))

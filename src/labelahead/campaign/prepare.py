@@ -1,6 +1,5 @@
 """From a configuration to data and a network: what a campaign or a query begins with."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import prod
@@ -10,25 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.campaign.config import Campaign, Network, Source, training_from
+from labelahead.campaign.inputs import best_embedding, seen_by
 from labelahead.campaign.loop import Progress
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
 from labelahead.data.loading import load_from
-from labelahead.data.reading import PICTURES, Reading
-from labelahead.data.split import default_root
+from labelahead.data.reading import Reading
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
 from labelahead.learners.exact import EXACT, ExactLearner, ExactModel
 from labelahead.learners.network import NetworkLearner
-from labelahead.models import build, default_model, embed, pixels, standardise
-from labelahead.models.backbone import NAME as BACKBONE
-from labelahead.models.backbone import available, scales
+from labelahead.models import build, default_model
 from labelahead.strategies import GIVEN
 from labelahead.train import Training, recipe
 
-__all__ = ["Prepared", "absolute_file", "prepare"]
-
-log = logging.getLogger("labelahead")
+__all__ = ["Prepared", "absolute_file", "decide", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +38,7 @@ class Prepared:
     training: Training
     device: str
     notes: tuple[str, ...]
-    reading: Reading | None = None  # how other items become such inputs
+    reading: Callable[[], Reading | None] = lambda: None  # how other items become such inputs, worked out if asked
 
     @property
     def rows(self) -> Tensor:
@@ -77,29 +72,22 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
         given = load_from(source, campaign.seed)
     data, answers = given
     notes = list(data.notes)
-    name, width, dropout = (getattr(campaign.model, k) for k in ("name", "width", "dropout"))
-    if data.samples is not None and ":" not in name:
-        raise InputError(
-            f"model is {name}, which takes one tensor, but {data.name} has samples of another form; expected a network "
-            "of your own, as file.py:function"
-        )
-    if name == "auto":
-        photographs = data.images is not None and source.name not in _KNOWN_PIXELS
-        name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
-        notes.append(f"network: {name} ({why})")
-    if name == EXACT and _in_colour(data) and not available():
-        notes.append(
-            "pictures are best served by pretrained features, but these are not installed "
-            "(pip install 'labelahead[photos]'): pixels instead"
-        )
-    inputs, reading = _inputs(data, name, source.size, progress)
+    name, embedding, said = decide(campaign, data)
+    notes += said
+    width, dropout = campaign.model.width, campaign.model.dropout
+    seen = seen_by(name, data, embedding, source.size, progress)
+    inputs = seen.inputs
+    notes += seen.notes
     training = training_from(campaign.training, Training() if name == EXACT else recipe(name))
     example = inputs[:2].read() if isinstance(inputs, Samples) else None
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
     asking, own = campaign.asking, campaign.asking.strategy
     settled = replace(
         campaign,
-        data=replace(source, name=GIVEN + data.name) if handed else _absolute(source),
+        data=replace(
+            replace(source, name=GIVEN + data.name) if handed else _absolute(source),
+            embedding=absolute_file(seen.embedding),
+        ),
         model=Network(absolute_file(name), width, dropout),
         asking=replace(asking, strategy=absolute_file(own)) if isinstance(own, str) else asking,
         training=asdict(training),
@@ -114,7 +102,29 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
             return ExactModel(torch.zeros(prod(shape)), classes)
         return build(name, shape, classes, width=width, seed=seed, example=example, **options)
 
-    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes), reading)
+    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes), seen.reading)
+
+
+def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
+    """Which network, by which embedding, and why; nothing is worked out yet."""
+    name, source = campaign.model.name, campaign.data
+    notes: tuple[str, ...] = ()
+    if data.samples is not None and ":" not in name:
+        raise InputError(
+            f"model is {name}, which takes one tensor, but {data.name} has samples of another form; expected a network "
+            "of your own, as file.py:function"
+        )
+    if name == "auto" and not data.shape:
+        name = "mlp"
+        notes = (f"network: {name} ({len(data)} items as numbers of an embedding: an mlp suits them)",)
+    elif name == "auto":
+        photographs = data.images is not None and source.name not in _KNOWN_PIXELS
+        name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
+        notes = (f"network: {name} ({why})",)
+    if source.embedding is not None:
+        return name, source.embedding, notes
+    embedding, said = best_embedding(name, data)
+    return name, embedding, (*notes, *said)
 
 
 def _device(name: str) -> str:
@@ -143,53 +153,6 @@ def absolute_file(name: str) -> str:
     if colon and place.endswith(".py"):
         return f"{Path(place).expanduser().resolve()}:{inside}"
     return name
-
-
-def _cache() -> Path | None:
-    """Where features are kept; None, with a warning, if that place cannot be written to."""
-    folder = default_root() / "features"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        log.warning(
-            "%s cannot be written to (%s), so features are not kept: set LABELAHEAD_DATA to a folder that can",
-            folder,
-            error.strerror,
-        )
-        return None
-    return folder
-
-
-def _inputs(
-    data: Data, name: str, size: int | None, progress: Progress | None
-) -> tuple[Tensor | Samples, Reading | None]:
-    """What the network sees: the data as they are, or photographs in its own terms; and how others become the same."""
-    if name not in ("backbone", "efficientnet-lite0") and not (name == EXACT and _in_colour(data) and available()):
-        return data.inputs if data.samples is None else data.samples, data.reading
-    if data.images is None:
-        raise InputError(f"model is {name}, which sees pictures, but {data.name} has none")
-    shape = (3, size or 128, size or 128)
-    if name == "efficientnet-lite0":
-        half = torch.tensor(127.5)
-        return pixels(data.images.batch(torch.arange(len(data)), shape[1])), Reading(PICTURES, shape, half, half)
-    features = embed(
-        data.images,
-        len(data),
-        cache=_cache(),
-        size=shape[1],
-        fingerprint=data.images.fingerprint(),
-        standardised=False,
-        progress=None if progress is None else lambda done, n: progress("features", done, n),
-    )
-    if name == EXACT:  # it centres and scales by itself, item by item
-        return features, Reading(PICTURES, shape, features=BACKBONE)
-    pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
-    return standardise(features, features[pool]), Reading(PICTURES, shape, *scales(features[pool]), features=BACKBONE)
-
-
-def _in_colour(data: Data) -> bool:
-    """Whether the items are pictures that a network for photographs can see something in."""
-    return data.images is not None and len(data.shape) == 3 and data.shape[0] == 3
 
 
 # Known sets of small pictures are learnt from their pixels; folders of photographs are not.

@@ -17,7 +17,6 @@ from labelahead.campaign.loop import Labeller, Progress, Simulation, State, roun
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.store import Round, Store
 from labelahead.campaign.tracking import trackers
-from labelahead.data import Data
 from labelahead.data.dataset import Loaded, hashed
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
@@ -73,7 +72,7 @@ def run(
             return _run(ready, plan, None, progress, on_round)
         existed = Path(out).exists()
         with Store.create(out, to_toml(ready.campaign)) as store:
-            remember(store, ready.data)
+            remember(store, ready)
             try:
                 return _run(ready, plan, store, progress, on_round)
             except Exception:
@@ -113,7 +112,7 @@ def resume(
         campaign = assemble(Path(folder) / "config.toml", (), now)
         ready = prepare(campaign, data, progress)
         plan = simulation(ready, labeller)
-        remember(store, ready.data)
+        remember(store, ready)
         if changes:
             store.write("config.toml", to_toml(ready.campaign).encode())
         if on_ready:
@@ -204,11 +203,17 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
     )
 
 
-def remember(store: Store, data: Data) -> None:
+def remember(store: Store, ready: Prepared) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
+    data, vectors = ready.data, ready.data.vectors.get(ready.campaign.data.embedding or "")
     text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
-    held = data.images or data.samples
-    content = hashed(data.inputs) if held is None else held.content()
+    if not data.shape and data.rows is not None:
+        content = data.rows.content()
+    else:
+        held = data.images or data.samples
+        content = hashed(data.inputs) if held is None else held.content()
+    if vectors is not None:
+        content += hashed(vectors)
     now = {
         "items": len(data),
         "names": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),

@@ -17,6 +17,7 @@ def run(
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
     model: shell.ModelOpt = None,
+    embedding: shell.EmbeddingOpt = None,
     width: shell.WidthOpt = None,
     strategy: shell.StrategyOpt = None,
     mode: shell.ModeOpt = None,
@@ -90,6 +91,7 @@ def query(
     n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
     classes: Annotated[str, Option(help="Class names, comma-separated, if labels miss some.")] = "",
     model: shell.ModelOpt = None,
+    embedding: shell.EmbeddingOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
     target: Annotated[Text, Option("--target", help="A table's column of labels.")] = None,
@@ -144,8 +146,8 @@ def query(
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="strategies, models or data")]) -> None:
-    """What there is: strategies, models, data.
+def list_(what: Annotated[str, typer.Argument(help="strategies, models, embeddings or data")]) -> None:
+    """What there is: strategies, models, embeddings, data.
 
     Example:
 

@@ -46,6 +46,7 @@ def label(
     target: TargetOpt = None,
     strategy: shell.StrategyOpt = None,
     model: shell.ModelOpt = None,
+    embedding: shell.EmbeddingOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
     every: EveryOpt = 10,

@@ -94,6 +94,9 @@ def _main(
 DataOpt = Annotated[Text, Option("--data", help="A known set, a file or a folder. (default: digits)")]
 RootOpt = Annotated[Text, Option("--root", help="Folder that holds a known set.")]
 ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as module:factory.")]
+EmbeddingOpt = Annotated[
+    Text, Option("--embedding", help="What it learns from: `list embeddings`, a column, file.py:name.")
+]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
 StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
@@ -113,6 +116,7 @@ KEYS = {
     "data": "data.name",
     "root": "data.root",
     "target": "data.target",
+    "embedding": "data.embedding",
     "model": "model.name",
     "width": "model.width",
     "strategy": "asking.strategy",

@@ -15,7 +15,7 @@ from labelahead.campaign.store import Round
 
 __all__ = ["CATALOGUES", "board", "catalogue", "curve_png", "doing", "rounds_table"]
 
-CATALOGUES = ("strategies", "models", "data")
+CATALOGUES = ("strategies", "models", "embeddings", "data")
 
 
 class Board:
@@ -165,6 +165,15 @@ def catalogue(what: str) -> Table:
         for m in MODELS.values():
             table.add_row(m.name, m.summary)
         table.add_row(EXACT, ABOUT)
+    elif what == "embeddings":
+        from labelahead.campaign.inputs import EMBEDDINGS
+
+        for name, about in EMBEDDINGS.items():
+            table.add_row(name, about)
+        table.add_row(
+            "COLUMN", "vectors that came with the data: lists of a Parquet or JSON lines column, an array of an .npz"
+        )
+        table.add_row("file.py:function", "your own: a list of texts, pictures (n, 3, h, w) or rows -> (n, d)")
     else:
         from labelahead.data import DATASETS
 

@@ -3,8 +3,8 @@
 import zipfile
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from labelahead.data.dataset import (
     Images,
     Loaded,
     Rows,
+    Texts,
     as_positions,
     check_size,
     first_not_finite,
@@ -233,7 +234,23 @@ def load_npz(path: Path, options: Options) -> Loaded:
         notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
     split = choose(codes, options, official)
     said = (*notes, *more, *decided, "inputs standardised over the pool")
-    return assemble(path.stem, values, codes, class_names, split, notes=said, size=options.size)
+    data, answers = assemble(path.stem, values, codes, class_names, split, notes=said, size=options.size)
+    return replace(data, vectors=_vectors(arrays, len(codes), split.keep)), answers
+
+
+def _vectors(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor]:
+    """Tables of n rows (of NAME_train and NAME_test together) beside the inputs, by name: embeddings, perhaps."""
+    whole = dict(arrays)
+    for name in [key.removesuffix("_train") for key in arrays if f"{key.removesuffix('_train')}_test" in arrays]:
+        train, test = arrays[f"{name}_train"], arrays[f"{name}_test"]
+        if train.ndim == test.ndim == 2 and train.shape[1] == test.shape[1]:
+            whole[name] = np.concatenate([train, test])
+    tables = {name: v for name, v in whole.items() if v.ndim == 2 and len(v) == n and v.shape[1] and name not in INPUTS}
+    return {
+        name: torch.from_numpy(v.astype(np.float32))[keep]
+        for name, v in tables.items()
+        if v.dtype.kind in "iuf" and np.isfinite(v).all() and name not in LABELS
+    }
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -386,6 +403,8 @@ def bundle(
     notes: tuple[str, ...],
     ids: tuple[str, ...] | None = None,
     rows: Rows | None = None,
+    texts: Texts | None = None,
+    build: Callable[[], Tensor] | None = None,
     reading: Reading | None = None,
 ) -> Loaded:
     """Data of the kept items, whose labels are (q,) with -1 where unknown; no answers where all are."""
@@ -398,9 +417,10 @@ def bundle(
         kind="image" if held.values.ndim == 4 else "vector",
         notes=notes,
         images=images,
-        shape=held.shape,
-        build=held.inputs,
+        shape=held.shape if texts is None and held.values.numel() else (),
+        build=build or held.inputs,
         rows=rows,
+        texts=texts,
         reading=reading or held.reading(),
     )
     return data, Answers(labels, ids) if bool((labels >= 0).any()) else None

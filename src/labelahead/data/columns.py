@@ -12,7 +12,21 @@ import numpy as np
 from labelahead.errors import InputError
 from labelahead.extras import need
 
-__all__ = ["Column", "Levels", "Numbers", "Words", "column_from", "described", "entry_of", "number_of", "numbers_of"]
+__all__ = [
+    "Column",
+    "Levels",
+    "Listed",
+    "Numbers",
+    "Sentences",
+    "Words",
+    "as_vectors",
+    "column_from",
+    "described",
+    "entry_of",
+    "number_of",
+    "numbers_of",
+    "refuse_infinite",
+]
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
@@ -237,7 +251,50 @@ def _texts(entries: Sequence[Any]) -> Array:
     return np.array(["" if e is None else str(e) for e in entries], dtype=object)
 
 
-Column = Numbers | Levels | Words
+@dataclass(frozen=True)
+class Sentences:
+    """A text as a sentence encoder reads it; who calls the encoder is not this package."""
+
+    name: str
+    encoder: str
+    kind: ClassVar[str] = "sentences"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Vectors that came with the data, as they are."""
+
+    name: str
+    size: int
+    kind: ClassVar[str] = "vectors"
+
+    def apply(self, values: Any, place: Place | None = None, where: str = "") -> Array:
+        """(n, d) float32 of lists or arrays of numbers."""
+        made = as_vectors(values)
+        if made is None or made.shape[1] != self.size:
+            raise InputError(
+                f"{where}: column {self.name!r} holds something else; expected {self.size} finite numbers a row"
+            )
+        return made
+
+
+def as_vectors(values: Any) -> Array | None:
+    """(n, d) float32 of a column of lists of numbers, of one length and finite; None of any other column."""
+    if not isinstance(values, np.ndarray):
+        first = values[0]
+        if not isinstance(first, list) or not first or any(type(v) is not list or len(v) != len(first) for v in values):
+            return None
+        try:
+            values = np.array(values)
+        except ValueError:  # lists of lists of different lengths
+            return None
+    if values.ndim != 2 or values.dtype.kind not in "iuf":
+        return None
+    made = np.array(values, dtype=np.float32)  # a copy: what Arrow holds cannot be written to
+    return made if np.isfinite(made).all() else None
+
+
+Column = Numbers | Levels | Words | Sentences | Listed
 
 
 def described(column: Column) -> dict[str, Any]:
@@ -247,7 +304,7 @@ def described(column: Column) -> dict[str, Any]:
 
 def column_from(values: Mapping[str, Any]) -> Column:
     """What `described` described."""
-    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (Numbers, Levels, Words)}
+    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (Numbers, Levels, Words, Sentences, Listed)}
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
     column: Column = kinds[values["kind"]](**rest)
     return column

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "Images",
     "Loaded",
     "Rows",
+    "Texts",
     "as_positions",
     "check_size",
     "first_not_finite",
@@ -75,10 +76,27 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
+class Texts:
+    """Running text, by column; whether its words or its meaning are learnt from is decided later."""
+
+    columns: dict[str, list[str]] = field(repr=False)
+    rest: Tensor = field(repr=False)  # (n, d) float32: what the other columns became; d may be 0
+
+    def fingerprint(self, column: str) -> str:
+        """A hash of all texts of a column, in their order."""
+        digest = hashlib.sha256()
+        for text in self.columns[column]:
+            content = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:%b" % (len(content), content))
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
 class Data:
     """A data set without its labels: positions 0..n-1 name its items everywhere.
 
     It holds no label by design, since strategies get at this object; `Answers` holds them.
+    shape: of one input; () where an embedding decides: running text, or nothing but vectors that came along.
     """
 
     name: str
@@ -91,6 +109,8 @@ class Data:
     shape: tuple[int, ...]
     build: Callable[[], Tensor] = field(repr=False)
     rows: Rows | None = field(default=None, repr=False)
+    texts: Texts | None = field(default=None, repr=False)
+    vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # (n, d) each, brought along by name
     reading: Reading | None = field(default=None, repr=False)  # how other items become inputs; None: nobody can tell
     samples: Samples | None = field(default=None, repr=False)  # of kind "samples": what is no tensor has no `inputs`
 
@@ -108,9 +128,9 @@ class Data:
 
     @cached_property
     def inputs(self) -> Tensor:
-        """All inputs, (n, *shape) float32 and finite; built on first access and kept."""
+        """All inputs, (n, *shape) float32 and finite; built on first access and kept. Of text: its words."""
         inputs = self.build()
-        expected = (len(self), *self.shape)
+        expected = (len(self), *(self.shape or inputs.shape[1:]))
         if tuple(inputs.shape) != expected or inputs.dtype != torch.float32:
             raise InputError(
                 f"the inputs of {self.name} are {inputs.dtype} {tuple(inputs.shape)}; "

@@ -1,15 +1,17 @@
-"""Folders (or zips) of picture files: one subfolder for each class, or no labels at all."""
+"""Folders (or zips) of picture or text files: one subfolder for each class, or no labels at all."""
 
 import hashlib
 import os
 import stat
 import warnings
 import zipfile
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from threading import Lock
@@ -19,10 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.arrays import Pixels, bundle, spread
+from labelahead.data.arrays import Pixels, Values, bundle, spread
 from labelahead.data.classes import in_order
-from labelahead.data.dataset import UNKNOWN, Images, Loaded, as_positions, check_size, hashed
+from labelahead.data.dataset import UNKNOWN, Images, Loaded, Rows, Texts, as_positions, check_size, hashed
+from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import Options, Split, choose
+from labelahead.data.text import decoded
+from labelahead.data.words import word_inputs
 from labelahead.errors import InputError
 from labelahead.extras import need
 
@@ -30,6 +35,9 @@ __all__ = ["Photos", "load_folder", "sort_out"]
 
 NETPBM = (".ppm", ".pgm", ".pbm", ".pnm")
 SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM}
+DOCUMENTS = (".txt", ".text")
+ASIDE = {"readme", "license", "licence"}
+LONGEST_TEXT = 2**20  # bytes of a text that are read
 SIZE = 64
 WITHOUT = {"unlabelled", "unlabeled"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
@@ -76,6 +84,11 @@ class Files:
         if archive.getinfo(name).file_size > LARGEST_MEMBER:
             raise InputError(f"is larger than {LARGEST_MEMBER // 2**20} MB unpacked")
         return BytesIO(archive.read(name))
+
+    def documents(self) -> list[str]:
+        """The texts among the others, without those that speak of the folder itself."""
+        paths = {name: PurePosixPath(name.lower()) for name in self.others}
+        return [name for name, path in paths.items() if path.suffix in DOCUMENTS and path.stem not in ASIDE]
 
     def fingerprint(self, names: Sequence[str]) -> str:
         """A hash of where the files are, how large and how old."""
@@ -146,20 +159,18 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
     files = find_files(path, links=options.links)
+    if not files.names and files.documents():
+        return _load_documents(path, files, options, name)
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
     names = [n for n in files.names if not set(n.split("/")[:-1]) & set(leave_out)]
     if not names:
         seen = ", ".join(shown(n) for n in files.others[:NAMED]) or "no other files either"
         raise InputError(
-            f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, in one "
+            f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else .txt, in one "
             "subfolder for each class, or directly in it if they have no labels"
         )
     folders = [f for f in files.folders if not set(f.split("/")) & set(leave_out)]
-    layout = sort_out(names, folders)
-    if layout.official is not None:  # training pictures come first, whatever the folders' names
-        for_test = dict(zip(names, layout.official.tolist(), strict=True))
-        names.sort(key=lambda n: for_test[n])
-        layout = sort_out(names, folders)
+    layout = _laid_out(names, folders)
     size = options.size or SIZE
     split, pixels, failed = _read_chosen(files, names, layout, options, size)
     kept = tuple(names[int(i)] for i in split.keep)
@@ -171,6 +182,78 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
     name = name or (path.stem if files.is_zip else path.resolve().name) or str(path)
     return bundle(name, held, Photos(files, kept, values), split, labels, classes, ids=ids, notes=notes)
+
+
+def _laid_out(names: list[str], folders: Sequence[str]) -> FolderLabels:
+    """What the folders say; the names are put in order, training first, whatever its folder is called."""
+    layout = sort_out(names, folders)
+    if layout.official is None:
+        return layout
+    for_test = dict(zip(names, layout.official.tolist(), strict=True))
+    names.sort(key=lambda n: for_test[n])
+    return sort_out(names, folders)
+
+
+def _load_documents(path: Path, files: Files, options: Options, name: str | None) -> Loaded:
+    """All .txt files below a folder or in a zip that holds no pictures; each is one text."""
+    options.refuse_size(str(path))
+    names = files.documents()
+    files = replace(files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names)))
+    layout = _laid_out(names, files.folders)
+    texts, failed, notes = read_documents(files, names)
+    if not texts:
+        raise InputError(f"none of the {len(names)} texts of {path} can be read ({failed[names[0]]}); expected some")
+    split = choose(layout.labels, options, layout.official, torch.tensor([n in texts for n in names]))
+    kept = [names[int(i)] for i in split.keep]
+    labels, classes, emptied = _present(layout, split.keep, failed, names)
+    column = {"text": [texts[n] for n in kept]}
+    words = Texts(column, torch.zeros(len(kept), 0))
+    return bundle(
+        name or (path.stem if files.is_zip else path.resolve().name) or str(path),
+        Values(words.rest, torch.zeros(()), torch.ones(())),
+        None,
+        split,
+        labels,
+        classes,
+        ids=tuple(shown(n) for n in kept),
+        notes=tuple(
+            note.replace("picture", "text")
+            for note in (*layout.notes, *_remarks(files, (), failed), *notes, *emptied, *split.notes)
+        ),
+        rows=Rows(column, "text"),
+        texts=words,
+        build=partial(word_inputs, words, split.pool, str(path)),
+        reading=Reading(COLUMNS, (0,)),
+    )
+
+
+def read_documents(files: Files, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Texts by name, reasons by name of the files that cannot be read, and what to say."""
+    texts: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    cut, foreign = [], []
+    for name in names:
+        try:
+            with files.open(name) as stream:
+                content = stream.read(LONGEST_TEXT + 1)
+        except (OSError, InputError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            failed[name] = str(error) or type(error).__name__
+            continue
+        if len(content) > LONGEST_TEXT:
+            cut.append(name)
+            content = content[:LONGEST_TEXT]
+        texts[name], as_said = decoded(content)
+        if not as_said:
+            foreign.append(name)
+    notes = (
+        [f"{len(cut)} texts are longer than {LONGEST_TEXT >> 20} MB: {_some(cut)}: only that is read"] if cut else []
+    )
+    if foreign:
+        notes.append(f"{len(foreign)} texts are no UTF-8: {_some(foreign)}: read as Latin-1")
+    empty = [name for name, text in texts.items() if not text.strip()]
+    if empty:
+        notes.append(f"{len(empty)} texts are empty: {_some(empty)}")
+    return texts, failed, notes
 
 
 def _read_chosen(
@@ -436,10 +519,15 @@ def decode_whole(stream: BinaryIO, size: int) -> Array:
 def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
     """RGB and the right way up, not much larger than needed."""
     ops = need("PIL.ImageOps", "app", "reading pictures")
-    with pil.open(stream) as image:
+    most = f"expected at most {MOST_PIXELS // 10**6} million: make it smaller"
+    try:
+        opened = pil.open(stream)
+    except pil.DecompressionBombError as error:
+        raise InputError(f"too many pixels ({str(error).partition(' exceeds')[0]}); {most}") from error
+    with opened as image:
         width, height = image.size
         if width * height > MOST_PIXELS:
-            raise InputError(f"{width} x {height} pixels; expected at most {MOST_PIXELS // 10**6} million")
+            raise InputError(f"{width} x {height} pixels; {most}")
         image.draft(None, (2 * size, 2 * size))  # JPEG is decoded smaller right away: quicker
         image.load()
         return _rgb(ops.exif_transpose(image), pil)

@@ -1,6 +1,6 @@
 """Items that were never in the pool, read as the pool was: pictures, arrays, tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from labelahead.data.arrays import as_values, fit, npz_parts, read_npz
-from labelahead.data.columns import entry_of
-from labelahead.data.folder import SUFFIXES, Files, decode_all, find_files, shown
+from labelahead.data.columns import Listed, Sentences, entry_of
+from labelahead.data.folder import DOCUMENTS, SUFFIXES, Files, decode_all, find_files, read_documents, shown
 from labelahead.data.loading import TABLES
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import expanded
-from labelahead.data.table import Table, read_csv, read_parquet
+from labelahead.data.table import READERS, Table, read_csv
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["Fresh", "brought_to", "fresh_items", "table_rows"]
 
 PIECE = 256  # items read at a time
+Encode = Callable[[list[str]], Tensor]  # texts -> (n, d)
 
 
 class Fresh(NamedTuple):
@@ -30,20 +31,24 @@ class Fresh(NamedTuple):
     failed: dict[str, str]
 
 
-def fresh_items(reading: Reading, source: str | Path) -> Iterator[Fresh]:
-    """A folder or zip of pictures, one picture, an .npz or a table, a few hundred items at a time."""
+def fresh_items(reading: Reading, source: str | Path, encode: Encode | None = None) -> Iterator[Fresh]:
+    """A folder or zip of pictures or texts, one of them, an .npz or a table, a few hundred items at a time.
+
+    encode: what reads texts, where the model was made from what an encoder says of them.
+    """
     path = expanded(source)
     suffix = path.suffix.lower()
+    filed = path.is_dir() or suffix == ".zip"
     if not path.exists():
         raise InputError(f"{path} does not exist; expected items as the model was made from: {_wanted(reading)}")
-    if reading.kind == COLUMNS:
-        if suffix not in TABLES:
-            raise InputError(f"{path} is no table; expected {_wanted(reading)}")
-        table = read_parquet(path) if suffix in (".parquet", ".pq") else read_csv(path)
-        yield Fresh([str(i) for i in range(len(table.lines))], table_rows(reading, table, str(path)), {})
-    elif suffix == ".npz":
+    if reading.kind == COLUMNS and (filed or suffix in DOCUMENTS):
+        yield from _documents(reading, path, encode)
+    elif reading.kind == COLUMNS and suffix in (*TABLES, ".npz"):
+        table = _table(path)
+        yield Fresh([str(i) for i in range(len(table.lines))], table_rows(reading, table, str(path), encode), {})
+    elif reading.kind != COLUMNS and suffix == ".npz":
         yield from _array(reading, path)
-    elif len(reading.shape) == 3 and (path.is_dir() or suffix == ".zip" or suffix in SUFFIXES):
+    elif len(reading.shape) == 3 and (filed or suffix in SUFFIXES):
         yield from _pictures(reading, path)
     else:
         raise InputError(f"{path} is of another kind; expected {_wanted(reading)}")
@@ -51,12 +56,25 @@ def fresh_items(reading: Reading, source: str | Path) -> Iterator[Fresh]:
 
 def _wanted(reading: Reading) -> str:
     if reading.kind == COLUMNS:
-        return f"a table ({', '.join(TABLES)}) with the columns {', '.join(c.name for c in reading.columns)}"
+        columns = f"a table ({', '.join(TABLES)}) with the columns {', '.join(c.name for c in reading.columns)}"
+        return f"a folder of texts, a text, or {columns}" if _one_text(reading) else columns
     array = f"an .npz whose x has shape (n, {', '.join(map(str, reading.shape))})"
     return f"a folder of pictures, a picture, or {array}" if len(reading.shape) == 3 else array
 
 
-def table_rows(reading: Reading, table: Table, where: str) -> Tensor:
+def _one_text(reading: Reading) -> bool:
+    """Whether a text alone is an item."""
+    return [c.kind for c in reading.columns] in (["sentences"], ["words"])
+
+
+def _table(path: Path) -> Table:
+    if path.suffix.lower() == ".npz":
+        arrays: dict[str, Any] = dict(read_npz(path))
+        return Table(arrays, range(max(len(v) if v.ndim else 0 for v in arrays.values())), unit="row")
+    return READERS.get(path.suffix.lower(), read_csv)(path)
+
+
+def table_rows(reading: Reading, table: Table, where: str, encode: Encode | None = None) -> Tensor:
     """(n, d) what the columns that were learnt from become."""
     missing = [c.name for c in reading.columns if c.name not in table.columns]
     if missing:
@@ -65,8 +83,36 @@ def table_rows(reading: Reading, table: Table, where: str) -> Tensor:
             f"{where} has no column {missing[0]!r}, which the model learnt from; {hint}expected all of "
             f"{', '.join(c.name for c in reading.columns)}"
         )
-    blocks = [c.apply([entry_of(v) for v in table.columns[c.name]], table.place, where) for c in reading.columns]
+    blocks = []
+    for column in reading.columns:
+        values = table.columns[column.name]
+        if isinstance(column, Listed):
+            blocks.append(column.apply(values, table.place, where))
+            continue
+        entries = [entry_of(v) for v in values]
+        if isinstance(column, Sentences):
+            assert encode is not None
+            blocks.append(encode(["" if e is None else str(e) for e in entries]).numpy())
+        else:
+            blocks.append(column.apply(entries, table.place, where))
     return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
+
+
+def _documents(reading: Reading, path: Path, encode: Encode | None) -> Iterator[Fresh]:
+    if not _one_text(reading):
+        raise InputError(f"{path} holds texts alone; expected {_wanted(reading)}")
+    filed = path.is_dir() or path.suffix.lower() == ".zip"
+    files = find_files(path if filed else path.parent)
+    names = files.documents() if filed else [path.name]
+    if not names:
+        raise InputError(f"{path} holds no texts; expected files that end in .txt")
+    for start in range(0, len(names), PIECE):
+        some = names[start : start + PIECE]
+        texts, failed, _ = read_documents(files, some)
+        there = [name for name in some if name in texts]
+        table = Table({reading.columns[0].name: [texts[name] for name in there]}, range(len(there)), unit="text")
+        values = table_rows(reading, table, str(path), encode) if there else torch.zeros((0, *reading.shape))
+        yield Fresh([shown(n) for n in there], values, {shown(n): why for n, why in failed.items()})
 
 
 def _array(reading: Reading, path: Path) -> Iterator[Fresh]:

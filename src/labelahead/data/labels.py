@@ -25,7 +25,7 @@ from torch import Tensor
 
 from labelahead.data.classes import alike, checked_name, in_order
 from labelahead.data.dataset import Data
-from labelahead.data.text import as_file_name, read_separated, read_text, unguarded
+from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 
@@ -401,17 +401,7 @@ def _json(path: Path, *, lines: bool) -> Iterator[Entry]:
 
 
 def _lines(path: Path) -> list[tuple[str, Any]]:
-    rows = []
-    for i, line in enumerate(read_text(path).split("\n"), 1):
-        try:
-            if line.strip():
-                rows.append((f"line {i}", json.loads(line)))
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}, line {i}: no valid JSON ({error}); expected an object on every line (where line {i} "
-                "is no valid JSON by itself but the file is, name it .json)"
-            ) from error
-    return rows
+    return [(f"line {i}", value) for i, value in read_json_lines(path)]
 
 
 def _list(path: Path) -> list[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["load", "load_from"]
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson")
 READERS = {".zip": load_folder, ".npz": load_npz, **dict.fromkeys(TABLES, load_table)}
 
 
@@ -31,7 +31,7 @@ def load(
     download: bool = True,
     links: bool = True,
 ) -> Loaded:
-    """A data set by its name or its path: `digits`, a folder of pictures, a table, an .npz.
+    """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an .npz.
 
     `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not given), `size` the side
     of the pictures, `target` the column with a table's labels, `limit` how many items of the pool to keep. Sets without
@@ -59,12 +59,12 @@ def load(
         raise InputError(
             f"{str(source)!r} is no known data set and no existing path; "
             f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
-            f"the path of a folder of pictures or a file ({', '.join(READERS)})"
+            f"the path of a folder of pictures or texts, or a file ({', '.join(READERS)})"
         )
     reader = READERS.get(path.suffix.lower())
     if reader is None or not path.is_file():
         raise InputError(
-            f"{path} is of a kind that is not read here; expected a folder of pictures or a file "
+            f"{path} is of a kind that is not read here; expected a folder of pictures or texts, or a file "
             f"ending in {', '.join(READERS)}"
         )
     return reader(path, options)

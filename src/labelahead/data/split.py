@@ -53,7 +53,7 @@ class Options:
         if self.target is not None:
             raise InputError(
                 f"target is {self.target!r}, but {what} has no columns; leave target out "
-                "(it is for .csv, .tsv and .parquet tables)"
+                "(it is for .csv, .tsv, .parquet and .jsonl tables)"
             )
 
     def refuse_size(self, what: str) -> None:

@@ -1,9 +1,10 @@
-"""Tables (.csv, .tsv, .parquet) -> Data: vectors of numbers, categories and words; no target."""
+"""Tables (.csv, .tsv, .parquet, .jsonl) -> Data: numbers, categories and running text; no target."""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ from labelahead.data.columns import (
     Column,
     Levels,
     Numbers,
-    Words,
+    as_vectors,
     entry_of,
     number_of,
     numbers_of,
     refuse_infinite,
 )
-from labelahead.data.dataset import UNKNOWN, Loaded, Rows
+from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
 from labelahead.data.reading import COLUMNS, Reading
-from labelahead.data.split import Options, choose
-from labelahead.data.text import read_separated
+from labelahead.data.split import Options, Split, choose
+from labelahead.data.text import read_json_lines, read_separated
+from labelahead.data.words import is_text, word_inputs
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 
@@ -34,8 +36,8 @@ __all__ = ["load_table"]
 
 TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+SHORT = 8  # characters on average that are a text where there is nothing else to learn from
 ROW_NAMES = ("id", "index", "unnamed: 0", "column 1")
-LONG = 40  # characters on average: more is running text, less is a category
 Array = np.ndarray[Any, Any]
 
 
@@ -55,19 +57,23 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """The table as float32 (n, d), and what became of its columns."""
+    """The table as float32 (n, d) but for running text, and what became of its columns."""
 
     matrix: Array
     notes: tuple[str, ...]
-    text: str | None = None  # the column that holds running text, the longest of several
-    columns: tuple[Column, ...] = ()
+    texts: dict[str, list[str]]
+    columns: tuple[Column, ...]  # that the matrix came from
+
+    @property
+    def longest(self) -> str | None:
+        """The column with most to read."""
+        return max(self.texts, key=lambda name: sum(map(len, self.texts[name])), default=None)
 
 
 def load_table(path: Path, options: Options) -> Loaded:
     """A table as vectors; what its columns became is said in the notes."""
     options.refuse_size(str(path))
-    parquet = path.suffix.lower() in (".parquet", ".pq")
-    table = read_parquet(path) if parquet else read_csv(path)
+    table = READERS.get(path.suffix.lower(), read_csv)(path)
     columns = dict(table.columns)
     target, said = _target(path, columns, options.target)
     codes = torch.full((len(table.lines),), UNKNOWN)
@@ -78,14 +84,35 @@ def load_table(path: Path, options: Options) -> Loaded:
     split = choose(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    made = vectors(columns, ~held_out.numpy(), table.place, str(path))
+    lists = {name: v for name, values in columns.items() if (v := as_vectors(values)) is not None}
+    columns = {name: values for name, values in columns.items() if name not in lists}
+    made = vectors(columns, ~held_out.numpy(), table.place, str(path), alone=not lists)
     matrix = torch.from_numpy(made.matrix)[split.keep]
     held = Values(matrix, torch.zeros(()), torch.ones(()))
+    rows = Rows(_kept(columns, split), made.longest)
+    texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
+    build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
+    offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
+    loaded = bundle(
+        path.stem,
+        held,
+        None,
+        split,
+        codes[split.keep],
+        classes,
+        notes=(*table.notes, *said, *made.notes, *offered, *split.notes),
+        rows=rows,
+        texts=texts,
+        build=build,
+        reading=Reading(COLUMNS, held.shape, columns=made.columns),
+    )
+    kept = {name: torch.from_numpy(v)[split.keep] for name, v in lists.items()}
+    return replace(loaded[0], vectors=kept), loaded[1]
+
+
+def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
     at = split.keep.tolist()
-    rows = Rows({name: [values[i] for i in at] for name, values in columns.items()}, made.text)
-    notes = (*table.notes, *said, *made.notes, *split.notes)
-    reading = Reading(COLUMNS, held.shape, columns=made.columns)
-    return bundle(path.stem, held, None, split, codes[split.keep], classes, notes=notes, rows=rows, reading=reading)
+    return {name: [values[i] for i in at] for name, values in columns.items()}
 
 
 def _target(path: Path, columns: dict[str, list[Any]], wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
@@ -185,6 +212,7 @@ def read_parquet(path: Path) -> Table:
     """A Parquet file."""
     parquet = need("pyarrow.parquet", "tables", "reading Parquet files")
     arrow = need("pyarrow", "tables", "reading Parquet files")
+    need("pyarrow.compute", "tables", "reading Parquet files")
     try:
         with path.open("rb") as stream:
             read = parquet.ParquetFile(stream).read()
@@ -194,15 +222,54 @@ def read_parquet(path: Path) -> Table:
     if not names or not read.num_rows:
         raise InputError(f"{path} holds no rows; expected a table with columns and rows")
     try:
-        columns = {}
+        columns: dict[str, Any] = {}
         for i, name in enumerate(names):
             column = read.column(i)
             if arrow.types.is_timestamp(column.type):  # Python knows no nanoseconds
                 column = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
-            columns[name] = column.to_pylist()
+            lists = _lists(column, arrow)
+            columns[name] = column.to_pylist() if lists is None else lists
     except (arrow.ArrowException, ValueError, OverflowError) as error:
         raise InputError(f"{path} holds values Python has no form for ({error})") from error
     return Table(columns, range(1, read.num_rows + 1), unit="row")
+
+
+def _lists(column: Any, arrow: Any) -> Array | None:
+    """(n, d) of a column of lists of d numbers each, without a Python object for every number; None of others."""
+    kind = column.type
+    listed = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
+    if (
+        not listed
+        or column.null_count
+        or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type))
+    ):
+        return None
+    lengths = arrow.compute.unique(arrow.compute.list_value_length(column)).to_pylist()
+    numbers = arrow.compute.list_flatten(column)
+    if len(lengths) != 1 or not lengths[0] or numbers.null_count:
+        return None
+    made: Array = numbers.to_numpy().reshape(len(column), -1)
+    return made
+
+
+def read_objects(path: Path) -> Table:
+    """A file with one JSON object a line; a key that a line does not have is missing there."""
+    read = read_json_lines(path)
+    for number, row in read:
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line")
+    if not read:
+        raise InputError(f"{path} holds nothing; expected one JSON object a line")
+    lines, rows = zip(*read, strict=True)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    names = _header(path, keys)
+    gaps = {name: sum(key not in row for row in rows) for name, key in zip(names, keys, strict=True)}
+    notes = tuple(f"{name}: {count} of {len(rows)} lines have none" for name, count in gaps.items() if count)
+    columns = {name: [row.get(key) for row in rows] for name, key in zip(names, keys, strict=True)}
+    return Table(columns, lines, notes=notes)
+
+
+READERS = {".parquet": read_parquet, ".pq": read_parquet, ".jsonl": read_objects, ".ndjson": read_objects}
 
 
 def _header(path: Path, row: list[str]) -> list[str]:
@@ -227,31 +294,26 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def vectors(columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str) -> Vectors:
-    """Every usable column as numbers; all statistics are those of the pool, (n,) bool."""
+def vectors(
+    columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str, *, alone: bool = True
+) -> Vectors:
+    """Every usable column as numbers; all statistics are those of the pool, (n,) bool. alone: there must be one."""
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
-    numeric = categorical = wordy = 0
-    texts: dict[str, int] = {}
-    fitted: list[Column] = []
-    for name, values in columns.items():
-        entries = [entry_of(value) for value in values]
-        if is_text(entries):
-            words = Words.fit(name, entries, pool)
-            if words is not None:
-                texts[name] = sum(len(e) for e in entries if isinstance(e, str))
-                fitted.append(words)
-                blocks.append(words.apply(entries))
-                wordy += blocks[-1].shape[1]
-                notes.append(f"{name}: text, its words became {blocks[-1].shape[1]} numbers a row")
-                continue
+    fitted: list[Numbers | Levels] = []
+    numeric = categorical = 0
+    read = {name: [entry_of(value) for value in values] for name, values in columns.items()}
+    texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries)}
+    for name, entries in read.items():
+        if name in texts:
+            continue
         reason = _useless(name, entries)
         if reason:
             dropped.setdefault(reason, []).append(name)
             continue
         numbers = numbers_of(entries)
-        column: Column | None
+        column: Numbers | Levels | None
         if numbers is not None:
             refuse_infinite(name, numbers, place, where)
             column = Numbers.fit(name, numbers, pool, notes)
@@ -265,17 +327,24 @@ def vectors(columns: dict[str, list[Any]], pool: Array, place: Callable[[int], s
             fitted.append(column)
             blocks.append(column.apply(entries, place, where))
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
-    if not blocks:
+    if not blocks and not texts:  # short texts are better than nothing
+        texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries, SHORT)}
+        notes = [note for note in notes if not texts]
+    if not blocks and not texts and alone:
         why = "; ".join(notes) or "it has no other column"
         raise InputError(
             f"{where} has no column to learn from ({why}); expected at least one that varies, "
-            "of numbers or of categories"
+            "of numbers or of categories, or one of text"
         )
-    matrix = np.concatenate(blocks, axis=1).astype(np.float32)
+    matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
     kinds = f"{numeric} numeric and {categorical} categorical columns"
-    became = f"{kinds} became {matrix.shape[1] - wordy} numbers a row"
-    longest = max(texts, key=lambda name: texts[name], default=None)
-    return Vectors(matrix, (became, *notes), longest, tuple(fitted))
+    became = (f"{kinds} became {matrix.shape[1]} numbers a row",) if blocks else ()
+    return Vectors(matrix, (*became, *(f"{name}: text" for name in texts), *notes), texts, tuple(fitted))
+
+
+def _texts(entries: list[Any]) -> list[str]:
+    """A column of running text; an empty field is an empty text."""
+    return ["" if entry is None else entry for entry in entries]
 
 
 def _useless(name: str, entries: list[Any]) -> str | None:
@@ -298,13 +367,3 @@ def _useless(name: str, entries: list[Any]) -> str | None:
         if np.array_equal(np.sort(numbers), np.arange(len(numbers)) + numbers.min()):
             return "row numbers"
     return None
-
-
-def is_text(entries: list[Any]) -> bool:
-    """Whether a column holds running text: long, and mostly of several words."""
-    texts = [e for e in entries if e is not None]
-    if not texts or not all(isinstance(t, str) for t in texts):
-        return False
-    length = sum(map(len, texts)) / len(texts)
-    several = sum(len(t.split()) > 2 for t in texts)
-    return length > LONG and 2 * several > len(texts)

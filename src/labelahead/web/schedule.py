@@ -28,6 +28,7 @@ class Schedule:
     def __init__(self, assignment: Assignment, worker: Worker, folder: Path, *, every: int = 10) -> None:
         self.assignment, self.worker, self.folder, self.every = assignment, worker, folder, every
         self.state, self.done, self.message = "waiting", 0.0, ""
+        self.model = ""  # which network learns, and from what
         self.rounds: list[dict[str, Any]] = []
         self._tried: dict[int, int] | None = None  # labels of an order that failed
         self._ending = threading.Event()
@@ -61,6 +62,7 @@ class Schedule:
             "state": self.state,
             "done": self.done,
             "message": self.message,
+            "model": self.model,
             "round": opinion.snapshot.round if opinion else None,
             "labels_at_last": last.get("labels", 0),
             "idle": self.idle,

@@ -10,7 +10,8 @@ from typing import Any
 
 from labelahead import files
 from labelahead.campaign.config import Campaign, to_toml
-from labelahead.campaign.prepare import absolute_file
+from labelahead.campaign.inputs import EMBEDDINGS
+from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike
 from labelahead.data.loading import load_from
@@ -65,7 +66,8 @@ def opened(
     campaign = _checked(campaign, test)
     data, answers = load_from(campaign.data, campaign.seed)
     measured = _test(data, answers, test)
-    notes = [*data.notes]
+    network, embedding, decided = decide(campaign, data)
+    notes = [*data.notes, *decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
     named = list(dict.fromkeys(classes or data.classes))
@@ -91,6 +93,7 @@ def opened(
         threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
         worker = Worker(asdict(campaign), folder, threads, held)
         schedule = Schedule(assignment, worker, folder, every=every)
+        schedule.model = f"{network}, {EMBEDDINGS.get(embedding, embedding)}"
         try:
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
@@ -133,7 +136,8 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     path = Path(campaign.data.name).expanduser()
     name = str(path.resolve()) if path.exists() else campaign.data.name
     # A link inside a folder of pictures could lead to any picture on this machine.
-    source = replace(campaign.data, name=name, test_fraction=share, links=False)
+    own = campaign.data.embedding and absolute_file(campaign.data.embedding)
+    source = replace(campaign.data, name=name, test_fraction=share, links=False, embedding=own)
     asking = replace(campaign.asking, strategy=absolute_file(campaign.asking.strategy))
     return replace(campaign, data=source, asking=asking)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from labelahead.campaign.config import parse
+from labelahead.campaign.loop import Progress
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.data.dataset import UNKNOWN, Answers
 from labelahead.data.pool import Pool
@@ -177,7 +178,8 @@ def _work(tables: Mapping[str, Any], folder: str, threads: int, test: Mapping[in
         os.nice(10)  # answers come first
     torch.set_num_threads(threads)
     try:
-        ready = _held_out(prepare(replace(parse(tables), threads=threads)), test)
+        told: Progress = lambda what, done, n: pipe.send((what, done / n))  # noqa: E731
+        ready = _held_out(prepare(replace(parse(tables), threads=threads), progress=told), test)
         _ = ready.inputs
         pipe.send(("ready", ""))
         while True:

@@ -5,6 +5,7 @@ import { count, dot, make, bar, percent } from "./items.js";
 const STATES = {
   idle: "The model is up to date.",
   waiting: "The model waits for more labels.",
+  features: "Looking at every item for the first time …",
   training: "Training …",
   kernel: "Working out who influences whom …",
 };
@@ -47,10 +48,11 @@ function advice(found) {
 
 function training(status) {
   const box = make("section", {}, make("h2", { text: "The model" }));
-  const busy = status.state === "training" || status.state === "kernel";
+  const busy = ["features", "training", "kernel"].includes(status.state);
   const last = status.round ? ` Round ${status.round}, trained on ${count(status.labels_at_last, "label", "labels")}.` : "";
   box.append(make("p", { text: (STATES[status.state] ?? status.state) + last }));
   if (busy) box.append(make("progress", { max: 1, value: status.done ?? 0, "aria-label": "Training" }));
+  if (status.model) box.append(make("p", { className: "faint", text: `Learns by: ${status.model}.` }));
   if (status.message) box.append(make("p", { className: "faint", text: status.message }));
   return box;
 }
