@@ -22,6 +22,7 @@ from labelahead.cli import app
 from labelahead.client import Client
 from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, LabelaheadError, StorageError
+from labelahead.models import backbone, sentences
 from labelahead.web.items import Items
 from labelahead.web.serve import listen
 from tests.support.web_sessions import CHANGE, page, photo, photos
@@ -275,6 +276,35 @@ def test_running_text_is_shown_as_text_and_learnt_from(tmp_path):
     held = load(table, test_fraction=0.2)[0]
     rms = held.inputs[[i for i in range(60) if i not in set(held.test.tolist())]][:, :-1]
     assert float(rms.square().mean()) == pytest.approx(1, rel=1e-4)  # by the pool alone
+
+
+@pytest.mark.parametrize("model", ["exact", "auto"])
+@pytest.mark.parametrize(
+    ("kind", "module", "extra"), [("texts", sentences, "labelahead[texts]"), ("photos", backbone, "labelahead[photos]")]
+)
+def test_the_page_and_the_terminal_name_the_network_and_what_is_missing(
+    tmp_path, monkeypatch, kind, module, extra, model
+):
+    if not (backbone.available() and sentences.sentences_available()):
+        pytest.skip("needs the extras photos and texts")
+    folder = tmp_path / "items"
+    for i, (text, _) in enumerate(texts(8)):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{i}.txt").write_text(text)
+    source = folder if kind == "texts" else photos(tmp_path / "photos", 8)
+    for missing in (False, True):
+        if missing:
+            monkeypatch.setattr(module, "PACKAGES", ("not_there_at_all",))
+        with page(source, tmp_path / f"out{missing}", tables={"model": {"name": model}}) as (client, session):
+            shown = client.get("/api/progress").json()["training"]["model"]
+            told = " ".join(session.notes)
+            assert (extra in shown, extra in told) == (missing, missing)
+            if not missing:
+                wanted = {"texts": "all-MiniLM-L6-v2", "photos": "EfficientNet-Lite0"}[kind]
+                assert wanted in shown
+                assert wanted in told
+            if kind == "texts":
+                assert session.assignment.items.describe(2)["text"] == texts(8)[2][0]
 
 
 def test_the_page_asks_what_a_campaign_asks(tmp_path):

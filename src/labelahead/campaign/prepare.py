@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.campaign.config import Campaign, Network, Source, training_from
-from labelahead.campaign.inputs import best_embedding, seen_by
+from labelahead.campaign.inputs import best_embedding, require_embedding, seen_by
 from labelahead.campaign.loop import Progress
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
@@ -122,6 +122,7 @@ def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
         name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
         notes = (f"network: {name} ({why})",)
     if source.embedding is not None:
+        require_embedding(source.embedding, data)
         return name, source.embedding, notes
     embedding, said = best_embedding(name, data)
     return name, embedding, (*notes, *said)

@@ -93,7 +93,8 @@ def opened(
         threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
         worker = Worker(asdict(campaign), folder, threads, held)
         schedule = Schedule(assignment, worker, folder, every=every)
-        schedule.model = f"{network}, {EMBEDDINGS.get(embedding, embedding)}"
+        seen = EMBEDDINGS.get(embedding, embedding).partition(" (extra")[0]
+        schedule.model = "; ".join([f"{network} on {seen}", *(n for n in decided if "pip install" in n)])
         try:
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
