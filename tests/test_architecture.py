@@ -12,7 +12,7 @@ PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     ("errors",),
-    ("extras", "files", "seeds"),
+    ("extras", "files", "inputs", "seeds"),
     ("tangent",),
     ("linear",),
     ("acquisition",),
@@ -21,10 +21,10 @@ ROOMS = (
     ("train",),
     ("learners",),
     ("strategies",),
-    ("campaign",),
+    ("campaign", "estimator"),
     ("client",),
     ("compare", "web"),
-    ("studies",),
+    ("opening", "studies"),
     ("__init__",),
     ("cli",),
     ("__main__",),

@@ -43,6 +43,12 @@ def test_the_guide_to_studies_runs_and_names_every_study(tmp_path, monkeypatch, 
         assert f"\n## {name}\n" in text, name
 
 
+def test_the_guide_to_models_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL):
+        exec(compile(block, "docs/models.md", "exec"), {})
+
+
 @pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, Asking, Budget])
 def test_every_key_is_in_the_guide(kind):
     missing = [f.name for f in fields(kind) if not re.search(rf"\b{f.name}\b", GUIDE)]

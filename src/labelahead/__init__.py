@@ -18,11 +18,13 @@ from labelahead.campaign.learner import Learner
 from labelahead.campaign.run import Result, resume, run
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, LabelaheadError
+from labelahead.inputs import Samples
 from labelahead.learners.exact import exact
 from labelahead.linear.flow import gradient_flow
 from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.lookahead import lookahead
 from labelahead.linear.posterior import Posterior, prior
+from labelahead.opening import load_model
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.asking import Asking, Picks, Strategy
 from labelahead.strategies.propose import Query, propose
@@ -45,6 +47,7 @@ __all__ = [
     "Posterior",
     "Query",
     "Result",
+    "Samples",
     "Selection",
     "Source",
     "Strategy",
@@ -64,6 +67,7 @@ __all__ = [
     "inner_products",
     "kernel",
     "leave_one_out",
+    "load_model",
     "lookahead",
     "mlmoc",
     "prior",

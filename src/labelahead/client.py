@@ -112,11 +112,11 @@ class Client:
 
     def export(self, form: str, to: str | Path, *, rest: bool = False) -> Path:
         """All labels as a file (hf and folders: a zip); rest: with predictions for the others."""
-        target = Path(to)
-        content = self._ask(f"/api/export/{quote(form, safe='')}?{urlencode({'rest': int(rest)})}")
-        with target.open("xb") as file:
-            file.write(content)
-        return target
+        return _new(to, self._ask(f"/api/export/{quote(form, safe='')}?{urlencode({'rest': int(rest)})}"))
+
+    def model(self, to: str | Path, *, onnx: bool = False) -> Path:
+        """What the labels make, as a zipped folder for `labelahead predict`; onnx: for other programs, too."""
+        return _new(to, self._ask(f"/api/model?{urlencode({'onnx': int(onnx)})}"))
 
     def bring_in(self, path: str | Path, form: str | None = None) -> dict[str, Any]:
         """Labels from a file: csv, jsonl, label-studio or parquet."""
@@ -183,3 +183,11 @@ def _sentence(body: bytes, code: int) -> str:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return f"the server answered {code}"
+
+
+def _new(to: str | Path, content: bytes) -> Path:
+    """A file that was not there before."""
+    target = Path(to)
+    with target.open("xb") as file:
+        file.write(content)
+    return target

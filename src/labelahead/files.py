@@ -3,16 +3,18 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
 from labelahead.errors import InputError, StorageError
 
-__all__ = ["Lines", "hold", "make", "read_lines", "refused", "replace"]
+__all__ = ["Lines", "hold", "in_one_step", "make", "read_lines", "refused", "replace"]
 
 
 def replace(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
@@ -122,6 +124,37 @@ def read_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         if not isinstance(row, dict):
             raise InputError(f"{where} is damaged; expected one JSON object")
         yield row, where
+
+
+@contextmanager
+def in_one_step(out: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `out` when all is written; otherwise nothing is left."""
+    if os.path.lexists(out):
+        raise InputError(f"{out} is there already; choose another name, or move it away")
+    if not out.parent.is_dir():
+        raise InputError(f"there is no folder {out.parent}; make it, or choose another")
+    partial = out.with_name(f".{uuid4().hex}.partial")
+    try:
+        yield partial
+        if partial.is_dir():
+            partial.rename(out)
+            return
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, out)  # unlike a rename it fails where `out` has come meanwhile
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            partial.rename(out)
+    except OSError as error:
+        raise refused(out, error) from error
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            with suppress(OSError):  # what refuses a new file may refuse this too
+                partial.unlink()
 
 
 @contextmanager

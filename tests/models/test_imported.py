@@ -61,7 +61,9 @@ def needs(shape, secret, classes): ...
 def positional(secret, /): ...
 def returns_text(): return "no"
 def wrong_classes(): return nn.Linear(4, 5)
-def two_outputs(): return nn.LSTM(4, 3)
+class Named(nn.Linear):
+    def forward(self, x): return {"scores": super().forward(x)}
+def named_outputs(): return Named(4, 3)
 def wrong_input(): return nn.Linear(5, 3)
 def raises(): raise KeyError("boom")
 """
@@ -149,7 +151,7 @@ def test_what_is_wrong_with_a_factory(file, factory, message):
     [
         ("returns_text", "returned a str"),
         ("wrong_classes", r"returned shape \(2, 5\).*expected \(2, 3\)"),
-        ("two_outputs", "returned a tuple"),
+        ("named_outputs", "returned a dict"),
         ("wrong_input", r"failed on 2 inputs of shape \(4,\) with RuntimeError"),
     ],
 )

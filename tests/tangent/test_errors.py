@@ -85,17 +85,16 @@ class Detached(nn.Linear):
         return super().forward(x).detach()
 
 
-class Two(nn.Linear):
+class Named(nn.Linear):
     def forward(self, x):
-        out = super().forward(x)
-        return out, out
+        return {"scores": super().forward(x)}
 
 
 def test_premises_that_only_a_pass_shows():
     expect(ModelError, "different outputs", Noisy(4, 3), X)
     expect(ModelError, "other samples of its batch", Mixing(4, 3), X)
     expect(ModelError, "do not depend on any", Detached(4, 3), X)
-    expect(ModelError, "returned a tuple", Two(4, 3), X)
+    expect(ModelError, "returned a dict", Named(4, 3), X)
     big = nn.Linear(4, 3)
     with torch.no_grad():
         big.weight.fill_(3e38)

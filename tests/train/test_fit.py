@@ -397,14 +397,19 @@ def test_wrong_sets(inputs, labels, message):
         train(small(), inputs, labels, 3, SGD, seed=0)
 
 
+class Named(nn.Linear):
+    def forward(self, x):
+        return {"scores": super().forward(x)}
+
+
 def test_wrong_networks():
     x, y = blobs()
     with pytest.raises(ModelError, match="none of the network's 6 parameters"):
         train(small().requires_grad_(False), x, y, 3, SGD, seed=0)
     with pytest.raises(ModelError, match="5 outputs for 3 classes"):
         train(small(5), x, y, 3, SGD, seed=0)
-    with pytest.raises(ModelError, match="returned tuple"):
-        train(nn.LSTM(4, 3), x, y, 3, SGD, seed=0)
+    with pytest.raises(ModelError, match="returned dict"):
+        train(Named(4, 3), x, y, 3, SGD, seed=0)
     with pytest.raises(ModelError, match="got str"):
         train("mlp", x, y, 3, SGD, seed=0)
     with pytest.raises(ModelError, match="no shape yet"):

@@ -13,12 +13,17 @@ from torch import Tensor
 
 from labelahead.campaign.loop import Progress
 from labelahead.data import Data
+from labelahead.data.columns import Column, Listed, Sentences
 from labelahead.data.dataset import hashed
+from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.reading import PICTURES as VIEWED
 from labelahead.data.split import default_root
+from labelahead.data.words import word_columns
 from labelahead.errors import InputError, did_you_mean
+from labelahead.inputs import Samples
 from labelahead.learners.exact import EXACT
 from labelahead.models import embed, pixels, standardise
-from labelahead.models.backbone import BACKBONES, available
+from labelahead.models.backbone import BACKBONES, available, scales
 from labelahead.models.blocks import block_by_block, columns_kept
 from labelahead.models.imported import imported
 from labelahead.models.sentences import ENCODER, LONGEST, embed_texts, sentences_available
@@ -45,9 +50,10 @@ Tell = Callable[[int, int], None]
 class Seen:
     """Inputs (n, ...) of a whole data set, by which embedding they came about, and what to say of it."""
 
-    inputs: Tensor
+    inputs: Tensor | Samples
     embedding: str
     notes: tuple[str, ...] = ()
+    reading: Callable[[], Reading | None] = lambda: None  # how other items become such inputs; None: nobody can tell
 
 
 def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progress | None = None) -> Seen:
@@ -58,7 +64,11 @@ def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progr
     if model == "efficientnet-lite0":
         if data.images is None:
             raise InputError(f"model is {model}, which sees pictures, but {data.name} has none")
-        return Seen(pixels(data.images.batch(torch.arange(len(data)), size or 128)), AS_THEY_ARE)
+        shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
+        seen = pixels(data.images.batch(torch.arange(len(data)), shape[1]))
+        return Seen(seen, AS_THEY_ARE, reading=lambda: Reading(VIEWED, shape, half, half))
+    if data.samples is not None:
+        return Seen(data.samples, AS_THEY_ARE)
     require_embedding(name, data)
     tell = None if progress is None else lambda done, n: progress("features", done, n)
     if name in data.vectors:
@@ -70,15 +80,17 @@ def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progr
     elif ":" in name:
         made = _own(name, data, size, tell)
     else:
-        return Seen(data.inputs, name)
+        return Seen(data.inputs, name, reading=lambda: _as_it_is(data))
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
     # The exact learner centres and scales by itself, item by item.
     features = made if model == EXACT else standardise(made, made[pool])
     rest = _rest(data)
+    scale = None if model == EXACT else scales(made[pool])
+    how = _reading(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
-        return Seen(features, name)
+        return Seen(features, name, reading=lambda: how)
     weighed = f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's {features.shape[1]}"
-    return Seen(side_by_side(features, rest, pool), name, (weighed,))
+    return Seen(side_by_side(features, rest, pool), name, (weighed,), lambda: how)
 
 
 def require_embedding(name: str, data: Data) -> None:
@@ -112,12 +124,58 @@ def side_by_side(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
     To a kernel variance is weight: a few columns as they are would drown among hundreds of numbers of an embedding.
     """
     blocks = []
-    for block, weight in ((features, 1.0), (rest, BESIDE)):
-        centred = block.double() - block[pool].double().mean(0)
-        total = float(centred[pool].square().sum(1).mean())
-        blocks.append(centred * (weight / total) ** 0.5 if total > 0 else centred)
+    for block, share in ((features, 1.0), (rest, BESIDE)):
+        mean, factor = _weight(block, pool, share)
+        blocks.append((block.double() - mean) * factor)
     both = torch.cat(blocks, 1)
     return both.mul_((both.shape[1] / (1 + BESIDE)) ** 0.5).float()
+
+
+def _weight(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor, float]:
+    """(d,) the mean over the pool, and what makes the total variance `share`; 1 where there is none."""
+    mean = block[pool].double().mean(0)
+    total = float((block[pool].double() - mean).square().sum(1).mean())
+    return mean, (share / total) ** 0.5 if total > 0 else 1.0
+
+
+def _as_it_is(data: Data) -> Reading | None:
+    """Of pixels, numbers and columns; words of texts come first."""
+    if data.texts is None or data.reading is None:
+        return data.reading
+    pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
+    columns = (*word_columns(data.texts, pool.nonzero().flatten()), *data.reading.columns)
+    return Reading(COLUMNS, tuple(data.inputs.shape[1:]), columns=columns)
+
+
+def _reading(
+    data: Data,
+    name: str,
+    size: int,
+    features: Tensor,
+    scale: tuple[Tensor, Tensor] | None,
+    rest: Tensor | None,
+    pool: Tensor,
+) -> Reading | None:
+    """How other items become such features beside such a rest; standardising and weighing as one mean and deviation."""
+    mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
+    if name in BACKBONES:
+        return Reading(VIEWED, (3, size, size), mean, std, features=name)
+    columns: tuple[Column, ...]
+    width = features.shape[1]
+    if name in data.vectors:
+        columns = (Listed(name, width),)
+    elif name == SENTENCES and data.texts is not None:
+        columns = tuple(Sentences(column, SENTENCES) for column in data.texts.columns)
+    else:  # a function of the user's own: code does not travel
+        return None
+    if rest is not None and data.reading is not None:
+        columns += data.reading.columns
+        (first, factor), (second, other) = _weight(features, pool, 1.0), _weight(rest, pool, BESIDE)
+        unit = ((width + rest.shape[1]) / (1 + BESIDE)) ** 0.5
+        mean = torch.cat([mean + std * first, second])
+        std = torch.cat([(std / (factor * unit)).expand(width), torch.full_like(second, 1 / (other * unit))])
+        width += rest.shape[1]
+    return Reading(COLUMNS, (width,), mean, std, columns=columns)
 
 
 def _rest(data: Data) -> Tensor | None:

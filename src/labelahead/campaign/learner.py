@@ -16,8 +16,9 @@ from labelahead.campaign.prepare import absolute_file
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.files import replace
+from labelahead.inputs import Inputs, Samples, as_inputs, length
 from labelahead.learners.belief import Belief
-from labelahead.learners.exact import ExactLearner, ExactModel
+from labelahead.learners.exact import ExactLearner, ExactModel, learnt_of
 from labelahead.learners.network import NetworkLearner
 from labelahead.linear import checks
 from labelahead.linear.checks import Positions
@@ -32,7 +33,7 @@ __all__ = ["Learner"]
 
 log = logging.getLogger("labelahead")
 PLAIN = ("retrain_every", "loss", "test", "seed")  # arguments that are saved as they are
-Trainer = Callable[[nn.Module, Tensor, Tensor], object]  # (model, inputs, labels): trains in place
+Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
 
 
 class Learner:
@@ -43,8 +44,9 @@ class Learner:
             learner.teach([position], [label_of(position)])
         learner.predict()
 
-    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: (n, ...) the whole data set;
-    positions count along it. training: a `Training`, or a function (model, inputs, labels) that trains in place.
+    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: the whole data set, a tensor
+    (n, ...), a mapping or tuple of tensors, or `Samples` of a data set that is read in batches; positions count along
+    it. training: a `Training`, or a function (model, inputs, labels) that trains in place.
     Answers move the view of the pool at once; the network is trained again when `retrain_every` of them have come in,
     at the next query. loss: "squared" or "cross-entropy", what a function of your own trains with (default: squared).
     """
@@ -52,7 +54,7 @@ class Learner:
     def __init__(
         self,
         model: nn.Module,
-        inputs: Tensor,
+        inputs: Inputs,
         asking: Asking | Strategy | str = "flip",
         *,
         training: Training | Trainer | None = None,
@@ -63,7 +65,7 @@ class Learner:
     ) -> None:
         if retrain_every < 1:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
-        self.model, self.inputs, self.seed = model, inputs, seed
+        self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
         self.asking = asking if isinstance(asking, Asking) else Asking(strategy=asking)
         self._strategy = find(self.asking.strategy)  # read once, where it is a file of the user's own
         self._strategy.mode(self.asking.mode, ask=True)
@@ -75,9 +77,10 @@ class Learner:
         self.loss = loss or own
         if isinstance(self.training, Training) and self.loss != own:
             raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
-        self.pool = Pool(len(inputs), test=test)
+        self.pool = Pool(len(self.inputs), test=test)
         self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
-        self.classes = predict(model, inputs[:1]).shape[1]
+        learnt_of(model, self.inputs)  # says what does not go together
+        self.classes = predict(model, self.inputs[:1]).shape[1]
         self._initial = copy.deepcopy(model)
         self._fresh = 0  # labels since the last training
         self._trained = False
@@ -160,6 +163,7 @@ class Learner:
             seed = training_seed(self.seed, len(self.pool), "t")
             again: NetworkLearner | ExactLearner
             if isinstance(self.model, ExactModel):
+                assert isinstance(self.inputs, Tensor)  # nothing else fits it
                 again = ExactLearner(self.inputs, self.classes, self.model.centre, str(self.model.centre.device))
             else:
                 initial = self._initial
@@ -170,7 +174,10 @@ class Learner:
             for note in learnt.trained.notes if learnt.trained else ():
                 log.warning("%s", note)
         else:
-            self.training(self.model, self.inputs[self.pool.labelled], self.pool.labels)
+            some = self.inputs[self.pool.labelled]
+            self.training(
+                self.model, some.read() if isinstance(some, Samples) and some.held else some, self.pool.labels
+            )
         self.model.eval()
         self._fresh, self._belief, self._trained = 0, None, True
 
@@ -199,7 +206,7 @@ class Learner:
         cls,
         path: str | Path,
         model: nn.Module,
-        inputs: Tensor,
+        inputs: Inputs,
         *,
         training: Trainer | None = None,
         strategy: Strategy | None = None,
@@ -216,8 +223,8 @@ class Learner:
             raise InputError(f"{path} cannot be read as a saved Learner ({error})") from error
         if not isinstance(state, dict) or state.get("version") != 1:
             raise InputError(f"{path} is no saved Learner of this version")
-        if state["items"] != len(inputs):
-            raise InputError(f"{path} was saved with {state['items']} inputs, not {len(inputs)}")
+        if state["items"] != length(inputs):
+            raise InputError(f"{path} was saved with {state['items']} inputs, not {length(inputs)}")
         if state["training"] is None and training is None:
             raise InputError(f"{path} was saved with a training function; expected it as `training`")
         asking = Asking(**state["asking"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -13,7 +14,9 @@ from labelahead.campaign.loop import Progress
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
 from labelahead.data.loading import load_from
+from labelahead.data.reading import Reading
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 from labelahead.learners.exact import EXACT, ExactLearner, ExactModel
 from labelahead.learners.network import NetworkLearner
 from labelahead.models import build, default_model
@@ -30,19 +33,26 @@ class Prepared:
     campaign: Campaign  # with nothing left open
     data: Data
     answers: Answers | None
-    inputs: Tensor  # (n, ...) what the network sees
+    inputs: Tensor | Samples  # (n, ...) what the network sees
     network: Callable[[int, int], nn.Module]  # (classes, seed) -> a fresh network
     training: Training
     device: str
     notes: tuple[str, ...]
+    reading: Callable[[], Reading | None] = lambda: None  # how other items become such inputs, worked out if asked
+
+    @property
+    def rows(self) -> Tensor:
+        """(n, ...) the inputs of all networks but the user's own, which alone may take something else."""
+        assert isinstance(self.inputs, Tensor)
+        return self.inputs
 
     def learner(self, classes: int) -> NetworkLearner | ExactLearner:
         """A learner of so many classes. Strategies may make networks with it: it must not lead to the answers."""
         network = self.network
         if self.campaign.model.name == EXACT:
-            pool = torch.ones(len(self.inputs), dtype=torch.bool).index_fill_(0, self.data.test, False)
-            centre = self.inputs[pool].flatten(1).mean(0)
-            return ExactLearner(self.inputs, classes, centre, self.device)
+            pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
+            centre = self.rows[pool].flatten(1).mean(0)
+            return ExactLearner(self.rows, classes, centre, self.device)
         return NetworkLearner(self.inputs, classes, lambda seed: network(classes, seed), self.training, self.device)
 
 
@@ -69,7 +79,8 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
     inputs = seen.inputs
     notes += seen.notes
     training = training_from(campaign.training, Training() if name == EXACT else recipe(name))
-    shape = tuple(inputs.shape[1:])
+    example = inputs[:2].read() if isinstance(inputs, Samples) else None
+    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
     asking, own = campaign.asking, campaign.asking.strategy
     settled = replace(
         campaign,
@@ -88,16 +99,21 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
 
     def network(classes: int, seed: int) -> nn.Module:
         if name == EXACT:
-            return ExactModel(torch.zeros(inputs[0].numel()), classes)
-        return build(name, shape, classes, width=width, seed=seed, **options)
+            return ExactModel(torch.zeros(prod(shape)), classes)
+        return build(name, shape, classes, width=width, seed=seed, example=example, **options)
 
-    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes))
+    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes), seen.reading)
 
 
 def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
     """Which network, by which embedding, and why; nothing is worked out yet."""
     name, source = campaign.model.name, campaign.data
     notes: tuple[str, ...] = ()
+    if data.samples is not None and ":" not in name:
+        raise InputError(
+            f"model is {name}, which takes one tensor, but {data.name} has samples of another form; expected a network "
+            "of your own, as file.py:function"
+        )
     if name == "auto":
         photographs = data.images is not None and source.name not in _KNOWN_PIXELS
         name, why = default_model(data.kind, data.shape, len(data), photos=photographs)

@@ -23,7 +23,7 @@ from labelahead.errors import InputError
 from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 
-__all__ = ["Prepared", "Result", "prepare", "resume", "run", "simulation"]
+__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "run", "simulation"]
 
 CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
 
@@ -73,7 +73,7 @@ def run(
             return _run(ready, plan, None, progress, on_round)
         existed = Path(out).exists()
         with Store.create(out, to_toml(ready.campaign)) as store:
-            _remember(store, ready)
+            remember(store, ready)
             try:
                 return _run(ready, plan, store, progress, on_round)
             except Exception:
@@ -114,7 +114,7 @@ def resume(
         campaign = assemble(Path(folder) / "config.toml", (), now)
         ready = prepare(campaign, data, progress)
         plan = replace(simulation(ready, labeller), outlook=outlook)
-        _remember(store, ready)
+        remember(store, ready)
         if changes:
             store.write("config.toml", to_toml(ready.campaign).encode())
         if on_ready:
@@ -205,14 +205,15 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
     )
 
 
-def _remember(store: Store, ready: Prepared) -> None:
+def remember(store: Store, ready: Prepared) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
     data, vectors = ready.data, ready.data.vectors.get(ready.campaign.data.embedding or "")
     text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
     if not data.shape and data.rows is not None:
         content = data.rows.content()
     else:
-        content = hashed(data.inputs) if data.images is None else data.images.content()
+        held = data.images or data.samples
+        content = hashed(data.inputs) if held is None else held.content()
     if vectors is not None:
         content += hashed(vectors)
     now = {

@@ -29,8 +29,10 @@ from labelahead.data.dataset import (
     first_not_finite,
     hashed,
 )
+from labelahead.data.reading import NUMBERS, PICTURES, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 
 __all__ = ["Pixels", "Values", "assemble", "bundle", "from_arrays", "from_dataset", "load_npz", "read_npz", "spread"]
 
@@ -54,10 +56,12 @@ def from_arrays(
     """Inputs (n, ...) and perhaps labels (n,), as arrays or tensors.
 
     Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C)
-    or (n, C, H, W) are standardised per channel over the pool. `test` names the positions kept
-    for testing. A label of None, NaN or -1 is unknown.
+    or (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`, goes to the
+    network as it is. `test` names the positions kept for testing. A label of None, NaN or -1 is unknown.
     """
-    values, notes = as_values(inputs, "inputs")
+    if isinstance(inputs, Mapping):
+        inputs = Samples(inputs)
+    values, notes = (inputs, ()) if isinstance(inputs, Samples) else as_values(inputs, "inputs")
     codes, names, more = _labels(labels, classes, len(values))
     if isinstance(test, np.ndarray | Tensor) and test.dtype in (np.bool_, torch.bool):
         if test.shape != (len(values),):
@@ -69,7 +73,19 @@ def from_arrays(
         first = int(at[codes[at] == UNKNOWN][0])
         raise InputError(f"test item {first} has no label; expected one for every test item")
     split = Split(torch.arange(len(values)), at, (*notes, *more))
+    if isinstance(values, Samples):
+        return _of_samples(name, values, codes, names, split)
     return assemble(name, values, codes, names, split, standardise=False)
+
+
+def _of_samples(name: str, samples: Samples, codes: Tensor, classes: tuple[str, ...], split: Split) -> Loaded:
+    ids = tuple(map(str, range(len(samples))))
+
+    def build() -> Tensor:
+        raise InputError(f"{name} has samples that are no tensor; expected something that takes them as they are")
+
+    data = Data(name, classes, split.test, ids, "samples", split.notes, None, (), build, samples=samples)
+    return data, Answers(codes, ids) if bool((codes >= 0).any()) else None
 
 
 def _labels(labels: Any, classes: Sequence[str] | None, n: int) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
@@ -199,7 +215,7 @@ def load_npz(path: Path, options: Options) -> Loaded:
     """An archive with inputs, perhaps labels, perhaps a test part of its own."""
     options.refuse_target(str(path))
     arrays = read_npz(path)
-    x, y, train = _parts(path, arrays)
+    x, y, train = npz_parts(path, arrays)
     notes = [] if train is None else [f"test part as in the file: {len(x) - train} items"]
     names = next((arrays[key] for key in CLASSES if key in arrays), None)
     classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
@@ -259,7 +275,7 @@ def read_npz(path: Path) -> dict[str, Array]:
     return arrays
 
 
-def _parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
+def npz_parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
     """Inputs, labels (None where unknown) and, if there is a test part, where it begins."""
     for name in INPUTS:
         if f"{name}_train" in arrays:
@@ -389,6 +405,7 @@ def bundle(
     rows: Rows | None = None,
     texts: Texts | None = None,
     build: Callable[[], Tensor] | None = None,
+    reading: Reading | None = None,
 ) -> Loaded:
     """Data of the kept items, whose labels are (q,) with -1 where unknown; no answers where all are."""
     ids = ids or tuple(str(int(i)) for i in split.keep)
@@ -404,6 +421,7 @@ def bundle(
         build=build or held.inputs,
         rows=rows,
         texts=texts,
+        reading=reading or held.reading(),
     )
     return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
 
@@ -463,6 +481,10 @@ class Held(Images):
         """All inputs, standardised, float32."""
 
     @abstractmethod
+    def reading(self) -> Reading:
+        """How another item becomes such an input."""
+
+    @abstractmethod
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Pictures (q, C, H, W) at (q,) positions as numbers from 0 (black) to 255; size: the centre square of it."""
 
@@ -500,6 +522,10 @@ class Values(Held):
         column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
         return (values - self.mean.view(column)) / self.std.view(column)
 
+    def reading(self) -> Reading:
+        """The same mean and deviation."""
+        return Reading(NUMBERS, self.shape, self.mean, self.std)
+
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black and white at the extremes found."""
         values = self.values[at] if size is None else fit(self.values[at], size)
@@ -526,6 +552,10 @@ class Pixels(Held):
                 part = fit(part, self.size)
             torch.div(part - mean, std, out=out[start : start + PIECE])
         return out
+
+    def reading(self) -> Reading:
+        """The same mean and deviation of each channel."""
+        return Reading(PICTURES, self.shape, self.mean, self.std, self.white)
 
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black at 0, white at `white`."""

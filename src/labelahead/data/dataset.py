@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelahead.data.reading import Reading
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 
 __all__ = [
     "LARGEST_SIDE",
@@ -28,7 +30,7 @@ __all__ = [
     "hashed",
 ]
 
-KINDS = ("image", "vector")
+KINDS = ("image", "vector", "samples")
 LARGEST_SIDE = 4096
 UNKNOWN = -1  # the class number of an item without a label
 
@@ -109,6 +111,8 @@ class Data:
     rows: Rows | None = field(default=None, repr=False)
     texts: Texts | None = field(default=None, repr=False)
     vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # (n, d) each, brought along by name
+    reading: Reading | None = field(default=None, repr=False)  # how other items become inputs; None: nobody can tell
+    samples: Samples | None = field(default=None, repr=False)  # of kind "samples": what is no tensor has no `inputs`
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -24,6 +24,7 @@ from torch import Tensor
 from labelahead.data.arrays import Pixels, Values, bundle, spread
 from labelahead.data.classes import in_order
 from labelahead.data.dataset import UNKNOWN, Images, Loaded, Rows, Texts, as_positions, check_size, hashed
+from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.data.text import decoded
 from labelahead.data.words import word_inputs
@@ -222,6 +223,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         rows=Rows(column, "text"),
         texts=words,
         build=partial(word_inputs, words, split.pool, str(path)),
+        reading=Reading(COLUMNS, (0,)),
     )
 
 

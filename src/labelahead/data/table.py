@@ -1,11 +1,9 @@
 """Tables (.csv, .tsv, .parquet, .jsonl) -> Data: numbers, categories and running text; no target."""
 
-import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,19 @@ import torch
 
 from labelahead.data.arrays import Values, bundle
 from labelahead.data.classes import encode
+from labelahead.data.columns import (
+    MISSING,
+    Column,
+    Levels,
+    Numbers,
+    as_vectors,
+    entry_of,
+    number_of,
+    numbers_of,
+    refuse_infinite,
+)
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
+from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import is_text, word_inputs
@@ -26,10 +36,7 @@ __all__ = ["load_table"]
 
 TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 SHORT = 8  # characters on average that are a text where there is nothing else to learn from
-MOST_LEVELS = 50  # categories of a column that are told apart
 ROW_NAMES = ("id", "index", "unnamed: 0", "column 1")
 Array = np.ndarray[Any, Any]
 
@@ -55,6 +62,7 @@ class Vectors:
     matrix: Array
     notes: tuple[str, ...]
     texts: dict[str, list[str]]
+    columns: tuple[Column, ...]  # that the matrix came from
 
     @property
     def longest(self) -> str | None:
@@ -96,25 +104,10 @@ def load_table(path: Path, options: Options) -> Loaded:
         rows=rows,
         texts=texts,
         build=build,
+        reading=Reading(COLUMNS, held.shape, columns=made.columns),
     )
     kept = {name: torch.from_numpy(v)[split.keep] for name, v in lists.items()}
     return replace(loaded[0], vectors=kept), loaded[1]
-
-
-def as_vectors(values: Any) -> Array | None:
-    """(n, d) float32 of a column of lists of numbers, of one length and finite; None of any other column."""
-    if not isinstance(values, np.ndarray):
-        first = values[0]
-        if not isinstance(first, list) or not first or any(type(v) is not list or len(v) != len(first) for v in values):
-            return None
-        try:
-            values = np.array(values)
-        except ValueError:  # lists of lists of different lengths
-            return None
-    if values.ndim != 2 or values.dtype.kind not in "iuf":
-        return None
-    made = np.array(values, dtype=np.float32)  # a copy: what Arrow holds cannot be written to
-    return made if np.isfinite(made).all() else None
 
 
 def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
@@ -308,8 +301,9 @@ def vectors(
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
+    fitted: list[Numbers | Levels] = []
     numeric = categorical = 0
-    read = {name: [_entry(value) for value in values] for name, values in columns.items()}
+    read = {name: [entry_of(value) for value in values] for name, values in columns.items()}
     texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries)}
     for name, entries in read.items():
         if name in texts:
@@ -318,19 +312,20 @@ def vectors(
         if reason:
             dropped.setdefault(reason, []).append(name)
             continue
-        numbers = _numbers(entries)
+        numbers = numbers_of(entries)
+        column: Numbers | Levels | None
         if numbers is not None:
-            _refuse_infinite(name, numbers, place, where)
-            block, said = _standardised(name, numbers, pool, where)
-            numeric += block is not None
+            refuse_infinite(name, numbers, place, where)
+            column = Numbers.fit(name, numbers, pool, notes)
+            numeric += column is not None
         else:
-            block, said = _one_hot(name, entries, pool, place)
-            categorical += block is not None
-        notes += said
-        if block is None:
+            column = Levels.fit(name, entries, pool, place, notes)
+            categorical += column is not None
+        if column is None:
             dropped.setdefault("constant", []).append(name)
         else:
-            blocks.append(block)
+            fitted.append(column)
+            blocks.append(column.apply(entries, place, where))
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
     if not blocks and not texts:  # short texts are better than nothing
         texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries, SHORT)}
@@ -344,34 +339,12 @@ def vectors(
     matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
     kinds = f"{numeric} numeric and {categorical} categorical columns"
     became = (f"{kinds} became {matrix.shape[1]} numbers a row",) if blocks else ()
-    return Vectors(matrix, (*became, *(f"{name}: text" for name in texts), *notes), texts)
+    return Vectors(matrix, (*became, *(f"{name}: text" for name in texts), *notes), texts, tuple(fitted))
 
 
 def _texts(entries: list[Any]) -> list[str]:
     """A column of running text; an empty field is an empty text."""
     return ["" if entry is None else entry for entry in entries]
-
-
-def _entry(value: Any) -> float | str | bool | None:
-    """One field: a number, a truth, a category, or None where missing."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        text = value.strip()
-        return None if text.casefold() in MISSING else text
-    if isinstance(value, int | float | Decimal):
-        try:
-            number = float(value)
-        except (OverflowError, ValueError):
-            number = np.inf  # refused later, with its place
-        return None if number != number else number
-    if isinstance(value, dt.datetime):
-        return value.timestamp() if value.tzinfo else value.replace(tzinfo=dt.UTC).timestamp()
-    if isinstance(value, dt.date):
-        return float(value.toordinal())
-    if isinstance(value, dt.timedelta):
-        return value.total_seconds()
-    return f"\0{type(value).__name__}"
 
 
 def _useless(name: str, entries: list[Any]) -> str | None:
@@ -387,107 +360,10 @@ def _useless(name: str, entries: list[Any]) -> str | None:
         return "constant"
     if different < len(present) or len(present) < 2:
         return None
-    if any(isinstance(e, str) and _number(e) is None for e in present):
+    if any(isinstance(e, str) and number_of(e) is None for e in present):
         return "different in every row"
     if name.casefold() in ROW_NAMES and len(present) == len(entries):
-        numbers = np.array([_number(e) for e in present], dtype=float)
+        numbers = np.array([number_of(e) for e in present], dtype=float)
         if np.array_equal(np.sort(numbers), np.arange(len(numbers)) + numbers.min()):
             return "row numbers"
     return None
-
-
-def _number(entry: float | str | bool | None) -> float | None:
-    """An entry as a number, None if it is none."""
-    if not isinstance(entry, str):
-        return None if entry is None else float(entry)
-    if "_" in entry:  # Python would take 1_000 for a number
-        return None
-    try:
-        return float(entry)
-    except ValueError:
-        return None
-
-
-def _numbers(entries: list[Any]) -> Array | None:
-    """The column as float64 with NaN where missing; None if it holds categories."""
-    out = np.full(len(entries), np.nan)
-    truths = 0
-    for i, entry in enumerate(entries):
-        if entry is None:
-            continue
-        truth = isinstance(entry, bool) or (isinstance(entry, str) and entry.casefold() in TRUTH)
-        truths += truth
-        number = TRUTH.get(str(entry).casefold()) if truth else _number(entry)
-        if number is None:
-            return None
-        out[i] = number
-    # Truths among numbers, or truths with gaps, are categories: a gap gets one of its own.
-    return None if truths and truths < len(entries) else out
-
-
-def _refuse_infinite(name: str, numbers: Array, place: Callable[[int], str], where: str) -> None:
-    at = np.flatnonzero(np.isinf(numbers))
-    if len(at):
-        raise InputError(
-            f"{where}: column {name!r}, {place(int(at[0]))}, is infinite; expected finite numbers "
-            "(leave the field empty if it is unknown)"
-        )
-
-
-def _standardised(name: str, numbers: Array, pool: Array, where: str) -> tuple[Array | None, list[str]]:
-    """Mean 0 and deviation 1 over the pool, gaps filled with its median."""
-    notes = []
-    gaps = np.isnan(numbers)
-    if np.isnan(numbers[pool]).all():
-        return None, []
-    if gaps.any():
-        with np.errstate(over="ignore"):
-            median = np.nanmedian(numbers[pool])
-        numbers = np.where(gaps, median, numbers)
-        notes.append(f"{name}: {int(gaps.sum())} missing, filled with the median {median:g}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.abs(numbers[pool]).max() or 1.0
-        scaled = numbers / largest  # so that squares neither overflow nor vanish
-        std = scaled[pool].std()
-        if std <= 1e-12:
-            return None, notes
-        block = ((scaled - scaled[pool].mean()) / std).astype(np.float32)
-    if not np.isfinite(block).all():
-        raise InputError(
-            f"{where}: column {name!r} reaches {numbers[np.argmax(np.abs(numbers))]:g}, which "
-            "cannot be standardised; expected numbers of a common size"
-        )
-    return block[:, None], notes
-
-
-def _one_hot(name: str, entries: list[Any], pool: Array, place: Callable[[int], str]) -> tuple[Array | None, list[str]]:
-    """One column for each category of the pool; rare ones share `other`, gaps have their own."""
-    notes = []
-    texts = [None if e is None else str(e) for e in entries]
-    strange = [i for i, e in enumerate(entries) if e is not None and _number(e) is None]
-    present = sum(t is not None for t in texts)
-    if len(strange) <= present / 10:
-        i = strange[0]
-        notes.append(
-            f"{name}: {len(strange)} of {present} entries are no numbers ({place(i)}: "
-            f"{texts[i]!r}), so all are taken as categories"
-        )
-    counts = Counter(t for t, inside in zip(texts, pool, strict=True) if inside and t is not None)
-    levels = sorted(counts, key=lambda t: (-counts[t], t))
-    kept = sorted(levels[:MOST_LEVELS])
-    column = {level: i for i, level in enumerate(kept)}
-    rest = len(levels) - len(kept)
-    if rest:
-        notes.append(f"{name}: {rest} of {len(levels)} categories share one, `other`")
-    gaps = sum(t is None for t in texts)
-    if gaps:
-        notes.append(f"{name}: {gaps} missing, a category of their own")
-    at = np.array([len(kept) if t is None else column.get(t, len(kept) + 1) for t in texts])
-    block = np.zeros((len(texts), len(kept) + 2), dtype=np.float32)
-    block[np.arange(len(texts)), at] = 1
-    used = np.asarray(block[pool].any(axis=0))
-    if used.sum() < 2:
-        return None, notes
-    if not used[-1] and block[:, -1].any():
-        notes.append(f"{name}: categories seen only in the test part count as none of the others")
-    return block[:, used], notes

@@ -3,20 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from labelahead.data.columns import Words
 from labelahead.data.dataset import Texts
 from labelahead.errors import InputError
-from labelahead.extras import need
 
-__all__ = ["is_text", "word_inputs"]
+__all__ = ["is_text", "word_columns", "word_inputs"]
 
 LONG = 40  # characters on average: more is running text, less is a category
-WORDS = 20_000  # the commonest words and pairs of the pool that count
-DIMENSIONS = 128  # numbers that a text becomes, at most
-Array = np.ndarray[Any, Any]
 
 
 def is_text(entries: Sequence[Any], length: int = LONG) -> bool:
@@ -30,32 +26,17 @@ def is_text(entries: Sequence[Any], length: int = LONG) -> bool:
 
 def word_inputs(texts: Texts, pool: Tensor, where: str) -> Tensor:
     """(n, d) float32: the words of every column of text beside what the other columns became; pool: (q,) positions."""
-    blocks = [block for column in texts.columns.values() if (block := word_block(column, pool.numpy())) is not None]
-    if not blocks and not texts.rest.shape[1]:
+    columns = word_columns(texts, pool)
+    if not columns and not texts.rest.shape[1]:
         raise InputError(
             f"{where}: no word stands in two texts ({', '.join(texts.columns)}), so words say nothing; expected texts "
             "that share some, or the extra 'texts', which reads their meaning: pip install 'labelahead[texts]'"
         )
-    return torch.cat([*map(torch.from_numpy, blocks), texts.rest], 1)
+    blocks = [torch.from_numpy(column.apply(texts.columns[column.name])) for column in columns]
+    return torch.cat([*blocks, texts.rest], 1)
 
 
-def word_block(column: Sequence[str], pool: Array) -> Array | None:
-    """(n, d) float32: tf-idf of words and pairs, then its leading directions (LSA), by the pool.
-
-    One scale for all directions, so that an entry is 1 in the root mean square over the pool and
-    texts keep their angles. None: no word is in two texts.
-    """
-    text = need("sklearn.feature_extraction.text", "app", "learning from text")
-    linear = need("sklearn.utils.extmath", "app", "learning from text")
-    texts = np.array(column, dtype=object)
-    weigh = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, max_features=WORDS, sublinear_tf=True, dtype=np.float64)
-    try:
-        known = weigh.fit_transform(texts[pool])
-    except ValueError:  # an empty vocabulary
-        return None
-    rank = min(DIMENSIONS, *known.shape)
-    _, size, directions = linear.randomized_svd(known, rank, random_state=0)
-    directions = directions[size > 1e-9 * size[0]]
-    block = np.asarray(weigh.transform(texts) @ directions.T)
-    scale = np.sqrt(np.square(block[pool]).mean())
-    return None if scale == 0 else (block / scale).astype(np.float32)
+def word_columns(texts: Texts, pool: Tensor) -> tuple[Words, ...]:
+    """What the pool's texts say of words; columns of which no word is in two texts are left out."""
+    fitted = (Words.fit(name, column, pool.numpy()) for name, column in texts.columns.items())
+    return tuple(column for column in fitted if column is not None)

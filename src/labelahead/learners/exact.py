@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 from labelahead.learners.network import Learnt
 from labelahead.learners.outlook import Outlook, outlook
 from labelahead.linear.covariance import CosineKernel
@@ -206,6 +207,8 @@ class ExactModel(nn.Module):
 class ExactLearnt(Learnt):
     """An `ExactModel` and the data set that it looks at."""
 
+    inputs: Tensor
+
     forms_kernel: ClassVar[bool] = False
 
     @property
@@ -315,9 +318,13 @@ class ExactLearner:
         return outlook(post.condition(torch.arange(len(labelled)), labels), torch.arange(len(labelled), len(points)))
 
 
-def learnt_of(model: nn.Module, inputs: Tensor, loss: str = "squared") -> Learnt:
+def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> Learnt:
     """What a network that was trained somewhere holds of a data set (n, ...)."""
-    return (ExactLearnt if isinstance(model, ExactModel) else Learnt)(model, inputs, loss)
+    if not isinstance(model, ExactModel):
+        return Learnt(model, inputs, loss)
+    if not isinstance(inputs, Tensor):
+        raise InputError("the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)")
+    return ExactLearnt(model, inputs, loss)
 
 
 def exact(inputs: Tensor, classes: int) -> ExactModel:

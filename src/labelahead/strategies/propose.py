@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, ModelError, NumericalError
+from labelahead.inputs import Inputs, Samples, as_inputs
 from labelahead.learners.exact import ExactModel
 from labelahead.seeds import stream
 from labelahead.strategies import find
@@ -39,7 +40,7 @@ class Query:
 
 def propose(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Inputs,
     pool: Pool,
     n: int = 1,
     asking: Asking | Strategy | str = "flip",
@@ -53,7 +54,8 @@ def propose(
 ) -> Query:
     """The n items whose labels matter most to this network now.
 
-    inputs: (N, ...) the whole data set; positions in the answer count along it. pool: who is labelled. asking: a
+    inputs: the whole data set, a tensor (N, ...), a mapping or tuple of tensors, or `Samples` of a data set that is
+    read in batches; positions in the answer count along it. pool: who is labelled. asking: a
     strategy or its name, or how to choose in detail. loss: what the network was trained with. ask: labels an item on
     the spot; needed for the mode "sequential", which without it becomes "greedy". fresh, training: an untrained network
     from a seed, and how it is trained, for strategies that train networks of their own. memory: that of the query
@@ -62,7 +64,7 @@ def propose(
     how = asking if isinstance(asking, Asking) else Asking(strategy=asking)
     strategy = find(how.strategy)
     mode = strategy.mode(how.mode, ask=ask is not None)
-    _require(model, inputs, pool, n)
+    samples = _required(model, inputs, pool, n)
     if strategy.needs_network and isinstance(model, ExactModel):
         raise ModelError(
             f"{strategy.name} takes gradients of a network or trains some, but the exact learner has nothing to train; "
@@ -75,7 +77,7 @@ def propose(
     with eval_mode(model):
         now = Situation.of(
             model,
-            inputs,
+            samples,
             pool,
             strategy.settled(how),
             n,
@@ -108,14 +110,17 @@ def _check(picks: Any, strategy: Strategy, now: Situation, n: int) -> None:
         raise NumericalError(f"the strategy {strategy.name} scored {scores.tolist()!r:.80}; expected {n} numbers")
 
 
-def _require(model: nn.Module, inputs: Tensor, pool: Pool, n: int) -> None:
+def _required(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Tensor | Samples:
+    """The inputs, if all that a query needs is there."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    if not isinstance(inputs, Tensor) or inputs.dim() < 2:
-        raise InputError("inputs is no tensor (N, ...); expected all items stacked in one tensor")
+    inputs = as_inputs(given)
+    if isinstance(inputs, Tensor) and inputs.dim() < 2:
+        raise InputError(f"inputs have shape {tuple(inputs.shape)}; expected (N, ...), all items stacked in one tensor")
     if not isinstance(pool, Pool) or pool.size != len(inputs):
         size = pool.size if isinstance(pool, Pool) else type(pool).__name__
         raise InputError(f"pool is {size} for {len(inputs)} inputs; expected a Pool of that size")
     free = len(pool.unlabelled)
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= free:
         raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected a whole number up to that")
+    return inputs

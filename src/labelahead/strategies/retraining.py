@@ -78,7 +78,7 @@ def retrained(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Trai
     at: (q,) and there: (e,), positions in the data set; labels: (q,) hypothetical ones. Training
     goes on from the present weights, in the same order for all: what differs is owed to the item.
     """
-    if not alike(s.model):
+    if not alike(s.model) or not isinstance(s.inputs, Tensor):
         yield from one_by_one(s, at, labels, there, how, seed)
         return
     most = max(1, STACK // sum(p.numel() for p in s.model.parameters()))
@@ -98,11 +98,12 @@ def retrained(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Trai
 def one_by_one(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int) -> Iterator[Tensor]:
     """`retrained` for any network, by `train`: (1, e, C) at a time."""
     before, model = s.model.state_dict(), copy.deepcopy(s.model)
-    x, y, evaluation = s.inputs[s.labelled], s.labels, s.inputs[there]
+    evaluation = s.inputs[there]
     classes = s.outputs.shape[1]
     for i, label in zip(at[:, None], labels[:, None], strict=True):
         model.load_state_dict(before)
-        train(model, torch.cat([x, s.inputs[i]]), torch.cat([y, label]), classes, how, seed=seed)
+        x, y = s.inputs[torch.cat([s.labelled, i])], torch.cat([s.labels, label])
+        train(model, x, y, classes, how, seed=seed)
         yield predict(model, evaluation)[None]
 
 
@@ -125,7 +126,7 @@ def together(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Train
     """`retrained` for all of `at` at once: the same steps as `train`, weights stacked (q, ...)."""
     n, q, classes = len(s.labelled), len(at), s.outputs.shape[1]
     device, _ = place(s.model, s.inputs)
-    x, new = s.learnt.seen(torch.cat([s.labelled, at[:1]])), s.learnt.seen(at)
+    x, new = s.learnt.rows(torch.cat([s.labelled, at[:1]])), s.learnt.rows(at)
     y = F.one_hot(torch.cat([s.labels, labels[:1]]), classes).to(s.outputs)
     new_y = F.one_hot(labels, classes).to(s.outputs)
     weights = {k: p.detach().expand(q, *p.shape).clone().requires_grad_() for k, p in s.model.named_parameters()}
@@ -147,7 +148,7 @@ def together(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Train
             _clip(list(weights.values()), how.clip)
             optimiser.step()
     with torch.no_grad():
-        return forward(weights, s.learnt.seen(there), False)
+        return forward(weights, s.learnt.rows(there), False)
 
 
 def _stacked(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, bool], Tensor]:

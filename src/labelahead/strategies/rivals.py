@@ -61,7 +61,7 @@ def _infinitely_wide(start: Callable[[Situation], Tensor], criterion: str | Acqu
     """
 
     def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
-        x, begun = s.learnt.seen(s.points), start(s)
+        x, begun = s.learnt.rows(s.points), start(s)
         with s.timed("kernel"):
             s.require_memory(len(s.points), begun.element_size())
             kernel = infinite_kernel(x if x.is_floating_point() else x.float(), depth=DEPTH)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from labelahead.acquisition.view import View
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
+from labelahead.inputs import Samples
 from labelahead.learners.belief import Belief
 from labelahead.learners.exact import learnt_of
 from labelahead.learners.network import Learnt
@@ -48,7 +49,7 @@ class Situation:
     def of(
         cls,
         model: nn.Module,
-        inputs: Tensor,
+        inputs: Tensor | Samples,
         pool: Pool,
         asking: Asking,
         n: int = 1,
@@ -70,7 +71,7 @@ class Situation:
         return self.learnt.model
 
     @property
-    def inputs(self) -> Tensor:
+    def inputs(self) -> Tensor | Samples:
         """(n, ...) of the whole data set."""
         return self.learnt.inputs
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from labelahead.tangent.premises import Inputs, copied, forward, tensors
+from labelahead.inputs import Batch, tensors
+from labelahead.tangent.premises import copied, forward
 
 __all__ = ["Site", "Trace", "differentiable", "gradients_at", "trace"]
 
@@ -118,7 +119,7 @@ class Trace:
         return tuple(s.signature for s in self.sites)
 
 
-def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Trace:
+def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trace:
     """Run the network on `x` and find the sites of the parameters in `names`.
 
     They come in an order fixed by the graph.

@@ -10,22 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError, VerificationError
+from labelahead.inputs import Batch, Inputs, batch_of, length, take
 from labelahead.tangent.capture import Trace, differentiable, gradients_at, trace
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
 from labelahead.tangent.fallback import per_sample_gradients
 from labelahead.tangent.layout import GraphChangedError, close
 from labelahead.tangent.plan import MIXED, Plan, make_plan
-from labelahead.tangent.premises import (
-    Inputs,
-    ParamFilter,
-    check_inputs,
-    check_model,
-    choose_parameters,
-    copied,
-    take,
-    tensors,
-    unwrapped,
-)
+from labelahead.tangent.premises import ParamFilter, check_inputs, check_model, choose_parameters, copied, unwrapped
 from labelahead.tangent.rules import read
 
 __all__ = ["Engine", "checked_cotangents", "directions", "open_engine", "verifying", "with_engine"]
@@ -68,7 +59,7 @@ class Engine:
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise InputError(f"chunk is {chunk!r}, expected a whole number of samples, or None")
         for rows in self._batches(cotangents.shape[0], cotangents.shape[1], chunk):
-            part, v = take(x, rows), cotangents[rows]
+            part, v = batch_of(take(x, rows)), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
                 factors = self._factors(take(part, twice), v.expand(2, -1, -1))
@@ -88,9 +79,9 @@ class Engine:
         edges = [round(i * n / count) for i in range(count + 1)]
         yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
 
-    def _factors(self, x: Inputs, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
+    def _factors(self, x: Batch, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
         """One forward, and one backward a direction."""
-        plan, n = self.plan, tensors(x)[0].shape[0]
+        plan, n = self.plan, length(x)
         factors: dict[str, Factor] = {}
         if plan.ruled:
             seen = trace(self.model, self._own(x), self.names)
@@ -124,7 +115,7 @@ class Engine:
             raise GraphChangedError
         return f
 
-    def _own(self, x: Inputs) -> Inputs:
+    def _own(self, x: Batch) -> Batch:
         """A copy for a network that overwrites its input."""
         return copied(x) if self.plan.mutates else x
 
@@ -151,7 +142,7 @@ class Engine:
                     raise GraphChangedError
         return dict(zip(sites, grads, strict=True))
 
-    def _verify(self, x: Inputs, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
+    def _verify(self, x: Batch, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
         k, several = cotangents.shape[1] - 1, min(4, cotangents.shape[0])
         # At least two samples, of which some count: a batch of one may be special.
@@ -210,7 +201,7 @@ def verifying(check: bool | None) -> bool:
 
 def checked_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
     """Weights (n, C) of the outputs of every sample, in the network's dtype."""
-    n, C = tensors(x)[0].shape[0], engine.plan.outputs
+    n, C = length(x), engine.plan.outputs
     if not isinstance(cotangents, Tensor):
         raise InputError(f"cotangents are a {type(cotangents).__name__}, expected a tensor (n, C)")
     if tuple(cotangents.shape) != (n, C):

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from labelahead.errors import ModelError
+from labelahead.inputs import Batch, mapped, take
 from labelahead.tangent.layout import close
-from labelahead.tangent.premises import Inputs, forward, mapped, take
+from labelahead.tangent.premises import forward
 
 __all__ = ["per_sample_gradients"]
 
 
 def per_sample_gradients(
-    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
+    model: nn.Module, x: Batch, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
 ) -> dict[str, Tensor]:
     """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i).
 
@@ -38,11 +39,11 @@ def per_sample_gradients(
 
 
 def _vectorised(
-    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
+    model: nn.Module, x: Batch, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
 ) -> dict[str, Tensor]:
     params = {k: chosen[k].detach() for k in names}
 
-    def weighed(p: dict[str, Tensor], sample: Inputs, weights: Tensor) -> Tensor:
+    def weighed(p: dict[str, Tensor], sample: Batch, weights: Tensor) -> Tensor:
         def call(*args: Any, **kwargs: Any) -> Any:
             return functional_call(model, p, args, kwargs)
 
@@ -55,7 +56,7 @@ def _vectorised(
 
 
 def _looped(
-    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
+    model: nn.Module, x: Batch, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
 ) -> dict[str, Tensor]:
     n, K = cotangents.shape[:2]
     gradients = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}

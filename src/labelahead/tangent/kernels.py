@@ -6,9 +6,10 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
+from labelahead.inputs import Inputs, length, take
 from labelahead.tangent.engine import Engine, checked_cotangents, directions, verifying, with_engine
 from labelahead.tangent.gram import Gradients, gram_into, mirror
-from labelahead.tangent.premises import Inputs, ParamFilter, check_inputs, take, tensors
+from labelahead.tangent.premises import ParamFilter, check_inputs
 from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
 
 __all__ = ["gradient_gram", "kernel"]
@@ -100,8 +101,8 @@ class _Run:
     def blocks(self, x: Inputs, x2: Inputs | None) -> Tensor:
         """The whole kernel, block by block where the memory asks for it."""
         K, r = self.directions.shape[0], self.rows
-        n = tensors(x)[0].shape[0]
-        m = n if x2 is None else tensors(x2)[0].shape[0]
+        n = length(x)
+        m = n if x2 is None else length(x2)
         mates = n / 2 if x2 is None else n * m / (n + m)
         plan = self.engine.plan
         terms = make_terms(plan, self.engine.chosen, K, self.fold, mates)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
+from labelahead.inputs import Inputs, length
 from labelahead.tangent.engine import Engine, checked_cotangents, directions, verifying, with_engine
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor
 from labelahead.tangent.gram import shift_sums
-from labelahead.tangent.premises import Inputs, ParamFilter, tensors, unwrapped
+from labelahead.tangent.premises import ParamFilter, unwrapped
 
 __all__ = ["directional", "inner_products", "norms_and_products", "squared_norms"]
 
@@ -117,7 +118,7 @@ def directional(
     _check_direction(model, direction)
 
     def run(engine: Engine) -> Tensor:
-        n, C = tensors(x)[0].shape[0], engine.plan.outputs
+        n, C = length(x), engine.plan.outputs
         like = next(iter(engine.chosen.values())).detach()
         out = like.new_zeros(n, C)
         eye = directions("full", C, like).expand(n, -1, -1)

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import ModelError, NumericalError
+from labelahead.inputs import Batch, Inputs, batch_of, length, take, tensors
 from labelahead.tangent.capture import Site, Trace, gradients_at, trace
 from labelahead.tangent.factors import Factor, OuterFactor, factor, joined
 from labelahead.tangent.layout import GraphChangedError, Layout, close, find_layout
-from labelahead.tangent.premises import Inputs, forward, take, tensors
+from labelahead.tangent.premises import forward
 from labelahead.tangent.rules import read
 
 __all__ = ["MIXED", "Plan", "make_plan"]
@@ -128,21 +129,21 @@ def _biases(
     return biases
 
 
-def _probe_batches(x: Inputs) -> tuple[Inputs, Inputs]:
+def _probe_batches(x: Inputs) -> tuple[Batch, Batch]:
     """Samples (0, j) and (j, 0, k), with j unlike sample 0 where there is such a sample.
 
     Never a batch of one, for which some operations take other paths than for many.
     """
-    first = tensors(x)
-    n = first[0].shape[0]
+    n = length(x)
+    first = tensors(batch_of(take(x, slice(0, 64))))
     unlike = (i for i in range(1, min(n, 64)) if any(not torch.equal(t[0], t[i]) for t in first))
     j = next(unlike, n - 1)
     k = min(n - 1, j + 1)
     pick = [torch.tensor(i, device=first[0].device) for i in ([0, j], [j, 0, k])]
-    return take(x, pick[0]), take(x, pick[1])
+    return batch_of(take(x, pick[0])), batch_of(take(x, pick[1]))
 
 
-def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -> None:
+def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor) -> None:
     if not bool(torch.isfinite(out).all() & torch.isfinite(twin).all()):
         raise NumericalError(
             "the network's outputs hold NaN or infinity: check the scale of the inputs and whether training diverged"

@@ -13,23 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import DeviceError, InputError, ModelError, NumericalError, did_you_mean
+from labelahead.inputs import Batch, Inputs, Samples, batch_of, invoked, length, mapped, take, tensors
 
-__all__ = [
-    "Inputs",
-    "ParamFilter",
-    "check_inputs",
-    "check_model",
-    "choose_parameters",
-    "copied",
-    "forward",
-    "mapped",
-    "take",
-    "tensors",
-    "unwrapped",
-]
-
-Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""One tensor, a tuple for `model(*x)`, or a mapping for `model(**x)`; samples lead everywhere."""
+__all__ = ["ParamFilter", "check_inputs", "check_model", "choose_parameters", "copied", "forward", "unwrapped"]
 
 ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 """Names, module prefixes or wildcards of parameters; or a predicate; or None for the trainable."""
@@ -136,23 +122,10 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:6]) + (f", ... ({len(listed)} in all)" if len(listed) > 6 else "")
 
 
-def tensors(x: Inputs) -> list[Tensor]:
-    """The tensors of an input, in order."""
-    if isinstance(x, Tensor):
-        return [x]
-    if isinstance(x, Mapping):
-        return list(x.values())
-    if isinstance(x, tuple):
-        return list(x)
-    raise InputError(
-        f"expected a tensor, a tuple of tensors or a mapping of tensors as input, got "
-        f"{type(x).__name__}: torch.as_tensor(x) turns an array into a tensor"
-    )
-
-
 def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x") -> int:
     """Number of samples of `x`; raises when it is empty, ragged, not finite or elsewhere."""
-    parts = tensors(x)
+    unread = isinstance(x, Samples) and not x.held  # each batch is checked when it is read
+    parts = tensors(batch_of(take(x, slice(0, 2)) if unread else x))
     if not parts or not all(isinstance(t, Tensor) for t in parts):
         raise InputError(f"{label} must hold at least one tensor, and tensors only")
     sizes = {t.shape[0] if t.ndim else None for t in parts}
@@ -173,49 +146,28 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
         if t.is_floating_point() and not _finite(t):
             bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
             raise InputError(f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows")
-    return int(n)
+    return length(x)
 
 
-def mapped(x: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
-    """An input of the same form, each of its tensors changed."""
-    if isinstance(x, Tensor):
-        return change(x)
-    if isinstance(x, Mapping):
-        return {k: change(t) for k, t in x.items()}
-    return tuple(change(t) for t in x)
-
-
-def take(x: Inputs, index: Tensor | slice) -> Inputs:
-    """The samples of `x` at `index`."""
-    return mapped(x, lambda t: t[index])
-
-
-def copied(x: Inputs) -> Inputs:
+def copied(x: Batch) -> Batch:
     """A copy that may be overwritten."""
     return mapped(x, Tensor.clone)
 
 
-def forward(call: Callable[..., Any], x: Inputs) -> Tensor:
+def forward(call: Callable[..., Any], x: Batch) -> Tensor:
     """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
     try:
-        if isinstance(x, Tensor):
-            out = call(x)
-        elif isinstance(x, Mapping):
-            out = call(**x)
-        else:
-            out = call(*x)
+        out = invoked(call, x)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
             raise
         raise _explained(x, error) from error
-    out = out["logits"] if isinstance(out, Mapping) and "logits" in out else out
-    out = getattr(out, "logits", out)
     if not isinstance(out, Tensor):
         raise ModelError(
             f"the network returned a {type(out).__name__}, expected a tensor of outputs (n, C): "
             "wrap it in a module that returns its logits alone"
         )
-    n = tensors(x)[0].shape[0]
+    n = length(x)
     if out.ndim == 1 and out.shape[0] == n:
         out = out[:, None]
     if out.ndim != 2 or out.shape[0] != n or out.shape[1] == 0:
@@ -226,7 +178,7 @@ def forward(call: Callable[..., Any], x: Inputs) -> Tensor:
     return out
 
 
-def _explained(x: Inputs, error: Exception) -> InputError:
+def _explained(x: Batch, error: Exception) -> InputError:
     given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in tensors(x))
     hint = "check the input's shape and dtype against what the network takes"
     if any(not t.is_floating_point() for t in tensors(x)):

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
+from labelahead.inputs import Inputs, length
 from labelahead.tangent.engine import Engine, directions, verifying, with_engine
 from labelahead.tangent.factors import Factor
-from labelahead.tangent.premises import Inputs, ParamFilter, tensors
+from labelahead.tangent.premises import ParamFilter
 
 __all__ = ["Fold", "features"]
 
@@ -48,7 +49,7 @@ def features(
     def run(engine: Engine) -> Tensor:
         like = next(iter(engine.chosen.values())).detach()
         combine = directions(kind, engine.plan.outputs, like)
-        n, K = tensors(x)[0].shape[0], combine.shape[0]
+        n, K = length(x), combine.shape[0]
         fold = kind != "full"
         names = list(engine.chosen)  # all, in their own order: the same for every batch
         widths = {k: engine.chosen[k].numel() for k in names}

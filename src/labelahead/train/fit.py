@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelahead.errors import InputError, ModelError, NumericalError
+from labelahead.inputs import Inputs, Samples, batch_of
 from labelahead.models.layers import restored, whole
 from labelahead.seeds import seeded
 from labelahead.train.passes import check_inputs, eval_mode, forward, place, predict, rows_at_once
@@ -55,7 +56,7 @@ def fresh_start(
     return model
 
 
-def train(model: nn.Module, inputs: Tensor, labels: Tensor, classes: int, training: Training, *, seed: int) -> Trained:
+def train(model: nn.Module, inputs: Inputs, labels: Tensor, classes: int, training: Training, *, seed: int) -> Trained:
     """Train `model` in place on inputs (n, ...) with class numbers (n,); it ends in eval mode.
 
     The same seed gives the same weights to the last bit on one machine. If training diverges,
@@ -65,8 +66,8 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor, classes: int, traini
     if not isinstance(training, Training):
         raise InputError(f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')")
     classes = whole(classes, "classes")
-    labels = check_set(inputs, labels, classes)
-    session = _Session(model, inputs.detach(), labels, classes, training, seed)
+    samples, labels = check_set(inputs, labels, classes)
+    session = _Session(model, samples, labels, classes, training, seed)
     before = copy.deepcopy(model.state_dict())
     rate, notes = training.rate, session.warnings()
     for attempt in range(RETRIES + 1):
@@ -98,7 +99,7 @@ class _Session:
     """One call of `train`: what stays the same from attempt to attempt."""
 
     def __init__(
-        self, model: nn.Module, inputs: Tensor, labels: Tensor, classes: int, training: Training, seed: int
+        self, model: nn.Module, inputs: Tensor | Samples, labels: Tensor, classes: int, training: Training, seed: int
     ) -> None:
         self.model, self.inputs, self.training, self.seed = model, inputs, training, seed
         self.parameters = trainable(model)
@@ -135,7 +136,7 @@ class _Session:
         sizes = batches(n, t.batch, t.steps, self.seed, pairs=bool(self.norms) and not self.lone)
         often = max(WATCH, -(-n // t.batch))
         watch = _Watch()
-        everything: tuple[Tensor, Tensor] | None = None
+        everything: tuple[Inputs, Tensor] | None = None
         step = 0
         self._train_mode()
         for step, (at, now) in enumerate(zip(sizes, rates(t, rate), strict=True), 1):
@@ -169,12 +170,12 @@ class _Session:
             for norm in self.norms:
                 norm.training = False
 
-    def _rows(self, at: Tensor | None) -> tuple[Tensor, Tensor]:
-        x = self.inputs if at is None else self.inputs[at.to(self.inputs.device)]
+    def _rows(self, at: Tensor | None) -> tuple[Inputs, Tensor]:
+        x = self.inputs if at is None else self.inputs[at.to(getattr(self.inputs, "device", "cpu"))]
         y = self.targets if at is None else self.targets[at.to(self.device)]
-        return x.to(device=self.device, dtype=self.dtype), y
+        return batch_of(x.to(device=self.device, dtype=self.dtype)), y
 
-    def _outputs(self, x: Tensor) -> Tensor:
+    def _outputs(self, x: Inputs) -> Tensor:
         out = forward(self.model, x)
         if out.shape[1] != self.classes:
             raise ModelError(
@@ -230,24 +231,25 @@ class _Watch:
             raise _DivergedError(f"the loss rose from {self.first:.3g} to {total:.3g}")
 
 
-def check_set(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Labels as int64 (n,), after a look at everything that could be wrong with them."""
-    check_inputs(inputs)
+def check_set(given: Inputs, labels: Tensor, classes: int) -> tuple[Tensor | Samples, Tensor]:
+    """Inputs, and labels as int64 (n,), after a look at everything that could be wrong with them."""
+    inputs = check_inputs(given)
     if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise InputError(
             f"labels are {kind}; expected class numbers as an integer tensor (n,): "
             "convert them with torch.as_tensor(labels).long()"
         )
-    if labels.shape != inputs.shape[:1]:
+    if labels.shape != (len(inputs),):
+        shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else f"{len(inputs)} samples"
         raise InputError(
-            f"labels have shape {tuple(labels.shape)} and inputs {tuple(inputs.shape)}; expected "
+            f"labels have shape {tuple(labels.shape)} and inputs {shape}; expected "
             f"one label for each of the {len(inputs)} inputs, shape ({len(inputs)},)"
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise InputError(f"labels reach from {low} to {high}; expected class numbers from 0 to {classes - 1}")
-    return labels.detach().long()
+    return inputs.detach() if isinstance(inputs, Tensor) else inputs, labels.detach().long()
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -338,7 +340,7 @@ def learning_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
         ]
 
 
-def settle(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor) -> None:
+def settle(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor | Samples) -> None:
     """Statistics of `norms` from all of `inputs` with the weights as they are; all else in eval.
 
     A tangent kernel and a prediction use running statistics. Those that training leaves behind are
@@ -360,8 +362,9 @@ def settle(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], input
             norm.reset_running_stats()
             norm.momentum = None  # PyTorch's word for the plain average over all batches
         try:
-            for part in inputs.tensor_split(max(1, parts)):
-                forward(model, part.to(device=device, dtype=dtype))
+            for part in torch.arange(len(inputs)).tensor_split(max(1, parts)):
+                some = inputs[int(part[0]) : int(part[-1]) + 1]
+                forward(model, some.to(device=device, dtype=dtype))
         finally:
             for norm, momentum in zip(kept, momenta, strict=True):
                 norm.momentum = momentum

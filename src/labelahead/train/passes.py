@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError, NumericalError
+from labelahead.inputs import Inputs, Samples, as_inputs, batch_of, described, invoked, length, tensors
 from labelahead.models.layers import eval_mode
 
 __all__ = [
@@ -23,13 +24,15 @@ __all__ = [
     "rows_at_once",
 ]
 
+SEVERAL = 64  # samples a pass of inputs that are not one tensor: what a network does with them cannot be told by size
 
-def predict(model: nn.Module, inputs: Tensor, *, batch: int | None = None) -> Tensor:
+
+def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Tensor:
     """Outputs (n, C) in eval mode, without gradients; the network's modes are as before afterwards.
 
     batch: samples a forward pass; by default from the size of one input.
     """
-    check_inputs(inputs)
+    inputs = check_inputs(inputs)
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InputError(f"batch is {batch!r}; expected a whole number of at least 1, or None")
     device, dtype = place(model, inputs)
@@ -49,12 +52,12 @@ def predict(model: nn.Module, inputs: Tensor, *, batch: int | None = None) -> Te
     return out
 
 
-def penultimate(model: nn.Module, inputs: Tensor) -> Tensor:
+def penultimate(model: nn.Module, inputs: Inputs) -> Tensor:
     """(n, h): the input of the linear layer that is called last, in eval mode.
 
     Several tokens a sample are averaged. A network without a linear layer gives its outputs.
     """
-    check_inputs(inputs)
+    inputs = check_inputs(inputs)
     device, dtype = place(model, inputs)
     last: list[Tensor] = []
 
@@ -65,7 +68,9 @@ def penultimate(model: nn.Module, inputs: Tensor) -> Tensor:
     parts = []
     try:
         with eval_mode(model), torch.no_grad():
-            for part in torch.split(inputs, rows_at_once(inputs)):
+            rows = rows_at_once(inputs)
+            for start in range(0, len(inputs), rows):
+                part = inputs[start : start + rows]
                 last.clear()
                 out = forward(model, part.to(device=device, dtype=dtype))
                 parts.append(_rows(last[0] if last else out, len(part)))
@@ -75,12 +80,12 @@ def penultimate(model: nn.Module, inputs: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def predict_dropped(model: nn.Module, inputs: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+def predict_dropped(model: nn.Module, inputs: Inputs, rate: float, rng: torch.Generator) -> Tensor:
     """Outputs (n, C) with dropout on the input of the linear layer that is called last, all else in eval mode.
 
     A network without a linear layer has its outputs dropped.
     """
-    check_inputs(inputs)
+    inputs = check_inputs(inputs)
     device, dtype = place(model, inputs)
     called: list[nn.Module] = []
 
@@ -119,12 +124,13 @@ def _rows(values: Tensor, n: int) -> Tensor:
     return values if values.dim() == 2 else values.flatten(1, -2).mean(1)
 
 
-def check_inputs(inputs: Tensor) -> None:
-    """Raise `InputError` unless `inputs` is a tensor of at least one sample, finite throughout."""
-    if not isinstance(inputs, Tensor):
-        raise InputError(
-            f"inputs are a {type(inputs).__name__}; expected a tensor (n, ...): convert them with torch.as_tensor"
-        )
+def check_inputs(inputs: Inputs) -> Tensor | Samples:
+    """At least one sample, finite throughout, or an `InputError`; a mapping or tuple comes back as `Samples`."""
+    inputs = as_inputs(inputs)
+    if isinstance(inputs, Samples):
+        if not len(inputs):
+            raise InputError("there are no inputs; expected at least one sample")
+        return inputs
     if inputs.ndim == 0 or inputs.numel() == 0:
         raise InputError(f"inputs have shape {tuple(inputs.shape)}; expected (n, ...) with at least one sample")
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs.sum())):
@@ -134,43 +140,52 @@ def check_inputs(inputs: Tensor) -> None:
                 f"inputs hold NaN or infinity in {int(bad.sum())} of {len(inputs)} samples; "
                 "expected finite numbers: repair or drop those samples"
             )
+    return inputs
 
 
-def place(model: nn.Module, inputs: Tensor) -> tuple[torch.device, torch.dtype]:
+def place(model: nn.Module, inputs: Tensor | Samples) -> tuple[torch.device, torch.dtype]:
     """Where the network's weights are, and the dtype its inputs need: integers stay integers."""
-    like = next((p for p in model.parameters() if p.is_floating_point()), inputs)
+    weights = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if isinstance(inputs, Samples):
+        like = tensors(inputs[:1].read())[0] if weights is None else weights
+        return like.device, like.dtype if like.is_floating_point() else torch.get_default_dtype()
+    like = inputs if weights is None else weights
     return like.device, like.dtype if inputs.is_floating_point() else inputs.dtype
 
 
-def rows_at_once(inputs: Tensor) -> int:
+def rows_at_once(inputs: Tensor | Samples) -> int:
     """Samples a forward pass without gradients.
 
     Activations of images should stay in the cache: 64 of 28x28 pixels were two to three times
     faster than 1,024 of them. Vectors are matrix products, which gain from size.
     """
+    if isinstance(inputs, Samples):
+        return SEVERAL
     budget = 1 << (18 if inputs.dim() == 2 else 16)
     return max(8, min(1024, budget // max(1, inputs[0].numel())))
 
 
-def forward(model: nn.Module, x: Tensor) -> Tensor:
+def forward(model: nn.Module, inputs: Inputs) -> Tensor:
     """Outputs (n, C), or an error that says what the network did instead."""
+    x, n = batch_of(inputs), length(inputs)
     try:
-        out = model(x)
+        out = invoked(model, x)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
             raise
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        hint = "check their shape" if x.is_floating_point() else "inputs.float(), if real numbers"
+        whole = isinstance(x, Tensor) and not x.is_floating_point()
+        hint = "inputs.float(), if real numbers" if whole else "check their shape"
         raise InputError(
-            f"the network's forward failed on inputs of shape {tuple(x.shape)} {x.dtype} ({cause});"
+            f"the network's forward failed on inputs of shape {described(x)} ({cause});"
             f" expected inputs that it takes: {hint}"
         ) from error
-    if isinstance(out, Tensor) and out.shape == x.shape[:1]:
+    if isinstance(out, Tensor) and out.shape == (n,):
         out = out[:, None]
-    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != len(x):
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != n:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ModelError(
-            f"the network returned {got} for {len(x)} samples; expected a tensor "
-            f"({len(x)}, C): wrap it in a module that returns class scores alone"
+            f"the network returned {got} for {n} samples; expected a tensor "
+            f"({n}, C): wrap it in a module that returns class scores alone"
         )
     return out

@@ -11,20 +11,17 @@ Predictions, where they are wanted, are marked as such (`source`), and never rea
 
 import csv
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
-from uuid import uuid4
 
 from labelahead.data.labels import read_import
 from labelahead.data.text import as_file_name, guarded
 from labelahead.errors import InputError
 from labelahead.extras import need
-from labelahead.files import refused
+from labelahead.files import in_one_step
 from labelahead.web.assignment import Assignment
 from labelahead.web.overview import predictions
 from labelahead.web.tally import Tally
@@ -75,7 +72,7 @@ def export(
         raise InputError(f"form is {form!r}; expected one of {', '.join(FORMS)}")
     out = Path(out)
     rows = list(_rows(tally, items, guesses or {}))
-    with _in_one_step(out) as partial:
+    with in_one_step(out) as partial:
         if form == "csv":
             _write_csv(partial, rows)
         elif form == "jsonl":
@@ -114,37 +111,6 @@ def _rows(tally: Tally, items: Sequence[str], guesses: Mapping[int, tuple[int, f
             answers = [a for a in answers if a["who"] != counts.who]
             answers.append({"kind": "settle", **{k: row[k] for k in ("who", "label", "at")}})
         yield row | {"source": "label", "answers": answers}
-
-
-@contextmanager
-def _in_one_step(out: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `out` when all is written; otherwise nothing is left."""
-    if os.path.lexists(out):
-        raise InputError(f"{out} is there already; choose another name, or move it away")
-    if not out.parent.is_dir():
-        raise InputError(f"there is no folder {out.parent}; make it, or choose another")
-    partial = out.with_name(f".{uuid4().hex}.partial")
-    try:
-        yield partial
-        if partial.is_dir():
-            partial.rename(out)
-            return
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        try:
-            os.link(partial, out)  # unlike a rename it fails where `out` has come meanwhile
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
-            partial.rename(out)
-    except OSError as error:
-        raise refused(out, error) from error
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            with suppress(OSError):  # what refuses a new file may refuse this too
-                partial.unlink()
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -8,6 +8,8 @@ import math
 import re
 import shutil
 import tempfile
+import threading
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +25,7 @@ from labelahead.errors import InputError
 from labelahead.web import overview
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import FORMS, export_labels, import_labels
+from labelahead.web.finished import page_model
 from labelahead.web.items import LARGE, SMALL
 from labelahead.web.schedule import Schedule
 from labelahead.web.security import cookies, set_cookie
@@ -94,7 +97,13 @@ class NewClass(BaseModel):
 
 def all_routes(assignment: Assignment, schedule: Schedule) -> tuple[APIRouter, ...]:
     """All that can be asked for but the page itself."""
-    return _asking(assignment), _changing(assignment), _watching(assignment, schedule), _files(assignment)
+    return (
+        _asking(assignment),
+        _changing(assignment),
+        _watching(assignment, schedule),
+        _files(assignment),
+        _model(assignment, schedule),
+    )
 
 
 def _who(request: Request) -> str | None:
@@ -234,6 +243,43 @@ def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
     return routes
 
 
+def _sent(assignment: Assignment, ending: str, media: str, write: Callable[[Path], object]) -> FileResponse:
+    """A file, or a zipped folder, that is gone from here once it has been sent."""
+    room = Path(tempfile.mkdtemp(prefix="labelahead-"))
+    try:
+        target = room / ending.removesuffix(".zip")
+        write(target)
+        if target.is_dir():
+            target = Path(shutil.make_archive(str(target), "zip", target))
+    except BaseException:
+        shutil.rmtree(room, ignore_errors=True)
+        raise
+    name = re.sub(r"[^\w.-]+", "-", assignment.items.data.name, flags=re.ASCII).strip("-.")
+    return FileResponse(
+        target,
+        media_type=media,
+        filename=f"{name or 'items'}-{ending}",
+        background=BackgroundTask(shutil.rmtree, room, ignore_errors=True),
+    )
+
+
+def _model(assignment: Assignment, schedule: Schedule) -> APIRouter:
+    routes, turn = APIRouter(), threading.Lock()
+
+    @routes.get("/api/model", summary="The model that the labels make", response_class=FileResponse)
+    def model(onnx: bool = False) -> FileResponse:
+        """A zipped folder for `labelahead predict`, learnt now from all labels; one at a time. onnx=1: as ONNX, too."""
+        if not turn.acquire(blocking=False):
+            raise HTTPException(409, "the model is being made for somebody already; try again in a moment")
+        try:
+            made = page_model(assignment, schedule)
+            return _sent(assignment, "model.zip", "application/zip", lambda target: made.save(target, onnx=onnx))
+        finally:
+            turn.release()
+
+    return routes
+
+
 async def _raw(request: Request) -> bytes:
     return await request.body()
 
@@ -250,21 +296,8 @@ def _files(assignment: Assignment) -> APIRouter:
         if form not in SENT:
             raise HTTPException(404, f"no form {form!r}; expected one of {', '.join(FORMS)}")
         suffix, media = SENT[form]
-        room = Path(tempfile.mkdtemp(prefix="labelahead-"))
-        try:
-            target = room / f"labels{suffix.removesuffix('.zip')}"
-            export_labels(assignment, form, target, rest=rest)
-            if target.is_dir():
-                target = Path(shutil.make_archive(str(target), "zip", target))
-        except BaseException:
-            shutil.rmtree(room, ignore_errors=True)
-            raise
-        name = re.sub(r"[^\w.-]+", "-", assignment.items.data.name, flags=re.ASCII).strip("-.")
-        return FileResponse(
-            target,
-            media_type=media,
-            filename=f"{name or 'items'}-labels{suffix}",
-            background=BackgroundTask(shutil.rmtree, room, ignore_errors=True),
+        return _sent(
+            assignment, f"labels{suffix}", media, lambda target: export_labels(assignment, form, target, rest=rest)
         )
 
     @routes.post("/api/import", summary="Labels from a file")

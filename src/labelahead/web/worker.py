@@ -102,6 +102,7 @@ def _units(ready: Prepared, say: Tell) -> Snapshot:
     say("kernel", 0.5)
     model = ready.learner(2).network(0)
     assert isinstance(model, ExactModel)
+    assert isinstance(inputs, Tensor)  # nothing else becomes units
     units, known = model.unit(inputs[points]).cpu(), _known(ready)
     return Snapshot(
         round=0,

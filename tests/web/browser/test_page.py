@@ -1,10 +1,12 @@
 """The labelling page in a real browser, before a real server."""
 
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import labelahead as la
 from labelahead.client import Client
 from tests.support import browser_pages as pages
 
@@ -252,6 +254,22 @@ def test_labels_are_exported_and_brought_back(person, server, tmp_path):
     person.page.set_input_files("#importing", file)
     person.page.wait_for_selector("#imported:has-text('taken in')")
     assert server.labels() == labels
+
+
+def test_the_model_is_taken_along(person, server, tmp_path):
+    person.label(12)
+    person.page.click("#tab-data")
+    with person.page.expect_download(timeout=60_000) as download:
+        person.page.click("#take-model")
+    file = tmp_path / "model.zip"
+    download.value.save_as(file)
+    assert download.value.suggested_filename == "digits-model.zip"
+    person.page.wait_for_selector("#model-told:has-text('among your downloads')")
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(tmp_path / "model")
+    model = la.load_model(tmp_path / "model")
+    assert sum(model.about["labels"].values()) == len(server.labels())
+    assert {*model.predict(server.command[4]).labels} <= {*NAMES.split(",")}
 
 
 def test_the_panels_explain(person, server):

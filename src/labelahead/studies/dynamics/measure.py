@@ -176,7 +176,7 @@ def _distances(s: Any, cell: Cell, done: Result) -> dict[int, dict[str, float]]:
     """By number of labels: MMD between the first and all labels (DY-33), and B (DY-18)."""
     ready, answers = answered(done)
     chosen, classes = done.pool.labelled, len(ready.data.classes)
-    theta = _kernel(s, ready.inputs[chosen], classes, cell["seed"])
+    theta = _kernel(s, ready.rows[chosen], classes, cell["seed"])
     y = one_hot(answers.take(chosen), classes)
     by_labels: dict[int, dict[str, float]] = {}
     for r in done.rounds:

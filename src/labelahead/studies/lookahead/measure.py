@@ -77,12 +77,12 @@ def _process_accuracy(done: Result) -> dict[int, float]:
     """By number of labels: test accuracy of the Gaussian process alone, which is the paper's GP."""
     ready, answers = answered(done)
     chosen, test = done.pool.labelled, ready.data.test
-    x, y, truth = ready.inputs[chosen], answers.take(chosen), answers.take(test)
+    x, y, truth = ready.rows[chosen], answers.take(chosen), answers.take(test)
     noise = done.campaign.asking.noise or 1e-3
     by_labels = {}
     for r in done.rounds:
         n = r.labels
-        out = process_outputs(x[:n], y[:n], ready.inputs[test], len(ready.data.classes), noise)
+        out = process_outputs(x[:n], y[:n], ready.rows[test], len(ready.data.classes), noise)
         by_labels[n] = share_right(out, truth)
     return by_labels
 

@@ -4,7 +4,7 @@
 import { bar, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
 import { drawMap } from "./map.js";
 import { drawProgress } from "./progress.js";
-import { Refused, Unable, getOnce, sendFile, tell, troubleWith } from "./server.js";
+import { Refused, Unable, getFile, getOnce, sendFile, tell, troubleWith } from "./server.js";
 
 const TABS = [
   ["why", "Why this one"], ["progress", "How it goes"], ["doubts", "Second look"],
@@ -250,7 +250,33 @@ function showData(context) {
   panel.replaceChildren(
     section("Take the labels with you", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
       make("label", { className: "check" }, rest, " with predictions and their confidence for the rest")),
+    modelSection(),
     section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told));
+}
+
+function modelSection() {
+  const onnx = make("input", { type: "checkbox", id: "onnx" });
+  const button = make("button", { type: "button", id: "take-model", text: "Download the model" });
+  const told = make("p", { role: "status", id: "model-told" });
+  button.addEventListener("click", () => takeModel(button, told, onnx.checked));
+  return section("Take the model with you", make("p", { className: "row" }, button),
+    make("label", { className: "check" }, onnx, " as ONNX, too, for other programs"),
+    note("Learnt from all labels so far: a folder (zip) for “labelahead predict”, with a card that says how good it is."), told);
+}
+
+async function takeModel(button, told, onnx) {
+  button.disabled = true;
+  told.textContent = "Learning from all labels …";
+  try {
+    const found = await getFile(`/api/model${onnx ? "?onnx=1" : ""}`);
+    const url = URL.createObjectURL(found.blob);
+    make("a", { href: url, download: found.name || "model.zip" }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    told.textContent = `${found.name} is among your downloads.`;
+  } catch (error) {
+    const known = error instanceof Refused || error instanceof Unable;
+    told.textContent = known ? error.message : "The server did not answer; try again.";
+  } finally { button.disabled = false; }
 }
 
 async function bringIn(context, file, told) {

@@ -27,10 +27,10 @@ export function newKey() {
   return [...bytes].map((b) => b.toString(16).padStart(2, "0")).join("");
 }
 
-async function ask(path, options = {}) {
+async function ask(path, options = {}, read = (response) => response.json()) {
   const response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
   let body = null;
-  try { body = await response.json(); } catch { /* said below */ }
+  try { body = await (response.ok ? read(response) : response.json()); } catch { /* said below */ }
   if ([503, 507].includes(response.status) && body?.error) throw new Unable(body.error);
   if (response.status >= 500) throw new Error(`the server failed (${response.status})`);
   if (!response.ok) throw new Refused(response.status, refusal(response.status, body));
@@ -104,6 +104,10 @@ export async function sendAnswer(answer) {
     });
   } finally { unsaved = false; keep(null); }
 }
+
+export const getFile = (path) => ask(path, {}, async (response) => ({
+  blob: await response.blob(), name: response.headers.get("Content-Disposition")?.match(/filename="([^"]+)"/)?.[1] ?? "",
+}));
 
 export const sendFile = (form, file) => ask(`/api/import?form=${form}`, {
   method: "POST", body: file,

@@ -1,0 +1,310 @@
+"""Columns of a table as numbers, fitted on a pool once and applied to any rows afterwards."""
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import numpy as np
+
+from labelahead.errors import InputError
+from labelahead.extras import need
+
+__all__ = [
+    "Column",
+    "Levels",
+    "Listed",
+    "Numbers",
+    "Sentences",
+    "Words",
+    "as_vectors",
+    "column_from",
+    "described",
+    "entry_of",
+    "number_of",
+    "numbers_of",
+    "refuse_infinite",
+]
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+MOST_LEVELS = 50  # categories of a column that are told apart
+WORDS = 20_000  # the commonest words and pairs of the pool that count
+DIMENSIONS = 128  # numbers that a text becomes, at most
+Array = np.ndarray[Any, Any]
+Place = Callable[[int], str]  # where a row stands, for a message
+
+
+def entry_of(value: Any) -> float | str | bool | None:
+    """One field: a number, a truth, a category, or None where missing."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        return None if text.casefold() in MISSING else text
+    if isinstance(value, int | float | Decimal):
+        try:
+            number = float(value)
+        except (OverflowError, ValueError):
+            number = np.inf  # refused later, with its place
+        return None if number != number else number
+    if isinstance(value, dt.datetime):
+        return value.timestamp() if value.tzinfo else value.replace(tzinfo=dt.UTC).timestamp()
+    if isinstance(value, dt.date):
+        return float(value.toordinal())
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return f"\0{type(value).__name__}"
+
+
+def number_of(entry: float | str | bool | None) -> float | None:
+    """An entry as a number, None if it is none."""
+    if not isinstance(entry, str):
+        return None if entry is None else float(entry)
+    if "_" in entry:  # Python would take 1_000 for a number
+        return None
+    try:
+        return float(entry)
+    except ValueError:
+        return None
+
+
+def _truth(entry: Any) -> bool:
+    return isinstance(entry, bool) or (isinstance(entry, str) and entry.casefold() in TRUTH)
+
+
+def numbers_of(entries: list[Any]) -> Array | None:
+    """The column as float64 with NaN where missing; None if it holds categories."""
+    out = np.full(len(entries), np.nan)
+    truths = 0
+    for i, entry in enumerate(entries):
+        if entry is None:
+            continue
+        truths += _truth(entry)
+        number = TRUTH.get(str(entry).casefold()) if _truth(entry) else number_of(entry)
+        if number is None:
+            return None
+        out[i] = number
+    # Truths among numbers, or truths with gaps, are categories: a gap gets one of its own.
+    return None if truths and truths < len(entries) else out
+
+
+def refuse_infinite(name: str, numbers: Array, place: Place, where: str) -> None:
+    """Raise, and say where, if one of them is."""
+    at = np.flatnonzero(np.isinf(numbers))
+    if len(at):
+        raise InputError(
+            f"{where}: column {name!r}, {place(int(at[0]))}, is infinite; expected finite numbers "
+            "(leave the field empty if it is unknown)"
+        )
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Mean 0 and deviation 1 over the pool, gaps filled with its median."""
+
+    name: str
+    median: float
+    largest: float  # numbers are divided by it first, so that squares neither overflow nor vanish
+    mean: float
+    std: float
+    kind: ClassVar[str] = "numbers"
+
+    @classmethod
+    def fit(cls, name: str, numbers: Array, pool: Array, notes: list[str]) -> "Numbers | None":
+        """None: there is nothing to tell rows apart by."""
+        if np.isnan(numbers[pool]).all():
+            return None
+        gaps = np.isnan(numbers)
+        with np.errstate(over="ignore"):
+            median = float(np.nanmedian(numbers[pool]))
+        if gaps.any():
+            numbers = np.where(gaps, median, numbers)
+            notes.append(f"{name}: {int(gaps.sum())} missing, filled with the median {median:g}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest = np.abs(numbers[pool]).max() or 1.0
+            scaled = numbers[pool] / largest
+            std = scaled.std()
+        return None if std <= 1e-12 else cls(name, median, float(largest), float(scaled.mean()), float(std))
+
+    def apply(self, entries: list[Any], place: Place, where: str) -> Array:
+        """(n, 1) float32."""
+        values = [TRUTH.get(str(e).casefold()) if _truth(e) else number_of(e) for e in entries]
+        strange = next(
+            (i for i, (e, v) in enumerate(zip(entries, values, strict=True)) if e is not None and v is None), -1
+        )
+        if strange >= 0:
+            raise InputError(
+                f"{where}: column {self.name!r}, {place(strange)}, is {entries[strange]!r}; expected a number, as in "
+                "the data that were learnt from (leave the field empty if it is unknown)"
+            )
+        numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+        refuse_infinite(self.name, numbers, place, where)
+        numbers = np.where(np.isnan(numbers), self.median, numbers)
+        with np.errstate(over="ignore", invalid="ignore"):
+            block = ((numbers / self.largest - self.mean) / self.std).astype(np.float32)
+        if not np.isfinite(block).all():
+            raise InputError(
+                f"{where}: column {self.name!r} reaches {numbers[np.argmax(np.abs(numbers))]:g}, which "
+                "cannot be standardised; expected numbers of a common size"
+            )
+        return block[:, None]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """One number for each category of the pool; rare ones share `other`, gaps have their own."""
+
+    name: str
+    kept: tuple[str, ...]
+    used: tuple[bool, ...]  # of those kept, the gap and `other`: which the pool knows
+    kind: ClassVar[str] = "levels"
+
+    @classmethod
+    def fit(cls, name: str, entries: list[Any], pool: Array, place: Place, notes: list[str]) -> "Levels | None":
+        """None: the pool has one category."""
+        texts = [None if e is None else str(e) for e in entries]
+        strange = [i for i, e in enumerate(entries) if e is not None and number_of(e) is None]
+        present = sum(t is not None for t in texts)
+        if len(strange) <= present / 10:
+            i = strange[0]
+            notes.append(
+                f"{name}: {len(strange)} of {present} entries are no numbers ({place(i)}: "
+                f"{texts[i]!r}), so all are taken as categories"
+            )
+        counts = Counter(t for t, inside in zip(texts, pool, strict=True) if inside and t is not None)
+        levels = sorted(counts, key=lambda t: (-counts[t], t))
+        rest = len(levels) - len(levels[:MOST_LEVELS])
+        if rest:
+            notes.append(f"{name}: {rest} of {len(levels)} categories share one, `other`")
+        gaps = sum(t is None for t in texts)
+        if gaps:
+            notes.append(f"{name}: {gaps} missing, a category of their own")
+        kept = tuple(sorted(levels[:MOST_LEVELS]))
+        block = cls(name, kept, (True,) * (len(kept) + 2)).apply(entries)
+        used = np.asarray(block[pool].any(axis=0))
+        if used.sum() < 2:
+            return None
+        if not used[-1] and block[:, -1].any():
+            notes.append(f"{name}: categories seen only in the test part count as none of the others")
+        return cls(name, kept, tuple(map(bool, used)))
+
+    def apply(self, entries: list[Any], place: Place | None = None, where: str = "") -> Array:
+        """(n, d) float32 of zeros and ones."""
+        column = {level: i for i, level in enumerate(self.kept)}
+        gap = len(self.kept)
+        at = np.array([gap if e is None else column.get(str(e), gap + 1) for e in entries])
+        block = np.zeros((len(entries), gap + 2), dtype=np.float32)
+        block[np.arange(len(entries)), at] = 1
+        return block[:, np.array(self.used)]
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """Tf-idf of words and pairs, then its leading directions (LSA), by the pool.
+
+    One scale for all directions, so that an entry is 1 in the root mean square over the pool and
+    texts keep their angles.
+    """
+
+    name: str
+    vocabulary: tuple[str, ...]
+    idf: Array  # (v,)
+    directions: Array  # (d, v)
+    scale: float
+    kind: ClassVar[str] = "words"
+
+    @classmethod
+    def fit(cls, name: str, entries: list[Any], pool: Array) -> "Words | None":
+        """None: no word is in two texts."""
+        linear = need("sklearn.utils.extmath", "app", "learning from text")
+        weigh = _weigher(min_df=2, max_features=WORDS)
+        texts = _texts(entries)
+        try:
+            known = weigh.fit_transform(texts[pool])
+        except ValueError:  # an empty vocabulary
+            return None
+        rank = min(DIMENSIONS, *known.shape)
+        _, size, directions = linear.randomized_svd(known, rank, random_state=0)
+        directions = directions[size > 1e-9 * size[0]]
+        block = np.asarray(known @ directions.T)
+        scale = float(np.sqrt(np.square(block).mean()))
+        words = tuple(map(str, weigh.get_feature_names_out()))
+        return None if scale == 0 else cls(name, words, weigh.idf_, directions, scale)
+
+    def apply(self, entries: list[Any], place: Place | None = None, where: str = "") -> Array:
+        """(n, d) float32."""
+        weigh = _weigher(vocabulary=self.vocabulary)
+        weigh.idf_ = self.idf
+        block = np.asarray(weigh.transform(_texts(entries)) @ self.directions.T)
+        return (block / self.scale).astype(np.float32)
+
+
+def _weigher(**options: Any) -> Any:
+    text = need("sklearn.feature_extraction.text", "app", "learning from text")
+    return text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64, **options)
+
+
+def _texts(entries: Sequence[Any]) -> Array:
+    return np.array(["" if e is None else str(e) for e in entries], dtype=object)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """A text as a sentence encoder reads it; who calls the encoder is not this package."""
+
+    name: str
+    encoder: str
+    kind: ClassVar[str] = "sentences"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Vectors that came with the data, as they are."""
+
+    name: str
+    size: int
+    kind: ClassVar[str] = "vectors"
+
+    def apply(self, values: Any, place: Place | None = None, where: str = "") -> Array:
+        """(n, d) float32 of lists or arrays of numbers."""
+        made = as_vectors(values)
+        if made is None or made.shape[1] != self.size:
+            raise InputError(
+                f"{where}: column {self.name!r} holds something else; expected {self.size} finite numbers a row"
+            )
+        return made
+
+
+def as_vectors(values: Any) -> Array | None:
+    """(n, d) float32 of a column of lists of numbers, of one length and finite; None of any other column."""
+    if not isinstance(values, np.ndarray):
+        first = values[0]
+        if not isinstance(first, list) or not first or any(type(v) is not list or len(v) != len(first) for v in values):
+            return None
+        try:
+            values = np.array(values)
+        except ValueError:  # lists of lists of different lengths
+            return None
+    if values.ndim != 2 or values.dtype.kind not in "iuf":
+        return None
+    made = np.array(values, dtype=np.float32)  # a copy: what Arrow holds cannot be written to
+    return made if np.isfinite(made).all() else None
+
+
+Column = Numbers | Levels | Words | Sentences | Listed
+
+
+def described(column: Column) -> dict[str, Any]:
+    """Plain values and arrays, from which `column_from` makes it again."""
+    return {"kind": column.kind, **asdict(column)}
+
+
+def column_from(values: Mapping[str, Any]) -> Column:
+    """What `described` described."""
+    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (Numbers, Levels, Words, Sentences, Listed)}
+    rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
+    column: Column = kinds[values["kind"]](**rest)
+    return column

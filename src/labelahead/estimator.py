@@ -1,0 +1,164 @@
+"""A learner behind scikit-learn's face: fit, predict, predict_proba, and query.
+
+from labelahead.estimator import Classifier
+
+classifier = Classifier().fit(X, y)             # nothing is trained: kernel regression, exact for these labels
+classifier.predict_proba(X_new)
+classifier.query(X_pool, 10)                    # which rows to label next, best first
+classifier.partial_fit(X_more, y_more)          # with these as well
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelahead.acquisition.probability import probabilities
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.extras import need
+from labelahead.learners.exact import ExactLearner
+from labelahead.learners.network import NetworkLearner
+from labelahead.strategies.asking import Asking, Strategy
+from labelahead.strategies.propose import propose
+from labelahead.train import Training, predict
+
+need("sklearn", "app", "the scikit-learn estimator")
+from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 (after the sentence that says how to get it)
+from sklearn.utils import check_random_state  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
+from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
+
+__all__ = ["Classifier"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that also says which labels it lacks.
+
+    module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the exact learner, for
+    features or rows of a table. strategy: how `query` chooses, a name, a `Strategy` or an `Asking`; None: resolve, and
+    flip with a module. training: how the module is trained. random_state: a whole number for the same answers again.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        *,
+        strategy: Asking | Strategy | str | None = None,
+        training: Training | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.module, self.strategy, self.training, self.random_state = module, strategy, training, random_state
+
+    def fit(self, X: Any, y: Any) -> "Classifier":
+        """Learn from rows (n, ...) and their labels (n,), of any kind; what was learnt before is forgotten."""
+        return self._learn(*self._labelled(X, y, reset=True), None)
+
+    def partial_fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> "Classifier":
+        """Learn from these labels and all before. classes: every label that may come, at the first call."""
+        known = getattr(self, "classes_", None)
+        rows, labels = self._labelled(X, y, reset=known is None)
+        if known is None:
+            return self._learn(rows, labels, classes)
+        unknown = [label for label in np.unique(labels).tolist() if label not in known.tolist()]
+        if unknown and not self._grows:
+            raise InputError(
+                f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of them: name all at "
+                "the first partial_fit, or fit anew"
+            )
+        rows = torch.cat([self._rows, rows.to(self._rows)])
+        labels = np.concatenate([self.classes_[self._codes], labels])
+        return self._learn(rows, labels, None if self._grows else known)
+
+    def predict_proba(self, X: Any) -> Array:
+        """(n, C) probabilities, in the order of `classes_`."""
+        check_is_fitted(self)
+        out = predict(self.model_, self._read(X)).double().cpu()
+        method = "softmax" if self._recipe.loss == "cross-entropy" else "simplex"
+        p = probabilities(out, method)[:, : len(self.classes_)]
+        answer: Array = (p / p.sum(1, keepdim=True)).numpy()
+        return answer
+
+    def predict(self, X: Any) -> Array:
+        """(n,) the likeliest labels."""
+        p = self.predict_proba(X)
+        answer: Array = self.classes_[p.argmax(1)]
+        return answer
+
+    def query(self, X: Any, n: int = 1) -> Array:
+        """(n,) which rows of an unlabelled pool to label next, best first; without any label, those that cover it."""
+        fitted = hasattr(self, "classes_")
+        rows = self._read(X, reset=not fitted)
+        first = len(self._rows) if fitted else 0
+        everything = torch.cat([self._rows, rows.to(self._rows)]) if fitted else rows
+        pool = Pool(len(everything))
+        if fitted:
+            pool.label(range(first), self._codes.tolist())
+        asking = self.strategy or ("resolve" if self.module is None else "flip")
+        learner = self._learner(everything, len(self.classes_) if fitted else 2)
+        # The exact learner sees the pool for the first time here, and is centred on it.
+        learnt = learner.learn(pool.labelled, pool.labels, seed=self._seed()) if self.module is None else None
+        model = learnt.model if learnt else self.model_ if fitted else learner.network(self._seed()).eval()
+        query = propose(
+            model,
+            everything,
+            pool,
+            n,
+            asking,
+            loss=self._recipe.loss,
+            seed=self._seed(),
+            fresh=learner.network,
+            training=self._recipe,
+        )
+        return (query.positions - first).numpy()
+
+    @property
+    def _recipe(self) -> Training:
+        return self.training or Training()
+
+    def _seed(self) -> int:
+        state = self.random_state
+        if isinstance(state, int | np.integer) and state >= 0:
+            return int(state)
+        return int(check_random_state(state).randint(2**31 - 1))
+
+    def _learner(self, rows: Tensor, classes: int) -> ExactLearner | NetworkLearner:
+        if self.module is None:
+            return ExactLearner(rows, max(classes, 2), rows.flatten(1).mean(0))
+        module = self.module
+        return NetworkLearner(rows, classes, lambda _: copy.deepcopy(module), self._recipe)
+
+    def _learn(self, rows: Tensor, labels: Array, classes: Sequence[Any] | None) -> "Classifier":
+        seen = np.unique(labels)
+        names = seen if classes is None else np.unique(np.asarray(classes))
+        if not set(seen.tolist()) <= set(names.tolist()):
+            raise InputError(f"labels are {seen.tolist()}, classes {names.tolist()}; expected labels among the classes")
+        codes = torch.from_numpy(np.searchsorted(names, labels)).long()
+        learnt = self._learner(rows, len(names)).learn(torch.arange(len(rows)), codes, seed=self._seed())
+        self.model_, self.classes_, self._grows = learnt.model, names, classes is None
+        self._rows, self._codes = rows, codes
+        return self
+
+    def _labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:
+        X, y = validate_data(self, X, y, reset=reset, **self._demands())
+        check_classification_targets(y)
+        return self._tensor(X), y
+
+    def _read(self, X: Any, *, reset: bool = False) -> Tensor:
+        return self._tensor(validate_data(self, X, reset=reset, **self._demands()))
+
+    def _demands(self) -> dict[str, Any]:
+        """What scikit-learn sees to: numbers without NaN, as many columns as before; pictures for modules."""
+        if self.module is None:
+            return {"dtype": (np.float64, np.float32)}
+        return {"dtype": None, "allow_nd": True}
+
+    def _tensor(self, X: Array) -> Tensor:
+        rows = torch.tensor(X)  # a copy: rows are kept
+        like = None if self.module is None else next(self.module.parameters(), None)
+        return rows if like is None or not rows.is_floating_point() else rows.to(like.dtype)

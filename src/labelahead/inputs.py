@@ -1,0 +1,219 @@
+"""What networks take and give: a tensor, a tuple for `model(*x)`, a mapping for `model(**x)`; and many samples of them.
+
+A tensor (n, ...) is many samples as it is. `Samples` is the same for everything else: a length, samples by
+positions, another device. Held ones are there whole; those of a data set are read where they are needed.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from labelahead.errors import InputError
+
+__all__ = [
+    "Batch",
+    "Inputs",
+    "Samples",
+    "as_inputs",
+    "batch_of",
+    "described",
+    "invoked",
+    "length",
+    "mapped",
+    "take",
+    "tensors",
+]
+
+Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""One tensor, a tuple for `model(*x)`, or a mapping for `model(**x)`; samples lead everywhere."""
+
+LABELS = ("label", "labels")  # what no strategy may see, and what makes a network of transformers return its loss
+PIECE = 256  # samples read at a time where all of them pass by
+
+
+class Samples:
+    """Samples that are not one tensor, counted and taken by positions like its rows.
+
+        Samples(tokenizer(texts, padding=True, return_tensors="pt"))     # a mapping or tuple of tensors (n, ...)
+        Samples(dataset, collate)                                        # read in batches, never held whole
+
+    source: such a mapping or tuple, or a data set with a length and items by number, as torch and Hugging Face have
+    them. collate: a list of its items -> what the network takes, samples first and without labels; default: torch's.
+    """
+
+    def __init__(self, source: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self._batch: Batch | None = None
+        self._device: torch.device | str | None = None
+        self._dtype: torch.dtype | None = None
+        if collate is None and isinstance(source, Mapping | tuple):
+            self._batch = _checked(source, None)
+            return
+        if isinstance(source, Tensor) or not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
+            raise InputError(
+                f"source is a {type(source).__name__}; expected a mapping or tuple of tensors, or a data set with a "
+                "length and items by number (a tensor is taken as it is, without Samples)"
+            )
+        if not len(source):
+            raise InputError("the data set has no items; expected at least one")
+        self._source, self._collate = source, collate or default_collate
+        self._at = torch.arange(len(source))
+        first, again = (tensors(self[:1].read()) for _ in range(2))
+        if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
+            raise InputError(
+                "item 0 differs when read twice: the data set or `collate` is random; expected the same each time: "
+                "turn off augmentation"
+            )
+
+    def __len__(self) -> int:
+        return len(self._at) if self._batch is None else length(self._batch)
+
+    def __getitem__(self, at: Tensor | slice) -> "Samples":
+        """Those at positions (q,), a mask (n,) or a slice; of a data set nothing is read yet."""
+        if self._batch is None:
+            return self._like(_at=self._at[at.cpu() if isinstance(at, Tensor) else at])
+        return self._like(_batch=take(self._batch, at))
+
+    def to(self, *, device: torch.device | str, dtype: torch.dtype) -> "Samples":
+        """On that device; real numbers in that dtype, whole ones as they are."""
+        if self._batch is None:
+            return self._like(_device=device, _dtype=dtype)
+        return self._like(_batch=_moved(self._batch, device, dtype))
+
+    @property
+    def held(self) -> bool:
+        """Whether they are in memory."""
+        return self._batch is not None
+
+    def read(self) -> Batch:
+        """All of them at once, as the network takes them."""
+        if self._batch is not None:
+            return self._batch
+        at = self._at.tolist()
+        fetch = getattr(self._source, "__getitems__", None)  # as torch's own loader has it: one call for many
+        items = list(fetch(at)) if callable(fetch) else [self._source[i] for i in at]
+        batch = _checked(self._collate(items), len(at))
+        return batch if self._dtype is None else _moved(batch, self._device, self._dtype)
+
+    def batches(self, rows: int = PIECE) -> Iterator[Batch]:
+        """One after the other."""
+        return (self[start : start + rows].read() for start in range(0, len(self), rows))
+
+    def content(self) -> str:
+        """A hash of all that they hold."""
+        digest = hashlib.sha256()
+        for batch in self.batches():
+            digest.update(described(batch).encode())
+            for t in tensors(batch):
+                digest.update(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def _like(self, **changes: Any) -> "Samples":
+        other = object.__new__(Samples)
+        vars(other).update(vars(self) | changes)
+        return other
+
+
+Inputs = Batch | Samples
+
+
+def as_inputs(x: Any) -> Tensor | Samples:
+    """A tensor as it is; a mapping or tuple of tensors as `Samples`."""
+    if isinstance(x, Tensor | Samples):
+        return x
+    if isinstance(x, Mapping | tuple):
+        return Samples(x)
+    raise InputError(
+        f"inputs are a {type(x).__name__}; expected a tensor (n, ...), a mapping or tuple of tensors, or "
+        "labelahead.Samples(dataset, collate): torch.as_tensor turns an array into a tensor"
+    )
+
+
+def tensors(x: Batch) -> list[Tensor]:
+    """The tensors of an input, in order."""
+    if isinstance(x, Tensor):
+        return [x]
+    if isinstance(x, Mapping):
+        return list(x.values())
+    if isinstance(x, tuple):
+        return list(x)
+    raise InputError(
+        f"expected a tensor, a tuple of tensors or a mapping of tensors as input, got "
+        f"{type(x).__name__}: torch.as_tensor(x) turns an array into a tensor"
+    )
+
+
+def length(x: Inputs) -> int:
+    """How many samples there are."""
+    return len(x) if isinstance(x, Tensor | Samples) else len(tensors(x)[0])
+
+
+def mapped(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """An input of the same form, each of its tensors changed."""
+    if isinstance(x, Tensor):
+        return change(x)
+    if isinstance(x, Mapping):
+        return {k: change(t) for k, t in x.items()}
+    return tuple(change(t) for t in x)
+
+
+def take(x: Inputs, index: Tensor | slice) -> Any:
+    """The samples of `x` at `index`, in the form that it has."""
+    return x[index] if isinstance(x, Samples) else mapped(x, lambda t: t[index])
+
+
+def batch_of(x: Inputs) -> Batch:
+    """As the network takes it."""
+    return x.read() if isinstance(x, Samples) else x
+
+
+def invoked(call: Callable[..., Any], x: Batch) -> Any:
+    """What the network returns: a tensor, the first of a tuple, or the `logits` of what has some."""
+    out = call(x) if isinstance(x, Tensor) else call(**x) if isinstance(x, Mapping) else call(*x)
+    if isinstance(out, Mapping) and "logits" in out:
+        return out["logits"]
+    out = getattr(out, "logits", out)
+    return out[0] if isinstance(out, tuple) and out else out
+
+
+def described(x: Batch) -> str:
+    """Shapes and dtypes, for messages."""
+    names = [f"{key} " for key in x] if isinstance(x, Mapping) else [""] * len(tensors(x))
+    return ", ".join(f"{name}{tuple(t.shape)} {t.dtype}" for name, t in zip(names, tensors(x), strict=True))
+
+
+def _moved(x: Batch, device: torch.device | str | None, dtype: torch.dtype) -> Batch:
+    return mapped(x, lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype))
+
+
+def _checked(batch: Any, n: int | None) -> Batch:
+    """What holds n samples, finite and without labels; n: None: as many as its tensors have."""
+    if isinstance(batch, list):
+        batch = tuple(batch)
+    if isinstance(batch, Mapping) and any(key in LABELS for key in batch):
+        raise InputError(
+            f"the inputs hold {', '.join(map(repr, batch))}; expected what the network may see, without labels: leave "
+            "them out, and teach them"
+        )
+    parts = tensors(batch) if isinstance(batch, Tensor | Mapping | tuple) else []
+    if not parts or not all(isinstance(t, Tensor) for t in parts):
+        inside = {k: type(t).__name__ for k, t in batch.items()} if isinstance(batch, Mapping) else type(batch).__name__
+        raise InputError(
+            f"the inputs are {inside}; expected a tensor, or a tuple or mapping of tensors: use "
+            'return_tensors="pt", with_format("torch"), or a `collate` that makes them'
+        )
+    sizes = [len(t) if t.ndim else 0 for t in parts]
+    if set(sizes) != {sizes[0] if n is None else n} or not sizes[0]:
+        wanted = "the same number of samples" if n is None else f"{n} samples"
+        raise InputError(f"the inputs are {described(batch)}; expected {wanted}, at least one, first in every tensor")
+    for t in parts:
+        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+            bad = int((~torch.isfinite(t.reshape(len(t), -1))).any(1).sum())
+            raise InputError(
+                f"inputs hold NaN or infinity in {bad} of {len(t)} samples; expected finite numbers: repair or drop "
+                "them"
+            )
+    return mapped(batch, Tensor.detach)

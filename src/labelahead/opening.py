@@ -1,0 +1,31 @@
+"""One door for every folder that a model can come out of."""
+
+from pathlib import Path
+
+from torch import nn
+
+from labelahead.campaign.finished import Finished, load_finished, run_model
+from labelahead.errors import InputError
+
+__all__ = ["load_model"]
+
+
+def load_model(folder: str | Path, *, network: nn.Module | str | None = None) -> Finished:
+    """The model of an exported folder, a run's folder or a page's: `load_model(folder).predict("photos/")`.
+
+    A run's network is that of its last round; of a page's labels one is learnt now. Both need the data that they were
+    made from; an exported folder needs nothing else, and nothing in it is run. network: your own, where it is one,
+    or its name, file.py:function.
+    """
+    path = Path(folder)
+    if (path / "model.json").exists():
+        return load_finished(path, network=network)
+    if (path / "labels.db").exists():
+        from labelahead.web.finished import session_model
+
+        return session_model(path)
+    if (path / "config.toml").exists():
+        return run_model(path)
+    raise InputError(
+        f"{path} holds no model; expected the folder of `export-model`, of `run --out`, or the labels of a page"
+    )
