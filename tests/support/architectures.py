@@ -6,6 +6,19 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 
+class Made(nn.Module):
+    """A network from a function and its parts."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        self.run = forward
+        for name, part in parts.items():
+            setattr(self, name, nn.Parameter(part) if isinstance(part, torch.Tensor) else part)
+
+    def forward(self, *x):
+        return self.run(self, *x)
+
+
 def _settled(model, shape):
     """BatchNorm with a past: its statistics must matter."""
     model.train()

@@ -8,18 +8,20 @@ unnoticed. Weight gradients are never computed: autograd runs only the nodes bet
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
+from torch.overrides import TorchFunctionMode
 
 from labelahead.tangent.premises import Inputs, copied, forward, tensors
 
-__all__ = ["Site", "Trace", "differentiable", "gradients_at", "trace"]
+__all__ = ["Site", "Trace", "differentiable", "gradients_at", "trace", "unchanged"]
 
 # Nodes that only rearrange a parameter's entries: inner products pass through unchanged.
 VIEWS = frozenset(
@@ -32,7 +34,7 @@ VIEWS = frozenset(
 # Nodes that can put samples in another order, one that depends on the data.
 REARRANGING = re.compile(
     r"^(Index|IndexSelect|Gather|Take|Sort|Topk|MaskedSelect|MaskedScatter|PackPaddedSequence|"
-    r"Scatter|IndexAdd|IndexPut|IndexCopy)"
+    r"Scatter|IndexAdd|IndexPut|IndexCopy|Flip|Roll|CopySlices|SelectScatter|SliceScatter)"
 )
 
 
@@ -60,9 +62,10 @@ class Site:
 def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """The chosen parameters, and they alone, take gradients; all is as it was afterwards.
 
-    Inside, gradients are recorded only where a forward asks for it (`trace`).
+    Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a parameter
+    runs: it would change what training sees, not the outputs.
     """
-    before = [(p, p.requires_grad) for p in model.parameters()]
+    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     ids = {id(p) for p in chosen.values()}
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
@@ -70,14 +73,116 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
         if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in model.modules()):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
             stack.enter_context(_unfused_recurrence())
+        if any(isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d)) for m in model.modules()):
+            stack.enter_context(_FlatBatchNorm())
         stack.enter_context(_unfused_attention())
+        stack.enter_context(_buffers_restored(model))
+        stack.enter_context(_nothing_kept(model))
+        stack.enter_context(_without_hooks([p for p, _, _ in before]))
         try:
-            for p, _ in before:
+            for p, _, _ in before:
                 p.requires_grad_(id(p) in ids)
             yield
         finally:
-            for p, flag in before:
+            for p, flag, grad in before:
                 p.requires_grad_(flag)
+                p.grad = grad
+
+
+class _FlatBatchNorm(TorchFunctionMode):
+    """torch 2.13 takes an image one pixel wide for another memory format: its gradient comes out mixed up.
+
+    As a row of pixels there is but one format.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if func is nn.functional.batch_norm and not options.get("training"):
+            space = args[0].shape[2:]
+            if 1 in space and any(side > 1 for side in space):
+                return func(args[0].flatten(2), *args[1:], **options).view(args[0].shape)
+        return func(*args, **options)
+
+
+@contextmanager
+def _without_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Tables of hooks are emptied in place: autograd holds on to the tables themselves."""
+    tables = [t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t]
+    before = [dict(t) for t in tables]
+    try:
+        for table in tables:
+            table.clear()
+        yield
+    finally:
+        for table, hooks in zip(tables, before, strict=True):
+            table.update(hooks)
+
+
+@contextmanager
+def _buffers_restored(model: nn.Module) -> Iterator[None]:
+    """Buffers hold what they held before, whatever the forward counts or averages in them."""
+    before = [(b, b.clone()) for b in model.buffers() if not b.is_inference() and not b.is_meta]
+    try:
+        yield
+    finally:
+        for buffer, values in before:  # by value: running statistics are written past the version counter
+            if not torch.equal(buffer, values):
+                buffer.copy_(values)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Attributes of the modules, and one level of what their lists and tables hold, are as before.
+
+    Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
+    """
+    before = [(vars(m), dict(vars(m))) for m in model.modules()]
+    contents = [
+        (v, v.copy()) for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and v
+    ]
+    empty = [v for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and not v]
+    try:
+        yield
+    finally:
+        for now, attributes in before:
+            if now.keys() != attributes.keys() or any(now[k] is not v for k, v in attributes.items()):
+                now.clear()
+                now.update(attributes)
+        for container in empty:
+            container.clear()
+        for container, content in contents:
+            if isinstance(container, list):
+                container[:] = content
+            else:
+                container.clear()
+                container.update(content)
+
+
+@contextmanager
+def _nothing_kept(model: nn.Module) -> Iterator[None]:
+    """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
+
+    def keeps(module: nn.Module) -> bool:
+        tables = (v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES)
+        return type(module).train is not nn.Module.train and any(
+            isinstance(t, Tensor) for d in tables for t in d.values()
+        )
+
+    keeping = [m for m in model.modules() if keeps(m)]
+    with ExitStack() as stack:
+        if keeping:
+            stack.enter_context(unchanged(model))
+        for module in keeping:
+            modes = [(m, m.training) for m in module.modules()]
+            module.train()
+            for m, mode in modes:
+                m.training = mode
+        yield
+
+
+_OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
 
 
 @contextmanager
@@ -110,12 +215,27 @@ class Trace:
 
     out: Tensor
     sites: list[Site]
-    rearranges: bool  # an operation may have put the samples in another order
+    nodes: list[Any]  # of the graph, sources first
 
     @property
     def signature(self) -> tuple[object, ...]:
         """Equal for passes that took the same way through the network."""
         return tuple(s.signature for s in self.sites)
+
+    @property
+    def rearranges(self) -> bool:
+        """An operation may have put the samples in another order."""
+        return any(REARRANGING.match(type(node).__name__) for node in self.nodes)
+
+    @property
+    def custom(self) -> bool:
+        """Some nodes have a backward written in Python, which may do anything."""
+        return any(isinstance(node, BackwardCFunction) for node in self.nodes)
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """Of all that was computed on the way."""
+        return {m.dtype for node in self.nodes for m in node._input_metadata}
 
 
 def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Trace:
@@ -125,27 +245,31 @@ def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Tra
     """
     if any(t.is_inference() for t in tensors(x)):  # such tensors cannot be saved for a backward
         x = copied(x)
-    with torch.enable_grad():
+    with torch.enable_grad(), unchanged(model):
         out = forward(model, x)
     if out.grad_fn is None:
-        return Trace(out, [], False)
-    rearranges = False
+        return Trace(out, [], [])
     consumers: dict[Any, list[tuple[Any, int]]] = {}
     leaves: list[Any] = []
-    seen = {out.grad_fn}
-    stack: list[Any] = [out.grad_fn]
+    nodes: list[Any] = []
+    seen: set[Any] = set()
+    stack: list[tuple[Any, bool]] = [(out.grad_fn, False)]
     while stack:
-        node = stack.pop()
+        node, done = stack.pop()
+        if done:
+            nodes.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        if getattr(node, "variable", None) in names:
+            leaves.append(node)
         for argument, (source, _) in enumerate(node.next_functions):
-            if source is None:
-                continue
-            consumers.setdefault(source, []).append((node, argument))
-            if source not in seen:
-                seen.add(source)
-                stack.append(source)
-                rearranges |= REARRANGING.match(type(source).__name__) is not None
-                if getattr(source, "variable", None) in names:
-                    leaves.append(source)
+            if source is not None:
+                consumers.setdefault(source, []).append((node, argument))
+                if source not in seen:
+                    stack.append((source, False))
     sites: list[Site] = []
     for leaf in leaves:
         name = names[leaf.variable]
@@ -157,7 +281,7 @@ def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Tra
                     todo.append((node, (*views, node)))
                 else:
                     sites.append(Site(name, node, argument, views))
-    return Trace(out, sites, rearranges)
+    return Trace(out, sites, nodes)
 
 
 def gradients_at(

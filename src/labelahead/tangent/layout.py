@@ -33,21 +33,29 @@ class Layout:
         shape = (*t.shape[:axis], self.outer, n, self.inner, *t.shape[axis + 1 :])
         return t.reshape(shape).movedim(axis + 1, 0)
 
+    def spread(self, of_samples: Tensor, rank: int) -> Tensor:
+        """Numbers (n,) of the samples, to be multiplied with what arrived at the site, of so many dimensions."""
+        along = of_samples.repeat_interleave(self.inner).repeat(self.outer)
+        return along.view(-1, *[1] * (rank - self.axis - 1))
 
-def close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
-    """Equal up to what another order of summation may change in numbers of that scale."""
+
+def close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool:
+    """Equal up to what another order of summation may change in numbers of that scale.
+
+    eps: the coarsest rounding on the way to them, if coarser than their own.
+    """
     if a.shape != b.shape:
         return False
     if not a.is_floating_point():
         return torch.equal(a, b)
-    eps = torch.finfo(a.dtype).eps
+    eps = max(eps, torch.finfo(a.dtype).eps)
     tolerance = 1e-7 if eps < 1e-10 else max(1e-3, 10 * eps)
     if a.numel():
         scale = max(scale, float(a.detach().abs().amax()), float(b.detach().abs().amax()))
     return bool(((a - b).abs() <= tolerance * scale).all())
 
 
-def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor) -> Layout | None:
+def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor, eps: float = 0.0) -> Layout | None:
     """The only layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
 
     g and h are what arrived at the site, without directions. None when no layout fits or several
@@ -71,5 +79,7 @@ def find_layout(one: Reading | None, other: Reading | None, g: Tensor, h: Tensor
             return None
         pairs.append((one.a, other.a))
     folds = [Layout(axis, outer, positions // outer) for outer in range(1, positions + 1) if positions % outer == 0]
-    fits = [fold for fold in folds if all(close(fold.split(p, 2)[[1, 0]], fold.split(q, 3)[:2]) for p, q in pairs)]
+    fits = [
+        fold for fold in folds if all(close(fold.split(p, 2)[[1, 0]], fold.split(q, 3)[:2], 0.0, eps) for p, q in pairs)
+    ]
     return fits[0] if len(fits) == 1 else None

@@ -7,8 +7,9 @@ A site that no rule knows, or whose layout stays in doubt, is handed to `torch.f
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,14 +18,15 @@ from torch import Tensor, nn
 from labelahead.errors import ModelError, NumericalError
 from labelahead.tangent.capture import Site, Trace, gradients_at, trace
 from labelahead.tangent.factors import Factor, OuterFactor, factor, joined
+from labelahead.tangent.fallback import gradients
 from labelahead.tangent.layout import GraphChangedError, Layout, close, find_layout
-from labelahead.tangent.premises import Inputs, forward, take, tensors
+from labelahead.tangent.premises import Inputs, copied, take, tensors
 from labelahead.tangent.rules import read
 
-__all__ = ["MIXED", "Plan", "make_plan"]
+__all__ = ["MIXED", "Plan", "first_time", "make_plan"]
 
 log = logging.getLogger("labelahead")
-_SAID: "WeakKeyDictionary[nn.Module, tuple[str, ...]]" = WeakKeyDictionary()  # once a network
+_SAID: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = WeakKeyDictionary()  # once a network
 MIXED = (
     "a sample's output changes with the other samples of its batch, so it has no gradient of "
     "its own: take batch statistics and other exchange between samples out of the forward"
@@ -54,6 +56,11 @@ class Plan:
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
     sample: Tensor  # (C,) outputs of the first sample, to hold against those in larger batches
+    arrived: tuple[float, ...]  # per site, the largest entry of the gradient that the probe sent there
+    probabilities: bool  # outputs that sum to one
+    eps: float  # of the coarsest dtype on the way
+    accumulate: bool  # the backward runs backward passes of its own: only training's way sees all gradients
+    joins: bool  # samples are put together along their own axis, so perhaps in another order
     mutates: bool  # the network overwrites its input (an in-place first layer)
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
@@ -71,14 +78,18 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     if mutates:  # for what follows, as the caller gave it
         first, second = _probe_batches(x)
     other = trace(model, second, names)
-    _check_outputs(model, first, one.out, other.out)
-    _check_unseen(one, chosen)
+    eps = _coarsest(model, one)
+    _check_outputs(model, first, one.out, other.out, eps)
+    accumulate = _hides_parameters(model, first, one, chosen, eps)
+    rules = rules and not accumulate
     sites = one.sites
     factors: list[Factor | None] = [None] * len(sites)
     layouts: list[Layout | None] = [None] * len(sites)
+    arrived: list[float] = []
+    joins = _joins_samples(one, other)  # before the backward, which frees what the nodes saved
     rules = rules and one.signature == other.signature
     if rules:
-        layouts, factors = _probed(one, other, chosen)
+        layouts, factors, arrived = _probed(one, other, chosen, eps)
     uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
     ruled = tuple(
         Planned(name, tuple(chosen[name].shape), tuple(own))
@@ -102,6 +113,11 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         biases=_biases(ruled, sites, nodes, examples),
         outputs=one.out.shape[1],
         sample=one.out[0].detach(),
+        arrived=tuple(arrived),
+        probabilities=_probabilities(one.out) and _probabilities(other.out),
+        eps=eps,
+        accumulate=accumulate,
+        joins=joins,
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
@@ -142,7 +158,18 @@ def _probe_batches(x: Inputs) -> tuple[Inputs, Inputs]:
     return take(x, pick[0]), take(x, pick[1])
 
 
-def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -> None:
+def _coarsest(model: nn.Module, seen: Trace) -> float:
+    """The machine epsilon that the outputs are known to."""
+    dtypes = seen.dtypes | {p.dtype for p in model.parameters()} | {seen.out.dtype}
+    return max(torch.finfo(d).eps for d in dtypes if d.is_floating_point)
+
+
+def _probabilities(out: Tensor) -> bool:
+    sums = out.detach().sum(1)
+    return out.shape[1] > 1 and bool((out >= 0).all()) and close(sums, torch.ones_like(sums))
+
+
+def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor, eps: float) -> None:
     if not bool(torch.isfinite(out).all() & torch.isfinite(twin).all()):
         raise NumericalError(
             "the network's outputs hold NaN or infinity: check the scale of the inputs and whether training diverged"
@@ -152,9 +179,9 @@ def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -
             "the outputs do not depend on any of the chosen parameters: does forward() detach "
             "them or run under no_grad()?"
         )
-    if close(out[[1, 0]], twin[:2]):
+    if close(out[[1, 0]], twin[:2], 0.0, eps):
         return
-    if not close(forward(model, first), out):
+    if not close(trace(model, first, {}).out, out, 0.0, eps):
         raise ModelError(
             "two passes over the same samples gave different outputs: the forward is random; "
             "call model.eval() and remove noise, augmentation or sampling from it"
@@ -162,36 +189,105 @@ def _check_outputs(model: nn.Module, first: Inputs, out: Tensor, twin: Tensor) -
     raise ModelError(MIXED)
 
 
-def _check_unseen(seen: Trace, chosen: Mapping[str, nn.Parameter]) -> None:
-    """Parameters without a site must truly have no gradient: a custom node may hide them."""
-    unseen = [k for k in chosen if k not in {s.parameter for s in seen.sites}]
-    if not unseen:
-        return
-    out = seen.out
+def _hides_parameters(
+    model: nn.Module, first: Inputs, seen: Trace, chosen: Mapping[str, nn.Parameter], eps: float
+) -> bool:
+    """Whether autograd's graph lacks some of what training would see.
+
+    A backward written in Python, or a hook, can run a backward of its own (re-entrant checkpoints, reversible
+    blocks): its gradients reach `.grad` and are in no graph. So what a training step collects is held
+    against what the graph has. Looked into where nodes are of that kind, and where parameters that the graph
+    does not have move the outputs.
+    """
+    visible = {s.parameter for s in seen.sites}
+    unseen = [k for k in chosen if k not in visible]
+    moving = bool(unseen) and _moves(model, first, seen.out, [chosen[k] for k in unseen])
+    if not moving and not seen.custom:
+        return False
+    parameters = list(chosen.values())
+    weights = _uneven(seen.out)
+    again = trace(model, copied(first), {}).out
+    collected = gradients(again, parameters, weights, accumulate=True)
     try:
-        grads = torch.autograd.grad(
-            out, [chosen[k] for k in unseen], torch.ones_like(out), allow_unused=True, retain_graph=True
+        shown = gradients(seen.out, parameters, weights, keep=True)
+    except ModelError:  # re-entrant checkpoints refuse to be asked
+        return True
+    scale = max([float(g.abs().amax()) for g in collected if g is not None and g.numel()], default=0.0)
+    for p, g, h in zip(parameters, collected, shown, strict=True):
+        zero = torch.zeros_like(p)
+        if not close(zero if g is None else g, zero if h is None else h, scale, eps):
+            return True
+    if any(g is not None for k, g in zip(chosen, shown, strict=True) if k not in visible):
+        return True  # a use that the walk along the graph does not reach
+    if moving and first_time(model, "detached", tuple(unseen)):
+        named = [k for k in unseen if _moves(model, first, seen.out, [chosen[k]])]
+        log.warning(
+            "%d parameter(s) change the outputs but take no gradient (detached, or used under no_grad), "
+            "so the kernel leaves them out: %s",
+            len(named),
+            ", ".join(named),
         )
-    except RuntimeError as error:
-        raise ModelError(
-            f"autograd cannot differentiate this network ({error}): re-entrant checkpointing "
-            "hides parameters; use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
-        ) from error
-    hidden = [k for k, g in zip(unseen, grads, strict=True) if g is not None]
-    if hidden:
-        raise ModelError(f"parameters {hidden} act through a graph that cannot be read")
+    return False
+
+
+def _moves(model: nn.Module, first: Inputs, out: Tensor, parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether the outputs are others when these parameters are."""
+    generator = torch.Generator().manual_seed(0)
+    before = [p.data for p in parameters]
+    try:
+        for p in parameters:  # new numbers in new places: the old ones stay as the graph saved them
+            noise = torch.randn(p.shape, generator=generator).to(p)
+            p.data = p.data + (0.1 + p.data.abs().mean()) * noise
+        moved = trace(model, copied(first), {}).out
+    finally:
+        for p, data in zip(parameters, before, strict=True):
+            p.data = data
+    return not torch.equal(moved, out)
+
+
+def _uneven(out: Tensor) -> Tensor:
+    """Unequal weights for the outputs: with equal ones a softmax layer would send back nothing."""
+    weights = torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype, device=out.device)
+    return weights.expand_as(out)
+
+
+def _joins_samples(one: Trace, other: Trace) -> bool:
+    """Whether an operation puts pieces together, or sums, along an axis that grows with the samples."""
+    if len(one.nodes) != len(other.nodes):
+        return True  # nodes of their own for every sample
+    return any(_length(p) != _length(q) for p, q in zip(one.nodes, other.nodes, strict=True))
+
+
+def _length(node: Any) -> int:
+    """Of the axis along which a node concatenates or contracts; 0 for other nodes."""
+    kind = type(node).__name__
+    if kind in ("CatBackward0", "StackBackward0"):
+        dim = node._saved_dim
+        return int(node._input_metadata[0].shape[dim - (1 << 64 if dim >> 63 else 0)])  # stored without a sign
+    if kind in _CONTRACTED:
+        left, right = (getattr(node, name) for name in _CONTRACTED[kind])
+        return int(left.shape[-1]) if left is not None else int(right.shape[-2]) if right is not None else 0
+    return 0
+
+
+_CONTRACTED = {
+    "MmBackward0": ("_saved_self", "_saved_mat2"),
+    "BmmBackward0": ("_saved_self", "_saved_mat2"),
+    "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
+    "BaddbmmBackward0": ("_saved_batch1", "_saved_batch2"),
+}
 
 
 def _probed(
-    one: Trace, other: Trace, chosen: Mapping[str, nn.Parameter]
-) -> tuple[list[Layout | None], list[Factor | None]]:
+    one: Trace, other: Trace, chosen: Mapping[str, nn.Parameter], eps: float
+) -> tuple[list[Layout | None], list[Factor | None], list[float]]:
     shapes = [tuple(chosen[s.parameter].shape) for s in one.sites]
     ones = [read(s, shape) for s, shape in zip(one.sites, shapes, strict=True)]
     others = [read(s, shape) for s, shape in zip(other.sites, shapes, strict=True)]
-    # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
-    weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
-    g, h = (gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)]) for t in (one, other))
-    layouts = [find_layout(reading, twin, p[0], q[0]) for reading, twin, p, q in zip(ones, others, g, h, strict=True)]
+    g, h = (gradients_at(t.out, [s.node for s in t.sites], [_uneven(t.out)]) for t in (one, other))
+    layouts = [
+        find_layout(reading, twin, p[0], q[0], eps) for reading, twin, p, q in zip(ones, others, g, h, strict=True)
+    ]
     factors: list[Factor | None] = []
     for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True):
         try:
@@ -199,7 +295,14 @@ def _probed(
             factors.append(factor(reading, q, layout, PROBES, shape) if known else None)  # type: ignore[arg-type]
         except GraphChangedError:  # a use that the rule does not cover after all
             factors.append(None)
-    return layouts, factors
+    return layouts, factors, [float(q.abs().amax()) if q.numel() else 0.0 for q in h]
+
+
+def first_time(model: nn.Module, what: str, names: tuple[str, ...]) -> bool:
+    """Whether this has not been said of the network before."""
+    said = _SAID.setdefault(model, {})
+    before, said[what] = said.get(what), names
+    return before != names
 
 
 def _bytes(f: Factor | None) -> int:
@@ -210,9 +313,8 @@ def _bytes(f: Factor | None) -> int:
 
 def _say(model: nn.Module, fallback: tuple[str, ...], sites: list[Site], layouts: list[Layout | None]) -> None:
     """One log line that names the modules without a rule, so that slowness has an explanation."""
-    if not fallback or _SAID.get(model) == fallback:
+    if not fallback or not first_time(model, "fallback", fallback):
         return
-    _SAID[model] = fallback
     modules = dict(model.named_modules())
     reasons = []
     for name in fallback:
