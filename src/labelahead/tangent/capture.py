@@ -1,14 +1,16 @@
 """One forward and one backward: where every parameter enters, with what, and what comes back.
 
-The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes that
-consume it (a `Site`): those hold what the layer saw, already padded, and the gradient that arrives at them is asked of
-autograd as a `GradientEdge`. So a functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s
-output projection are seen like any other, in-place activations do no harm, and a use that no rule knows cannot go
-unnoticed. Weight gradients are never computed: autograd runs only the nodes between the outputs and the sites.
+The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes where it
+meets the samples (a `Site`), by itself or as part of something made of parameters alone: those nodes hold what the
+layer saw, already padded, and the gradient that arrives at them is asked of autograd as a `GradientEdge`. So a
+functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s output projection are seen like any other,
+in-place activations do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never computed:
+autograd runs only the nodes between the outputs and the sites.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,15 +23,27 @@ from torch.overrides import TorchFunctionMode
 
 from labelahead.tangent.premises import Inputs, copied, forward, tensors
 
-__all__ = ["Site", "Trace", "differentiable", "gradients_at", "trace", "unchanged"]
+__all__ = [
+    "Site",
+    "Trace",
+    "differentiable",
+    "gradients_at",
+    "independent",
+    "pulled_back",
+    "structural",
+    "trace",
+    "unchanged",
+]
 
-# Nodes that only rearrange a parameter's entries: inner products pass through unchanged.
-VIEWS = frozenset(
+# Nodes that only give a parameter's entries another shape, and nodes that turn a matrix over: inner products
+# pass through both unchanged.
+RESHAPING = frozenset(
     f"{name}Backward{i}"
-    for name in ("T", "View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze")
-    for i in (0, 1)
+    for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone")
+    for i in range(3)
 )
-
+TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
+MATRICES = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})  # inputs whose rules know of turned matrices
 
 # Nodes that can put samples in another order, one that depends on the data.
 REARRANGING = re.compile(
@@ -40,12 +54,13 @@ REARRANGING = re.compile(
 
 @dataclass(frozen=True)
 class Site:
-    """One place where a parameter enters the computation."""
+    """One place where a parameter, or what was made of parameters alone, meets the samples."""
 
-    parameter: str
     node: Any  # a torch.autograd graph node
-    argument: int  # which of the node's inputs the parameter is
-    views: tuple[Any, ...]  # rearrangements on the way, the parameter's side first
+    argument: int  # which of the node's inputs it is
+    source: GradientEdge  # where it comes from: a parameter's leaf, or a node that no sample reaches
+    parameter: str | None  # it holds this parameter's entries and no others; None: see `Trace.below`
+    turned: bool = False  # that parameter, seen as a matrix, transposed
 
     @property
     def kind(self) -> str:
@@ -53,9 +68,18 @@ class Site:
         return type(self.node).__name__
 
     @property
-    def signature(self) -> tuple[str, str, int, tuple[str, ...]]:
+    def shape(self) -> tuple[int, ...]:
+        """Of what enters, before it was turned."""
+        if hasattr(self.source.node, "variable"):
+            return tuple(self.source.node.variable.shape)
+        shape = tuple(self.source.node._input_metadata[self.source.output_nr].shape)
+        return shape[::-1] if self.turned else shape
+
+    @property
+    def signature(self) -> tuple[object, ...]:
         """What must be equal for two graphs to have the same structure here."""
-        return self.parameter, self.kind, self.argument, tuple(type(v).__name__ for v in self.views)
+        source = self.parameter or type(self.source.node).__name__
+        return source, self.kind, self.argument, self.source.output_nr, self.turned
 
 
 @contextmanager
@@ -211,21 +235,16 @@ def _unfused_attention() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trace:
-    """One forward pass: outputs (n, C) with their graph, and every use of a parameter in it."""
+    """One forward pass: outputs (n, C) and their graph."""
 
     out: Tensor
-    sites: list[Site]
     nodes: list[Any]  # of the graph, sources first
+    leaves: Mapping[Any, str]  # nodes of parameters -> their names
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        """Equal for passes that took the same way through the network."""
-        return tuple(s.signature for s in self.sites)
-
-    @property
-    def rearranges(self) -> bool:
-        """An operation may have put the samples in another order."""
-        return any(REARRANGING.match(type(node).__name__) for node in self.nodes)
+    def rearranges(self, fixed: Collection[int]) -> bool:
+        """Whether an operation may have put the samples in another order; none of the `fixed` has."""
+        suspects = {type(node).__name__ for i, node in enumerate(self.nodes) if i not in fixed}
+        return any(REARRANGING.match(name) for name in suspects)
 
     @property
     def custom(self) -> bool:
@@ -237,23 +256,91 @@ class Trace:
         """Of all that was computed on the way."""
         return {m.dtype for node in self.nodes for m in node._input_metadata}
 
+    def sites(self, fixed: Collection[int]) -> list[Site]:
+        """Where what the leaves and the `fixed` nodes give meets the samples, in an order fixed by the graph."""
+        plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in self.leaves.items()}
+        sites = []
+        for i, node in enumerate(self.nodes):
+            if i in fixed:
+                plain[node] = _carried(node, plain)
+                continue
+            for argument, (source, output) in enumerate(node.next_functions):
+                if source in plain:
+                    name, turned = plain[source] or (None, False)
+                    if turned and (type(node).__name__, argument) not in MATRICES:
+                        name, turned = None, False  # to be turned back entry by entry
+                    sites.append(Site(node, argument, GradientEdge(source, output), name, turned))
+        return sites
+
+    def below(self, fixed: Collection[int]) -> dict[Any, tuple[str, ...]]:
+        """For each of the `fixed` nodes, the parameters that it was made of."""
+        names: dict[Any, tuple[str, ...]] = {leaf: (name,) for leaf, name in self.leaves.items()}
+        for i in sorted(fixed):
+            sources = [source for source, _ in self.nodes[i].next_functions if source is not None]
+            names[self.nodes[i]] = tuple(dict.fromkeys(name for source in sources for name in names[source]))
+        return names
+
+
+def _carried(node: Any, plain: Mapping[Any, tuple[str, bool] | None]) -> tuple[str, bool] | None:
+    """The parameter, and whether turned, whose entries alone the node passes on in another shape."""
+    sources = [source for source, _ in node.next_functions if source is not None]
+    origin = plain.get(sources[0]) if len(sources) == 1 else None
+    if origin is None:
+        return None
+    kind, rank = type(node).__name__, len(node._input_metadata[0].shape)
+    if kind in RESHAPING and not origin[1]:
+        return origin
+    if kind in TURNING and rank == 2:
+        swaps = kind != "PermuteBackward0" or tuple(node._saved_dims) in ((1, 0), (-1, -2), (1, -2), (-1, 0))
+        return origin[0], origin[1] ^ swaps
+    return None
+
+
+def structural(seen: Trace) -> frozenset[int]:
+    """The nodes that no sample reaches as far as their kinds tell: parameters in another shape."""
+    plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in seen.leaves.items()}
+    fixed = set()
+    for i, node in enumerate(seen.nodes):
+        if node not in plain and (origin := _carried(node, plain)):
+            plain[node] = origin
+            fixed.add(i)
+    return frozenset(fixed)
+
+
+def independent(one: Trace, other: Trace) -> frozenset[int] | None:
+    """The nodes that no sample reaches: made of parameters alone, of one size whatever the batch.
+
+    Something of a sample's in them would reach all other samples with them. None where the passes, over
+    different numbers of samples, do not have the same nodes.
+    """
+    if len(one.nodes) != len(other.nodes):
+        return None
+    fixed: set[int] = set()
+    known = set(one.leaves)
+    for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
+        if type(p) is not type(q):
+            return None
+        sources = [source for source, _ in p.next_functions if source is not None]
+        if p not in known and sources and all(source in known for source in sources) and _sizes(p) == _sizes(q):
+            known.add(p)
+            fixed.add(i)
+    return frozenset(fixed)
+
+
+def _sizes(node: Any) -> list[tuple[int, ...]]:
+    return [tuple(m.shape) for m in node._input_metadata]
+
 
 def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Trace:
-    """Run the network on `x` and find the sites of the parameters in `names`.
-
-    They come in an order fixed by the graph.
-    """
+    """Run the network on `x` and walk the graph of its outputs to the parameters in `names`."""
     if any(t.is_inference() for t in tensors(x)):  # such tensors cannot be saved for a backward
         x = copied(x)
     with torch.enable_grad(), unchanged(model):
         out = forward(model, x)
-    if out.grad_fn is None:
-        return Trace(out, [], [])
-    consumers: dict[Any, list[tuple[Any, int]]] = {}
-    leaves: list[Any] = []
     nodes: list[Any] = []
+    leaves: dict[Any, str] = {}
     seen: set[Any] = set()
-    stack: list[tuple[Any, bool]] = [(out.grad_fn, False)]
+    stack: list[tuple[Any, bool]] = [(out.grad_fn, False)] if out.grad_fn is not None else []
     while stack:
         node, done = stack.pop()
         if done:
@@ -263,25 +350,32 @@ def trace(model: nn.Module, x: Inputs, names: Mapping[nn.Parameter, str]) -> Tra
             continue
         seen.add(node)
         stack.append((node, True))
-        if getattr(node, "variable", None) in names:
-            leaves.append(node)
-        for argument, (source, _) in enumerate(node.next_functions):
-            if source is not None:
-                consumers.setdefault(source, []).append((node, argument))
-                if source not in seen:
-                    stack.append((source, False))
-    sites: list[Site] = []
-    for leaf in leaves:
-        name = names[leaf.variable]
-        todo: list[tuple[Any, tuple[Any, ...]]] = [(leaf, ())]
-        while todo:
-            source, views = todo.pop()
-            for node, argument in consumers.get(source, []):
-                if type(node).__name__ in VIEWS:
-                    todo.append((node, (*views, node)))
-                else:
-                    sites.append(Site(name, node, argument, views))
-    return Trace(out, sites, nodes)
+        sources = node.next_functions
+        if not sources:
+            name = names.get(getattr(node, "variable", None))  # type: ignore[arg-type]
+            if name is not None:
+                leaves[node] = name
+        stack.extend((source, False) for source, _ in sources if source is not None and source not in seen)
+    return Trace(out, nodes, leaves)
+
+
+def pulled_back(source: GradientEdge, D: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Gradients D (m, *shape) of what comes from `source`, carried on to the parameters: (m, *shape) each."""
+
+    def back(g: Tensor, batched: bool) -> list[Tensor]:
+        found = torch.autograd.grad(
+            [source], parameters, [g], is_grads_batched=batched, retain_graph=True, allow_unused=True
+        )
+        like = [p.new_zeros(len(g), *p.shape) if batched else torch.zeros_like(p) for p in parameters]
+        return [zero if v is None else v for zero, v in zip(like, found, strict=True)]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where torch batches an operation by a loop
+            return back(D, True)
+    except RuntimeError:  # an operation that cannot be batched
+        rows = [back(g, False) for g in D]
+        return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
 def gradients_at(

@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
-from labelahead.tangent.capture import Trace, differentiable, gradients_at, trace
-from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
+from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at, structural, trace
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layout import GraphChangedError, close
-from labelahead.tangent.plan import MIXED, Plan, first_time, make_plan
+from labelahead.tangent.plan import MIXED, Plan, combined, first_time, make_plan
 from labelahead.tangent.premises import (
     Inputs,
     ParamFilter,
@@ -102,15 +102,15 @@ class Engine:
         plan, n = self.plan, tensors(x)[0].shape[0]
         factors: dict[str, Factor] = {}
         if plan.ruled:
-            readings, grads = self._captured(x, cotangents, probed)
-            for p in plan.ruled:
-                parts = []
-                for i in p.sites:
-                    reading, layout = readings[i], plan.layouts[i]
-                    if reading is None or layout is None:
-                        raise GraphChangedError
-                    parts.append(factor(reading, grads[plan.nodes[i]], layout, n, p.shape))
-                factors[p.name] = self._as_planned(p.name, joined(parts))
+            sites, readings, grads = self._captured(x, cotangents, probed)
+            parts: dict[int, Factor] = {}
+            for i, reading in readings.items():
+                layout = plan.layouts[i]
+                if reading is None or layout is None:
+                    raise GraphChangedError
+                parts[i] = factor(reading, grads[plan.nodes[i]], layout, n, sites[i].shape)
+            found = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
+            factors = {name: self._as_planned(name, f) for name, f in found.items()}
         if plan.fallback:
             rest = per_sample_gradients(
                 self.model, x, self.chosen, plan.fallback, cotangents, accumulate=plan.accumulate, eps=plan.eps
@@ -121,28 +121,39 @@ class Engine:
 
     def _captured(
         self, x: Inputs, cotangents: Tensor, probed: bool, tagged: bool = True
-    ) -> tuple[dict[int, Reading | None], dict[int, Tensor]]:
-        """Per site what went in; per node what came back, (K, ...)."""
+    ) -> tuple[list[Site], dict[int, Reading | None], dict[int, Tensor]]:
+        """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
         seen = trace(self.model, self._own(x), self.names)
-        if seen.signature != plan.signature:
+        fixed = self._fixed(seen)
+        sites = seen.sites(fixed)
+        if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
         if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
             raise ModelError(MIXED)
         # Inputs are read before the backward, which frees what autograd saved.
-        readings = {i: read(seen.sites[i], p.shape) for p in plan.ruled for i in p.sites}
-        sites = {plan.nodes[i]: i for i in readings}
+        used = [i for p in plan.ruled for i in p.sites] + [i for p in plan.pulled for i in p.sites]
+        readings = {i: read(sites[i]) for i in used}
+        at = {plan.nodes[i]: i for i in used}
         cotangents = cotangents.to(seen.out)
-        if seen.rearranges or plan.joins or not tagged:
-            return readings, self._compared(seen, sites, cotangents)
+        if seen.rearranges(fixed) or plan.joins or not tagged:
+            return sites, readings, self._compared(seen.out, sites, at, cotangents)
         if not probed:
-            nodes = [seen.sites[i].node for i in sites.values()]
-            grads = gradients_at(seen.out, nodes, list(cotangents.unbind(1)))
-            return readings, dict(zip(sites, grads, strict=True))
-        arriving = self._tagged(seen, sites, cotangents)
+            grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))
+            return sites, readings, dict(zip(at, grads, strict=True))
+        arriving = self._tagged(seen.out, sites, at, cotangents)
         if arriving is None:  # the tags do not tell: two backward passes do
             return self._captured(x, cotangents, probed, tagged=False)
-        return readings, arriving
+        return sites, readings, arriving
+
+    def _fixed(self, seen: Trace) -> Collection[int]:
+        """Where no sample reaches, as the probe found it."""
+        plan = self.plan
+        if plan.fixed is None:
+            return structural(seen)
+        if any(i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind for i, kind in plan.fixed.items()):
+            raise GraphChangedError
+        return plan.fixed.keys()
 
     def _as_planned(self, name: str, f: Factor) -> Factor:
         """Forms were chosen for the probe's sizes: images of another size are another matter."""
@@ -157,42 +168,46 @@ class Engine:
         """A copy for a network that overwrites its input."""
         return copied(x) if self.plan.mutates else x
 
-    def _compared(self, seen: Trace, sites: Mapping[int, int], cotangents: Tensor) -> dict[int, Tensor]:
-        """Node -> gradients (K, ...); `sites` gives a site at each node.
+    def _compared(
+        self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
+    ) -> dict[int, Tensor]:
+        """Node -> gradients (K, ...); `at` gives a site at each node.
 
         Operations may have reordered the samples: a second backward with each sample's cotangent
         scaled by a factor of its own must scale that sample's rows, else the layout is void.
         """
-        nodes = [seen.sites[i].node for i in sites.values()]
-        grads = gradients_at(seen.out, nodes, list(cotangents.unbind(1)), keep=True)
+        nodes = [sites[i].node for i in at.values()]
+        grads = gradients_at(out, nodes, list(cotangents.unbind(1)), keep=True)
         n = cotangents.shape[0]
         # Neighbours far apart, so that a swap of any two samples shows.
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
         scale = (1 + order / n).to(cotangents)
-        scaled = gradients_at(seen.out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)])
-        for i, g, h in zip(sites.values(), grads, scaled, strict=True):
+        scaled = gradients_at(out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)])
+        for i, g, h in zip(at.values(), grads, scaled, strict=True):
             layout = self.plan.layouts[i]
             if layout is None:
                 continue
             rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
             if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1)), 0.0, self.plan.eps):
                 raise GraphChangedError
-        self._note_size(sites, [float(g.abs().amax()) if g.numel() else 0.0 for g in grads])
-        return dict(zip(sites, grads, strict=True))
+        self._note_size(at, [float(g.abs().amax()) if g.numel() else 0.0 for g in grads])
+        return dict(zip(at, grads, strict=True))
 
-    def _tagged(self, seen: Trace, sites: Mapping[int, int], cotangents: Tensor) -> dict[int, Tensor] | None:
+    def _tagged(
+        self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
+    ) -> dict[int, Tensor] | None:
         """The same from one backward: None where it stays in doubt whether samples kept their order.
 
         Each sample's cotangent is multiplied by one of a few powers of two far apart, which no rounding notices.
-        Rows in the wrong place are then too large or too small by a factor that samples of one network do not differ by.
+        Rows in the wrong place are then too large or too small by more than samples of one network differ.
         """
         n = cotangents.shape[0]
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
         tags = torch.exp2(TAG * (order % TAGS)).to(cotangents)
-        nodes = [seen.sites[i].node for i in sites.values()]
-        grads = gradients_at(seen.out, nodes, [v * tags[:, None] for v in cotangents.unbind(1)])
+        nodes = [sites[i].node for i in at.values()]
+        grads = gradients_at(out, nodes, [v * tags[:, None] for v in cotangents.unbind(1)])
         plain, sizes = [], []
-        for i, g in zip(sites.values(), grads, strict=True):
+        for i, g in zip(at.values(), grads, strict=True):
             layout = self.plan.layouts[i]
             if layout is None or g.dtype == torch.float16:
                 return None
@@ -205,13 +220,13 @@ class Engine:
                 return None
             plain.append(g)
             sizes.append(largest)
-        self._note_size(sites, sizes)
-        return dict(zip(sites, plain, strict=True))
+        self._note_size(at, sizes)
+        return dict(zip(at, plain, strict=True))
 
-    def _note_size(self, sites: Mapping[int, int], sizes: Sequence[float]) -> None:
+    def _note_size(self, at: Mapping[int, int], sizes: Sequence[float]) -> None:
         """Whether next to nothing came back where the probe's weights sent something."""
         least = min(0.03, 1e3 * self.plan.eps)
-        before = [self.plan.arrived[i] for i in sites.values()]
+        before = [self.plan.arrived[i] for i in at.values()]
         self.vanishing = all(s <= least * b for s, b in zip(sizes, before, strict=True))
 
     def _verify(self, x: Inputs, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
@@ -231,7 +246,10 @@ class Engine:
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):
                 ours = torch.zeros_like(p)
                 if name in factors:
-                    parts = [factors[name].part(slice(i, i + 1)).gradient()[0, k] for i in index[:count].tolist()]
+                    parts = [
+                        factors[name].part(slice(i, i + 1)).gradient()[0, k].reshape(p.shape)
+                        for i in index[:count].tolist()
+                    ]
                     ours = torch.stack(parts).sum(0).to(p)
                 want = torch.zeros_like(p) if want is None else want
                 if not close(ours, want, scale, self.plan.eps):

@@ -207,6 +207,7 @@ def _from_gradients(f: OuterFactor, direction: Tensor | None = None) -> tuple[Te
 
 def _in_own_order(f: OuterFactor, direction: Tensor) -> Tensor:
     """The direction with its entries in the order of `f.product()`."""
+    direction = direction.reshape(f.shape)
     if f.geometry is None:
         return direction.mT if f.transposed else direction
     return direction if f.channels_first else direction.movedim(1, -1)
@@ -235,6 +236,7 @@ def _inner_product(f: Factor, direction: Tensor) -> Tensor:
     direction = direction.to(f.v if isinstance(f, PlainFactor) else f.g)
     if isinstance(f, PlainFactor):
         return f.v @ direction.flatten()
+    direction = direction.reshape(f.shape)
     if f.lookup:
         rows = direction[f.a.clamp(min=0)] * (f.a >= 0)[..., None]
         return (f.g * rows[:, None]).sum((2, 3))

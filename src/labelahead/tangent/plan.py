@@ -7,23 +7,24 @@ A site that no rule knows, or whose layout stays in doubt, is handed to `torch.f
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from labelahead.errors import ModelError, NumericalError
-from labelahead.tangent.capture import Site, Trace, gradients_at, trace
-from labelahead.tangent.factors import Factor, OuterFactor, factor, joined
+from labelahead.tangent.capture import Site, Trace, gradients_at, independent, pulled_back, structural, trace
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
 from labelahead.tangent.fallback import gradients
 from labelahead.tangent.layout import GraphChangedError, Layout, close, find_layout
 from labelahead.tangent.premises import Inputs, copied, take, tensors
 from labelahead.tangent.rules import read
 
-__all__ = ["MIXED", "Plan", "first_time", "make_plan"]
+__all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan"]
 
 log = logging.getLogger("labelahead")
 _SAID: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = WeakKeyDictionary()  # once a network
@@ -36,7 +37,7 @@ PROBES = 3  # samples in the larger probe
 
 @dataclass(frozen=True)
 class Planned:
-    """A parameter and the sites, by their place in the list of sites, that make its gradient."""
+    """A parameter and the sites, by their place in the list of sites, where it enters by itself."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,13 +45,23 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Pulled:
+    """Sites where something made of parameters alone enters, and the parameters that its gradient goes back to."""
+
+    sites: tuple[int, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything the engine needs to know of a network besides its numbers."""
 
+    fixed: Mapping[int, str] | None  # nodes that no sample reaches: place and kind; None: where kinds tell
     signature: tuple[object, ...]  # of the sites, to notice a graph that changes with the data
     nodes: tuple[int, ...]  # per site, which of the distinct nodes it is at
     layouts: tuple[Layout | None, ...]  # per site
     ruled: tuple[Planned, ...]  # parameters whose every site has a rule and a layout
+    pulled: tuple[Pulled, ...]  # what leads to some of those
     fallback: tuple[str, ...]  # the others; parameters without any effect are in neither
     examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
@@ -82,32 +93,44 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     _check_outputs(model, first, one.out, other.out, eps)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
     rules = rules and not accumulate
-    sites = one.sites
+    fixed = independent(one, other)
+    joins = fixed is None or _joins_samples(one, other)  # before the backward, which frees what the nodes saved
+    places = [structural(t) if fixed is None else fixed for t in (one, other)]
+    sites, twins = one.sites(places[0]), other.sites(places[1])
+    signature = tuple(s.signature for s in sites)
     factors: list[Factor | None] = [None] * len(sites)
     layouts: list[Layout | None] = [None] * len(sites)
     arrived: list[float] = []
-    joins = _joins_samples(one, other)  # before the backward, which frees what the nodes saved
-    rules = rules and one.signature == other.signature
+    rules = rules and signature == tuple(s.signature for s in twins)
     if rules:
-        layouts, factors, arrived = _probed(one, other, chosen, eps)
+        layouts, factors, arrived = _probed(one.out, other.out, sites, twins, eps)
     uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
+    sources = _sources(one, places[0], sites)
+    met = {name for group in sources for name in group.parameters} | {name for name, own in uses.items() if own}
+    unknown = {i for i, f in enumerate(factors) if f is None}
+    lost = {name for group in sources if unknown & set(group.sites) for name in group.parameters}
     ruled = tuple(
         Planned(name, tuple(chosen[name].shape), tuple(own))
         for name, own in uses.items()
-        if own and all(factors[i] is not None for i in own)
+        if name in met - lost and not unknown & set(own)
     )
     known = {p.name for p in ruled}
+    pulled = tuple(
+        Pulled(group.sites, own) for group in sources if (own := tuple(k for k in group.parameters if k in known))
+    )
     # Without rules a parameter that the probe did not meet may yet be used by other samples.
-    fallback = tuple(k for k, own in uses.items() if k not in known and (own or not rules))
-    _say(model, fallback, sites, layouts)
+    fallback = tuple(k for k in chosen if k not in known and (k in met or not rules))
+    _say(model, fallback, sites, layouts, sources)
     distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
     nodes = tuple(distinct[s.node] for s in sites)
-    examples = {p.name: joined([f for i in p.sites if (f := factors[i])]) for p in ruled}
+    examples = combined(ruled, pulled, chosen, {i: f for i, f in enumerate(factors) if f}, twins)
     return Plan(
-        signature=one.signature,
+        fixed=None if fixed is None else {i: type(one.nodes[i]).__name__ for i in fixed},
+        signature=signature,
         nodes=nodes,
         layouts=tuple(layouts),
         ruled=ruled,
+        pulled=pulled,
         fallback=fallback,
         examples=examples,
         biases=_biases(ruled, sites, nodes, examples),
@@ -122,6 +145,34 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
     )
+
+
+def _sources(seen: Trace, fixed: Collection[int], sites: Sequence[Site]) -> tuple[Pulled, ...]:
+    """What is made of parameters alone and meets the samples."""
+    below = seen.below(fixed)
+    groups: dict[GradientEdge, list[int]] = {}
+    for i, s in enumerate(sites):
+        if s.parameter is None:
+            groups.setdefault(s.source, []).append(i)
+    return tuple(Pulled(tuple(own), below[source.node]) for source, own in groups.items())
+
+
+def combined(
+    ruled: Sequence[Planned],
+    pulled: Sequence[Pulled],
+    chosen: Mapping[str, nn.Parameter],
+    parts: Mapping[int, Factor],
+    sites: Sequence[Site],
+) -> dict[str, Factor]:
+    """One factor a parameter, from those of its sites and of what it is a part of."""
+    own = {p.name: [parts[i] for i in p.sites] for p in ruled}
+    for group in pulled:
+        D = joined([parts[i] for i in group.sites]).gradient()
+        n, K = D.shape[:2]
+        back = pulled_back(sites[group.sites[0]].source, D.flatten(0, 1), [chosen[k] for k in group.parameters])
+        for name, v in zip(group.parameters, back, strict=True):
+            own[name].append(PlainFactor(v.reshape(n, K, -1), tuple(v.shape[1:])))
+    return {name: joined(factors) for name, factors in own.items()}
 
 
 def _biases(
@@ -199,7 +250,7 @@ def _hides_parameters(
     against what the graph has. Looked into where nodes are of that kind, and where parameters that the graph
     does not have move the outputs.
     """
-    visible = {s.parameter for s in seen.sites}
+    visible = set(seen.leaves.values())
     unseen = [k for k in chosen if k not in visible]
     moving = bool(unseen) and _moves(model, first, seen.out, [chosen[k] for k in unseen])
     if not moving and not seen.custom:
@@ -279,20 +330,20 @@ _CONTRACTED = {
 
 
 def _probed(
-    one: Trace, other: Trace, chosen: Mapping[str, nn.Parameter], eps: float
+    out: Tensor, twin: Tensor, sites: Sequence[Site], twins: Sequence[Site], eps: float
 ) -> tuple[list[Layout | None], list[Factor | None], list[float]]:
-    shapes = [tuple(chosen[s.parameter].shape) for s in one.sites]
-    ones = [read(s, shape) for s, shape in zip(one.sites, shapes, strict=True)]
-    others = [read(s, shape) for s, shape in zip(other.sites, shapes, strict=True)]
-    g, h = (gradients_at(t.out, [s.node for s in t.sites], [_uneven(t.out)]) for t in (one, other))
-    layouts = [
-        find_layout(reading, twin, p[0], q[0], eps) for reading, twin, p, q in zip(ones, others, g, h, strict=True)
-    ]
+    """Per site: the layout, the factor of the larger probe, the size of what arrived."""
+    ones, others = [read(s) for s in sites], [read(s) for s in twins]
+    g, h = (gradients_at(t, [s.node for s in found], [_uneven(t)]) for t, found in ((out, sites), (twin, twins)))
+    layouts = [find_layout(p, q, a[0], b[0], eps) for p, q, a, b in zip(ones, others, g, h, strict=True)]
+    # A bias receives the very gradient of its weight, whose inputs may tell more.
+    at_node = {s.node: layout for s, layout in zip(sites, layouts, strict=True) if layout}
+    layouts = [layout or at_node.get(s.node) for s, layout in zip(sites, layouts, strict=True)]
     factors: list[Factor | None] = []
-    for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True):
+    for s, reading, q, layout in zip(twins, others, h, layouts, strict=True):
         try:
             known = reading is not None and layout is not None
-            factors.append(factor(reading, q, layout, PROBES, shape) if known else None)  # type: ignore[arg-type]
+            factors.append(factor(reading, q, layout, PROBES, s.shape) if known else None)  # type: ignore[arg-type]
         except GraphChangedError:  # a use that the rule does not cover after all
             factors.append(None)
     return layouts, factors, [float(q.abs().amax()) if q.numel() else 0.0 for q in h]
@@ -311,7 +362,13 @@ def _bytes(f: Factor | None) -> int:
     return sum(t.numel() * t.element_size() for t in parts) // PROBES
 
 
-def _say(model: nn.Module, fallback: tuple[str, ...], sites: list[Site], layouts: list[Layout | None]) -> None:
+def _say(
+    model: nn.Module,
+    fallback: tuple[str, ...],
+    sites: Sequence[Site],
+    layouts: Sequence[Layout | None],
+    pulled: Sequence[Pulled],
+) -> None:
     """One log line that names the modules without a rule, so that slowness has an explanation."""
     if not fallback or not first_time(model, "fallback", fallback):
         return
@@ -319,7 +376,9 @@ def _say(model: nn.Module, fallback: tuple[str, ...], sites: list[Site], layouts
     reasons = []
     for name in fallback:
         owner = type(modules.get(name.rpartition(".")[0], model)).__name__
-        kinds = {s.kind for s, w in zip(sites, layouts, strict=True) if s.parameter == name and w is None}
+        own = {i for i, s in enumerate(sites) if s.parameter == name}
+        own |= {i for group in pulled if name in group.parameters for i in group.sites}
+        kinds = {sites[i].kind for i in own if layouts[i] is None}
         reasons.append(f"{name} ({owner}: {', '.join(sorted(kinds))})")
     log.warning(
         "no rule for %d parameter(s), differentiated by torch.func instead (exact, slower): %s",
