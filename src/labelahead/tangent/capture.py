@@ -3,12 +3,11 @@
 The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes where it
 meets the samples (a `Site`), by itself or as part of something made of parameters alone: those nodes hold what the
 layer saw, already padded, and the gradient that arrives at them is asked of autograd as a `GradientEdge`. So a
-functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s output projection are seen like any other,
-in-place activations do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never computed:
-autograd runs only the nodes between the outputs and the sites.
+functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s output projection are seen like any
+other, in-place activations do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never
+computed: autograd runs only the nodes between the outputs and the sites.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -44,12 +43,6 @@ RESHAPING = frozenset(
 )
 TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
 MATRICES = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})  # inputs whose rules know of turned matrices
-
-# Nodes that can put samples in another order, one that depends on the data.
-REARRANGING = re.compile(
-    r"^(Index|IndexSelect|Gather|Take|Sort|Topk|MaskedSelect|MaskedScatter|PackPaddedSequence|"
-    r"Scatter|IndexAdd|IndexPut|IndexCopy|Flip|Roll|CopySlices|SelectScatter|SliceScatter)"
-)
 
 
 @dataclass(frozen=True)
@@ -240,11 +233,6 @@ class Trace:
     out: Tensor
     nodes: list[Any]  # of the graph, sources first
     leaves: Mapping[Any, str]  # nodes of parameters -> their names
-
-    def rearranges(self, fixed: Collection[int]) -> bool:
-        """Whether an operation may have put the samples in another order; none of the `fixed` has."""
-        suspects = {type(node).__name__ for i, node in enumerate(self.nodes) if i not in fixed}
-        return any(REARRANGING.match(name) for name in suspects)
 
     @property
     def custom(self) -> bool:

@@ -16,6 +16,7 @@ from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layout import GraphChangedError, close
+from labelahead.tangent.order import in_place
 from labelahead.tangent.plan import MIXED, Plan, combined, first_time, make_plan
 from labelahead.tangent.premises import (
     Inputs,
@@ -125,8 +126,7 @@ class Engine:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
         seen = trace(self.model, self._own(x), self.names)
-        fixed = self._fixed(seen)
-        sites = seen.sites(fixed)
+        sites = seen.sites(self._fixed(seen))
         if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
         if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
@@ -136,7 +136,7 @@ class Engine:
         readings = {i: read(sites[i]) for i in used}
         at = {plan.nodes[i]: i for i in used}
         cotangents = cotangents.to(seen.out)
-        if seen.rearranges(fixed) or plan.joins or not tagged:
+        if not tagged or plan.movers is None or not in_place(seen, plan.movers):
             return sites, readings, self._compared(seen.out, sites, at, cotangents)
         if not probed:
             grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))

@@ -9,7 +9,6 @@ A site that no rule knows, or whose layout stays in doubt, is handed to `torch.f
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,7 +19,8 @@ from labelahead.errors import ModelError, NumericalError
 from labelahead.tangent.capture import Site, Trace, gradients_at, independent, pulled_back, structural, trace
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
 from labelahead.tangent.fallback import gradients
-from labelahead.tangent.layout import GraphChangedError, Layout, close, find_layout
+from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout
+from labelahead.tangent.order import movers
 from labelahead.tangent.premises import Inputs, copied, take, tensors
 from labelahead.tangent.rules import read
 
@@ -71,7 +71,7 @@ class Plan:
     probabilities: bool  # outputs that sum to one
     eps: float  # of the coarsest dtype on the way
     accumulate: bool  # the backward runs backward passes of its own: only training's way sees all gradients
-    joins: bool  # samples are put together along their own axis, so perhaps in another order
+    movers: Mapping[int, tuple[int, ...]] | None  # what may put samples in another order (see `order`)
     mutates: bool  # the network overwrites its input (an in-place first layer)
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
@@ -94,7 +94,8 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     accumulate = _hides_parameters(model, first, one, chosen, eps)
     rules = rules and not accumulate
     fixed = independent(one, other)
-    joins = fixed is None or _joins_samples(one, other)  # before the backward, which frees what the nodes saved
+    # Before the backward, which frees what the nodes saved.
+    moving = None if fixed is None else movers(one, other, fixed)
     places = [structural(t) if fixed is None else fixed for t in (one, other)]
     sites, twins = one.sites(places[0]), other.sites(places[1])
     signature = tuple(s.signature for s in sites)
@@ -140,7 +141,7 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         probabilities=_probabilities(one.out) and _probabilities(other.out),
         eps=eps,
         accumulate=accumulate,
-        joins=joins,
+        movers=moving,
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
@@ -302,40 +303,14 @@ def _uneven(out: Tensor) -> Tensor:
     return weights.expand_as(out)
 
 
-def _joins_samples(one: Trace, other: Trace) -> bool:
-    """Whether an operation puts pieces together, or sums, along an axis that grows with the samples."""
-    if len(one.nodes) != len(other.nodes):
-        return True  # nodes of their own for every sample
-    return any(_length(p) != _length(q) for p, q in zip(one.nodes, other.nodes, strict=True))
-
-
-def _length(node: Any) -> int:
-    """Of the axis along which a node concatenates or contracts; 0 for other nodes."""
-    kind = type(node).__name__
-    if kind in ("CatBackward0", "StackBackward0"):
-        dim = node._saved_dim
-        return int(node._input_metadata[0].shape[dim - (1 << 64 if dim >> 63 else 0)])  # stored without a sign
-    if kind in _CONTRACTED:
-        left, right = (getattr(node, name) for name in _CONTRACTED[kind])
-        return int(left.shape[-1]) if left is not None else int(right.shape[-2]) if right is not None else 0
-    return 0
-
-
-_CONTRACTED = {
-    "MmBackward0": ("_saved_self", "_saved_mat2"),
-    "BmmBackward0": ("_saved_self", "_saved_mat2"),
-    "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
-    "BaddbmmBackward0": ("_saved_batch1", "_saved_batch2"),
-}
-
-
 def _probed(
     out: Tensor, twin: Tensor, sites: Sequence[Site], twins: Sequence[Site], eps: float
 ) -> tuple[list[Layout | None], list[Factor | None], list[float]]:
     """Per site: the layout, the factor of the larger probe, the size of what arrived."""
     ones, others = [read(s) for s in sites], [read(s) for s in twins]
     g, h = (gradients_at(t, [s.node for s in found], [_uneven(t)]) for t, found in ((out, sites), (twin, twins)))
-    layouts = [find_layout(p, q, a[0], b[0], eps) for p, q, a, b in zip(ones, others, g, h, strict=True)]
+    seen: Seen = {}
+    layouts = [find_layout(p, q, a[0], b[0], eps, seen) for p, q, a, b in zip(ones, others, g, h, strict=True)]
     # A bias receives the very gradient of its weight, whose inputs may tell more.
     at_node = {s.node: layout for s, layout in zip(sites, layouts, strict=True) if layout}
     layouts = [layout or at_node.get(s.node) for s, layout in zip(sites, layouts, strict=True)]
