@@ -256,13 +256,7 @@ def test_fallback_is_said_once_and_names_the_module(caplog):
 
 
 def test_no_fallback_where_rules_are_promised(caplog):
-    promised = set(architectures.ARCHITECTURES) - {
-        "cross_attention",
-        "custom_parameters",
-        "parametrized",
-        "bilinear_two_inputs",
-        "transposed_convolution",
-    }
+    promised = set(architectures.ARCHITECTURES) - {"custom_parameters", "bilinear_two_inputs", "transposed_convolution"}
     with caplog.at_level(logging.WARNING, logger="labelahead"):
         for name in sorted(promised):
             model, x = architectures.make(name)

@@ -189,10 +189,10 @@ def _expand(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
 
 
 def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
-    # InstanceNorm repeats its affine parameters once per sample.
-    if len(shape) != 1 or len(node._saved_repeats) != 1:
-        return None
-    return Broadcast(None, shape)
+    # InstanceNorm repeats its affine parameters once per sample; along axes of one entry it is an expansion.
+    times = tuple(node._saved_repeats)
+    alone = all(k == 1 or size == 1 for k, size in zip(times, (1,) * (len(times) - len(shape)) + shape, strict=True))
+    return Broadcast(None, shape) if alone or len(shape) == len(times) == 1 else None
 
 
 RULES: Mapping[str, Rule] = {
