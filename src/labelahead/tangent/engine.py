@@ -37,6 +37,7 @@ __all__ = ["Engine", "checked_cotangents", "checked_result", "directions", "open
 # Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
 # of all. Small batches pay for calls, large ones for page faults.
 LAYER_BYTES, BATCH_BYTES = 6 << 20, 64 << 20
+STEPS = 500  # nodes of a graph beyond which batches grow
 TAG, TAGS = 20, 4  # binary orders of magnitude between tags, and how many tags
 log = logging.getLogger("labelahead")
 KINDS = ("pseudo", "full", "single", "trace")
@@ -92,7 +93,9 @@ class Engine:
     def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
         """Even sizes, so that no small rest is left over."""
         more = (1 + K) / 2  # K gradients beside every activation
+        # Many small operations (a recurrence) cost by the pass, not by the sample.
         fits = min(LAYER_BYTES / self.plan.largest, BATCH_BYTES / self.plan.held) / more
+        fits *= min(4.0, max(1.0, self.plan.steps / STEPS))
         size = chunk or max(2, min(2048, int(fits)))
         count = -(-n // size)
         edges = [round(i * n / count) for i in range(count + 1)]

@@ -9,6 +9,7 @@ A site that no rule knows, or whose layout stays in doubt, is handed to `torch.f
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,7 +23,7 @@ from labelahead.tangent.fallback import gradients
 from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout
 from labelahead.tangent.order import movers
 from labelahead.tangent.premises import Inputs, copied, take, tensors
-from labelahead.tangent.rules import read
+from labelahead.tangent.rules import Broadcast, read
 
 __all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan"]
 
@@ -75,6 +76,7 @@ class Plan:
     mutates: bool  # the network overwrites its input (an in-place first layer)
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
+    steps: int  # nodes of the graph
 
 
 def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True) -> Plan:
@@ -145,6 +147,7 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
+        steps=len(one.nodes),
     )
 
 
@@ -310,15 +313,22 @@ def _probed(
     ones, others = [read(s) for s in sites], [read(s) for s in twins]
     g, h = (gradients_at(t, [s.node for s in found], [_uneven(t)]) for t, found in ((out, sites), (twin, twins)))
     seen: Seen = {}
-    layouts = [find_layout(p, q, a[0], b[0], eps, seen) for p, q, a, b in zip(ones, others, g, h, strict=True)]
-    # A bias receives the very gradient of its weight, whose inputs may tell more.
-    at_node = {s.node: layout for s, layout in zip(sites, layouts, strict=True) if layout}
-    layouts = [layout or at_node.get(s.node) for s, layout in zip(sites, layouts, strict=True)]
+    layouts: list[Layout | None] = [None] * len(sites)
+    at_node: dict[Any, Layout] = {}
+    # A bias receives the very gradient of its weight, whose inputs may tell more: weights come first.
+    for i in sorted(range(len(sites)), key=lambda i: isinstance(ones[i], Broadcast)):
+        if ones[i] is not None:
+            known = at_node.get(sites[i].node)
+            layouts[i] = layout = known or find_layout(ones[i], others[i], g[i][0], h[i][0], eps, seen)
+            if layout is not None:
+                at_node[sites[i].node] = layout
     factors: list[Factor | None] = []
     for s, reading, q, layout in zip(twins, others, h, layouts, strict=True):
         try:
-            known = reading is not None and layout is not None
-            factors.append(factor(reading, q, layout, PROBES, s.shape) if known else None)  # type: ignore[arg-type]
+            if reading is None or layout is None:
+                factors.append(None)
+            else:
+                factors.append(factor(reading, q, layout, PROBES, s.shape))
         except GraphChangedError:  # a use that the rule does not cover after all
             factors.append(None)
     return layouts, factors, [float(q.abs().amax()) if q.numel() else 0.0 for q in h]
