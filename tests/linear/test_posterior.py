@@ -247,3 +247,13 @@ def test_warm_start_equals_cold_start(kind):
     for s in sets:
         flow = gradient_flow(flow, p.kernel, s, p.targets[s], math.inf)
     ref.close(flow, cold, 1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
+def test_one_output_takes_plain_values(dtype):
+    torch.manual_seed(0)
+    psi = torch.randn(6, 4, dtype=torch.float64)
+    post = prior(torch.randn(6, 1, dtype=torch.float64), psi @ psi.T)
+    values = torch.tensor([2, -1, 0], dtype=dtype)
+    want = post.condition([4, 0, 2], values[:, None].double())
+    assert torch.equal(post.condition([4, 0, 2], values).mean, want.mean)

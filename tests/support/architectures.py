@@ -6,6 +6,19 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 
+class Made(nn.Module):
+    """A network from a function and its parts."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        self.run = forward
+        for name, part in parts.items():
+            setattr(self, name, nn.Parameter(part) if isinstance(part, torch.Tensor) else part)
+
+    def forward(self, *x):
+        return self.run(self, *x)
+
+
 def _settled(model, shape):
     """BatchNorm with a past: its statistics must matter."""
     model.train()
@@ -373,6 +386,72 @@ def one_output():
     return Scalar(), torch.randn(8, 5)
 
 
+class MadeOfParameters(nn.Module):
+    """What people make of parameters before samples are met: tables by position, packed and turned weights, scales."""
+
+    def __init__(self, d=8, tokens=6):
+        super().__init__()
+        self.tokens = nn.Embedding(11, d)
+        self.positions = nn.Embedding(10, d)
+        self.relative = nn.Embedding(5, 2)
+        self.q_bias, self.v_bias = nn.Parameter(torch.randn(d)), nn.Parameter(torch.randn(d))
+        self.packed = nn.Parameter(torch.randn(3 * d, d) / 3)
+        self.turned = nn.Parameter(torch.randn(d, 2 * d) / 3)
+        self.matrix = nn.Parameter(torch.randn(d, 2 * d, 1) / 3)
+        self.scale = nn.Parameter(torch.rand(d) + 0.5)
+        self.shift = nn.Parameter(torch.randn(2, 4))
+        self.normed = parametrizations.weight_norm(nn.Linear(d, d))
+        self.kernel = nn.Parameter(torch.randn(d * d, 3) / 3)
+        self.head = nn.Linear(d, 3)
+
+    def attended(self, h):
+        n, T, d = h.shape
+        w = self.packed.split(d)
+        bias = torch.cat([self.q_bias, torch.zeros(d), self.v_bias]).chunk(3)
+        q, k, v = (F.linear(h, w[i], bias[i]).view(n, T, 2, -1).transpose(1, 2) for i in range(3))
+        far = (torch.arange(T)[:, None] - torch.arange(T)).clamp(-2, 2) + 2
+        score = q @ k.mT / 2 + self.relative(far).permute(2, 0, 1)[None]
+        return (score.softmax(-1) @ v).transpose(1, 2).reshape(n, T, d)
+
+    def forward(self, ids):
+        n, T = ids.shape
+        h = self.tokens(ids) + self.positions(torch.arange(T)[None])
+        h = h + self.attended(h) * self.scale.view(1, 1, -1)
+        h = torch.tanh(h @ self.turned) @ self.matrix.squeeze(-1).mT + self.shift.T.reshape(-1)
+        h = h + F.conv1d(h.mT, self.kernel.view(8, 8, 3), padding=1).mT
+        return self.head(torch.tanh(self.normed(h))[torch.arange(n), (ids > 0).sum(1) - 1])
+
+
+def made_of_parameters():
+    return MadeOfParameters(), torch.randint(1, 11, (7, 6))
+
+
+class Windows(nn.Module):
+    """As Swin: shifted windows, a table of relative positions, its entries shared by all windows."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 2, 2)
+        self.table = nn.Parameter(torch.randn(9, 2))
+        self.register_buffer("far", torch.randint(0, 9, (16,)))
+        self.qkv, self.out, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.gamma = nn.Parameter(torch.rand(8, 1, 1))
+
+    def forward(self, x):
+        h = self.embed(x) * self.gamma
+        n, d, side, _ = h.shape
+        w = h.permute(0, 2, 3, 1).roll((-1, -1), (1, 2)).view(n, side // 2, 2, side // 2, 2, d).transpose(2, 3)
+        w = w.reshape(-1, 4, d)
+        q, k, v = self.qkv(w).view(len(w), 4, 3, 2, d // 2).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self.table[self.far].view(4, 4, 2).permute(2, 0, 1).contiguous()
+        w = ((q @ k.mT + bias.unsqueeze(0)).softmax(-1) @ v).transpose(1, 2).reshape(len(w), 4, d)
+        return self.head(torch.tanh(self.out(w)).view(n, -1, d).mean(1))
+
+
+def windows():
+    return Windows(), torch.randn(6, 3, 8, 8)
+
+
 ARCHITECTURES = {
     f.__name__: f
     for f in (
@@ -401,6 +480,8 @@ ARCHITECTURES = {
         frames_before_samples,
         transposed_convolution,
         one_output,
+        made_of_parameters,
+        windows,
     )
 }
 

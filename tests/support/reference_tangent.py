@@ -19,6 +19,26 @@ def jacobian(model: nn.Module, x, names=None) -> Tensor:
     return torch.cat([j.reshape(*j.shape[:2], -1) for j in jac.values()], dim=2)
 
 
+def one_by_one(model, x):
+    """(n, C, P) by plain autograd, a sample at a time (doubled, for layers that need two)."""
+    rows = []
+    params = [p for p in model.parameters() if p.requires_grad]
+    for i in range(len(x)):
+        out = model(torch.stack([x[i], x[i]]))[0]
+        grads = [torch.autograd.grad(o, params, retain_graph=True, allow_unused=True) for o in out]
+        flat = [
+            torch.cat(
+                [
+                    (torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g).flatten()
+                    for p, g in zip(params, gs, strict=True)
+                ]
+            )
+            for gs in grads
+        ]
+        rows.append(torch.stack(flat))
+    return torch.stack(rows)
+
+
 def kernels(J: Tensor, J2: Tensor) -> dict[str, Tensor]:
     """All four kinds from two Jacobians, by their definitions."""
     n, C, _ = J.shape

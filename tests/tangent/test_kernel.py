@@ -13,7 +13,8 @@ import labelahead as la
 from labelahead.tangent import factors, gram, terms
 from labelahead.tangent.engine import open_engine
 from tests.support import architectures
-from tests.support.reference_tangent import jacobian, kernels, relative
+from tests.support.architectures import Made
+from tests.support.reference_tangent import jacobian, kernels, one_by_one, relative
 
 pytestmark = pytest.mark.usefixtures("float64")
 KINDS = ("pseudo", "full", "single", "trace")
@@ -255,13 +256,7 @@ def test_fallback_is_said_once_and_names_the_module(caplog):
 
 
 def test_no_fallback_where_rules_are_promised(caplog):
-    promised = set(architectures.ARCHITECTURES) - {
-        "cross_attention",
-        "custom_parameters",
-        "parametrized",
-        "bilinear_two_inputs",
-        "transposed_convolution",
-    }
+    promised = set(architectures.ARCHITECTURES) - {"custom_parameters", "bilinear_two_inputs", "transposed_convolution"}
     with caplog.at_level(logging.WARNING, logger="labelahead"):
         for name in sorted(promised):
             model, x = architectures.make(name)
@@ -340,39 +335,6 @@ def test_random_networks(network, kind):
     model, x = network
     J = jacobian(model, x)
     assert relative(la.kernel(model, x, kind=kind), kernels(J, J)[kind]) < TOLERANCE
-
-
-class Made(nn.Module):
-    """A network from a function and its parts."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        self.run = forward
-        for name, part in parts.items():
-            setattr(self, name, nn.Parameter(part) if isinstance(part, torch.Tensor) else part)
-
-    def forward(self, *x):
-        return self.run(self, *x)
-
-
-def one_by_one(model, x):
-    """(n, C, P) by plain autograd, a sample at a time (doubled, for layers that need two)."""
-    rows = []
-    params = [p for p in model.parameters() if p.requires_grad]
-    for i in range(len(x)):
-        out = model(torch.stack([x[i], x[i]]))[0]
-        grads = [torch.autograd.grad(o, params, retain_graph=True, allow_unused=True) for o in out]
-        flat = [
-            torch.cat(
-                [
-                    (torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g).flatten()
-                    for p, g in zip(params, gs, strict=True)
-                ]
-            )
-            for gs in grads
-        ]
-        rows.append(torch.stack(flat))
-    return torch.stack(rows)
 
 
 def spectral():

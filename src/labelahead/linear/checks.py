@@ -66,7 +66,9 @@ def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> 
 
 
 def targets(value: object, q: int, classes: int) -> Tensor:
-    """Targets as float64 (q, C): as given, or one-hot for q class numbers."""
+    """Targets as float64 (q, C): as given, or one-hot for q class numbers; with C = 1 also values (q,)."""
+    if isinstance(value, Tensor) and value.dim() == 1 and classes == 1:
+        value = value[:, None]
     if isinstance(value, Tensor) and value.dtype in _INTEGERS:
         if value.dim() == 1 and classes > 1:
             if len(value) == 0 or not 0 <= int(value.min()) <= int(value.max()) < classes:

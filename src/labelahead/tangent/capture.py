@@ -1,50 +1,60 @@
 """One forward and one backward: where every parameter enters, with what, and what comes back.
 
-The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes that
-consume it (a `Site`): those hold what the layer saw, already padded, and the gradient that arrives at them is asked of
-autograd as a `GradientEdge`. So a functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s
-output projection are seen like any other, in-place activations do no harm, and a use that no rule knows cannot go
-unnoticed. Weight gradients are never computed: autograd runs only the nodes between the outputs and the sites.
+The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes where it
+meets the samples (a `Site`), by itself or as part of something made of parameters alone: those nodes hold what the
+layer saw, already padded, and the gradient that arrives at them is asked of autograd as a `GradientEdge`. So a
+functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s output projection are seen like any
+other, in-place activations do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never
+computed: autograd runs only the nodes between the outputs and the sites.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
+from torch.overrides import TorchFunctionMode
 
 from labelahead.inputs import Batch, tensors
 from labelahead.tangent.premises import copied, forward
 
-__all__ = ["Site", "Trace", "differentiable", "gradients_at", "trace"]
+__all__ = [
+    "Site",
+    "Trace",
+    "differentiable",
+    "gradients_at",
+    "independent",
+    "pulled_back",
+    "structural",
+    "trace",
+    "unchanged",
+]
 
-# Nodes that only rearrange a parameter's entries: inner products pass through unchanged.
-VIEWS = frozenset(
+# Nodes that only give a parameter's entries another shape, and nodes that turn a matrix over: inner products
+# pass through both unchanged.
+RESHAPING = frozenset(
     f"{name}Backward{i}"
-    for name in ("T", "View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze")
-    for i in (0, 1)
+    for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone")
+    for i in range(3)
 )
-
-
-# Nodes that can put samples in another order, one that depends on the data.
-REARRANGING = re.compile(
-    r"^(Index|IndexSelect|Gather|Take|Sort|Topk|MaskedSelect|MaskedScatter|PackPaddedSequence|"
-    r"Scatter|IndexAdd|IndexPut|IndexCopy)"
-)
+TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
+MATRICES = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})  # inputs whose rules know of turned matrices
 
 
 @dataclass(frozen=True)
 class Site:
-    """One place where a parameter enters the computation."""
+    """One place where a parameter, or what was made of parameters alone, meets the samples."""
 
-    parameter: str
     node: Any  # a torch.autograd graph node
-    argument: int  # which of the node's inputs the parameter is
-    views: tuple[Any, ...]  # rearrangements on the way, the parameter's side first
+    argument: int  # which of the node's inputs it is
+    source: GradientEdge  # where it comes from: a parameter's leaf, or a node that no sample reaches
+    parameter: str | None  # it holds this parameter's entries and no others; None: see `Trace.below`
+    turned: bool = False  # that parameter, seen as a matrix, transposed
 
     @property
     def kind(self) -> str:
@@ -52,18 +62,28 @@ class Site:
         return type(self.node).__name__
 
     @property
-    def signature(self) -> tuple[str, str, int, tuple[str, ...]]:
+    def shape(self) -> tuple[int, ...]:
+        """Of what enters, before it was turned."""
+        if hasattr(self.source.node, "variable"):
+            return tuple(self.source.node.variable.shape)
+        shape = tuple(self.source.node._input_metadata[self.source.output_nr].shape)
+        return shape[::-1] if self.turned else shape
+
+    @property
+    def signature(self) -> tuple[object, ...]:
         """What must be equal for two graphs to have the same structure here."""
-        return self.parameter, self.kind, self.argument, tuple(type(v).__name__ for v in self.views)
+        source = self.parameter or type(self.source.node).__name__
+        return source, self.kind, self.argument, self.source.output_nr, self.turned
 
 
 @contextmanager
 def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """The chosen parameters, and they alone, take gradients; all is as it was afterwards.
 
-    Inside, gradients are recorded only where a forward asks for it (`trace`).
+    Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a parameter
+    runs: it would change what training sees, not the outputs.
     """
-    before = [(p, p.requires_grad) for p in model.parameters()]
+    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     ids = {id(p) for p in chosen.values()}
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
@@ -71,14 +91,116 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
         if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in model.modules()):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
             stack.enter_context(_unfused_recurrence())
+        if any(isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d)) for m in model.modules()):
+            stack.enter_context(_FlatBatchNorm())
         stack.enter_context(_unfused_attention())
+        stack.enter_context(_buffers_restored(model))
+        stack.enter_context(_nothing_kept(model))
+        stack.enter_context(_without_hooks([p for p, _, _ in before]))
         try:
-            for p, _ in before:
+            for p, _, _ in before:
                 p.requires_grad_(id(p) in ids)
             yield
         finally:
-            for p, flag in before:
+            for p, flag, grad in before:
                 p.requires_grad_(flag)
+                p.grad = grad
+
+
+class _FlatBatchNorm(TorchFunctionMode):
+    """torch 2.13 takes an image one pixel wide for another memory format: its gradient comes out mixed up.
+
+    As a row of pixels there is but one format.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if func is nn.functional.batch_norm and not options.get("training"):
+            space = args[0].shape[2:]
+            if 1 in space and any(side > 1 for side in space):
+                return func(args[0].flatten(2), *args[1:], **options).view(args[0].shape)
+        return func(*args, **options)
+
+
+@contextmanager
+def _without_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Tables of hooks are emptied in place: autograd holds on to the tables themselves."""
+    tables = [t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t]
+    before = [dict(t) for t in tables]
+    try:
+        for table in tables:
+            table.clear()
+        yield
+    finally:
+        for table, hooks in zip(tables, before, strict=True):
+            table.update(hooks)
+
+
+@contextmanager
+def _buffers_restored(model: nn.Module) -> Iterator[None]:
+    """Buffers hold what they held before, whatever the forward counts or averages in them."""
+    before = [(b, b.clone()) for b in model.buffers() if not b.is_inference() and not b.is_meta]
+    try:
+        yield
+    finally:
+        for buffer, values in before:  # by value: running statistics are written past the version counter
+            if not torch.equal(buffer, values):
+                buffer.copy_(values)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Attributes of the modules, and one level of what their lists and tables hold, are as before.
+
+    Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
+    """
+    before = [(vars(m), dict(vars(m))) for m in model.modules()]
+    contents = [
+        (v, v.copy()) for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and v
+    ]
+    empty = [v for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and not v]
+    try:
+        yield
+    finally:
+        for now, attributes in before:
+            if now.keys() != attributes.keys() or any(now[k] is not v for k, v in attributes.items()):
+                now.clear()
+                now.update(attributes)
+        for container in empty:
+            container.clear()
+        for container, content in contents:
+            if isinstance(container, list):
+                container[:] = content
+            else:
+                container.clear()
+                container.update(content)
+
+
+@contextmanager
+def _nothing_kept(model: nn.Module) -> Iterator[None]:
+    """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
+
+    def keeps(module: nn.Module) -> bool:
+        tables = (v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES)
+        return type(module).train is not nn.Module.train and any(
+            isinstance(t, Tensor) for d in tables for t in d.values()
+        )
+
+    keeping = [m for m in model.modules() if keeps(m)]
+    with ExitStack() as stack:
+        if keeping:
+            stack.enter_context(unchanged(model))
+        for module in keeping:
+            modes = [(m, m.training) for m in module.modules()]
+            module.train()
+            for m, mode in modes:
+                m.training = mode
+        yield
+
+
+_OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
 
 
 @contextmanager
@@ -107,58 +229,142 @@ def _unfused_attention() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trace:
-    """One forward pass: outputs (n, C) with their graph, and every use of a parameter in it."""
+    """One forward pass: outputs (n, C) and their graph."""
 
     out: Tensor
-    sites: list[Site]
-    rearranges: bool  # an operation may have put the samples in another order
+    nodes: list[Any]  # of the graph, sources first
+    leaves: Mapping[Any, str]  # nodes of parameters -> their names
 
     @property
-    def signature(self) -> tuple[object, ...]:
-        """Equal for passes that took the same way through the network."""
-        return tuple(s.signature for s in self.sites)
+    def custom(self) -> bool:
+        """Some nodes have a backward written in Python, which may do anything."""
+        return any(isinstance(node, BackwardCFunction) for node in self.nodes)
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """Of all that was computed on the way."""
+        return {m.dtype for node in self.nodes for m in node._input_metadata}
+
+    def sites(self, fixed: Collection[int]) -> list[Site]:
+        """Where what the leaves and the `fixed` nodes give meets the samples, in an order fixed by the graph."""
+        plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in self.leaves.items()}
+        sites = []
+        for i, node in enumerate(self.nodes):
+            if i in fixed:
+                plain[node] = _carried(node, plain)
+                continue
+            for argument, (source, output) in enumerate(node.next_functions):
+                if source in plain:
+                    name, turned = plain[source] or (None, False)
+                    if turned and (type(node).__name__, argument) not in MATRICES:
+                        name, turned = None, False  # to be turned back entry by entry
+                    sites.append(Site(node, argument, GradientEdge(source, output), name, turned))
+        return sites
+
+    def below(self, fixed: Collection[int]) -> dict[Any, tuple[str, ...]]:
+        """For each of the `fixed` nodes, the parameters that it was made of."""
+        names: dict[Any, tuple[str, ...]] = {leaf: (name,) for leaf, name in self.leaves.items()}
+        for i in sorted(fixed):
+            sources = [source for source, _ in self.nodes[i].next_functions if source is not None]
+            names[self.nodes[i]] = tuple(dict.fromkeys(name for source in sources for name in names[source]))
+        return names
+
+
+def _carried(node: Any, plain: Mapping[Any, tuple[str, bool] | None]) -> tuple[str, bool] | None:
+    """The parameter, and whether turned, whose entries alone the node passes on in another shape."""
+    sources = [source for source, _ in node.next_functions if source is not None]
+    origin = plain.get(sources[0]) if len(sources) == 1 else None
+    if origin is None:
+        return None
+    kind, rank = type(node).__name__, len(node._input_metadata[0].shape)
+    if kind in RESHAPING and not origin[1]:
+        return origin
+    if kind in TURNING and rank == 2:
+        swaps = kind != "PermuteBackward0" or tuple(node._saved_dims) in ((1, 0), (-1, -2), (1, -2), (-1, 0))
+        return origin[0], origin[1] ^ swaps
+    return None
+
+
+def structural(seen: Trace) -> frozenset[int]:
+    """The nodes that no sample reaches as far as their kinds tell: parameters in another shape."""
+    plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in seen.leaves.items()}
+    fixed = set()
+    for i, node in enumerate(seen.nodes):
+        if node not in plain and (origin := _carried(node, plain)):
+            plain[node] = origin
+            fixed.add(i)
+    return frozenset(fixed)
+
+
+def independent(one: Trace, other: Trace) -> frozenset[int] | None:
+    """The nodes that no sample reaches: made of parameters alone, of one size whatever the batch.
+
+    Something of a sample's in them would reach all other samples with them. None where the passes, over
+    different numbers of samples, do not have the same nodes.
+    """
+    if len(one.nodes) != len(other.nodes):
+        return None
+    fixed: set[int] = set()
+    known = set(one.leaves)
+    for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
+        if type(p) is not type(q):
+            return None
+        sources = [source for source, _ in p.next_functions if source is not None]
+        if p not in known and sources and all(source in known for source in sources) and _sizes(p) == _sizes(q):
+            known.add(p)
+            fixed.add(i)
+    return frozenset(fixed)
+
+
+def _sizes(node: Any) -> list[tuple[int, ...]]:
+    return [tuple(m.shape) for m in node._input_metadata]
 
 
 def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trace:
-    """Run the network on `x` and find the sites of the parameters in `names`.
-
-    They come in an order fixed by the graph.
-    """
+    """Run the network on `x` and walk the graph of its outputs to the parameters in `names`."""
     if any(t.is_inference() for t in tensors(x)):  # such tensors cannot be saved for a backward
         x = copied(x)
-    with torch.enable_grad():
+    with torch.enable_grad(), unchanged(model):
         out = forward(model, x)
-    if out.grad_fn is None:
-        return Trace(out, [], False)
-    rearranges = False
-    consumers: dict[Any, list[tuple[Any, int]]] = {}
-    leaves: list[Any] = []
-    seen = {out.grad_fn}
-    stack: list[Any] = [out.grad_fn]
+    nodes: list[Any] = []
+    leaves: dict[Any, str] = {}
+    seen: set[Any] = set()
+    stack: list[tuple[Any, bool]] = [(out.grad_fn, False)] if out.grad_fn is not None else []
     while stack:
-        node = stack.pop()
-        for argument, (source, _) in enumerate(node.next_functions):
-            if source is None:
-                continue
-            consumers.setdefault(source, []).append((node, argument))
-            if source not in seen:
-                seen.add(source)
-                stack.append(source)
-                rearranges |= REARRANGING.match(type(source).__name__) is not None
-                if getattr(source, "variable", None) in names:
-                    leaves.append(source)
-    sites: list[Site] = []
-    for leaf in leaves:
-        name = names[leaf.variable]
-        todo: list[tuple[Any, tuple[Any, ...]]] = [(leaf, ())]
-        while todo:
-            source, views = todo.pop()
-            for node, argument in consumers.get(source, []):
-                if type(node).__name__ in VIEWS:
-                    todo.append((node, (*views, node)))
-                else:
-                    sites.append(Site(name, node, argument, views))
-    return Trace(out, sites, rearranges)
+        node, done = stack.pop()
+        if done:
+            nodes.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        sources = node.next_functions
+        if not sources:
+            name = names.get(getattr(node, "variable", None))  # type: ignore[arg-type]
+            if name is not None:
+                leaves[node] = name
+        stack.extend((source, False) for source, _ in sources if source is not None and source not in seen)
+    return Trace(out, nodes, leaves)
+
+
+def pulled_back(source: GradientEdge, D: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Gradients D (m, *shape) of what comes from `source`, carried on to the parameters: (m, *shape) each."""
+
+    def back(g: Tensor, batched: bool) -> list[Tensor]:
+        found = torch.autograd.grad(
+            [source], parameters, [g], is_grads_batched=batched, retain_graph=True, allow_unused=True
+        )
+        like = [p.new_zeros(len(g), *p.shape) if batched else torch.zeros_like(p) for p in parameters]
+        return [zero if v is None else v for zero, v in zip(like, found, strict=True)]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where torch batches an operation by a loop
+            return back(D, True)
+    except RuntimeError:  # an operation that cannot be batched
+        rows = [back(g, False) for g in D]
+        return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
 def gradients_at(

@@ -1,29 +1,43 @@
 """From a plan to numbers: captures batches of samples as factors of their gradients."""
 
+import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from labelahead.errors import InputError, ModelError, VerificationError
+from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
 from labelahead.inputs import Batch, Inputs, batch_of, length, take
-from labelahead.tangent.capture import Trace, differentiable, gradients_at, trace
-from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
-from labelahead.tangent.fallback import per_sample_gradients
+from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at, structural, trace
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor
+from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layout import GraphChangedError, close
-from labelahead.tangent.plan import MIXED, Plan, make_plan
-from labelahead.tangent.premises import ParamFilter, check_inputs, check_model, choose_parameters, copied, unwrapped
-from labelahead.tangent.rules import read
+from labelahead.tangent.order import in_place
+from labelahead.tangent.plan import MIXED, Plan, combined, first_time, make_plan
+from labelahead.tangent.premises import (
+    ParamFilter,
+    check_inputs,
+    check_model,
+    choose_parameters,
+    copied,
+    finite,
+    unwrapped,
+)
+from labelahead.tangent.rules import Reading, read
 
-__all__ = ["Engine", "checked_cotangents", "directions", "open_engine", "verifying", "with_engine"]
+__all__ = ["Engine", "checked_cotangents", "checked_result", "directions", "open_engine", "verifying", "with_engine"]
 
 # Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
 # of all. Small batches pay for calls, large ones for page faults.
 LAYER_BYTES, BATCH_BYTES = 6 << 20, 64 << 20
+STEPS = 500  # nodes of a graph beyond which batches grow
+TAG, TAGS = 20, 4  # binary orders of magnitude between tags, and how many tags
+log = logging.getLogger("labelahead")
 KINDS = ("pseudo", "full", "single", "trace")
 
 
@@ -47,6 +61,10 @@ class Engine:
     def __init__(self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan) -> None:
         self.model, self.chosen, self.plan = model, chosen, plan
         self.names = {p: k for k, p in chosen.items()}
+        first = next(iter(chosen.values())).detach()
+        dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
+        self.like = first.new_empty(0, dtype=dtype)  # one coarse layer does not make a kernel coarse
+        self.vanishing = not plan.ruled  # whether what was sent back may be rounding noise alone
 
     def captured(
         self, x: Inputs, cotangents: Tensor, *, chunk: int | None = None, check: bool = False, probed: bool = True
@@ -73,7 +91,9 @@ class Engine:
     def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
         """Even sizes, so that no small rest is left over."""
         more = (1 + K) / 2  # K gradients beside every activation
+        # Many small operations (a recurrence) cost by the pass, not by the sample.
         fits = min(LAYER_BYTES / self.plan.largest, BATCH_BYTES / self.plan.held) / more
+        fits *= min(4.0, max(1.0, self.plan.steps / STEPS))
         size = chunk or max(2, min(2048, int(fits)))
         count = -(-n // size)
         edges = [round(i * n / count) for i in range(count + 1)]
@@ -84,27 +104,57 @@ class Engine:
         plan, n = self.plan, length(x)
         factors: dict[str, Factor] = {}
         if plan.ruled:
-            seen = trace(self.model, self._own(x), self.names)
-            if seen.signature != plan.signature:
-                raise GraphChangedError
-            if probed and not close(seen.out[0].detach(), plan.sample):
-                raise ModelError(MIXED)
-            # Inputs are read before the backward, which frees what autograd saved.
-            readings = {i: read(seen.sites[i], p.shape) for p in plan.ruled for i in p.sites}
-            grads = self._arriving(seen, {plan.nodes[i]: i for i in readings}, cotangents)
-            for p in plan.ruled:
-                parts = []
-                for i in p.sites:
-                    reading, layout = readings[i], plan.layouts[i]
-                    if reading is None or layout is None:
-                        raise GraphChangedError
-                    parts.append(factor(reading, grads[plan.nodes[i]], layout, n, p.shape))
-                factors[p.name] = self._as_planned(p.name, joined(parts))
+            sites, readings, grads = self._captured(x, cotangents, probed)
+            parts: dict[int, Factor] = {}
+            for i, reading in readings.items():
+                layout = plan.layouts[i]
+                if reading is None or layout is None:
+                    raise GraphChangedError
+                parts[i] = factor(reading, grads[plan.nodes[i]], layout, n, sites[i].shape)
+            found = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
+            factors = {name: self._as_planned(name, f) for name, f in found.items()}
         if plan.fallback:
-            rest = per_sample_gradients(self.model, x, self.chosen, plan.fallback, cotangents)
+            rest = per_sample_gradients(
+                self.model, x, self.chosen, plan.fallback, cotangents, accumulate=plan.accumulate, eps=plan.eps
+            )
             for name, v in rest.items():
                 factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
         return factors
+
+    def _captured(
+        self, x: Batch, cotangents: Tensor, probed: bool, tagged: bool = True
+    ) -> tuple[list[Site], dict[int, Reading | None], dict[int, Tensor]]:
+        """The sites; per site what went in; per node what came back, (K, ...)."""
+        plan = self.plan
+        seen = trace(self.model, self._own(x), self.names)
+        sites = seen.sites(self._fixed(seen))
+        if tuple(s.signature for s in sites) != plan.signature:
+            raise GraphChangedError
+        if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
+            raise ModelError(MIXED)
+        # Inputs are read before the backward, which frees what autograd saved.
+        used = [i for p in plan.ruled for i in p.sites] + [i for p in plan.pulled for i in p.sites]
+        readings = {i: read(sites[i]) for i in used}
+        at = {plan.nodes[i]: i for i in used}
+        cotangents = cotangents.to(seen.out)
+        if not tagged or plan.movers is None or not in_place(seen, plan.movers):
+            return sites, readings, self._compared(seen.out, sites, at, cotangents)
+        if not probed:
+            grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))
+            return sites, readings, dict(zip(at, grads, strict=True))
+        arriving = self._tagged(seen.out, sites, at, cotangents)
+        if arriving is None:  # the tags do not tell: two backward passes do
+            return self._captured(x, cotangents, probed, tagged=False)
+        return sites, readings, arriving
+
+    def _fixed(self, seen: Trace) -> Collection[int]:
+        """Where no sample reaches, as the probe found it."""
+        plan = self.plan
+        if plan.fixed is None:
+            return structural(seen)
+        if any(i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind for i, kind in plan.fixed.items()):
+            raise GraphChangedError
+        return plan.fixed.keys()
 
     def _as_planned(self, name: str, f: Factor) -> Factor:
         """Forms were chosen for the probe's sizes: images of another size are another matter."""
@@ -119,48 +169,124 @@ class Engine:
         """A copy for a network that overwrites its input."""
         return copied(x) if self.plan.mutates else x
 
-    def _arriving(self, seen: Trace, sites: Mapping[int, int], cotangents: Tensor) -> dict[int, Tensor]:
-        """Node -> gradients (K, ...); `sites` gives a site at each node.
+    def _compared(
+        self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
+    ) -> dict[int, Tensor]:
+        """Node -> gradients (K, ...); `at` gives a site at each node.
 
-        Where operations may reorder samples, a second backward with each sample's cotangent
-        scaled by a factor of its own must scale that sample's rows: else the layout is void.
+        Operations may have reordered the samples: a second backward with each sample's cotangent
+        scaled by a factor of its own must scale that sample's rows, else the layout is void.
         """
-        nodes = [seen.sites[i].node for i in sites.values()]
-        grads = gradients_at(seen.out, nodes, list(cotangents.unbind(1)), keep=seen.rearranges)
-        if seen.rearranges:
-            n = cotangents.shape[0]
-            # Neighbours far apart, so that a swap of any two samples shows.
-            order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-            scale = (1 + order / n).to(cotangents)
-            scaled = gradients_at(seen.out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)])
-            for i, g, h in zip(sites.values(), grads, scaled, strict=True):
-                layout = self.plan.layouts[i]
-                if layout is None:
-                    continue
-                rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
-                if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1))):
-                    raise GraphChangedError
-        return dict(zip(sites, grads, strict=True))
+        nodes = [sites[i].node for i in at.values()]
+        grads = gradients_at(out, nodes, list(cotangents.unbind(1)), keep=True)
+        n = cotangents.shape[0]
+        # Neighbours far apart, so that a swap of any two samples shows.
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+        scale = (1 + order / n).to(cotangents)
+        scaled = gradients_at(out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)])
+        for i, g, h in zip(at.values(), grads, scaled, strict=True):
+            layout = self.plan.layouts[i]
+            if layout is None:
+                continue
+            rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
+            if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1)), 0.0, self.plan.eps):
+                raise GraphChangedError
+        self._note_size(at, [float(g.abs().amax()) if g.numel() else 0.0 for g in grads])
+        return dict(zip(at, grads, strict=True))
+
+    def _tagged(
+        self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
+    ) -> dict[int, Tensor] | None:
+        """The same from one backward: None where it stays in doubt whether samples kept their order.
+
+        Each sample's cotangent is multiplied by one of a few powers of two far apart, which no rounding notices.
+        Rows in the wrong place are then too large or too small by more than samples of one network differ.
+        """
+        n = cotangents.shape[0]
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+        tags = torch.exp2(TAG * (order % TAGS)).to(cotangents)
+        nodes = [sites[i].node for i in at.values()]
+        grads = gradients_at(out, nodes, [v * tags[:, None] for v in cotangents.unbind(1)])
+        plain, sizes = [], []
+        for i, g in zip(at.values(), grads, strict=True):
+            layout = self.plan.layouts[i]
+            if layout is None or g.dtype == torch.float16:
+                return None
+            own = layout.spread(tags.to(g), g.ndim - 1).reciprocal()
+            g = g * own
+            size = layout.split(g.abs(), n, lead=1).flatten(1).amax(1) if g.numel() else g.new_zeros(n)
+            largest = float(size.amax())
+            smallest = float(torch.where(size > 0, size, largest).amin())
+            if not math.isfinite(largest) or largest > 2 ** (TAG - 1) * smallest:
+                return None
+            plain.append(g)
+            sizes.append(largest)
+        self._note_size(at, sizes)
+        return dict(zip(at, plain, strict=True))
+
+    def _note_size(self, at: Mapping[int, int], sizes: Sequence[float]) -> None:
+        """Whether next to nothing came back where the probe's weights sent something."""
+        least = min(0.03, 1e3 * self.plan.eps)
+        before = [self.plan.arrived[i] for i in at.values()]
+        self.vanishing = all(s <= least * b for s, b in zip(sizes, before, strict=True))
 
     def _verify(self, x: Batch, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
-        k, several = cotangents.shape[1] - 1, min(4, cotangents.shape[0])
+        n, k = cotangents.shape[0], cotangents.shape[1] - 1
         # At least two samples, of which some count: a batch of one may be special.
-        index = torch.arange(max(2, several), device=cotangents.device).clamp(max=several - 1)
+        index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4].to(cotangents.device)
+        several = len(index)
+        index = index if several > 1 else index.expand(2)
+        parameters = list(self.chosen.values())
         for count in {1, several}:
-            out = trace(self.model, take(x, index), {}).out
-            weights = cotangents[index, k] * (torch.arange(len(index)) < count).to(out)[:, None]
-            expected = torch.autograd.grad(out, list(self.chosen.values()), weights, allow_unused=True)
+            counted = (torch.arange(len(index), device=index.device) < count)[:, None]
+            out = trace(self.model, self._own(take(x, index)), {}).out
+            weights = (cotangents[index, k] * counted).to(out)
+            expected = gradients(out, parameters, weights, accumulate=self.plan.accumulate)
             scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):
                 ours = torch.zeros_like(p)
                 if name in factors:
-                    ours = factors[name].part(slice(0, count)).gradient()[:, k].sum(0)
-                if not close(ours, torch.zeros_like(p) if want is None else want, scale):
-                    raise VerificationError(
-                        f"the gradient of {name!r} over {count} sample(s) differs from autograd's: "
-                        "a defect of labelahead, please report the network; rules=False avoids it"
-                    )
+                    parts = [
+                        factors[name].part(slice(i, i + 1)).gradient()[0, k].reshape(p.shape)
+                        for i in index[:count].tolist()
+                    ]
+                    ours = torch.stack(parts).sum(0).to(p)
+                want = torch.zeros_like(p) if want is None else want
+                if not close(ours, want, scale, self.plan.eps):
+                    self._judge(name, count, take(x, index), weights, ours - want, ours)
+
+    def _judge(self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor) -> None:
+        """Ours and autograd's gradient of a parameter are apart: the outputs themselves tell whose is right."""
+        p = self.chosen[name]
+        way = gap / gap.norm()
+        step = (torch.finfo(p.dtype).eps ** (1 / 3)) * (1 + float(p.detach().norm()))
+        before, values = p.data, []
+        try:
+            for side in (1, -1):
+                p.data = before + side * step * way
+                values.append(float((trace(self.model, self._own(x), {}).out.double() * weights).sum()))
+        finally:
+            p.data = before
+        slope = (values[0] - values[1]) / (2 * step)
+        mine, theirs = float((ours * way).sum()), float(((ours - gap) * way).sum())
+        if abs(slope - mine) < 0.2 * abs(slope - theirs):
+            if first_time(self.model, "autograd", (name,)):
+                log.warning(
+                    "torch's own gradient of %r is wrong in this network (differences of its outputs agree with "
+                    "labelahead's): verify=True cannot check it, and rules=False would take the wrong one",
+                    name,
+                )
+            return
+        if abs(slope - theirs) < 0.2 * abs(slope - mine):
+            raise VerificationError(
+                f"the gradient of {name!r} over {count} sample(s) differs from autograd's: "
+                "a defect of labelahead, please report the network; rules=False avoids it"
+            )
+        raise VerificationError(
+            f"the gradient of {name!r} over {count} sample(s) differs from autograd's, and differences of the "
+            "outputs agree with neither: a layer behind it has a wrong backward (of torch, or written by hand)"
+        )
 
 
 @contextmanager
@@ -168,6 +294,7 @@ def open_engine(
     model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, *, rules: bool = True
 ) -> Iterator[Engine]:
     """An engine for the network; gradients and flags are as before afterwards."""
+    _say_hooks(model, chosen)
     with differentiable(model, chosen):
         if any(p.is_inference() for p in chosen.values()):
             raise ModelError(
@@ -175,6 +302,17 @@ def open_engine(
                 "differentiate it: build or load it outside of that"
             )
         yield Engine(model, chosen, make_plan(model, x, chosen, rules=rules))
+
+
+def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
+    hooked = tuple(k for k, p in chosen.items() if p._backward_hooks or p._post_accumulate_grad_hooks)
+    if hooked and first_time(model, "hooks", hooked):
+        log.warning(
+            "hooks on %d parameter(s) change what training sees, not the outputs: the kernel is made of "
+            "the gradients without them: %s",
+            len(hooked),
+            ", ".join(hooked),
+        )
 
 
 def with_engine(
@@ -211,4 +349,14 @@ def checked_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
         )
     if not bool(torch.isfinite(cotangents).all()):
         raise InputError("cotangents hold NaN or infinity: check the loss they come from")
-    return cotangents.detach().to(next(iter(engine.chosen.values())))
+    return cotangents.detach().to(engine.like)
+
+
+def checked_result(out: Tensor) -> Tensor:
+    """Raise where the numbers have outgrown their dtype."""
+    if not finite(out):
+        raise NumericalError(
+            f"the result overflows {str(out.dtype).removeprefix('torch.')}: scale the inputs down, or take "
+            "model.double() and x.double()"
+        )
+    return out

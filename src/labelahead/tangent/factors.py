@@ -140,13 +140,11 @@ def joined(parts: Sequence[Factor]) -> Factor:
     if len(parts) == 1:
         return parts[0]
     outer = [f for f in parts if isinstance(f, OuterFactor) and not f.lookup and not f.geometry]
-    if len(outer) == len(parts) and len({f.transposed for f in outer}) == 1:
+    if len(outer) == len(parts) and len({(f.transposed, f.shape) for f in outer}) == 1:
         a = torch.cat([f.a for f in outer], dim=1)
         return replace(outer[0], a=a, g=torch.cat([f.g for f in outer], dim=2))
-    total = parts[0].gradient()
-    for f in parts[1:]:
-        total = total + f.gradient()
-    return PlainFactor(total.reshape(*total.shape[:2], -1), parts[0].shape)
+    flat = [v.reshape(*v.shape[:2], -1) for v in (f.gradient() for f in parts)]
+    return PlainFactor(sum(flat[1:], flat[0]), parts[0].shape)
 
 
 def _into(v: Tensor, out: Tensor | None) -> Tensor:
@@ -154,7 +152,7 @@ def _into(v: Tensor, out: Tensor | None) -> Tensor:
 
 
 def factor(reading: Reading, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]) -> Factor:
-    """Samples to the front; g is (K, ...) as it arrived at the site."""
+    """Samples to the front; g is (K, ...) as it arrived at the site, `shape` that of what entered there."""
     if isinstance(reading, Broadcast):
         return PlainFactor(_summed(reading, g, layout, n), shape)
     K = g.shape[0]

@@ -9,21 +9,31 @@ from torch.func import functional_call, grad, vmap
 
 from labelahead.errors import ModelError
 from labelahead.inputs import Batch, mapped, take
+from labelahead.tangent.capture import unchanged
 from labelahead.tangent.layout import close
 from labelahead.tangent.premises import forward
 
-__all__ = ["per_sample_gradients"]
+__all__ = ["gradients", "per_sample_gradients"]
 
 
 def per_sample_gradients(
-    model: nn.Module, x: Batch, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
+    model: nn.Module,
+    x: Batch,
+    chosen: Mapping[str, nn.Parameter],
+    names: Sequence[str],
+    cotangents: Tensor,
+    *,
+    accumulate: bool = False,
+    eps: float = 0.0,
 ) -> dict[str, Tensor]:
     """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i).
 
-    `cotangents` is (n, K, C).
+    `cotangents` is (n, K, C). `accumulate`: the network runs backward passes of its own (see `gradients`).
     """
+    if accumulate:
+        return _looped(model, x, chosen, names, cotangents, True)
     try:
-        gradients = _vectorised(model, x, chosen, names, cotangents)
+        per_sample = _vectorised(model, x, chosen, names, cotangents)
     except (RuntimeError, NotImplementedError, ValueError):
         # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
         return _looped(model, x, chosen, names, cotangents)
@@ -31,11 +41,36 @@ def per_sample_gradients(
     first = _looped(model, take(x, slice(0, 1)), chosen, names, cotangents[:1])
     scale = max(float(v.abs().amax()) for v in first.values())
     n, K = cotangents.shape[:2]
-    for name, v in gradients.items():
+    for name, v in per_sample.items():
         wanted = (n, K, *chosen[name].shape)
-        if tuple(v.shape) != wanted or not close(v[:1], first[name], scale):
+        if tuple(v.shape) != wanted or not close(v[:1], first[name], scale, eps):
             return _looped(model, x, chosen, names, cotangents)
-    return gradients
+    return per_sample
+
+
+def gradients(
+    out: Tensor, parameters: Sequence[nn.Parameter], weights: Tensor, *, accumulate: bool = False, keep: bool = False
+) -> list[Tensor | None]:
+    """Of weights·out by each parameter, as autograd has them; None where it has none.
+
+    accumulate: as training would collect them. The backward of a re-entrant checkpoint or of a reversible
+    block runs a backward of its own, which reaches `.grad` and nothing else. The graph is freed unless it is kept.
+    """
+    found: list[Tensor | None]
+    try:
+        if not accumulate:
+            found = list(torch.autograd.grad(out, parameters, weights, retain_graph=keep, allow_unused=True))
+        else:
+            for p in parameters:
+                p.grad = None
+            with torch.enable_grad():
+                torch.autograd.backward(out, weights, retain_graph=keep)
+            found = [p.grad for p in parameters]
+            for p in parameters:
+                p.grad = None
+    except RuntimeError as error:
+        raise ModelError(f"autograd cannot differentiate this network: {error}") from error
+    return [None if g is None else g.to_dense() if g.is_sparse else g for g in found]
 
 
 def _vectorised(
@@ -51,27 +86,33 @@ def _vectorised(
         return (forward(call, batch_of_one)[0] * weights).sum()
 
     each = vmap(grad(weighed), in_dims=(None, 0, 0), randomness="error")
-    runs = [each(params, x, weights) for weights in cotangents.unbind(1)]
+    with unchanged(model):
+        runs = [each(params, x, weights) for weights in cotangents.unbind(1)]
     return {k: torch.stack([run[k] for run in runs], dim=1) for k in names}
 
 
 def _looped(
-    model: nn.Module, x: Batch, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
+    model: nn.Module,
+    x: Batch,
+    chosen: Mapping[str, nn.Parameter],
+    names: Sequence[str],
+    cotangents: Tensor,
+    accumulate: bool = False,
 ) -> dict[str, Tensor]:
     n, K = cotangents.shape[:2]
-    gradients = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
+    parameters = [chosen[k] for k in names]
+    per_sample = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
     for i in range(n):
         twice = torch.tensor([i, i], device=cotangents.device)  # a batch of one may be special
-        with torch.enable_grad():
-            out = forward(model, take(x, twice))[0]
         for k in range(K):
-            try:
-                grads = torch.autograd.grad(
-                    out, [chosen[name] for name in names], cotangents[i, k], retain_graph=k + 1 < K, allow_unused=True
-                )
-            except RuntimeError as error:
-                raise ModelError(f"autograd cannot differentiate this network: {error}") from error
-            for name, got in zip(names, grads, strict=True):
-                if got is not None:
-                    gradients[name][i, k] = got.to_dense() if got.is_sparse else got
-    return gradients
+            if k == 0 or accumulate:  # an inner backward has used its graph up
+                with torch.enable_grad(), unchanged(model):
+                    out = forward(model, take(x, twice))[0]
+            if out.grad_fn is None:  # this sample's way through the network meets no parameter
+                break
+            keep = k + 1 < K and not accumulate
+            own = gradients(out, parameters, cotangents[i, k].to(out), accumulate=accumulate, keep=keep)
+            for name, g in zip(names, own, strict=True):
+                if g is not None:
+                    per_sample[name][i, k] = g
+    return per_sample

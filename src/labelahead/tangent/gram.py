@@ -17,7 +17,7 @@ from labelahead.tangent.factors import Geometry
 __all__ = ["Gradients", "Pairs", "gram_into", "mirror", "shift_sums"]
 
 TILE = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
-PANEL = 384  # rows a panel of the dense product: little wasted below the diagonal
+PANEL = 64  # least rows a panel of the dense product: little wasted below the diagonal
 
 
 @dataclass
@@ -56,9 +56,9 @@ def gram_into(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> N
 
 def mirror(out: Tensor) -> Tensor:
     """Copy what is above the diagonal below it, panel by panel, in place."""
-    n = out.shape[0]
-    for i in range(0, n, PANEL):
-        j = min(i + PANEL, n)
+    n, panel = out.shape[0], 6 * PANEL
+    for i in range(0, n, panel):
+        j = min(i + panel, n)
         out[j:, i:j] = out[i:j, j:].T
         corner = out[i:j, i:j]
         corner.copy_(corner.triu() + corner.triu(1).T)
@@ -74,7 +74,7 @@ def _dense_into(out: Tensor, left: Tensor, right: Tensor, symmetric: bool) -> No
         out.addmm_(left, right.T)
         return
     n = left.shape[0]
-    panel = max(PANEL, -(-n // 16)) if n > PANEL else n
+    panel = max(PANEL, -(-n // 16))
     for i in range(0, n, panel):
         out[i : i + panel, i:].addmm_(left[i : i + panel], right[i:].T)
 

@@ -5,15 +5,19 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from labelahead.errors import InputError
+from labelahead.errors import InputError, ModelError
 from labelahead.inputs import Inputs, length, take
-from labelahead.tangent.engine import Engine, checked_cotangents, directions, verifying, with_engine
+from labelahead.tangent.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
 from labelahead.tangent.gram import Gradients, gram_into, mirror
 from labelahead.tangent.premises import ParamFilter, check_inputs
 from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
 
 __all__ = ["gradient_gram", "kernel"]
 
+NOTHING = (
+    "the outputs of every sample sum to the same whatever the parameters are, so their pseudo-kernel is rounding "
+    "noise: let the network return what it has before its softmax (logits), or ask for kind='trace', 'full' or 'single'"
+)
 MEMORY = 2 << 30  # bytes of working memory besides the result
 
 
@@ -51,7 +55,12 @@ def kernel(
     def run(engine: Engine) -> Tensor:
         if x2 is not None:
             check_inputs(x2, engine.chosen, "x2")
-        return _Run(engine, kind, chunk, memory, check).blocks(x, x2)
+        if kind == "pseudo" and engine.plan.probabilities:
+            raise ModelError(NOTHING)
+        out = checked_result(_Run(engine, kind, chunk, memory, check).blocks(x, x2))
+        if kind == "pseudo" and engine.vanishing:
+            _check_not_noise(engine, x)
+        return out
 
     return with_engine(model, x, params, run, rules=rules)
 
@@ -73,9 +82,20 @@ def gradient_gram(
 
     def run(engine: Engine) -> Tensor:
         v = checked_cotangents(cotangents, x, engine)
-        return _Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None)
+        return checked_result(_Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None))
 
     return with_engine(model, x, params, run)
+
+
+def _check_not_noise(engine: Engine, x: Inputs) -> None:
+    """Raise where the sum of the outputs does not move with the parameters although each of them does."""
+    if engine.plan.outputs == 1:
+        return
+    few = take(x, slice(0, 3))
+    summed, single = (_Run(engine, kind, None, MEMORY, False).blocks(few, None) for kind in ("pseudo", "single"))
+    least = min(0.03, 1e3 * engine.plan.eps) ** 2
+    if float(summed.diagonal().amax()) <= least * float(single.diagonal().amax()):
+        raise ModelError(NOTHING)
 
 
 class _Run:
@@ -92,9 +112,8 @@ class _Run:
     ) -> None:
         self.cotangents = cotangents
         self.engine, self.chunk, self.check, self.memory = engine, chunk, check, memory
-        like = next(iter(engine.chosen.values())).detach()
-        self.like = like
-        self.directions = directions(kind, engine.plan.outputs, like)
+        self.like = engine.like
+        self.directions = directions(kind, engine.plan.outputs, self.like)
         self.fold = kind != "full"
         self.rows = 1 if self.fold else self.directions.shape[0]  # of the kernel, a sample
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from labelahead.errors import InputError
 from labelahead.inputs import Inputs, length
-from labelahead.tangent.engine import Engine, checked_cotangents, directions, verifying, with_engine
+from labelahead.tangent.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor
 from labelahead.tangent.gram import shift_sums
-from labelahead.tangent.premises import ParamFilter, unwrapped
+from labelahead.tangent.premises import COMPILED, ParamFilter, unwrapped
 
 __all__ = ["directional", "inner_products", "norms_and_products", "squared_norms"]
 
@@ -47,7 +47,7 @@ def inner_products(
 
     `direction` maps names of parameters to tensors of their shape; those left out count as zero.
     """
-    _check_direction(model, direction)
+    direction = _checked_direction(model, direction)
 
     def product(name: str, f: Factor) -> Tensor:
         return _inner_product(f, direction[name].detach())
@@ -68,7 +68,7 @@ def norms_and_products(
 
     Both are taken over the parameters that `direction` names.
     """
-    _check_direction(model, direction)
+    direction = _checked_direction(model, direction)
 
     def both(name: str, f: Factor) -> Tensor:
         return torch.stack(_squares_and_products(f, direction[name].detach()))
@@ -95,7 +95,7 @@ def _sums(
         for batch, factors in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
             for name, f in factors.items():
                 out[..., batch] += each(name, f)[..., 0]
-        return out
+        return checked_result(out)
 
     return with_engine(model, x, params, run)
 
@@ -115,22 +115,23 @@ def directional(
     a forward runs partly under no_grad or has padding rows, and many operations lack it; where
     only cotangents[i]·J(x_i) v is needed, `inner_products` takes one backward in all.
     """
-    _check_direction(model, direction)
+    direction = _checked_direction(model, direction)
 
     def run(engine: Engine) -> Tensor:
         n, C = length(x), engine.plan.outputs
-        like = next(iter(engine.chosen.values())).detach()
-        out = like.new_zeros(n, C)
-        eye = directions("full", C, like).expand(n, -1, -1)
+        out = engine.like.new_zeros(n, C)
+        eye = directions("full", C, engine.like).expand(n, -1, -1)
         for batch, factors in engine.captured(x, eye, chunk=chunk, check=verifying(verify)):
             for name, f in factors.items():
                 out[batch] += _inner_product(f, direction[name].detach())
-        return out
+        return checked_result(out)
 
     return with_engine(model, x, list(direction), run)
 
 
-def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> None:
+def _checked_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """By the names of the plain module, where a compiled one's were given."""
+    direction = {name.removeprefix(COMPILED): v for name, v in direction.items()}
     parameters = dict(unwrapped(model).named_parameters())
     for name, v in direction.items():
         if not isinstance(v, Tensor) or not bool(torch.isfinite(v).all()):
@@ -141,6 +142,7 @@ def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> None:
                 f"direction[{name!r}] has shape {tuple(v.shape)}, the network has {shape}: "
                 "give a tensor for each named parameter, of its shape"
             )
+    return direction
 
 
 def _squares_and_products(f: Factor, direction: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,6 +208,7 @@ def _from_gradients(f: OuterFactor, direction: Tensor | None = None) -> tuple[Te
 
 def _in_own_order(f: OuterFactor, direction: Tensor) -> Tensor:
     """The direction with its entries in the order of `f.product()`."""
+    direction = direction.reshape(f.shape)
     if f.geometry is None:
         return direction.mT if f.transposed else direction
     return direction if f.channels_first else direction.movedim(1, -1)
@@ -234,6 +237,7 @@ def _inner_product(f: Factor, direction: Tensor) -> Tensor:
     direction = direction.to(f.v if isinstance(f, PlainFactor) else f.g)
     if isinstance(f, PlainFactor):
         return f.v @ direction.flatten()
+    direction = direction.reshape(f.shape)
     if f.lookup:
         rows = direction[f.a.clamp(min=0)] * (f.a >= 0)[..., None]
         return (f.g * rows[:, None]).sum((2, 3))

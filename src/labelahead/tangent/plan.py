@@ -7,25 +7,29 @@ A site that no rule knows, or whose layout stays in doubt, is handed to `torch.f
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from labelahead.errors import ModelError, NumericalError
 from labelahead.inputs import Batch, Inputs, batch_of, length, take, tensors
-from labelahead.tangent.capture import Site, Trace, gradients_at, trace
-from labelahead.tangent.factors import Factor, OuterFactor, factor, joined
-from labelahead.tangent.layout import GraphChangedError, Layout, close, find_layout
-from labelahead.tangent.premises import forward
-from labelahead.tangent.rules import read
+from labelahead.tangent.capture import Site, Trace, gradients_at, independent, pulled_back, structural, trace
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
+from labelahead.tangent.fallback import gradients
+from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout
+from labelahead.tangent.order import movers
+from labelahead.tangent.premises import copied
+from labelahead.tangent.rules import Broadcast, read
 
-__all__ = ["MIXED", "Plan", "make_plan"]
+__all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan"]
 
 log = logging.getLogger("labelahead")
-_SAID: "WeakKeyDictionary[nn.Module, tuple[str, ...]]" = WeakKeyDictionary()  # once a network
+_SAID: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = WeakKeyDictionary()  # once a network
 MIXED = (
     "a sample's output changes with the other samples of its batch, so it has no gradient of "
     "its own: take batch statistics and other exchange between samples out of the forward"
@@ -35,7 +39,7 @@ PROBES = 3  # samples in the larger probe
 
 @dataclass(frozen=True)
 class Planned:
-    """A parameter and the sites, by their place in the list of sites, that make its gradient."""
+    """A parameter and the sites, by their place in the list of sites, where it enters by itself."""
 
     name: str
     shape: tuple[int, ...]
@@ -43,21 +47,37 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Pulled:
+    """Sites where something made of parameters alone enters, and the parameters that its gradient goes back to."""
+
+    sites: tuple[int, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything the engine needs to know of a network besides its numbers."""
 
+    fixed: Mapping[int, str] | None  # nodes that no sample reaches: place and kind; None: where kinds tell
     signature: tuple[object, ...]  # of the sites, to notice a graph that changes with the data
     nodes: tuple[int, ...]  # per site, which of the distinct nodes it is at
     layouts: tuple[Layout | None, ...]  # per site
     ruled: tuple[Planned, ...]  # parameters whose every site has a rule and a layout
+    pulled: tuple[Pulled, ...]  # what leads to some of those
     fallback: tuple[str, ...]  # the others; parameters without any effect are in neither
     examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
     sample: Tensor  # (C,) outputs of the first sample, to hold against those in larger batches
+    arrived: tuple[float, ...]  # per site, the largest entry of the gradient that the probe sent there
+    probabilities: bool  # outputs that sum to one
+    eps: float  # of the coarsest dtype on the way
+    accumulate: bool  # the backward runs backward passes of its own: only training's way sees all gradients
+    movers: Mapping[int, tuple[int, ...]] | None  # what may put samples in another order (see `order`)
     mutates: bool  # the network overwrites its input (an in-place first layer)
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
+    steps: int  # nodes of the graph
 
 
 def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True) -> Plan:
@@ -72,41 +92,92 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     if mutates:  # for what follows, as the caller gave it
         first, second = _probe_batches(x)
     other = trace(model, second, names)
-    _check_outputs(model, first, one.out, other.out)
-    _check_unseen(one, chosen)
-    sites = one.sites
+    eps = _coarsest(model, one)
+    _check_outputs(model, first, one.out, other.out, eps)
+    accumulate = _hides_parameters(model, first, one, chosen, eps)
+    rules = rules and not accumulate
+    fixed = independent(one, other)
+    # Before the backward, which frees what the nodes saved.
+    moving = None if fixed is None else movers(one, other, fixed)
+    places = [structural(t) if fixed is None else fixed for t in (one, other)]
+    sites, twins = one.sites(places[0]), other.sites(places[1])
+    signature = tuple(s.signature for s in sites)
     factors: list[Factor | None] = [None] * len(sites)
     layouts: list[Layout | None] = [None] * len(sites)
-    rules = rules and one.signature == other.signature
+    arrived: list[float] = []
+    rules = rules and signature == tuple(s.signature for s in twins)
     if rules:
-        layouts, factors = _probed(one, other, chosen)
+        layouts, factors, arrived = _probed(one.out, other.out, sites, twins, eps)
     uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
+    sources = _sources(one, places[0], sites)
+    met = {name for group in sources for name in group.parameters} | {name for name, own in uses.items() if own}
+    unknown = {i for i, f in enumerate(factors) if f is None}
+    lost = {name for group in sources if unknown & set(group.sites) for name in group.parameters}
     ruled = tuple(
         Planned(name, tuple(chosen[name].shape), tuple(own))
         for name, own in uses.items()
-        if own and all(factors[i] is not None for i in own)
+        if name in met - lost and not unknown & set(own)
     )
     known = {p.name for p in ruled}
+    pulled = tuple(
+        Pulled(group.sites, own) for group in sources if (own := tuple(k for k in group.parameters if k in known))
+    )
     # Without rules a parameter that the probe did not meet may yet be used by other samples.
-    fallback = tuple(k for k, own in uses.items() if k not in known and (own or not rules))
-    _say(model, fallback, sites, layouts)
+    fallback = tuple(k for k in chosen if k not in known and (k in met or not rules))
+    _say(model, fallback, sites, layouts, sources)
     distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
     nodes = tuple(distinct[s.node] for s in sites)
-    examples = {p.name: joined([f for i in p.sites if (f := factors[i])]) for p in ruled}
+    examples = combined(ruled, pulled, chosen, {i: f for i, f in enumerate(factors) if f}, twins)
     return Plan(
-        signature=one.signature,
+        fixed=None if fixed is None else {i: type(one.nodes[i]).__name__ for i in fixed},
+        signature=signature,
         nodes=nodes,
         layouts=tuple(layouts),
         ruled=ruled,
+        pulled=pulled,
         fallback=fallback,
         examples=examples,
         biases=_biases(ruled, sites, nodes, examples),
         outputs=one.out.shape[1],
         sample=one.out[0].detach(),
+        arrived=tuple(arrived),
+        probabilities=_probabilities(one.out) and _probabilities(other.out),
+        eps=eps,
+        accumulate=accumulate,
+        movers=moving,
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
+        steps=len(one.nodes),
     )
+
+
+def _sources(seen: Trace, fixed: Collection[int], sites: Sequence[Site]) -> tuple[Pulled, ...]:
+    """What is made of parameters alone and meets the samples."""
+    below = seen.below(fixed)
+    groups: dict[GradientEdge, list[int]] = {}
+    for i, s in enumerate(sites):
+        if s.parameter is None:
+            groups.setdefault(s.source, []).append(i)
+    return tuple(Pulled(tuple(own), below[source.node]) for source, own in groups.items())
+
+
+def combined(
+    ruled: Sequence[Planned],
+    pulled: Sequence[Pulled],
+    chosen: Mapping[str, nn.Parameter],
+    parts: Mapping[int, Factor],
+    sites: Sequence[Site],
+) -> dict[str, Factor]:
+    """One factor a parameter, from those of its sites and of what it is a part of."""
+    own = {p.name: [parts[i] for i in p.sites] for p in ruled}
+    for group in pulled:
+        D = joined([parts[i] for i in group.sites]).gradient()
+        n, K = D.shape[:2]
+        back = pulled_back(sites[group.sites[0]].source, D.flatten(0, 1), [chosen[k] for k in group.parameters])
+        for name, v in zip(group.parameters, back, strict=True):
+            own[name].append(PlainFactor(v.reshape(n, K, -1), tuple(v.shape[1:])))
+    return {name: joined(factors) for name, factors in own.items()}
 
 
 def _biases(
@@ -143,7 +214,18 @@ def _probe_batches(x: Inputs) -> tuple[Batch, Batch]:
     return batch_of(take(x, pick[0])), batch_of(take(x, pick[1]))
 
 
-def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor) -> None:
+def _coarsest(model: nn.Module, seen: Trace) -> float:
+    """The machine epsilon that the outputs are known to."""
+    dtypes = seen.dtypes | {p.dtype for p in model.parameters()} | {seen.out.dtype}
+    return max(torch.finfo(d).eps for d in dtypes if d.is_floating_point)
+
+
+def _probabilities(out: Tensor) -> bool:
+    sums = out.detach().sum(1)
+    return out.shape[1] > 1 and bool((out >= 0).all()) and close(sums, torch.ones_like(sums))
+
+
+def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor, eps: float) -> None:
     if not bool(torch.isfinite(out).all() & torch.isfinite(twin).all()):
         raise NumericalError(
             "the network's outputs hold NaN or infinity: check the scale of the inputs and whether training diverged"
@@ -153,9 +235,9 @@ def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor) ->
             "the outputs do not depend on any of the chosen parameters: does forward() detach "
             "them or run under no_grad()?"
         )
-    if close(out[[1, 0]], twin[:2]):
+    if close(out[[1, 0]], twin[:2], 0.0, eps):
         return
-    if not close(forward(model, first), out):
+    if not close(trace(model, first, {}).out, out, 0.0, eps):
         raise ModelError(
             "two passes over the same samples gave different outputs: the forward is random; "
             "call model.eval() and remove noise, augmentation or sampling from it"
@@ -163,44 +245,101 @@ def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor) ->
     raise ModelError(MIXED)
 
 
-def _check_unseen(seen: Trace, chosen: Mapping[str, nn.Parameter]) -> None:
-    """Parameters without a site must truly have no gradient: a custom node may hide them."""
-    unseen = [k for k in chosen if k not in {s.parameter for s in seen.sites}]
-    if not unseen:
-        return
-    out = seen.out
+def _hides_parameters(
+    model: nn.Module, first: Batch, seen: Trace, chosen: Mapping[str, nn.Parameter], eps: float
+) -> bool:
+    """Whether autograd's graph lacks some of what training would see.
+
+    A backward written in Python, or a hook, can run a backward of its own (re-entrant checkpoints, reversible
+    blocks): its gradients reach `.grad` and are in no graph. So what a training step collects is held
+    against what the graph has. Looked into where nodes are of that kind, and where parameters that the graph
+    does not have move the outputs.
+    """
+    visible = set(seen.leaves.values())
+    unseen = [k for k in chosen if k not in visible]
+    moving = bool(unseen) and _moves(model, first, seen.out, [chosen[k] for k in unseen])
+    if not moving and not seen.custom:
+        return False
+    parameters = list(chosen.values())
+    weights = _uneven(seen.out)
+    again = trace(model, copied(first), {}).out
+    collected = gradients(again, parameters, weights, accumulate=True)
     try:
-        grads = torch.autograd.grad(
-            out, [chosen[k] for k in unseen], torch.ones_like(out), allow_unused=True, retain_graph=True
+        shown = gradients(seen.out, parameters, weights, keep=True)
+    except ModelError:  # re-entrant checkpoints refuse to be asked
+        return True
+    scale = max([float(g.abs().amax()) for g in collected if g is not None and g.numel()], default=0.0)
+    for p, g, h in zip(parameters, collected, shown, strict=True):
+        zero = torch.zeros_like(p)
+        if not close(zero if g is None else g, zero if h is None else h, scale, eps):
+            return True
+    if any(g is not None for k, g in zip(chosen, shown, strict=True) if k not in visible):
+        return True  # a use that the walk along the graph does not reach
+    if moving and first_time(model, "detached", tuple(unseen)):
+        named = [k for k in unseen if _moves(model, first, seen.out, [chosen[k]])]
+        log.warning(
+            "%d parameter(s) change the outputs but take no gradient (detached, or used under no_grad), "
+            "so the kernel leaves them out: %s",
+            len(named),
+            ", ".join(named),
         )
-    except RuntimeError as error:
-        raise ModelError(
-            f"autograd cannot differentiate this network ({error}): re-entrant checkpointing "
-            "hides parameters; use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
-        ) from error
-    hidden = [k for k, g in zip(unseen, grads, strict=True) if g is not None]
-    if hidden:
-        raise ModelError(f"parameters {hidden} act through a graph that cannot be read")
+    return False
+
+
+def _moves(model: nn.Module, first: Batch, out: Tensor, parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether the outputs are others when these parameters are."""
+    generator = torch.Generator().manual_seed(0)
+    before = [p.data for p in parameters]
+    try:
+        for p in parameters:  # new numbers in new places: the old ones stay as the graph saved them
+            noise = torch.randn(p.shape, generator=generator).to(p)
+            p.data = p.data + (0.1 + p.data.abs().mean()) * noise
+        moved = trace(model, copied(first), {}).out
+    finally:
+        for p, data in zip(parameters, before, strict=True):
+            p.data = data
+    return not torch.equal(moved, out)
+
+
+def _uneven(out: Tensor) -> Tensor:
+    """Unequal weights for the outputs: with equal ones a softmax layer would send back nothing."""
+    weights = torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype, device=out.device)
+    return weights.expand_as(out)
 
 
 def _probed(
-    one: Trace, other: Trace, chosen: Mapping[str, nn.Parameter]
-) -> tuple[list[Layout | None], list[Factor | None]]:
-    shapes = [tuple(chosen[s.parameter].shape) for s in one.sites]
-    ones = [read(s, shape) for s, shape in zip(one.sites, shapes, strict=True)]
-    others = [read(s, shape) for s, shape in zip(other.sites, shapes, strict=True)]
-    # Unequal weights for the outputs: with equal ones a softmax layer would send back nothing.
-    weights = torch.linspace(0.5, 1.5, one.out.shape[1], dtype=one.out.dtype)
-    g, h = (gradients_at(t.out, [s.node for s in t.sites], [weights.to(t.out).expand_as(t.out)]) for t in (one, other))
-    layouts = [find_layout(reading, twin, p[0], q[0]) for reading, twin, p, q in zip(ones, others, g, h, strict=True)]
+    out: Tensor, twin: Tensor, sites: Sequence[Site], twins: Sequence[Site], eps: float
+) -> tuple[list[Layout | None], list[Factor | None], list[float]]:
+    """Per site: the layout, the factor of the larger probe, the size of what arrived."""
+    ones, others = [read(s) for s in sites], [read(s) for s in twins]
+    g, h = (gradients_at(t, [s.node for s in found], [_uneven(t)]) for t, found in ((out, sites), (twin, twins)))
+    seen: Seen = {}
+    layouts: list[Layout | None] = [None] * len(sites)
+    at_node: dict[Any, Layout] = {}
+    # A bias receives the very gradient of its weight, whose inputs may tell more: weights come first.
+    for i in sorted(range(len(sites)), key=lambda i: isinstance(ones[i], Broadcast)):
+        if ones[i] is not None:
+            known = at_node.get(sites[i].node)
+            layouts[i] = layout = known or find_layout(ones[i], others[i], g[i][0], h[i][0], eps, seen)
+            if layout is not None:
+                at_node[sites[i].node] = layout
     factors: list[Factor | None] = []
-    for reading, q, layout, shape in zip(others, h, layouts, shapes, strict=True):
+    for s, reading, q, layout in zip(twins, others, h, layouts, strict=True):
         try:
-            known = reading is not None and layout is not None
-            factors.append(factor(reading, q, layout, PROBES, shape) if known else None)  # type: ignore[arg-type]
+            if reading is None or layout is None:
+                factors.append(None)
+            else:
+                factors.append(factor(reading, q, layout, PROBES, s.shape))
         except GraphChangedError:  # a use that the rule does not cover after all
             factors.append(None)
-    return layouts, factors
+    return layouts, factors, [float(q.abs().amax()) if q.numel() else 0.0 for q in h]
+
+
+def first_time(model: nn.Module, what: str, names: tuple[str, ...]) -> bool:
+    """Whether this has not been said of the network before."""
+    said = _SAID.setdefault(model, {})
+    before, said[what] = said.get(what), names
+    return before != names
 
 
 def _bytes(f: Factor | None) -> int:
@@ -209,16 +348,23 @@ def _bytes(f: Factor | None) -> int:
     return sum(t.numel() * t.element_size() for t in parts) // PROBES
 
 
-def _say(model: nn.Module, fallback: tuple[str, ...], sites: list[Site], layouts: list[Layout | None]) -> None:
+def _say(
+    model: nn.Module,
+    fallback: tuple[str, ...],
+    sites: Sequence[Site],
+    layouts: Sequence[Layout | None],
+    pulled: Sequence[Pulled],
+) -> None:
     """One log line that names the modules without a rule, so that slowness has an explanation."""
-    if not fallback or _SAID.get(model) == fallback:
+    if not fallback or not first_time(model, "fallback", fallback):
         return
-    _SAID[model] = fallback
     modules = dict(model.named_modules())
     reasons = []
     for name in fallback:
         owner = type(modules.get(name.rpartition(".")[0], model)).__name__
-        kinds = {s.kind for s, w in zip(sites, layouts, strict=True) if s.parameter == name and w is None}
+        own = {i for i, s in enumerate(sites) if s.parameter == name}
+        own |= {i for group in pulled if name in group.parameters for i in group.sites}
+        kinds = {sites[i].kind for i in own if layouts[i] is None}
         reasons.append(f"{name} ({owner}: {', '.join(sorted(kinds))})")
     log.warning(
         "no rule for %d parameter(s), differentiated by torch.func instead (exact, slower): %s",

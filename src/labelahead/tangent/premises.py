@@ -12,14 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.errors import DeviceError, InputError, ModelError, NumericalError, did_you_mean
+from labelahead.errors import DeviceError, InputError, LabelaheadError, ModelError, NumericalError, did_you_mean
 from labelahead.inputs import Batch, Inputs, Samples, batch_of, invoked, length, mapped, take, tensors
 
-__all__ = ["ParamFilter", "check_inputs", "check_model", "choose_parameters", "copied", "forward", "unwrapped"]
+__all__ = [
+    "COMPILED",
+    "ParamFilter",
+    "check_inputs",
+    "check_model",
+    "choose_parameters",
+    "copied",
+    "finite",
+    "forward",
+    "unwrapped",
+]
 
 ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 """Names, module prefixes or wildcards of parameters; or a predicate; or None for the trainable."""
 
+COMPILED = "_orig_mod."  # before the names of a compiled module's parameters
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 
 
@@ -66,6 +77,11 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
     lazy = [k for k, p in everything.items() if isinstance(p, nn.parameter.UninitializedParameter)]
     if lazy:
         raise ModelError(f"parameter {lazy[0]!r} has no shape yet: pass one batch through the lazy layers first")
+    if not everything:
+        raise ModelError(
+            "the network has no parameters, so there is nothing to differentiate by: a quantised or scripted "
+            "network keeps them packed away; give the float version of it"
+        )
     if params is None:
         chosen = {k: p for k, p in everything.items() if p.requires_grad}
         if not chosen:
@@ -87,7 +103,9 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
                 f"parameter {name!r} has dtype {p.dtype}, but gradients need a floating type: "
                 "leave it out with params=, or use the float version of the network"
             )
-        if not _finite(p):
+        if p.is_meta:
+            raise ModelError(f"parameter {name!r} is on the meta device and has no numbers: load the weights first")
+        if not finite(p):
             raise NumericalError(
                 f"parameter {name!r} holds NaN or infinity: training has diverged; "
                 "retrain with a smaller learning rate or load sound weights"
@@ -95,7 +113,7 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
     return chosen
 
 
-def _finite(t: Tensor) -> bool:
+def finite(t: Tensor) -> bool:
     """One pass in the usual case: the sum of finite numbers is finite unless it overflows."""
     t = t.detach()
     return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
@@ -108,7 +126,7 @@ def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str
             raise InputError(
                 f"params holds a {type(want).__name__}, expected names: take them from model.named_parameters()"
             )
-        want = want.removeprefix("_orig_mod.")  # as a compiled module calls them
+        want = want.removeprefix(COMPILED)
         named = {k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)}
         if not named:
             hint = did_you_mean(want, everything).strip() or f"there are {_some(everything)}"
@@ -128,6 +146,11 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
     parts = tensors(batch_of(take(x, slice(0, 2)) if unread else x))
     if not parts or not all(isinstance(t, Tensor) for t in parts):
         raise InputError(f"{label} must hold at least one tensor, and tensors only")
+    for t in parts:
+        if t.is_nested:
+            raise InputError(f"{label} is a nested tensor, expected one of equal rows: pad it, and give a mask")
+        if t.layout != torch.strided:
+            raise InputError(f"{label} has layout {t.layout}, expected a dense tensor: {label}.to_dense()")
     sizes = {t.shape[0] if t.ndim else None for t in parts}
     if None in sizes or len(sizes) != 1:
         raise InputError(
@@ -143,7 +166,7 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
             raise DeviceError(
                 f"{label} is on {t.device} but the network is on {device}: move one of them, e.g. x.to({str(device)!r})"
             )
-        if t.is_floating_point() and not _finite(t):
+        if t.is_floating_point() and not finite(t):
             bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
             raise InputError(f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows")
     return length(x)
@@ -158,10 +181,10 @@ def forward(call: Callable[..., Any], x: Batch) -> Tensor:
     """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
     try:
         out = invoked(call, x)
-    except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
-            raise
-        raise _explained(x, error) from error
+    except (torch.OutOfMemoryError, MemoryError, LabelaheadError):
+        raise
+    except Exception as error:  # whatever the network's own code may raise
+        raise _explained(call, x, error) from error
     if not isinstance(out, Tensor):
         raise ModelError(
             f"the network returned a {type(out).__name__}, expected a tensor of outputs (n, C): "
@@ -178,12 +201,19 @@ def forward(call: Callable[..., Any], x: Batch) -> Tensor:
     return out
 
 
-def _explained(x: Batch, error: Exception) -> InputError:
+def _explained(call: Callable[..., Any], x: Batch, error: Exception) -> InputError:
     given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in tensors(x))
+    said = str(error).strip()
+    text = isinstance(call, nn.Module) and any(isinstance(m, nn.Embedding) for m in call.modules())
+    whole = all(not t.is_floating_point() for t in tensors(x))
     hint = "check the input's shape and dtype against what the network takes"
-    if any(not t.is_floating_point() for t in tensors(x)):
+    if text and isinstance(error, IndexError):
+        hint = "a token or position lies outside of an embedding's table: check the vocabulary and the length"
+    elif text and not whole and "indices" in said:
+        hint = "an embedding takes whole numbers: x.long() for token ids"
+    elif whole and not text:
         hint = "the input is of integer type: x.float() if the network takes real numbers"
-    elif "dtype" in str(error) or "type" in str(error):
+    elif "dtype" in said or "type" in said:
         hint = "give network and input one dtype, e.g. x.to(next(model.parameters()).dtype)"
-    first = str(error).strip().splitlines()[0]
+    first = said.splitlines()[0] if said else type(error).__name__
     return InputError(f"the network's forward failed on samples of shape {given} ({first}): {hint}")

@@ -69,13 +69,13 @@ Reading = Outer | Conv | Lookup | Broadcast
 Rule = Callable[[Any, Site, tuple[int, ...]], Reading | None]
 
 
-def read(site: Site, shape: tuple[int, ...]) -> Reading | None:
-    """What the rules know of this site, for a parameter of this shape; None if nothing."""
+def read(site: Site) -> Reading | None:
+    """What the rules know of this site; None if nothing."""
     rule = RULES.get(site.kind)
-    if rule is None or (site.views and site.kind not in _THROUGH_VIEWS):
+    if rule is None:
         return None
     try:
-        return rule(site.node, site, shape)
+        return rule(site.node, site, site.shape)
     except (AttributeError, RuntimeError):
         # Another release of torch may save other things: fall back, never guess.
         return None
@@ -85,21 +85,14 @@ def _addmm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     if node._saved_alpha != 1 or node._saved_beta != 1:
         return None
     if site.argument == 0:
-        return None if site.views else Broadcast(None, shape)
+        return Broadcast(None, shape)
     if site.argument != 2:
         return None
-    return _product(node._saved_mat1, site)
+    return Outer(node._saved_mat1.detach(), transposed=not site.turned)
 
 
 def _mm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
-    return _product(node._saved_self, site) if site.argument == 1 else None
-
-
-def _product(a: Tensor, site: Site) -> Outer | None:
-    kinds = [type(v).__name__ for v in site.views]
-    if any(not k.startswith("TBackward") for k in kinds):
-        return None
-    return Outer(a.detach(), transposed=len(kinds) % 2 == 0)
+    return Outer(node._saved_self.detach(), transposed=not site.turned) if site.argument == 1 else None
 
 
 def _convolution(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
@@ -196,10 +189,10 @@ def _expand(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
 
 
 def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
-    # InstanceNorm repeats its affine parameters once per sample.
-    if len(shape) != 1 or len(node._saved_repeats) != 1:
-        return None
-    return Broadcast(None, shape)
+    # InstanceNorm repeats its affine parameters once per sample; along axes of one entry it is an expansion.
+    times = tuple(node._saved_repeats)
+    alone = all(k == 1 or size == 1 for k, size in zip(times, (1,) * (len(times) - len(shape)) + shape, strict=True))
+    return Broadcast(None, shape) if alone or len(shape) == len(times) == 1 else None
 
 
 RULES: Mapping[str, Rule] = {
@@ -219,9 +212,6 @@ RULES: Mapping[str, Rule] = {
     "RepeatBackward0": _repeat,
 }
 """Autograd node -> rule. A new layer type is one function and one line here."""
-
-# Rules that look at the rearrangements between parameter and node themselves.
-_THROUGH_VIEWS = frozenset({"AddmmBackward0", "MmBackward0", "PreluKernelBackward0"})
 
 
 def elementwise(reading: Broadcast, g: Tensor) -> Tensor:

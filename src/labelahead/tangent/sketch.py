@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labelahead.errors import InputError
 from labelahead.inputs import Inputs, length
-from labelahead.tangent.engine import Engine, directions, verifying, with_engine
+from labelahead.tangent.engine import Engine, checked_result, directions, verifying, with_engine
 from labelahead.tangent.factors import Factor
 from labelahead.tangent.premises import ParamFilter
 
@@ -47,7 +47,7 @@ def features(
     check = verifying(verify)
 
     def run(engine: Engine) -> Tensor:
-        like = next(iter(engine.chosen.values())).detach()
+        like = engine.like
         combine = directions(kind, engine.plan.outputs, like)
         n, K = length(x), combine.shape[0]
         fold = kind != "full"
@@ -73,7 +73,7 @@ def features(
                         target[..., first : first + v.shape[-1]] = v
                     else:
                         folds[name].add(target, v)
-        return out
+        return checked_result(out)
 
     return with_engine(model, x, params, run)
 

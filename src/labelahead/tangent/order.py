@@ -1,0 +1,89 @@
+"""Whether the samples of a batch may have changed places on their way through a network.
+
+Where rows belong is settled by a probe of few samples (`layout`). A network that sorts its samples, by their lengths
+say, keeps to that only as long as the order of the real ones is that of the probe's. Operations that can move
+samples are found here by their kinds and by the axes along which they work: those that grow with the batch. Where one
+is found the engine compares (`Engine._compared`).
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.tangent.capture import Trace
+
+__all__ = ["in_place", "movers"]
+
+# Work along the axes that they name, and leave the others alone.
+ALONG = re.compile(r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|ScatterAdd|IndexAdd|IndexCopy)Backward")
+# May write anything anywhere.
+ANYWHERE = re.compile(
+    r"^(Take|Put|MaskedSelect|MaskedScatter|PackPaddedSequence|IndexPut|CopySlices|SelectScatter|SliceScatter|"
+    r"ScatterReduce|IndexReduce)"
+)
+PRODUCTS = {
+    "MmBackward0": ("_saved_self", "_saved_mat2"),
+    "BmmBackward0": ("_saved_self", "_saved_mat2"),
+    "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
+    "BaddbmmBackward0": ("_saved_batch1", "_saved_batch2"),
+}
+
+
+def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tuple[int, ...]] | None:
+    """From passes with the same nodes over different numbers of samples; no sample reaches the `fixed` nodes.
+
+    None: some operation may move samples. Else the places of nodes that do so unless their indices along the
+    given axes count up (`in_place`).
+    """
+    doubtful: dict[int, tuple[int, ...]] = {}
+    for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
+        kind = type(p).__name__
+        if i in fixed:
+            continue
+        if ANYWHERE.match(kind) or _contracted(p) != _contracted(q):
+            return None
+        if ALONG.match(kind):
+            shape, twin = (tuple(node._input_metadata[0].shape) for node in (p, q))
+            if len(shape) != len(twin) or any(shape[d] != twin[d] for d in _axes(p, len(shape))):
+                return None
+        elif kind == "IndexBackward0":
+            sizes, twins = p._saved_self_sym_sizes, q._saved_self_sym_sizes
+            if len(sizes) != len(twins):
+                return None
+            axes = [d for d, index in enumerate(p._saved_indices) if index is not None and sizes[d] != twins[d]]
+            if axes:
+                doubtful[i] = tuple(axes)
+    return doubtful
+
+
+def in_place(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
+    """Whether the doubtful nodes of this pass take the samples one after the other."""
+    for i, axes in doubtful.items():
+        node = seen.nodes[i]
+        sizes, indices = node._saved_self_sym_sizes, node._saved_indices
+        for d in axes:
+            index = indices[d]
+            counting = torch.arange(sizes[d], device=index.device)
+            if index.dtype != torch.int64 or not torch.equal(index.flatten(), counting):
+                return False
+    return True
+
+
+def _axes(node: Any, rank: int) -> list[int]:
+    """Along which a node of `ALONG` works; stored without a sign."""
+    dims = node._saved_dims if hasattr(node, "_saved_dims") else (node._saved_dim,)
+    return [d - (1 << 64) if d >> 63 == 1 else d for d in dims] or list(range(rank))
+
+
+def _contracted(node: Any) -> int:
+    """The length of the axis that a matrix product sums over; 0 for other nodes."""
+    names = PRODUCTS.get(type(node).__name__)
+    if names is None:
+        return 0
+    left, right = (getattr(node, name) for name in names)
+    if isinstance(left, Tensor):
+        return int(left.shape[-1])
+    return int(right.shape[-2]) if isinstance(right, Tensor) else 0
