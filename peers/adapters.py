@@ -316,6 +316,7 @@ def distinct(rows: Sequence[int], size: int) -> list[int]:
 
 def _scikit() -> Iterator[tuple[str, Choose]]:
     uncertain = {"kind": "UncertaintySampling", "network": "clf"}
+    yield "random", scikit("RandomSampling")
     yield "margin", scikit(**uncertain, method="margin_sampling")
     yield "entropy", scikit(**uncertain, method="entropy")
     yield "least-confidence", scikit(**uncertain, method="least_confident")

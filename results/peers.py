@@ -29,6 +29,7 @@ from labelahead.files import Lines, hold, read_lines
 from labelahead.strategies import find
 from labelahead.strategies.asking import Asking
 from peers.adapters import PEERS
+from peers.logistic import LogisticLearner
 from results.lines import CSV, Line, write_csv
 from results.pools import pool_file
 from results.runs import exit_code, played
@@ -80,6 +81,11 @@ def plan_of(table: Table, seed: int, source: Source) -> Simulation:
     return simulation(prepare(replace(campaign, seed=seed, threads=1, device="cpu")))
 
 
+def for_peers(plan: Simulation) -> Simulation:
+    """The same items, splits, first labels and budget, learnt by logistic regression."""
+    return replace(plan, learner=LogisticLearner.beside(plan.learner))
+
+
 class Ledger:
     """Finished campaigns, a line each; a line is there whole or does not count."""
 
@@ -112,7 +118,10 @@ def opened(table: Table, source: Source) -> Iterator[Ledger]:
     folder = source.out / table.name
     with hold(folder):
         data = hashed(plan_of(table, 0, source).learner.inputs)
-        yield Ledger(folder / "campaigns.jsonl", {"campaign": table.campaign, "data": data})
+        about = {"campaign": table.campaign, "data": data}
+        if table.peers_learner:
+            about["peers_learner"] = table.peers_learner
+        yield Ledger(folder / "campaigns.jsonl", about)
 
 
 def run(wanted: Wanted, ledger: Ledger, source: Source) -> list[str]:
@@ -125,9 +134,10 @@ def run(wanted: Wanted, ledger: Ledger, source: Source) -> list[str]:
             if (name, seed) in ledger.done:
                 continue
             plan = plan or plan_of(wanted.table, seed, source)
+            theirs = name in PEERS and wanted.table.peers_learner
             start = time.perf_counter()
             try:
-                rounds = played(plan, asking_by(name, plan.asking))
+                rounds = played(for_peers(plan) if theirs else plan, asking_by(name, plan.asking))
             except Exception as error:  # one strategy's failure must not end the others
                 failed.append(f"{name}, seed {seed}: {type(error).__name__}: {error}")
                 print(failed[-1], flush=True)
@@ -156,8 +166,9 @@ def export(table: Table, ledger: Ledger, docs: Path) -> Path:
     filled: dict[str, int] = {}
     for c in campaigns:
         filled[c["strategy"]] = filled.get(c["strategy"], 0) + sum(row["filled"] for row in c["rows"])
+    learners = {f"scikit-learn {version('scikit-learn')}"} if table.peers_learner else set()
     notes = {
-        "packages": sorted({c["package"] for c in campaigns} | {f"torch {torch.__version__}"}),
+        "packages": sorted({c["package"] for c in campaigns} | {f"torch {torch.__version__}"} | learners),
         # items drawn at random because a package named fewer distinct ones than asked for
         "filled_at_random": {name: count for name, count in filled.items() if count},
     }

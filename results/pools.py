@@ -17,11 +17,11 @@ from sklearn.datasets import load_digits
 from labelahead.data.known import read_idx
 from labelahead.errors import InputError
 from labelahead.files import replace
+from results import rows, texts
 
 Arrays = dict[str, np.ndarray]
 Part = tuple[np.ndarray, np.ndarray]  # pixels (n, H, W) uint8, classes (n,) int64
 
-POOL_OF = "pool:"  # before the name of a pool, where a table names its data
 CLASSES = 10
 POOL, TEST = 1000, 200  # items of each class, of the sets that have thousands
 DIGITS_TEST = 360  # of 1,797
@@ -29,6 +29,7 @@ DIGITS_TEST = 360  # of 1,797
 # exact and noise of 2 % is not lost in rounding; reading standardises, so the factor has no effect.
 DIGITS_WHITE = 240
 WHITE = 255
+PETS = (3, 5)  # CIFAR-10's cats and dogs
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 OUTLIERS = 0.2  # share of the pool
@@ -56,9 +57,19 @@ def make(name: str, data: Path, out: Path) -> Path:
     return path
 
 
+MADE = ("pool", "texts", "table")  # before a colon and a name, where a table names data that are made for it
+
+
 def pool_file(name: str, data: Path, out: Path) -> Path | None:
-    """The file that stands for `pool:NAME`, made below `out` if need be; None for data of another kind."""
-    return make(name.removeprefix(POOL_OF), data, out / "pools") if name.startswith(POOL_OF) else None
+    """The file that stands for `pool:NAME`, `texts:NAME` or `table:NAME`, made below `out` if need be; else None."""
+    kind, colon, inside = name.partition(":")
+    if not colon or kind not in MADE:
+        return None
+    if kind == "pool":
+        return make(inside, data, out / "pools")
+    if kind == "texts":
+        return texts.make(inside, out / "texts", npz=True)
+    return rows.make(inside, out / "tables")
 
 
 # --- where they come from -------------------------------------------------------------------------
@@ -110,6 +121,25 @@ def _digits(data: Path) -> tuple[Arrays, int]:
     test[_of_each(y, DIGITS_TEST, np.random.default_rng(0))] = True
     arrays = {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
     return arrays, DIGITS_WHITE
+
+
+def _cifar10(data: Path) -> tuple[Arrays, int]:
+    """The part of CIFAR-10 that is kept beside the others."""
+    path = data / "cifar10_12k.npz"
+    if not path.is_file():
+        raise InputError(f"CIFAR-10 was not found: expected {path}")
+    with np.load(path) as whole:
+        return {f"{letter}_{part}": whole[f"{letter}_{part}"] for letter in "xy" for part in ("train", "test")}, WHITE
+
+
+def _pets(data: Path) -> tuple[Arrays, int]:
+    """Of it the cats and the dogs: two classes that look alike."""
+    whole, white = _cifar10(data)
+    arrays: Arrays = {}
+    for part in ("train", "test"):
+        at = np.isin(whole[f"y_{part}"], PETS)
+        arrays |= {f"x_{part}": whole[f"x_{part}"][at], f"y_{part}": np.searchsorted(PETS, whole[f"y_{part}"][at])}
+    return arrays, white
 
 
 def _of_each(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -176,9 +206,15 @@ HARDSHIPS: dict[str, Hardship] = {
     "noise": noise,
     "one-class": one_class,
 }
-BASES: dict[str, Callable[[Path], tuple[Arrays, int]]] = {"mnist": _mnist, "fashion": _fashion, "digits": _digits}
+BASES: dict[str, Callable[[Path], tuple[Arrays, int]]] = {
+    "mnist": _mnist,
+    "fashion": _fashion,
+    "digits": _digits,
+    "pets": _pets,
+    "cifar10": _cifar10,
+}
 # The digits as they are need no file: labelahead knows them by name.
-NAMES = ("mnist", "fashion", *(f"{b}-{h}" for b in ("digits", "fashion") for h in HARDSHIPS))
+NAMES = ("mnist", "fashion", "pets", *(f"{b}-{h}" for b in ("digits", "fashion", "cifar10") for h in HARDSHIPS))
 
 
 def main(words: Sequence[str] | None = None) -> None:

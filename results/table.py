@@ -15,7 +15,10 @@ PEERS = "peers"  # the group that peers.py runs, in an environment of its own
 
 @dataclass(frozen=True)
 class Written:
-    """A table file as it is written. peers: what peers.py runs besides our own strategies."""
+    """A table file as it is written. peers: what peers.py runs besides our own strategies.
+
+    peers_learner: what learns from the labels that those choose, if not the campaign's own model.
+    """
 
     title: str
     group: Literal["clean", "hard", "exact", "figure", "peers"]
@@ -28,6 +31,7 @@ class Written:
     campaign: Mapping[str, Any] | None = None
     variant: tuple[Mapping[str, Any], ...] = ()
     peers: tuple[str, ...] = ()
+    peers_learner: Literal["", "logistic"] = ""
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs that the paper speaks of
 
 
@@ -47,6 +51,7 @@ class Table:
     campaign: Mapping[str, Any]
     variants: Mapping[str, Mapping[str, Any]]  # {"": {}} when the table has none
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs to be compared with each other
+    peers_learner: str = ""
 
     def read_campaign(self, variant: str, data: Path, pool: Path | None = None) -> Campaign:
         """Its campaign, checked, with {data} and `pool:NAME` replaced by paths; pool: the latter's file."""
@@ -107,6 +112,7 @@ def read_table(path: Path) -> Table:
             w.campaign,
             _variants(w.variant),
             w.contrasts,
+            w.peers_learner,
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

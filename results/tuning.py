@@ -1,4 +1,4 @@
-"""What was tried to make `flip` better: runs what is missing, into docs/results/tuning.csv, and tells of it.
+"""What was tried to make `flip` and `resolve` better: run what is missing into docs/results/tuning.csv, and tell of it.
 
     python -m results.tuning run --data ../shared/data --out runs/results [--only TABLE ...]
         [--variants NAME ...] [--seeds 8]
@@ -31,7 +31,7 @@ from results.pools import pool_file
 from results.runs import exit_code, played
 from results.table import named, read_tables
 from results.text import MARKS, ByVariant, bare_p, grid
-from results.variants import DEFAULT, PLAIN, VARIANTS
+from results.variants import DEFAULT, MANY_CLASSES, PLAIN, RESOLVE, TWO_CLASSES, VARIANTS, Variant
 
 FILE = "tuning.csv"
 CSV = NUMBERS / FILE
@@ -58,12 +58,41 @@ TABLES = {
 }
 
 
+class Beside(NamedTuple):
+    """Where something is tried beside `resolve`, by the exact learner. about: the items, in words."""
+
+    source: str
+    about: str
+    budget: Mapping[str, int]
+    candidates: int
+    variants: Mapping[str, Variant]
+
+
+BESIDE = {
+    "cifar100-exact": Beside(
+        "{data}/cifar100_12k.npz",
+        "CIFAR-100 features, 100 classes",
+        {"initial": 100, "labels": 220, "retrain_every": 40},
+        CANDIDATES,
+        MANY_CLASSES,
+    ),
+    "pets-exact": Beside(
+        "pool:pets",
+        "CIFAR-10 features, cats and dogs alone",
+        {"initial": 4, "labels": 64, "retrain_every": 4},
+        400,  # `by labels` has no table to look up
+        TWO_CLASSES,
+    ),
+}
+EVERY = {**VARIANTS, **MANY_CLASSES, **TWO_CLASSES}
+
+
 def read_trials(path: Path) -> list[TrialLine]:
     """All lines of the CSV, checked one by one; none while there is no file."""
     lines = read_csv(path, TrialLine, f"run `{COMMAND}`") if path.exists() else []
-    unknown = next((line.variant for line in lines if line.variant not in VARIANTS), None)
+    unknown = next((line.variant for line in lines if line.variant not in EVERY), None)
     if unknown is not None:
-        raise InputError(f"{path} has the variant {unknown!r}; expected one of {', '.join(VARIANTS)}")
+        raise InputError(f"{path} has the variant {unknown!r}; expected one of {', '.join(EVERY)}")
     return lines
 
 
@@ -76,12 +105,13 @@ def plan_of(name: str, seed: int, data: Path, out: Path) -> Simulation:
         (held,) = read_tables(only=[name])
         campaign = held.read_campaign("", data, pool_file(held.source, data, out))
         return simulation(prepare(replace(campaign, seed=seed, threads=campaign.threads or 1)))
-    source, model = TABLES[name]
+    beside = BESIDE.get(name)
+    source, model = TABLES[name] if beside is None else (beside.source, "exact")
     settings = {
         "data": {"name": str(pool_file(source, data, out) or source.replace("{data}", str(data)))},
         "model": {"name": model},
-        "budget": BUDGET,
-        "asking": {"candidates": CANDIDATES},
+        "budget": BUDGET if beside is None else beside.budget,
+        "asking": {"candidates": CANDIDATES if beside is None else beside.candidates},
         "seed": seed,
         "threads": 1,
         "device": "cpu",
@@ -104,7 +134,7 @@ def run(
                 try:
                     plan = plan or plan_of(table, seed, data, out)
                     start = time.perf_counter()
-                    rounds = played(plan, VARIANTS[variant].how.asking(plan.asking))
+                    rounds = played(plan, EVERY[variant].how.asking(plan.asking))
                 except Exception as error:  # one campaign's failure must not end the others
                     failed.append(f"{what}: {type(error).__name__}: {error}")
                     print(failed[-1], flush=True)
@@ -136,9 +166,10 @@ class Work(NamedTuple):
 
 def wanted(only: Sequence[str], names: Sequence[str], seeds: int | None) -> list[Work]:
     """What the command line asks for; of the tables kept for judging only what they are for."""
-    tables = named(only, [*TABLES, *HELD_OUT], "table")
-    variants = named(names, VARIANTS, "variant")
-    if PLAIN not in variants:
+    tables = named(only, [*TABLES, *BESIDE, *HELD_OUT], "table")
+    every = named(names, EVERY, "variant")
+    variants = [v for v in every if v in VARIANTS]
+    if variants and PLAIN not in variants:
         held = [t for t in only if t in HELD_OUT]
         if held:
             raise InputError(
@@ -147,12 +178,14 @@ def wanted(only: Sequence[str], names: Sequence[str], seeds: int | None) -> list
             )
         tables = [t for t in tables if t in TABLES]
     tried = [t for t in tables if t in TABLES]
-    judged = [t for t in read_tables(only=HELD_OUT) if t.name in tables]
-    count = SEEDS if seeds is None else seeds
-    return [
-        Work(tried, variants, range(FIRST_SEED, FIRST_SEED + count)),
+    judged = [t for t in read_tables(only=HELD_OUT) if t.name in tables and PLAIN in variants]
+    chosen_on = range(FIRST_SEED, FIRST_SEED + (SEEDS if seeds is None else seeds))
+    works = [
+        Work(tried, variants, chosen_on),
         *(Work([t.name], [PLAIN], range(t.seeds)[:seeds]) for t in judged),
+        *(Work([t], [v for v in BESIDE[t].variants if v in every], chosen_on) for t in tables if t in BESIDE),
     ]
+    return [work for work in works if work.tables and work.variants]
 
 
 # --- the numbers --------------------------------------------------------------------------------------------
@@ -271,7 +304,27 @@ def tuning_block(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) ->
         if t.difference.n >= FEW
     ]
     held = _held_out(judged(lines, tables))
-    return "\n\n".join([grid(head, rows), _verdict(made) + _dropped(made), held, _sources(made)])
+    parts = [grid(head, rows), _verdict(made) + _dropped(made), held, beside_resolve(lines), _sources(made)]
+    return "\n\n".join(filter(None, parts))
+
+
+def beside_resolve(lines: Sequence[TrialLine]) -> str:
+    """What was tried beside `resolve`, minus it, a table each place; nothing before it has been run."""
+    parts = []
+    for name, place in BESIDE.items():
+        areas = _areas([x for x in lines if x.table == name])
+        plain = areas.pop(RESOLVE, {})
+        made = corrected([t for v in place.variants if (t := Trial.of(v, areas.get(v, {}), plain))])
+        if made:
+            labels = f"{place.budget['initial']} to {place.budget['labels']} labels"
+            head = [f"{place.about}, {labels}", "campaigns", f"curve − `{RESOLVE}`, points", "p", "ahead on"]
+            ordered = sorted(made, key=lambda t: -t.difference.mean)
+            cells = [
+                [place.variants[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)] for t in ordered
+            ]
+            parts.append(grid(head, cells))
+    about = f"Beside `{RESOLVE}`, by the exact learner, on seeds of their own too (p after Holm over each table)."
+    return "\n\n".join([about, *parts]) if parts else ""
 
 
 def _dropped(made: Sequence[Trial]) -> str:
@@ -339,8 +392,8 @@ def main(arguments: list[str] | None = None) -> int:
     job = jobs.add_parser("run", help="run what is missing, into the CSV")
     job.add_argument("--data", type=Path, default=Path("../shared/data"), help="data sets")
     job.add_argument("--out", type=Path, default=Path("runs/results"), help="folder of the pools")
-    job.add_argument("--only", nargs="+", default=[], metavar="TABLE", help=", ".join([*TABLES, *HELD_OUT]))
-    job.add_argument("--variants", nargs="+", default=[], metavar="NAME", help=", ".join(VARIANTS))
+    job.add_argument("--only", nargs="+", default=[], metavar="TABLE", help=", ".join([*TABLES, *BESIDE, *HELD_OUT]))
+    job.add_argument("--variants", nargs="+", default=[], metavar="NAME", help=", ".join(EVERY))
     many = f"so many ({SEEDS}) from {FIRST_SEED} on; from 0 on (10) in tables kept for judging"
     job.add_argument("--seeds", type=int, help=many)
     job.add_argument("--numbers", type=Path, default=CSV, help="the CSV")

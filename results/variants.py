@@ -1,4 +1,4 @@
-"""What was tried to make `flip` better: variants of it, and some other strategies beside them."""
+"""What was tried to make `flip` and `resolve` better: variants, and some other strategies beside them."""
 
 import math
 from collections.abc import Callable
@@ -6,16 +6,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from scipy.special import ndtr, owens_t
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import select
-from labelahead.acquisition.criteria import flip
+from labelahead.acquisition.criteria import _gain_by_table, flip
 from labelahead.acquisition.view import View
+from labelahead.errors import InputError
 from labelahead.learners.belief import Belief
 from labelahead.learners.network import NetworkLearner
 from labelahead.strategies.asking import Ask, Asking, Picks, Strategy
+from labelahead.strategies.look_ahead import by_look_ahead
 from labelahead.strategies.situation import Situation
 
 DEFAULT = "flip"
@@ -193,11 +197,78 @@ def by_leave_one_out(theta: Tensor, targets: Tensor) -> float:
     return GRID[errors.index(min(errors))]
 
 
+def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1) -> Tensor:
+    """As `resolve`, summed over the pairs of the leading class with so many of the next ones. (m,).
+
+    Scalar kernels only, which have one ρ for all pairs of a point.
+    """
+    gaps, spread = _gaps(view, 1 + rivals)
+    heights = (gaps / (2 * view.posterior.amplitude() * spread[:, None]).sqrt()).T
+    tables = [_gain_by_table(h.contiguous()) for h in heights]
+    parts = []
+    for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
+        explained = (1 - _left(view, pairs, spread) / spread).clamp_(0, 1)
+        gains = torch.stack([gain(explained.clone()) for gain in tables]).sum(0)
+        gains[view.candidates[pairs, None] == view.evaluation] = 0.0
+        parts.append(gains.sum(1))
+    return torch.cat(parts).double()
+
+
+def by_labels(view: View, rng: torch.Generator | None = None) -> Tensor:
+    """Error reduction by the two labels that an item may have (Zhao, Dougherty, Yoon, Alexander & Qian 2021). (m,).
+
+    With h and t the gaps at x and x' over their standard deviations, that of x' with its noise, ρ their correlation and
+    y, y' their signs: Σₓ [Σ_y' max_y P(y, y') − max_y P(y)], x' itself aside. P by Owen's T; scalar kernels only.
+    """
+    if view.posterior.classes != 2:
+        raise InputError(f"there are {view.posterior.classes} classes; expected two")
+    mean, wide = view.posterior.mean, math.sqrt(2 * view.posterior.amplitude())
+    spread = view.posterior.variance()[view.evaluation].double().sqrt()
+    root = view.innovations()[:, 0, 0].double()  # √u
+    h = ((mean[:, 0] - mean[:, 1])[view.evaluation] / (wide * spread)).numpy()
+    t = ((mean[:, 0] - mean[:, 1])[view.candidates] / (wide * root)).numpy()
+    parts = []
+    for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
+        rho = (view.covariance(pairs).double() / (root[pairs, None] * spread)).clamp(-ALL_BUT_ONE, ALL_BUT_ONE).numpy()
+        first, other = ndtr(h)[None], ndtr(t[pairs.numpy()])[:, None]
+        both = _both_positive(h[None], t[pairs.numpy()][:, None], rho)
+        after = np.maximum(both, other - both) + np.maximum(first - both, 1 - first - other + both)
+        gain = torch.from_numpy(after - np.maximum(first, 1 - first)).clamp_min_(0)
+        gain[view.candidates[pairs, None] == view.evaluation] = 0.0
+        parts.append(gain.sum(1))
+    return torch.cat(parts)
+
+
+ALL_BUT_ONE = 1 - 1e-9
+
+
+def _both_positive(h: np.ndarray, t: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """P(x > −h, z > −t) of two standard normals that are correlated, in Owen's form."""
+    h, t = (
+        np.where(np.abs(v) < 1e-12, 1e-12, v) for v in (h, t)
+    )  # it divides by both; the limit is reached from above
+    root = np.sqrt(1 - rho * rho)
+    tails = owens_t(h, (t / h - rho) / root) + owens_t(t, (h / t - rho) / root)
+    value: np.ndarray = (ndtr(h) + ndtr(t)) / 2 - tails - np.where(h * t > 0, 0.0, 0.5)
+    return value
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Look-ahead by a criterion of one's own."""
+
+    score: Callable[..., Tensor]
+
+    def asking(self, usual: Asking) -> Asking:
+        """How a campaign asks that would ask as `usual` otherwise."""
+        return replace(usual, strategy=by_look_ahead("changed", "what was tried", "labelahead", self.score))
+
+
 class Variant(NamedTuple):
     """about: what was changed, in words. how: `flip` as first built, changed, or a strategy."""
 
     about: str
-    how: Flip | Named
+    how: Flip | Named | Scored
 
     @property
     def rival(self) -> bool:
@@ -253,4 +324,21 @@ VARIANTS: dict[str, Variant] = {
         name: Variant(f"another strategy: `{name}`", Named(name))
         for name in ("random", "margin", "badge", "typiclust", "variance")
     },
+}
+RESOLVE = "resolve"
+# Tried against `resolve` as it is: where there are many classes, and where there are two.
+MANY_CLASSES: dict[str, Variant] = {
+    RESOLVE: Variant("as it is", Named(RESOLVE)),
+    **{
+        f"resolve, {rivals} rivals": Variant(
+            f"the leading class against its {rivals} nearest", Scored(partial(resolves, rivals=rivals))
+        )
+        for rivals in (2, 4, 8)
+    },
+    "uherding": Variant("`uherding`", Named("uherding")),
+}
+TWO_CLASSES: dict[str, Variant] = {
+    RESOLVE: Variant("as it is", Named(RESOLVE)),
+    "by labels": Variant("error reduction by labels (Zhao et al. 2021)", Scored(by_labels)),
+    **{name: Variant(f"`{name}`", Named(name)) for name in ("flip", "uherding", "margin", "random")},
 }

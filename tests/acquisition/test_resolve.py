@@ -74,6 +74,53 @@ def test_it_is_the_fall_of_errors_among_draws(h, rho):
     assert owen(h, rho) == pytest.approx(float(wrong_now - wrong_after), abs=1.5e-3)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 3), st.floats(0.05, 0.95), st.floats(-2, 2))
+def test_it_sees_no_less_than_error_reduction_by_labels(h, rho, there):
+    """Its nearest relative in print tells only which side of zero the news is on, and so never more."""
+    assert ref.gain_by_labels(h, rho, there) <= owen(h, rho) + 1e-9
+    assert ref.gain_by_labels(0.0, rho, 0.0) == pytest.approx(owen(0, rho), abs=1e-9)  # with nothing known, the same
+
+
+@pytest.mark.parametrize(("h", "rho", "there"), [(0.3, 0.6, 0.2), (1.0, 0.9, -0.5), (0.0, 0.4, 1.0)])
+def test_error_reduction_by_labels_is_what_draws_tell(h, rho, there):
+    rng, n = torch.Generator().manual_seed(3), 2_000_000
+    news = torch.randn(n, generator=rng, dtype=torch.float64)
+    gap = h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+    first, right = news > -there, gap > 0
+    after = sum(float(torch.maximum((right & told).sum(), (~right & told).sum())) for told in (first, ~first)) / n
+    assert ref.gain_by_labels(h, rho, there) == pytest.approx(after - float(right.double().mean()), abs=1.5e-3)
+
+
+def test_a_label_that_is_foreseen_is_worth_nothing_by_labels_alone():
+    """Where the two part: x' itself may be settled, and a number seen there tells of x all the same."""
+    worth = [ref.gain_by_labels(0.2, 0.7, there) for there in (0.0, 1.0, 2.0, 6.0)]
+    assert worth == sorted(worth, reverse=True)
+    assert worth[-1] < 1e-8
+    assert owen(0.2, 0.7) > worth[0]
+
+
+def test_of_two_classes_no_item_is_worth_less_than_by_its_labels():
+    outputs, K, _ = some(40, 2)
+    post = prior(outputs, K, noise=1e-1).condition([0, 1, 2, 3], torch.tensor([0, 1, 1, 0]))
+    items = range(4, 40)
+    scale = 2 * post.amplitude()
+    gap, k = post.mean[:, 0] - post.mean[:, 1], post.columns(torch.arange(40))
+    wide = (scale * (k.diagonal() + post.noise)).sqrt()
+    scores = []
+    for at in items:
+        total = 0.0
+        for x in items:
+            if x != at:
+                spread = math.sqrt(scale * float(k[x, x]))
+                rho = scale * float(k[x, at]) / (spread * float(wide[at]))
+                total += ref.gain_by_labels(float(gap[x]) / spread, rho, float(gap[at] / wide[at]))
+        scores.append(total)
+    ours = resolve(view(post, items), exact=True)
+    assert bool((ours >= torch.tensor(scores) - 1e-9).all())
+    assert float(ours.max()) > max(scores) > 0.1
+
+
 def some(n=30, classes=4, seed=0, dtype=torch.float64):
     rng = torch.Generator().manual_seed(seed)
     psi = torch.randn(n, 12, generator=rng, dtype=dtype)

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from labelahead.campaign.advice import loo_estimate, stop_advice
@@ -9,28 +10,19 @@ from labelahead.train import Training
 from tests.support.campaigns import blobs, data
 
 
-def advice(gains, errors=()):
-    return stop_advice(gains, errors)
+@pytest.mark.parametrize(
+    ("labels", "error", "fall"),
+    [(49, 0.02, 0.001), (80, 0.02, 0.006), (80, 0.2, 0.001), (80, None, 0.001), (80, 0.02, None)],
+)
+def test_silent_early_while_labels_pay_and_while_predictions_are_poor(labels, error, fall):
+    assert stop_advice(labels, error, 0.01, 0.05, fall) is None
 
 
-def test_silent_while_there_is_something_to_gain():
-    assert advice([]) is None
-    assert advice([10, 8, 6, 5, 4]) is None
-    assert advice([None] * 9) is None
-
-
-def test_speaks_when_the_gain_has_gone_twice():
-    assert "you may stop" in advice([10, 8, 0.5, 0.4])
-    assert advice([10, 8, 5, 0.4]) is None  # once may be chance
-    assert advice([10, 0.5, 0.4]) is None  # too early to tell
-    assert advice([0.0, 0.0, 0.0, 0.0, 0.0]) is None
-
-
-def test_speaks_when_leave_one_out_is_flat():
-    falling = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]
-    assert advice([5.0] * 7, falling) is None
-    flat = [0.9, 0.7, 0.5, 0.4, 0.4, 0.41, 0.4]
-    assert "not fallen" in advice([5.0] * 7, flat)
+def test_speaks_in_points_when_little_is_left_to_gain():
+    said = stop_advice(80, 0.021, 0.012, 0.047, 0.0012)
+    assert "2.1% of the predictions" in said
+    assert "1.2% to 4.7%" in said
+    assert "the next 20 labels are expected to bring 0.1 points" in said
 
 
 def test_leave_one_out_is_what_refitting_without_each_item_gives():

@@ -376,7 +376,7 @@ def test_a_network_without_a_kernel_can_be_asked_at_random():
     this = f"{__file__}:Sampling"
     result = run(replace(SMALL, model=Network(this), asking=Asking("random")), data=data())
     assert result.rounds[0].loo is None
-    assert "no leave-one-out" in result.rounds[0].notes[-1]
+    assert "no estimate by leave-one-out" in result.rounds[0].notes[-1]
 
 
 def test_factories_that_draw_from_numpy_repeat_themselves(tmp_path):

@@ -1,12 +1,13 @@
-"""TypiClust and ProbCover against scikit-activeml, as far as the definitions agree.
+"""TypiClust, ProbCover, MaxHerding and DropQuery against scikit-activeml, as far as the definitions agree.
 
 What differs, and is held equal here. TypiClust: their neighbourhoods have 5 items unless told
 otherwise, ours 20 as in the paper; they leave ties to chance; clusters of fewer than five items
 wait in ours (as in the authors' program), not in theirs; when no cluster without labels is left
 they draw at random, ours goes on with the least labelled ones. ProbCover: they look for the radius
 on a grid and on all points, ours exactly and on 2,000 at most; ours scales embeddings to length
-one, theirs takes them as they are; they leave ties to chance. K-means starts differ, so theirs is
-handed our clusters.
+one, theirs takes them as they are; they leave ties to chance. DropQuery: 5 passes of theirs, 3 of
+ours as in the paper; theirs does not scale up what is left, ours scales embeddings to length one.
+K-means starts and random masks differ, so theirs is handed our clusters, and what our passes said.
 """
 
 import numpy as np
@@ -17,7 +18,18 @@ pool = pytest.importorskip("skactiveml.pool")
 import torch  # noqa: E402
 
 from labelahead.seeds import stream  # noqa: E402
-from labelahead.strategies.diversity import NEIGHBOURS, SMALL, ball_radius, clusters, cover, herd, typical  # noqa: E402
+from labelahead.strategies.diversity import (  # noqa: E402
+    DROPPED,
+    NEIGHBOURS,
+    SMALL,
+    TIMES,
+    ball_radius,
+    clusters,
+    cover,
+    herd,
+    typical,
+    wavering,
+)
 from tests.peers.peer_cases import Case  # noqa: E402
 
 
@@ -102,3 +114,50 @@ def test_max_herding_takes_the_same_items(network, labels):
     points = torch.from_numpy(case.embedding)
     ours, _ = herd(points, labels, q, points.new_ones(len(points) - labels))
     assert (ours + labels).tolist() == theirs.tolist()
+
+
+def saying(answers: list[np.ndarray]):
+    """A classifier of theirs that gives these answers, one after the other, and takes no notice of the items."""
+    from skactiveml.base import SkactivemlClassifier
+
+    class Saying(SkactivemlClassifier):
+        def fit(self, X, y, sample_weight=None):
+            return self
+
+        def predict(self, X):
+            return answers.pop(0)
+
+        def predict_proba(self, X):
+            raise NotImplementedError
+
+    return Saying(classes=[0, 1, 2], missing_label=-1)
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+@pytest.mark.parametrize("seed", range(3))
+def test_dropquery_takes_the_same_items(seed, network):
+    case, q = Case(network, seed, n=400), 6
+    now, rng = case.situation("dropquery"), stream(0, "pick", case.labels)
+    said = now.candidate_outputs.argmax(1)
+    dropped = torch.stack([now.learnt.outputs_dropped(now.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)])
+    assert int((2 * (dropped != said).sum(0) > TIMES).sum()) > q  # below that they leave ties to chance
+    points = torch.nn.functional.normalize(now.candidate_embedding, dim=1)
+    places = wavering(said, dropped, q)
+    groups = clusters(points[places], q, rng)
+    centres = torch.stack([points[places][groups == g].mean(0) for g in range(q)])
+
+    class Given:
+        def __init__(self, n_clusters: int) -> None:
+            assert n_clusters == q
+
+        def fit_transform(self, X, y=None):
+            assert sorted(map(tuple, X)) == sorted(map(tuple, points[places].numpy()))  # the same items waver
+            return torch.cdist(torch.from_numpy(X), centres).numpy()
+
+    strategy = pool.DropQuery(
+        missing_label=-1, random_state=0, cluster_algo=Given, dropout_rate=DROPPED, n_dropout_samples=TIMES
+    )
+    clf = saying([a.numpy() for a in (said, *dropped)])
+    theirs = strategy.query(X=points.numpy(), y=np.full(len(points), -1), clf=clf, fit_clf=False, batch_size=q)
+    ours = case.propose("dropquery", q)
+    assert set(ours.positions.tolist()) == set(now.candidates[torch.from_numpy(theirs)].tolist())

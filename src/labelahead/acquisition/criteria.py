@@ -224,7 +224,9 @@ def flip(
     return 0.5 * torch.cat(parts).to(torch.float64)
 
 
-def resolve(view: View, rng: torch.Generator | None = None, *, exact: bool = False, chunk: int = 256) -> Tensor:
+def resolve(
+    view: View, rng: torch.Generator | None = None, *, exact: bool = False, temper: float = 1.0, chunk: int = 256
+) -> Tensor:
     """Expected fall of the number of wrong predictions (METHOD §9), the candidate's own aside. (m,).
 
     At each evaluation point the gap between the two largest entries of f_lin is N(m, v), v = a²·(their
@@ -237,13 +239,16 @@ def resolve(view: View, rng: torch.Generator | None = None, *, exact: bool = Fal
     With nothing known h = 0 everywhere, and the score is Σ asin(ρ)/π: a soft coverage of the pool.
     The full kernel has the contrast e_a − e_b on both sides, as in `flip`.
 
-    Looked up in a table, to 1e-4 of a prediction; exact: by Owen's T itself, a hundred times slower.
+    Looked up in a table, to 1e-4 of a prediction; exact: by Owen's T itself, a hundred times slower. temper: what a²
+    is multiplied by; it hardly changes which items are best, but how many predictions they are said to put right.
     """
     if view.posterior.classes < 2:
         raise InputError("outputs has one column; expected at least two: resolve compares the top two")
+    if not temper > 0:
+        raise InputError(f"temper is {temper}; expected a positive number")
     top, label = view.posterior.mean[view.evaluation].topk(2, dim=1)
     spread = _spread(view, label).clamp_min(1e-14 * view.posterior.scale)  # v/(2a²) at the evaluation points
-    h = (top[:, 0] - top[:, 1]) / (2 * view.posterior.amplitude() * spread).sqrt()
+    h = (top[:, 0] - top[:, 1]) / (2 * temper * view.posterior.amplitude() * spread).sqrt()
     dtype = view.posterior.covariance.prior.dtype
     spread = spread.to(dtype)
     gain = (lambda squared: _owen(h[None], squared)) if exact else _gain_by_table(h.to(dtype))

@@ -1,15 +1,16 @@
 """When further labels no longer pay: a word of advice, never a stop."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
+from labelahead.learners.outlook import AHEAD
+
 __all__ = ["loo_estimate", "stop_advice"]
 
-SHARE = 0.1  # of the gain at the start, below which a further label is not worth much
-FLAT = 0.03  # part of the leave-one-out error whose fall counts as no progress
-PATIENCE = 3  # rounds
+ENOUGH = 50  # labels from which on the estimated error can be relied on (docs/results.md)
+PAYS = 0.005  # share of the pool: so much should the next labels put right
+GOOD = 0.15  # estimated error above which nobody is told to stop, however little further labels bring
 
 
 class LeaveOneOut(NamedTuple):
@@ -29,22 +30,18 @@ def loo_estimate(others: Tensor, residual: Tensor, labels: Tensor, random: int) 
     return LeaveOneOut(right, float(residual[:random].square().sum(1).mean()))
 
 
-def stop_advice(gains: Sequence[float | None], errors: Sequence[float | None], *, share: float = SHARE) -> str | None:
-    """A sentence when the campaign has little left to gain, else None.
+def stop_advice(
+    labels: int, error: float | None, low: float | None, high: float | None, fall: float | None
+) -> str | None:
+    """A sentence when the pool is predicted well and further labels bring little, else None.
 
-    Two signs, both free of test labels, round by round: the predicted gain of the best candidate has
-    stayed below a share of what it was at first, or the leave-one-out error has stopped falling.
+    error: estimated share of wrong predictions and the ends of its interval; fall: what the next labels take off it.
     """
-    brought = [gain for gain in gains if gain is not None]
-    wrong = [error for error in errors if error is not None]
-    if len(brought) > PATIENCE and brought[0] > 0 and max(brought[-2:]) < share * brought[0]:
-        return (
-            f"the best further label is expected to bring {brought[-1] / brought[0]:.0%} of what the "
-            "first one did: you may stop here"
-        )
-    if len(wrong) > 2 * PATIENCE and min(wrong[-PATIENCE:]) > (1 - FLAT) * min(wrong[:-PATIENCE]):
-        return (
-            f"the leave-one-out error has not fallen for {PATIENCE} rounds (now {wrong[-1]:.3f}): "
-            "further labels may not help this network much"
-        )
-    return None
+    if error is None or low is None or high is None or fall is None:
+        return None
+    if labels < ENOUGH or error > GOOD or fall >= PAYS:
+        return None
+    return (
+        f"an estimated {error:.1%} of the predictions are wrong by now ({low:.1%} to {high:.1%}), and the next {AHEAD} "
+        f"labels are expected to bring {100 * fall:.1f} points: you may stop here"
+    )

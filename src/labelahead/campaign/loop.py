@@ -16,7 +16,9 @@ from labelahead.data.pool import Pool
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learners.exact import ExactLearner
 from labelahead.learners.network import NetworkLearner
+from labelahead.learners.outlook import Outlook
 from labelahead.seeds import stream, training_seed
+from labelahead.strategies import find
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.propose import Query, propose
 from labelahead.train import Trained
@@ -41,8 +43,10 @@ class Simulation:
     ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
     names: Sequence[str] = ()
     seed: int = 0
+    outlook: bool = True  # whether every round tells how good it is without a test label
 
 
+JUDGED = 1000  # items of the pool by which its error is estimated
 NOTHING = Trained(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
 
 
@@ -107,6 +111,9 @@ class _Rounds:
         self.plan, self.store, self.tell = plan, store, tell
         self.pool = Pool(len(plan.learner.inputs), test=plan.closed)
         self._known = {entry.position: entry for entry in log}  # on record when the campaign was opened
+        self._looks_ahead = find(plan.asking.strategy).look_ahead
+        free = self.pool.unlabelled
+        self._judged = free[torch.randperm(len(free), generator=stream(plan.seed, "outlook"))]
 
     def first_labels(self) -> None:
         """Random items to begin with; `balanced`: the same number of every class, as far as found.
@@ -147,12 +154,19 @@ class _Rounds:
             query = self._ask(learnt.model, number, count, memory)
             seconds |= query.seconds
         start = time.perf_counter()
-        if query and len(labels) > 1 and plan.budget.initial:
-            try:
+        ahead: Outlook | None = None
+        try:
+            if query and len(labels) > 1 and plan.budget.initial:
                 others, residual = learner.others_say(labelled, labels, seed=seed)
                 loo = loo_estimate(others, residual, labels, plan.budget.initial)
-            except LabelaheadError as error:  # advice only: strategies without a kernel go on
-                notes = (*notes, f"no leave-one-out estimate: {error}")
+            if (
+                plan.outlook
+                and bool((labels != labels[:1]).any())
+                and (isinstance(learner, ExactLearner) or self._looks_ahead)
+            ):
+                ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed)
+        except LabelaheadError as error:  # advice only: strategies without a kernel go on
+            notes = (*notes, f"no estimate by leave-one-out: {error}")
         seconds["leave-one-out"] = time.perf_counter() - start
         entry = Round(
             number=number,
@@ -168,10 +182,18 @@ class _Rounds:
             seconds=seconds,
             notes=notes,
             memory=query.memory if query else None,
+            error=ahead.error.rate if ahead else None,
+            error_low=ahead.error.low if ahead else None,
+            error_high=ahead.error.high if ahead else None,
+            fall=ahead.fall if ahead else None,
         )
         if store:
             store.add_round(entry)
         return learnt.model, entry
+
+    def _sample(self, labelled: Tensor) -> Tensor:
+        """Unlabelled items at random, on which the estimate of the error rests."""
+        return self._judged[~torch.isin(self._judged, labelled)][:JUDGED]
 
     def _ask(self, model: nn.Module, number: int, count: int, memory: Mapping[str, Any] | None) -> Query:
         """Choose, get the labels and put them into the pool."""

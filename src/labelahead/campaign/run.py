@@ -53,19 +53,20 @@ def run(
     progress: Progress | None = None,
     on_round: Callable[[Round], None] | None = None,
     on_ready: Callable[[Prepared], None] | None = None,
+    outlook: bool = True,
 ) -> Result:
     """A whole campaign. Nothing given: the embedded digits, in about a minute.
 
     config: a `Campaign`, tables as in TOML, or a TOML file. data: as `labelahead.data` returns it,
     instead of what the configuration names. labeller: answers instead of the data's own labels.
-    out: a folder that keeps everything, for `resume`.
+    out: a folder that keeps everything, for `resume`. outlook: whether every round estimates its error.
     """
     campaign = _campaign(config)
     if out is not None:
         Store.require_free(out)
     with _same_threads():
         ready = prepare(campaign, data, progress)
-        plan = simulation(ready, labeller)
+        plan = replace(simulation(ready, labeller), outlook=outlook)
         if on_ready:
             on_ready(ready)
         if out is None:
@@ -93,6 +94,7 @@ def resume(
     progress: Progress | None = None,
     on_round: Callable[[Round], None] | None = None,
     on_ready: Callable[[Prepared], None] | None = None,
+    outlook: bool = True,
 ) -> Result:
     """Go on with a campaign where it was interrupted; the end is the same as without.
 
@@ -111,7 +113,7 @@ def resume(
             _require_same_strategy(store, now["asking.strategy"])
         campaign = assemble(Path(folder) / "config.toml", (), now)
         ready = prepare(campaign, data, progress)
-        plan = simulation(ready, labeller)
+        plan = replace(simulation(ready, labeller), outlook=outlook)
         remember(store, ready)
         if changes:
             store.write("config.toml", to_toml(ready.campaign).encode())

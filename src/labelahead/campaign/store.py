@@ -47,6 +47,8 @@ class Round:
     accuracy: on the test items, None without any. gain: score of the best candidate, in the
     strategy's own unit. loo, loo_error: leave-one-out accuracy and
     squared error on the random initial labels. memory: what the strategy is told at the next round.
+    error: estimated share of wrong predictions in the pool, with the ends of its interval; fall: what the next 20
+    labels are expected to take off it. All without a test label; None where nothing can be told.
     """
 
     number: int
@@ -62,6 +64,10 @@ class Round:
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     memory: Mapping[str, Any] | None = None
+    error: float | None = None
+    error_low: float | None = None
+    error_high: float | None = None
+    fall: float | None = None
 
 
 class Store:

@@ -38,8 +38,8 @@ class Board:
             self.console.print(_line(entry), highlight=False)
         for note in entry.notes:
             self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
-        gains, errors = [r.gain for r in self._rounds], [r.loo_error for r in self._rounds]
-        advice = None if self._advised or entry.asked == 0 else stop_advice(gains, errors)
+        outlook = entry.error, entry.error_low, entry.error_high, entry.fall
+        advice = None if self._advised or entry.asked == 0 else stop_advice(entry.labels, *outlook)
         if advice:
             self._advised = True
             self.console.print(f"  advice at {entry.labels} labels: {advice}", style="cyan")
@@ -78,8 +78,9 @@ def doing(what: str, done: int, total: int) -> str:
 
 def _line(r: Round) -> str:
     right = "" if r.accuracy is None else f"   test accuracy {r.accuracy:6.1%}"
+    guess = "" if r.error is None else f"   estimated {1 - r.error:6.1%}"
     took = sum(r.seconds.values())
-    return f"round {r.number:3d}   {r.labels:5d} labels{right}   {took:5.1f} s"
+    return f"round {r.number:3d}   {r.labels:5d} labels{right}{guess}   {took:5.1f} s"
 
 
 def curve_text(rounds: Sequence[Round], total: int, title: str, width: int = 70) -> str:
@@ -110,15 +111,12 @@ def curve_png(rounds: Sequence[Round], path: Path, title: str) -> Path:
     known = [r for r in rounds if r.accuracy is not None]
     figure, axes = pyplot.subplots(figsize=(6.4, 4), dpi=150, layout="constrained")
     axes.plot([r.labels for r in known], [100 * (r.accuracy or 0) for r in known], "o-", ms=4)
-    guessed = [r for r in rounds if r.loo is not None]
-    if guessed:
-        axes.plot(
-            [r.labels for r in guessed],
-            [100 * (r.loo or 0) for r in guessed],
-            ":",
-            color="grey",
-            label="leave-one-out on the initial labels (needs no test label)",
-        )
+    told = [(r.labels, r.error, r.error_low, r.error_high) for r in rounds if r.error is not None]
+    if told:
+        at = [labels for labels, *_ in told]
+        right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in told] for i in (1, 2, 3))
+        axes.plot(at, right, ":", color="grey", label="estimated for the pool, without a test label")
+        axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
         axes.legend(frameon=False, fontsize=8)
     axes.set(xlabel="labels", ylabel="test accuracy, %")
     axes.set_title(title, parse_math=False)  # a name may hold dollar signs
@@ -132,14 +130,14 @@ def curve_png(rounds: Sequence[Round], path: Path, title: str) -> Path:
 def rounds_table(rounds: Sequence[Round]) -> Table:
     """All rounds, one row each."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("round", "labels", "test accuracy", "leave-one-out", "best gain", "seconds"):
+    for name in ("round", "labels", "test accuracy", "estimated", "best gain", "seconds"):
         table.add_column(name, justify="right")
     for r in rounds:
         table.add_row(
             str(r.number),
             str(r.labels),
             "—" if r.accuracy is None else f"{r.accuracy:.1%}",
-            "—" if r.loo is None else f"{r.loo:.1%}",
+            "—" if r.error is None else f"{1 - r.error:.1%}",
             "—" if r.gain is None else f"{r.gain:.3g}",
             f"{sum(r.seconds.values()):.1f}",
         )

@@ -336,9 +336,9 @@ def _campaign(folder: Path, campaign: Campaign, workers: int, pipe: Connection) 
         pipe.send(("round", entry, "", ""))
 
     if (folder / "config.toml").exists():
-        resume(folder, on_round=tell)
+        resume(folder, on_round=tell, outlook=False)
     else:
-        run(campaign, out=folder, on_round=tell)
+        run(campaign, out=folder, on_round=tell, outlook=False)  # what is compared has test labels
     about = {**this_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
         store.write("machine.json", json.dumps(about, indent=1).encode())

@@ -23,9 +23,12 @@ from torch.nn import functional as F
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
 from labelahead.learners.network import Learnt
+from labelahead.learners.outlook import Outlook, outlook
 from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
+from labelahead.linear.posterior import prior
 from labelahead.train import Trained, Training
+from labelahead.train.passes import dropout
 
 __all__ = [
     "ABOUT",
@@ -50,6 +53,7 @@ NOISES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 # Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few labels the error
 # is noisy, and a flat kernel is what few labels can bear (docs/results.md).
 NEAR = 0.03
+BLOCK = 1024  # items predicted at once
 FEW = 200  # labels up to which every mixture is tried; beyond, those around the one before
 
 
@@ -181,9 +185,13 @@ class ExactModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """1/C + K(x, X) α."""
-        out = x.new_full((len(x), self.classes), 1 / self.classes, dtype=self.centre.dtype)
+        return self.read_out(self.unit(x))
+
+    def read_out(self, units: Tensor) -> Tensor:
+        """(n, C) for rows of length one (n, d)."""
+        out = units.new_full((len(units), self.classes), 1 / self.classes)
         if len(self.support):
-            K = mixed(self.unit(x) @ self.support.T, self.weights().weights)
+            K = mixed(units @ self.support.T, self.weights().weights)
             out = out + K @ self.alpha.to(K.dtype)
         return out
 
@@ -222,6 +230,14 @@ class ExactLearnt(Learnt):
     def embedding(self, at: Tensor) -> Tensor:
         """(q, d) unit features, float64."""
         return self.kernel_model.unit(self.inputs[at]).double().cpu()
+
+    def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+        """(q, C) with unit features dropped, and what is left of each row brought to length one again."""
+        parts = []
+        for some in torch.split(at, BLOCK):
+            left = dropout(self.kernel_model.unit(self.inputs[some]), rate, rng)
+            parts.append(self.kernel_model.read_out(F.normalize(left, dim=1, eps=1e-30)))
+        return torch.cat(parts)
 
     def start(self, outputs: Tensor) -> Tensor:
         """(q, C) 1/C: a belief begins before any label, and is told all of them."""
@@ -292,6 +308,14 @@ class ExactLearner:
         mixture = model.weights()
         _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
         return residual + targets + 1 / self.classes, residual
+
+    def outlook(self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int = 0) -> Outlook:
+        """How often it is wrong at items (q,), in random order, and what further labels will bring."""
+        model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        learnt, points = ExactLearnt(model, self.inputs), torch.cat([labelled, at])
+        start = torch.full((len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device)
+        post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
+        return outlook(post.condition(torch.arange(len(labelled)), labels), torch.arange(len(labelled), len(points)))
 
 
 def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> Learnt:

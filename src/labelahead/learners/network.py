@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from labelahead.acquisition.probability import softmax
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
+from labelahead.learners.outlook import LOOKED_AT, Outlook, outlook
 from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.posterior import prior
 from labelahead.tangent import features, kernel
 from labelahead.train import Trained, Training, fresh_start, predict, train
-from labelahead.train.passes import penultimate, place
+from labelahead.train.passes import penultimate, place, predict_dropped
 
 __all__ = ["Learnt", "NetworkLearner", "others_say"]
 
@@ -51,6 +52,10 @@ class Learnt:
     def embedding(self, at: Tensor) -> Tensor:
         """(q, h) what goes into the network's last linear layer, float64."""
         return penultimate(self.model, self.inputs[at]).double().cpu()
+
+    def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+        """(q, C) what it says with dropout on the embedding."""
+        return predict_dropped(self.model, self.inputs[at], rate, rng)
 
     def start(self, outputs: Tensor) -> Tensor:
         """(q, C) where look-ahead begins, on the scale of one-hot targets.
@@ -134,6 +139,20 @@ class NetworkLearner:
         """
         untrained = self.network(seed).to(self.device).eval()
         return others_say(untrained, self.inputs[labelled], labels, DOUBTING if doubting else NOISE)
+
+    def outlook(self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int) -> Outlook:
+        """How often it is wrong at items (q,), in random order, and what further labels will bring.
+
+        Told by the kernel of a network that has seen no label, at some of the items: a trained one is commonly better,
+        so that this errs on the side of caution (docs/results.md).
+        """
+        points = torch.cat([labelled, at[:LOOKED_AT]])
+        untrained = self.network(seed).to(self.device).eval()
+        device, dtype = place(untrained, self.inputs)
+        K = kernel(untrained, self.inputs[points].to(device=device, dtype=dtype))
+        start = K.new_full((len(points), self.classes), 1 / self.classes, dtype=torch.float64)
+        post = prior(start, K, noise=NOISE).condition(torch.arange(len(labelled)), labels)
+        return outlook(post, torch.arange(len(labelled), len(points)))
 
 
 def others_say(

@@ -10,6 +10,7 @@ from labelahead.strategies.bandit import ALBL
 from labelahead.strategies.bayesian import BAYESIAN
 from labelahead.strategies.confidence import CONFIDENCE, DYNAMICAL, EGL
 from labelahead.strategies.diversity import COVERAGE, DIVERSITY
+from labelahead.strategies.fisher import BAIT
 from labelahead.strategies.look_ahead import LOOK_AHEAD, by_look_ahead
 from labelahead.strategies.loss_prediction import LL4AL
 from labelahead.strategies.retraining import NAIVE
@@ -17,7 +18,7 @@ from labelahead.strategies.rivals import RIVALS
 
 __all__ = ["GIVEN", "STRATEGIES", "find"]
 
-_ALL = (*LOOK_AHEAD, *CONFIDENCE, *DIVERSITY, *COVERAGE, *BAYESIAN, EGL, DYNAMICAL, LL4AL, ALBL, *RIVALS, NAIVE)
+_ALL = (*LOOK_AHEAD, *CONFIDENCE, *DIVERSITY, *COVERAGE, BAIT, *BAYESIAN, EGL, DYNAMICAL, LL4AL, ALBL, *RIVALS, NAIVE)
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 
 

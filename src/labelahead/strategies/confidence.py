@@ -21,10 +21,13 @@ def _random(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | No
     return Picks(s.candidates[order], torch.zeros(q, dtype=torch.float64))
 
 
-def class_probabilities(s: Situation) -> Tensor:
-    """(m, C): softmax after cross-entropy, projection onto the simplex after squared loss."""
+def class_probabilities(s: Situation, outputs: Tensor | None = None) -> Tensor:
+    """(m, C): softmax after cross-entropy, projection onto the simplex after squared loss.
+
+    outputs: (m, C) of other items than the candidates.
+    """
     method = "softmax" if s.loss == "cross-entropy" else "simplex"
-    return probabilities(s.candidate_outputs.double(), method)
+    return probabilities((s.candidate_outputs if outputs is None else outputs).double(), method)
 
 
 def entropy(s: Situation, rng: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Batches that differ and that cover the pool: BADGE, CoreSet, TypiClust, ProbCover."""
+"""Batches that differ and that cover the pool: BADGE, CoreSet, TypiClust, ProbCover, herding, DropQuery."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +12,19 @@ from labelahead.strategies.asking import Ask, Picks, Strategy
 from labelahead.strategies.confidence import class_probabilities
 from labelahead.strategies.situation import Situation
 
-__all__ = ["COVERAGE", "DIVERSITY", "ball_radius", "cover", "herd", "k_centre", "k_means_pp", "lazy_argmax", "typical"]
+__all__ = [
+    "COVERAGE",
+    "DIVERSITY",
+    "ball_radius",
+    "central",
+    "cover",
+    "herd",
+    "k_centre",
+    "k_means_pp",
+    "lazy_argmax",
+    "typical",
+    "wavering",
+]
 
 BLOCK = 1 << 18  # distances at once, to stay in the cache
 CLUSTERS = 500  # at most, as in the paper's program
@@ -21,6 +33,7 @@ NEIGHBOURS = 20
 FEW = 5000  # points up to which whole k-means is quicker than mini-batches of this size
 PURITY = 0.95
 ROWS = 128  # balls counted at once
+DROPPED, TIMES = 0.75, 3  # DropQuery: share of the features that are dropped, and how often, as in the paper
 
 
 def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> int:
@@ -323,6 +336,53 @@ def _uncertainty_herding(s: Situation, q: int, rng: torch.Generator, mode: str, 
     return Picks(s.candidates[order], scores)
 
 
+def wavering(said: Tensor, dropped: Tensor, q: int) -> Tensor:
+    """Places of the items (m,) that say something else under dropout (T, m) more than half of the time.
+
+    If these are fewer than q: the q that do so most often, the first ones among equals.
+    """
+    often = (dropped != said).sum(0)
+    count = max(q, int((2 * often > len(dropped)).sum()))
+    return torch.sort(often, descending=True, stable=True).indices[:count]
+
+
+def central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Of each of q clusters the point (n, h) nearest to its centre, and how many it stands for; large ones first.
+
+    Where copies leave fewer clusters the first of the other points are added, which stand for none.
+    """
+    group = clusters(points, q, rng)
+    count = torch.bincount(group)
+    centres = points.new_zeros(len(count), points.shape[1]).index_add_(0, group, points) / count[:, None].clamp_min(1)
+    away = (points - centres[group]).square().sum(1)
+    order = [c for c in torch.sort(count, descending=True, stable=True).indices.tolist() if count[c]]
+    picked = []
+    for c in order:
+        members = (group == c).nonzero().squeeze(1)
+        picked.append(int(members[away[members].argmin()]))
+    rest = torch.ones(len(points), dtype=torch.bool).index_fill_(0, torch.tensor(picked), False)
+    others = rest.nonzero()[: q - len(picked), 0].tolist()
+    sizes = torch.cat([count[order], count.new_zeros(len(others))])
+    return torch.tensor([*picked, *others]), sizes.double()
+
+
+def _dropquery(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    """Dropout on the embedding: of a network what its last linear layer sees, of the exact learner its unit features.
+
+    Before the first label nothing can waver, and all candidates are clustered, which is the paper's centroid start. As
+    in the authors' program embeddings have length one when they are clustered.
+    """
+    said, points = s.candidate_outputs.argmax(1), s.candidate_embedding
+    places = torch.arange(len(s.candidates))
+    if len(s.labelled):
+        with s.timed("outputs"):
+            others = [s.learnt.outputs_dropped(s.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)]
+        places = wavering(said, torch.stack(others), q).cpu()
+    with s.timed("score"):
+        order, sizes = central(torch.nn.functional.normalize(points[places], dim=1), q, rng)
+    return Picks(s.candidates[places[order]], sizes)
+
+
 COVERAGE = (
     Strategy(
         "typiclust",
@@ -347,5 +407,11 @@ COVERAGE = (
         "as maxherding, where what is undecided counts more: from few labels to many",
         "Bae, Oliveira & Sutherland 2024, Uncertainty Herding: One Active Learning Method for All Label Budgets",
         _uncertainty_herding,
+    ),
+    Strategy(
+        "dropquery",
+        "pretrained features: items whose class changes when features are left out, one of each cluster",
+        "Gupte, Aklilu, Nirschl & Yeung-Levy 2024, Revisiting Active Learning in the Era of Vision Foundation Models",
+        _dropquery,
     ),
 )

@@ -12,7 +12,17 @@ from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.inputs import Inputs, Samples, as_inputs, batch_of, described, invoked, length, tensors
 from labelahead.models.layers import eval_mode
 
-__all__ = ["check_inputs", "eval_mode", "forward", "penultimate", "place", "predict", "rows_at_once"]
+__all__ = [
+    "check_inputs",
+    "dropout",
+    "eval_mode",
+    "forward",
+    "penultimate",
+    "place",
+    "predict",
+    "predict_dropped",
+    "rows_at_once",
+]
 
 SEVERAL = 64  # samples a pass of inputs that are not one tensor: what a network does with them cannot be told by size
 
@@ -68,6 +78,40 @@ def penultimate(model: nn.Module, inputs: Inputs) -> Tensor:
         for hook in hooks:
             hook.remove()
     return torch.cat(parts)
+
+
+def predict_dropped(model: nn.Module, inputs: Inputs, rate: float, rng: torch.Generator) -> Tensor:
+    """Outputs (n, C) with dropout on the input of the linear layer that is called last, all else in eval mode.
+
+    A network without a linear layer has its outputs dropped.
+    """
+    inputs = check_inputs(inputs)
+    device, dtype = place(model, inputs)
+    called: list[nn.Module] = []
+
+    def note(module: nn.Module, given: tuple[Any, ...]) -> None:
+        called[:] = [module]
+
+    def drop(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return dropout(given[0], rate, rng), *given[1:]
+
+    hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
+    try:
+        with eval_mode(model), torch.no_grad():
+            forward(model, inputs[:1].to(device=device, dtype=dtype))
+        if not called:
+            return dropout(predict(model, inputs), rate, rng)
+        hooks.append(called[0].register_forward_pre_hook(drop))
+        return predict(model, inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def dropout(values: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+    """Each entry zero with probability `rate`, else divided by 1 − rate."""
+    kept = torch.rand(values.shape, generator=rng) >= rate
+    return values * kept.to(values) / (1 - rate)
 
 
 def _rows(values: Tensor, n: int) -> Tensor:

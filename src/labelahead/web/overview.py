@@ -4,8 +4,9 @@ from collections import Counter
 from heapq import nlargest
 from typing import Any
 
+from labelahead.campaign.advice import ENOUGH as ENOUGH_LABELS
 from labelahead.web.assignment import Assignment
-from labelahead.web.schedule import Schedule
+from labelahead.web.schedule import OUTLOOK, Schedule
 
 __all__ = ["able", "doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
 
@@ -13,6 +14,7 @@ BIASED = (
     "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
     "accuracy on the whole pool; only progress is to be read from it"
 )
+FEW = f"with fewer than {ENOUGH_LABELS} labels it may be far off"
 # Doubts are shown from so many labels of a class on, on average, and where the others' outputs for
 # another class exceed those for the label by so much: with fewer, most of them are wrong.
 ENOUGH, CLEARLY = 5, 0.2
@@ -45,6 +47,10 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     measured, estimated = None, None
     if last.get("accuracy") is not None:
         measured = {"value": last["accuracy"], "labels": last["labels"]}
+    if last.get("error_rate") is not None:
+        ends = {"low": 1 - last["error_high"], "high": 1 - last["error_low"]}
+        few = "" if last["labels"] >= ENOUGH_LABELS else FEW
+        estimated = {"value": 1 - last["error_rate"], **ends, "squared_error": last.get("loo_error"), "warning": few}
     for name, warning in (("loo", ""), ("loo_all", BIASED)):
         if estimated is None and last.get(name) is not None:
             estimated = {"value": last[name], "squared_error": last.get("loo_error"), "warning": warning}
@@ -52,7 +58,7 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     if opinion is not None and opinion.snapshot.round:
         predicted.update(opinion.belief.guesses.tolist())
         gain = opinion.gain()
-    names = ("labels", "accuracy", "loo", "loo_all", "gain", "seconds")
+    names = ("labels", "accuracy", "loo", "loo_all", "gain", "seconds", *OUTLOOK)
     return {
         "labels": len(tally.labels),
         "items": len(assignment.items) - len(assignment.closed),

@@ -10,12 +10,14 @@ from labelahead.campaign.advice import stop_advice
 from labelahead.errors import LabelaheadError
 from labelahead.web.assignment import Assignment
 from labelahead.web.explain import Opinion
+from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, load_snapshot
-from labelahead.web.worker import Order, Worker
+from labelahead.web.worker import Worker
 
 __all__ = ["Schedule"]
 
 SNAPSHOTS = 2  # snapshots on the disk
+OUTLOOK = ("error_rate", "error_low", "error_high", "fall")
 log = logging.getLogger("labelahead")
 
 
@@ -70,7 +72,8 @@ class Schedule:
 
     def advice(self) -> str | None:
         """Whether further labels still pay."""
-        return stop_advice([r["gain"] for r in self.rounds], [r["loo_error"] for r in self.rounds])
+        last = self.rounds[-1] if self.rounds else {}
+        return stop_advice(last.get("labels", 0), *(last.get(name) for name in OUTLOOK))
 
     def remember(self) -> None:
         """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""
@@ -129,9 +132,15 @@ class Schedule:
             self.state, self.done = what, done
 
         self.message = ""
+        opinion = self.assignment.opinion
         try:
-            path = self.worker.run(order, tell)
-            self._hand_over(load_snapshot(path))
+            if opinion is not None and opinion.snapshot.units is not None:
+                self._hand_over(refreshed(opinion.snapshot, order))
+                return
+            snapshot = load_snapshot(self.worker.run(order, tell))
+            if snapshot.units is not None:  # from now on there is nothing to train: no process, no file
+                self.worker.stop()
+            self._hand_over(snapshot)
             self._forget()
         except Exception as error:  # whatever it is, this thread must be there for the next answers
             if self._ending.is_set():
@@ -153,7 +162,7 @@ class Schedule:
         self.assignment.take(opinion)
         if snapshot.round:
             facts = snapshot.facts
-            measured = {name: facts.get(name) for name in ("accuracy", "loo", "loo_all", "loo_error")}
+            measured = {name: facts.get(name) for name in ("accuracy", "loo", "loo_all", "loo_error", *OUTLOOK)}
             seconds = round(facts["train_seconds"] + facts["kernel_seconds"], 3)
             entry = {"labels": facts["labels"], **measured, "gain": gain, "seconds": seconds}
             self.rounds.append(entry)

@@ -23,7 +23,7 @@ class Snapshot:
     outputs are on the scale of one-hot targets: probabilities after cross-entropy. Exactly one of
     kernel (n, n), features (n, k) and units (n, d) is there; all are of scalar kind, so that a class
     that turns up later is one more column. units: of the exact learner, whose kernel is `weights`
-    of functions of their cosines.
+    of functions of their cosines; test: the units of the items to measure on, and their classes.
     """
 
     round: int  # 0: before any training
@@ -38,6 +38,8 @@ class Snapshot:
     facts: Mapping[str, Any] = field(default_factory=dict)  # accuracy, seconds, map, second look
     units: Tensor | None = None
     weights: tuple[float, ...] = ()
+    test: tuple[Tensor, Tensor] | None = None
+    own_noise: float | None = None  # what somebody asked for, instead of the noise that goes with the weights
 
     def belief(self, labels: Mapping[int, int], classes: int) -> Belief:
         """What is held of the items in play, given these labels."""

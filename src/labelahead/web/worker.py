@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,13 +25,13 @@ from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.data.dataset import UNKNOWN, Answers
 from labelahead.data.pool import Pool
 from labelahead.errors import LabelaheadError
-from labelahead.learners.exact import EXACT, ExactLearnt
+from labelahead.learners.exact import EXACT, ExactModel
 from labelahead.learners.network import Learnt
-from labelahead.linear.covariance import CosineKernel
-from labelahead.seeds import training_seed
+from labelahead.seeds import stream, training_seed
 from labelahead.strategies import find
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.situation import Situation
+from labelahead.web.refresh import Order, refreshed, second_look, told
 from labelahead.web.snapshot import Snapshot, save_snapshot
 
 __all__ = ["Order", "Worker", "snapshot"]
@@ -44,21 +44,13 @@ POSIX = os.name == "posix"
 Tell = Callable[[str, float], None]  # what is under way, how much of it is done
 
 
-@dataclass(frozen=True)
-class Order:
-    """Train on these labels. round 0: do not train, an untrained network's kernel is asked for."""
-
-    round: int
-    labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
-    classes: int
-    trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
-
-
 def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapshot:
     """Train a fresh network on the labels and work out its kernel, as a campaign does it."""
     say = tell or (lambda what, done: None)
     campaign, inputs = ready.campaign, ready.inputs
-    asking, classes = _asking(campaign.asking, len(inputs), campaign.model.name == EXACT), max(order.classes, 2)
+    if campaign.model.name == EXACT:
+        return refreshed(_units(ready, say), order)
+    asking, classes = _asking(campaign.asking, len(inputs)), max(order.classes, 2)
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
@@ -80,34 +72,61 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     outputs = now.start if order.round else torch.zeros_like(now.start)
     facts["kernel_seconds"] = time.perf_counter() - start
     say("map", 0.9)
-    kernel = tangent.get("kernel")
-    units = kernel.units if isinstance(kernel, CosineKernel) else None
-    facts["map"] = _map(now.points, tangent if units is None else {"features": units})
+    facts["map"] = _map(now.points, tangent)
     if len(pool) > 1:
         others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
-        facts |= _second_look(others, residual, pool, order.trusted)
+        facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
+    if len(set(pool.labels.tolist())) > 1 and len(now.candidates):
+        facts |= told(learner.outlook(pool.labelled, pool.labels, now.candidates, seed=seed))
     return Snapshot(
         round=order.round,
         points=now.points,
         outputs=outputs.double().cpu(),
-        kernel=kernel if units is None else None,
+        kernel=tangent.get("kernel"),
         features=tangent.get("features"),
         labels=dict(order.labels) if order.round else {},
         noise=now.noise,
         strategy=str(asking.strategy) if order.round else "resolve",
         evaluation=asking.evaluation,
         facts=facts,
-        units=units,
-        weights=learnt.mixture.weights if isinstance(learnt, ExactLearnt) else (),
     )
 
 
-def _asking(asking: Asking, items: int, exact: bool) -> Asking:
-    """Every item is in play, if need be by features of its kernel; the exact learner needs none."""
+def _units(ready: Prepared, say: Tell) -> Snapshot:
+    """Of the exact learner, before any label: all that it will ever need of the data, every item in play."""
+    campaign, inputs = ready.campaign, ready.rows
+    asking = find(campaign.asking.strategy).settled(campaign.asking)
+    pool = Pool(len(inputs), test=ready.data.test)
+    order = torch.randperm(len(pool.unlabelled), generator=stream(campaign.seed, "candidates", 0))
+    points = pool.unlabelled[order]  # criteria sum over the first ones
+    say("kernel", 0.5)
+    model = ready.learner(2).network(0)
+    assert isinstance(model, ExactModel)
+    units, known = model.unit(inputs[points]).cpu(), _known(ready)
+    return Snapshot(
+        round=0,
+        points=points,
+        outputs=torch.zeros((len(points), 2), dtype=torch.float64),
+        kernel=None,
+        features=None,
+        labels={},
+        noise=asking.noise or model.weights().noise,
+        own_noise=asking.noise,
+        strategy=str(asking.strategy),
+        evaluation=min(asking.evaluation or EVALUATED, EVALUATED) if len(points) > DENSE else asking.evaluation,
+        facts={"labels": 0, "map": _map(points, {"features": units})},
+        units=units,
+        weights=model.weights().weights,
+        test=(model.unit(inputs[known]).cpu(), ready.answers.take(known)) if ready.answers and len(known) else None,
+    )
+
+
+def _asking(asking: Asking, items: int) -> Asking:
+    """Every item is in play, if need be by features of its kernel."""
     asking = find(asking.strategy).settled(asking)
     if asking.sketch is None and items > DENSE and (asking.candidates or items) > DENSE:
         few = min(asking.evaluation or EVALUATED, EVALUATED)
-        return replace(asking, candidates=None, sketch=None if exact else FEATURES, evaluation=few)
+        return replace(asking, candidates=None, sketch=FEATURES, evaluation=few)
     return asking
 
 
@@ -122,10 +141,14 @@ def _held_out(ready: Prepared, test: Mapping[int, int]) -> Prepared:
 
 def _accuracy(ready: Prepared, learnt: Learnt) -> float | None:
     """On the test part of the data, where it has labels."""
-    if ready.answers is None:
-        return None
-    known = ready.data.test[ready.answers.known[ready.data.test]]
-    return learnt.accuracy(known, ready.answers.take(known))
+    known = _known(ready)
+    return None if ready.answers is None else learnt.accuracy(known, ready.answers.take(known))
+
+
+def _known(ready: Prepared) -> Tensor:
+    """(t,) positions of the test items whose class is known."""
+    test = ready.data.test
+    return test[:0] if ready.answers is None else test[ready.answers.known[test]]
 
 
 def _map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -151,25 +174,6 @@ def _map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(v, 4) for v in values.tolist()]
-
-
-def _second_look(others: Tensor, residual: Tensor, pool: Pool, trusted: tuple[int, ...]) -> dict[str, Any]:
-    """What the other labels say of each: by leave-one-out of a learner that has not been trained on any."""
-    labels = pool.labels
-    others = others[:, : max(int(labels.max()) + 1, 2)]  # nobody can speak for a class without a label
-    size, guess = residual.norm(dim=1), others.argmax(1)
-    facts: dict[str, Any] = {
-        "second_look": [
-            [int(p), int(c), int(g), round(float(r), 4), round(float(o[g]), 4), round(float(o[c]), 4)]
-            for p, c, g, r, o in zip(pool.labelled, labels, guess, size, others, strict=True)
-        ],
-        "loo_all": float((guess == labels).double().mean()),
-    }
-    sample = torch.isin(pool.labelled, torch.tensor(trusted, dtype=torch.int64))
-    judged = sample if trusted else torch.ones_like(sample)
-    facts["loo"] = float((guess == labels)[sample].double().mean()) if trusted else None
-    facts["loo_error"] = float(size[judged].square().mean())
-    return facts
 
 
 def _work(tables: Mapping[str, Any], folder: str, threads: int, test: Mapping[int, int], pipe: Connection) -> None:

@@ -33,7 +33,8 @@ function figures(found) {
   const all = make("div", { className: "figures" },
     figure(String(found.labels), found.budget ? `of ${found.budget} labels` : found.labels === 1 ? "label" : "labels"));
   if (measured) all.append(figure(percent(measured.value), "measured accuracy"));
-  else if (estimated) all.append(figure(percent(estimated.value), "accuracy, estimated"));
+  else if (estimated) all.append(figure(percent(estimated.value), estimated.low === undefined ? "accuracy, estimated"
+    : `accuracy, estimated (${percent(estimated.low)} to ${percent(estimated.high)})`));
   if (found.gain !== null && found.gain !== undefined) all.append(figure(found.gain.toPrecision(2), "expected gain of the next label"));
   const box = make("section", {}, all);
   if (!measured && estimated?.warning) box.append(make("p", { className: "faint", text: `Estimated: ${estimated.warning}.` }));
@@ -59,7 +60,8 @@ function training(status) {
 
 function drawCurve(box, curve) {
   const measured = curve.some((r) => r.accuracy !== null && r.accuracy !== undefined);
-  const value = (r) => (measured ? r.accuracy : r.loo ?? r.loo_all) ?? null;
+  const guess = (r) => (typeof r.error_rate === "number" ? 1 - r.error_rate : r.loo ?? r.loo_all);
+  const value = (r) => (measured ? r.accuracy : guess(r)) ?? null;
   const rows = curve.filter((r) => value(r) !== null);
   if (rows.length < 2 || !globalThis.uPlot) {
     box.replaceChildren(make("p", { className: "faint", text: "It begins with the second training." }));

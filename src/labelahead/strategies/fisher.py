@@ -1,0 +1,84 @@
+"""BAIT: the batch after which the last layer's weights would be known best, where the pool needs them.
+
+The Fisher information of an item's label about the weights of the read-out is (diag p − ppᵀ) ⊗ hhᵀ, h its embedding.
+As Huseljic, Herde, Hahn & Sick 2024 (Fast Fishing) have it, p is taken as that of a yes or no, the likeliest class or
+another: p(1 − p) hhᵀ = vvᵀ, which does not grow with the number of classes. BAIT asks for the set S with the least
+
+    tr( (λI + mean over the labelled of vvᵀ + Σ_S vvᵀ)⁻¹ F ),   F = mean over all points of vvᵀ,
+
+found by taking twice as many items as asked for, one by one, and giving back half of them, one by one.
+"""
+
+import torch
+from torch import Tensor
+
+from labelahead.strategies.asking import Ask, Picks, Strategy
+from labelahead.strategies.confidence import class_probabilities
+from labelahead.strategies.situation import Situation
+
+__all__ = ["BAIT", "bait"]
+
+RIDGE = 1.0  # λ, as in the paper
+TAKEN = 2  # times as many are taken as are asked for
+
+
+def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
+    """q of the points after the first `labelled`, and by how much each brought the trace down when it was taken.
+
+    roots: (n, h), vvᵀ being a point's Fisher information. With A the inverse, α = vᵀAv and β = vᵀAFAv, an item
+    lowers the trace by β/(1 + α) when it is taken and raises it by β/(1 − α) when it is given back. Either changes A
+    by −c aaᵀ, a = Av, c = ±1/(1 ± α), and with it (Sherman & Morrison), for every other point w and b = AFAv,
+
+        α_w −= c (w·a)²,   β_w −= 2c (w·a)(w·b) − c² β (w·a)²,
+
+    so that a step costs n·h + h², no inverse and no trace.
+    """
+    if roots.shape[1] > len(roots):  # the same products in fewer coordinates: outside their span A is I/λ and F zero
+        roots = torch.linalg.qr(roots.T, mode="r").R.T
+    known, free = roots[:labelled], roots[labelled:]
+    identity = torch.eye(roots.shape[1], dtype=roots.dtype, device=roots.device)
+    A = torch.linalg.inv(RIDGE * identity + known.T @ known / max(1, labelled))
+    P = A @ (roots.T @ roots / len(roots)) @ A
+    alpha, beta = ((free @ matrix * free).sum(1) for matrix in (A, P))
+    chosen: list[int] = []
+    gains: dict[int, float] = {}
+    taken = torch.zeros(len(free), dtype=torch.bool, device=roots.device)
+    most = min(TAKEN * q, len(free))
+    for step in range(most + most - q):
+        grows = step < most
+        if grows:
+            worth = (beta / (1 + alpha)).masked_fill_(taken, -torch.inf)
+            at = int(worth.argmax())
+            chosen.append(at)
+            gains[at] = float(worth[at])
+        else:
+            at = int((beta / (1 - alpha)).masked_fill_(~taken, torch.inf).argmin())
+            chosen.remove(at)
+        taken[at] = grows
+        c = 1 / (1 + float(alpha[at])) if grows else -1 / (1 - float(alpha[at]))
+        a, b, beta_at = A @ free[at], P @ free[at], float(beta[at])
+        wa, wb = free @ a, free @ b
+        A.addr_(a, a, alpha=-c)
+        P.addr_(a, b, alpha=-c).addr_(b, a, alpha=-c).addr_(a, a, alpha=c * c * beta_at)
+        alpha = alpha - c * wa.square()
+        beta = beta - 2 * c * wa * wb + c * c * beta_at * wa.square()
+    return torch.tensor(chosen), torch.tensor([gains[at] for at in chosen], dtype=torch.float64)
+
+
+def _bait(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    """Before the first label every class is as likely as another, and what is left is coverage."""
+    outputs, h = s.outputs, s.embedding
+    with s.timed("score"):
+        p = class_probabilities(s, outputs).amax(1).cpu()
+        if not len(s.labelled):
+            p = torch.full_like(p, 1 / outputs.shape[1])
+        order, gains = bait(h * (p * (1 - p)).clamp_min(0).sqrt()[:, None], len(s.labelled), q)
+    return Picks(s.candidates[order], gains)
+
+
+BAIT = Strategy(
+    "bait",
+    "a trained read-out that is to be known better where the pool lies: Fisher information, batches that differ",
+    "Ash, Goel, Krishnamurthy & Kakade 2021, Gone Fishing: Neural Active Learning with Fisher Embeddings (BAIT)",
+    _bait,
+)

@@ -1,0 +1,66 @@
+"""What further labels are expected to bring, told without a test label."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from labelahead.acquisition.criteria import resolve
+from labelahead.acquisition.select import greedy
+from labelahead.acquisition.view import view
+from labelahead.learners.exact import ExactLearner
+from labelahead.learners.network import NetworkLearner
+from labelahead.learners.outlook import AHEAD, BRINGS, LOOKED_AT, outlook
+from labelahead.linear.calibration import calibrate, error_rate
+from labelahead.linear.posterior import prior
+from labelahead.models import build
+from labelahead.train import Training
+
+
+@pytest.fixture(scope="module")
+def digits():
+    found = load_digits()
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    return torch.tensor(found.data)[order].float(), torch.tensor(found.target)[order].long()
+
+
+def test_the_error_falls_with_labels_as_it_really_does(digits):
+    x, y = digits
+    learner, rest, told = ExactLearner(x, 10, x.mean(0)), torch.arange(400, 1400), []
+    for count in (60, 150, 400):
+        at = torch.arange(count)
+        learnt = learner.learn(at, y[at])
+        wrong = 1 - learnt.accuracy(rest, y[rest])
+        told.append(learner.outlook(at, y[at], rest))
+        assert told[-1].error.low <= wrong <= told[-1].error.high
+        assert abs(told[-1].error.rate - wrong) < (0.12 if count < 100 else 0.05)
+    assert told[0].error.rate > told[2].error.rate
+    assert told[0].fall > told[2].fall >= 0
+
+
+def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
+    x, y = digits
+    units = torch.nn.functional.normalize(x.double() - x.double().mean(0), dim=1)[:500]
+    start = torch.full((500, 10), 0.1, dtype=torch.float64)
+    post = prior(start, units @ units.T, noise=0.1).condition(torch.arange(40), y[:40])
+    at = torch.arange(40, 500)
+    told, scale = outlook(post, at), calibrate(post).scale
+    some = at[:LOOKED_AT]
+    picks = greedy(view(post, some, some), lambda v, r: resolve(v, r, temper=scale**2), AHEAD, believe="mean")
+    assert told.error == error_rate(post, at)
+    assert told.fall == pytest.approx(min(told.error.rate, BRINGS * float(picks.scores.sum()) / len(some)), rel=1e-6)
+
+
+def test_networks_have_one_by_their_untrained_kernel(digits):
+    x, y = digits
+    learner = NetworkLearner(x / 8 - 1, 10, lambda seed: build("mlp", (64,), 10, seed=seed), Training(steps=5))
+    at = torch.arange(120)
+    told = learner.outlook(at, y[at], torch.arange(120, 500), seed=0)
+    assert 0.02 < told.error.rate < 0.3
+    assert told.fall > 0
+
+
+def test_nothing_left_to_ask_brings_nothing(digits):
+    _, y = digits
+    post = prior(torch.zeros(4, 10, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=0.1)
+    post = post.condition(torch.arange(4), y[:4])
+    assert outlook(post, torch.arange(4)).fall == 0.0

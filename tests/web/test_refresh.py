@@ -1,0 +1,59 @@
+"""The exact learner on the page: a refresh in place is what a campaign would learn from the same labels."""
+
+import numpy as np
+import pytest
+import torch
+
+from labelahead.campaign.config import parse
+from labelahead.campaign.prepare import prepare
+from labelahead.web.refresh import Order, refreshed
+from labelahead.web.worker import _held_out, snapshot
+
+
+@pytest.fixture
+def ready(tmp_path):
+    rng = torch.Generator().manual_seed(1)
+    centres = 2.5 * torch.randn(3, 6, generator=rng)
+    y = torch.arange(90) % 3
+    rows = centres[y] + torch.randn(90, 6, generator=rng)
+    np.savez(tmp_path / "set.npz", x=rows.numpy())
+    tables = {"data": {"name": str(tmp_path / "set.npz")}, "model": {"name": "exact"}, "threads": 1}
+    return _held_out(prepare(parse(tables)), {p: p % 3 for p in range(80, 90)})
+
+
+def order(round, count):
+    return Order(round, tuple((p, p % 3) for p in range(count)), 3)
+
+
+def test_before_any_label_all_items_are_in_play_and_nothing_is_held(ready):
+    first = snapshot(ready, order(0, 0))
+    assert sorted(first.points.tolist()) == list(range(80))  # but for those to measure on
+    assert torch.equal(first.outputs, torch.full((80, 3), 1 / 3, dtype=torch.float64))
+    assert (first.round, first.labels) == (0, {})
+
+
+def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
+    first = snapshot(ready, order(0, 0))
+    there = refreshed(refreshed(first, order(1, 20)), order(2, 60))
+    learner = ready.learner(3)
+    at = torch.arange(60)
+    few = learner.learn(at[:20], at[:20] % 3)
+    learnt = learner.learn(at, at % 3, previous=few.model.state_dict())
+    assert there.weights == learnt.mixture.weights
+    assert there.noise == learnt.noise
+    belief = there.belief(there.labels, 3)
+    rest = list(range(60, 80))
+    assert torch.allclose(belief.mean(rest), learnt.outputs(torch.tensor(rest)).double(), atol=1e-5)
+    test = torch.arange(80, 90)
+    assert there.facts["accuracy"] == learnt.accuracy(test, test % 3)
+    told = learner.outlook(at, at % 3, there.points[~torch.isin(there.points, at)])
+    assert there.facts["error_rate"] == pytest.approx(told.error.rate, abs=1e-6)
+    assert there.facts["fall"] == pytest.approx(told.fall, rel=1e-3)
+    others, _ = learner.others_say(at, at % 3)
+    assert there.facts["loo_all"] == float((others.argmax(1) == at % 3).double().mean())
+
+
+def test_a_class_that_turns_up_later(ready):
+    there = refreshed(snapshot(ready, order(0, 0)), Order(1, tuple((p, p % 3) for p in range(12)), 5))
+    assert there.outputs.shape == (80, 5)
+    assert there.belief(there.labels, 5).classes == 5
