@@ -94,7 +94,7 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
 
 def _units(ready: Prepared, say: Tell) -> Snapshot:
     """Of the exact learner, before any label: all that it will ever need of the data, every item in play."""
-    campaign, inputs = ready.campaign, ready.inputs
+    campaign, inputs = ready.campaign, ready.rows
     asking = find(campaign.asking.strategy).settled(campaign.asking)
     pool = Pool(len(inputs), test=ready.data.test)
     order = torch.randperm(len(pool.unlabelled), generator=stream(campaign.seed, "candidates", 0))
