@@ -70,7 +70,33 @@ class TrialLine(NamedTuple):
         return *self[:4], f"{self.accuracy:.5f}", f"{self.seconds:.1f}"
 
 
-L = TypeVar("L", Line, TrialLine)
+class EstimateLine(NamedTuple):
+    """A round of a campaign that estimated its own error: what it said of the pool, what the test items say."""
+
+    table: str
+    strategy: str
+    seed: int
+    labels: int
+    accuracy: float  # on the test items
+    error: float
+    low: float
+    high: float
+    fall: float
+
+    EXAMPLE = "nine values such as 'r8-exact,flip,0,50,0.9,0.12,0.08,0.2,0.01'"
+
+    @property
+    def wrong(self) -> float:
+        """What the test items say."""
+        return 1 - self.accuracy
+
+    @property
+    def cells(self) -> tuple[object, ...]:
+        """As they stand in the CSV."""
+        return *self[:4], *(f"{value:.5f}" for value in self[4:])
+
+
+L = TypeVar("L", Line, TrialLine, EstimateLine)
 
 
 def read_csv(path: Path, kind: type[L], again: str = "run the table again") -> list[L]:
