@@ -172,6 +172,7 @@ def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     source = documents(tmp_path / "texts")
+    (source / "bird" / "00.txt").write_text("none")  # read anew it must be the same
     budget = {"initial": 6, "labels": 12, "retrain_every": 6}
     campaign(tmp_path, model, data={"name": str(source), "embedding": embedding}, budget=budget)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
@@ -179,6 +180,12 @@ def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding
     said = la.load_model(folder).predict(new)
     assert said.labels == ["fish", "bird"] * 5
     assert said.items[0] == "00.txt"
+    (tmp_path / "none.txt").write_text("none")  # a word in a file, nothing in a table
+    word, nothing = (
+        la.load_model(folder).predict([tmp_path / "none.txt"]),
+        la.load_model(folder).predict({"text": [""]}),
+    )
+    assert torch.equal(word.probabilities, nothing.probabilities) == (embedding == "words")
     alone = la.load_model(folder).predict([new / "03.txt"])
     assert torch.allclose(alone.probabilities, said.probabilities[3:4], atol=1e-5)
     with pytest.raises(InputError, match="a folder of texts, a text, or a table"):
@@ -198,6 +205,39 @@ def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
     assert np.allclose(finished.predict(source).probabilities, simplex(outputs), atol=1e-4)
     said = finished.predict(table(tmp_path / "more.csv", 20, seed=1))
     assert sum(a == b for a, b in zip(said.labels, ["fish", "bird"] * 10, strict=True)) > 18
+
+
+def test_an_embedding_of_your_own_does_not_leave(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch\ndef encode(texts):\n    return torch.tensor([[len(t), t.count('e')] for t in texts])\n"
+    )
+    source = table(tmp_path / "animals.csv")
+    campaign(tmp_path, data={"name": str(source), "embedding": f"{tmp_path / 'own.py'}:encode"})
+    with pytest.raises(InputError, match=r"by your own .*own\.py:encode, whose code cannot leave with it"):
+        la.load_model(tmp_path / "run")
+
+
+def test_vectors_named_as_a_backbone_are_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    y, x = np.arange(40) % 2, rng.integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "p.npz", x=x, y=y, lite0=rng.normal(size=(40, 4)) + 3 * y[:, None])
+    campaign(tmp_path, data={"name": str(tmp_path / "p.npz"), "embedding": "lite0"})
+    said = run_model(tmp_path / "run").predict(tmp_path / "p.npz")
+    assert np.mean([label == str(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
+
+
+def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    if not sentences_available():
+        pytest.skip("without the extra texts")
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    source = table(tmp_path / "animals.csv")
+    campaign(tmp_path, data={"name": str(source), "embedding": "minilm"})
+    model = run_model(tmp_path / "run")
+    folder = model.save(tmp_path / "out", onnx=True)
+    assert "Those of 'said' come from the encoder minilm." in (folder / "README.md").read_text()
+    features = torch.randn(7, *model.reading.shape, generator=torch.Generator().manual_seed(1))
+    assert np.allclose(onnx_says(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4)
 
 
 def test_vectors_that_came_with_the_data(tmp_path):

@@ -43,6 +43,13 @@ def card(about: Mapping[str, Any]) -> str:
         lines += ["", f"There is no ONNX form of it: {about['no_onnx']}."]
     if "onnx" in about:
         lines += ["", f"`model.onnx`: items {about['onnx']['input']} -> {', '.join(about['onnx']['outputs'])}."]
+        if about["reading"]["kind"] == COLUMNS:
+            lines[-1] += (
+                " Its items are numbers: what the columns become, which is not in it, side by side in their order."
+            )
+        for column in about["reading"]["columns"]:
+            if column["kind"] == "sentences":
+                lines[-1] += f" Those of {column['name']!r} come from the encoder {column['encoder']}."
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]
     return "\n".join(lines)
 

@@ -31,6 +31,7 @@ from labelahead.campaign.graph import Front, Graph, Spread, write_onnx
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.run import remember
 from labelahead.campaign.store import Store
+from labelahead.data.columns import entry_of
 from labelahead.data.dataset import Loaded
 from labelahead.data.fresh import Fresh, brought_to, fresh_items, table_rows
 from labelahead.data.loading import TABLES
@@ -165,8 +166,8 @@ class Finished:
     def _named(self, source: str | Path, several: bool) -> Iterator[Fresh]:
         if self.reading is None:
             raise InputError(
-                "how items become what this model sees is code of your own, or was done in Python; expected items in "
-                "Python, as the network takes them"
+                "how items become what this model sees was done in Python; expected items in Python, as the network "
+                "takes them"
             )
         for part in fresh_items(self.reading, source, self._encode):
             inside = several and (Path(source).is_dir() or Path(source).suffix.lower() in (".zip", ".npz", *TABLES))
@@ -247,7 +248,12 @@ def finish(
     ready: Prepared, network: nn.Module, labels: Mapping[int, int], classes: Sequence[str], accuracy: Mapping[str, Any]
 ) -> Finished:
     """What was learnt from these labels (position -> class), with all that is needed elsewhere."""
-    campaign = ready.campaign
+    campaign, embedding = ready.campaign, ready.campaign.data.embedding or ""
+    if ":" in embedding and embedding not in ready.data.vectors:
+        raise InputError(
+            f"the model sees items by your own {embedding}, whose code cannot leave with it; expected vectors that "
+            "come with the items: write what it makes of them into a column or an .npz, and name that as the embedding"
+        )
     given = list(labels.values())
     shape = list(ready.rows.shape[1:]) if isinstance(ready.inputs, Tensor) else []
     about = {
@@ -278,7 +284,10 @@ def _verify(model: Finished, ready: Prepared) -> None:
     if reading.kind == COLUMNS and data.rows is not None:
         columns: dict[str, Any] = {k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()}
         columns |= {name: vectors[at].numpy() for name, vectors in data.vectors.items()}
-        values = table_rows(reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode)
+        texts = {} if data.texts is None else data.texts.columns
+        columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
+        entry = str if all(c.name in texts for c in reading.columns) else entry_of  # texts are what they say by now
+        values = table_rows(reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry)
     elif reading.kind == PICTURES and data.images is not None and reading.shape[1] == reading.shape[2]:
         values = brought_to(reading, data.images.batch(at, reading.shape[1]).float())
     else:

@@ -158,7 +158,7 @@ def _reading(
 ) -> Reading | None:
     """How other items become such features beside such a rest; standardising and weighing as one mean and deviation."""
     mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
-    if name in BACKBONES:
+    if name in BACKBONES and name not in data.vectors:
         return Reading(VIEWED, (3, size, size), mean, std, features=name)
     columns: tuple[Column, ...]
     width = features.shape[1]

@@ -74,8 +74,10 @@ def _table(path: Path) -> Table:
     return READERS.get(path.suffix.lower(), read_csv)(path)
 
 
-def table_rows(reading: Reading, table: Table, where: str, encode: Encode | None = None) -> Tensor:
-    """(n, d) what the columns that were learnt from become."""
+def table_rows(
+    reading: Reading, table: Table, where: str, encode: Encode | None = None, entry: Callable[[Any], Any] = entry_of
+) -> Tensor:
+    """(n, d) what the columns that were learnt from become. entry: what a field says; of a text in a file: itself."""
     missing = [c.name for c in reading.columns if c.name not in table.columns]
     if missing:
         hint = did_you_mean(missing[0], table.columns)
@@ -89,7 +91,7 @@ def table_rows(reading: Reading, table: Table, where: str, encode: Encode | None
         if isinstance(column, Listed):
             blocks.append(column.apply(values, table.place, where))
             continue
-        entries = [entry_of(v) for v in values]
+        entries = [entry(v) for v in values]
         if isinstance(column, Sentences):
             assert encode is not None
             blocks.append(encode(["" if e is None else str(e) for e in entries]).numpy())
@@ -111,7 +113,7 @@ def _documents(reading: Reading, path: Path, encode: Encode | None) -> Iterator[
         texts, failed, _ = read_documents(files, some)
         there = [name for name in some if name in texts]
         table = Table({reading.columns[0].name: [texts[name] for name in there]}, range(len(there)), unit="text")
-        values = table_rows(reading, table, str(path), encode) if there else torch.zeros((0, *reading.shape))
+        values = table_rows(reading, table, str(path), encode, str) if there else torch.zeros((0, *reading.shape))
         yield Fresh([shown(n) for n in there], values, {shown(n): why for n, why in failed.items()})
 
 
