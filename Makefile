@@ -45,6 +45,24 @@ $(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
 test-peers: $(PEERS)/.installed ## our strategies against independent implementations
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest tests/peers $(ARGS)
 
+# Networks that other people wrote, for the engine's tests and benchmark: their packages live apart as well.
+ZOO := .venv-zoo
+ZOOPIP := $(ZOO)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -c benchmarks/zoo.txt
+
+$(ZOO)/.installed: benchmarks/zoo.txt constraints.txt pyproject.toml | $(PY)
+	@echo "installing transformers, timm, torchvision, peft and others into $(ZOO) (some minutes) ..."
+	@test -x $(ZOO)/bin/python || $(PYTHON) -m venv $(ZOO)
+	@$(ZOOPIP) -e '.[test]'
+	@$(ZOOPIP) --no-deps -r benchmarks/zoo.txt
+	@touch $@
+
+.PHONY: test-zoo bench-kernel-zoo
+test-zoo: $(ZOO)/.installed ## the engine on 150 networks of others, against explicit Jacobians (ten minutes)
+	@OMP_NUM_THREADS=1 $(ZOO)/bin/python -m pytest tests/zoo -n 2 $(ARGS)
+
+bench-kernel-zoo: $(ZOO)/.installed ## the kernel of networks that people use, against a loop and vmap
+	@OMP_NUM_THREADS=1 $(ZOO)/bin/python benchmarks/kernel_zoo.py $(ARGS)
+
 # The labelling page is tested in Debian's chromium; where it cannot be had, those tests are skipped.
 .PHONY: browser
 browser:
