@@ -108,22 +108,8 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     rules = rules and signature == tuple(s.signature for s in twins)
     if rules:
         layouts, factors, arrived = _probed(one.out, other.out, sites, twins, eps)
-    uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
     sources = _sources(one, places[0], sites)
-    met = {name for group in sources for name in group.parameters} | {name for name, own in uses.items() if own}
-    unknown = {i for i, f in enumerate(factors) if f is None}
-    lost = {name for group in sources if unknown & set(group.sites) for name in group.parameters}
-    ruled = tuple(
-        Planned(name, tuple(chosen[name].shape), tuple(own))
-        for name, own in uses.items()
-        if name in met - lost and not unknown & set(own)
-    )
-    known = {p.name for p in ruled}
-    pulled = tuple(
-        Pulled(group.sites, own) for group in sources if (own := tuple(k for k in group.parameters if k in known))
-    )
-    # Without rules a parameter that the probe did not meet may yet be used by other samples.
-    fallback = tuple(k for k in chosen if k not in known and (k in met or not rules))
+    ruled, pulled, fallback = _shared_out(chosen, sites, sources, factors, rules)
     _say(model, fallback, sites, layouts, sources)
     distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
     nodes = tuple(distinct[s.node] for s in sites)
@@ -150,6 +136,32 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         largest=max(1, *map(_bytes, factors), 1),
         steps=len(one.nodes),
     )
+
+
+def _shared_out(
+    chosen: Mapping[str, nn.Parameter],
+    sites: Sequence[Site],
+    sources: Sequence[Pulled],
+    factors: Sequence[Factor | None],
+    rules: bool,
+) -> tuple[tuple[Planned, ...], tuple[Pulled, ...], tuple[str, ...]]:
+    """Which parameters the rules do by themselves, which are pulled back from where they meet samples, and the rest."""
+    uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
+    met = {name for group in sources for name in group.parameters} | {name for name, own in uses.items() if own}
+    unknown = {i for i, f in enumerate(factors) if f is None}
+    lost = {name for group in sources if unknown & set(group.sites) for name in group.parameters}
+    ruled = tuple(
+        Planned(name, tuple(chosen[name].shape), tuple(own))
+        for name, own in uses.items()
+        if name in met - lost and not unknown & set(own)
+    )
+    known = {p.name for p in ruled}
+    pulled = tuple(
+        Pulled(group.sites, own) for group in sources if (own := tuple(k for k in group.parameters if k in known))
+    )
+    # Without rules a parameter that the probe did not meet may yet be used by other samples.
+    rest = tuple(k for k in chosen if k not in known and (k in met or not rules))
+    return ruled, pulled, rest
 
 
 def _sources(seen: Trace, fixed: Collection[int], sites: Sequence[Site]) -> tuple[Pulled, ...]:
