@@ -85,14 +85,15 @@ types: $(VENV)/.installed-check ## mypy, strict, on src
 
 check: lint types test ## what CI runs
 
-BENCHES := kernel lookahead sketch cycle query infinite dynamics solvers page embed
+BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page embed
 .PHONY: $(BENCHES:%=bench-%) linear-operator
 $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) benchmarks/$*.py $(ARGS)
 
 # Timed on one thread, beside rivals that have no more.
-bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed: ALONE := OMP_NUM_THREADS=1 #
+bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed: ALONE := OMP_NUM_THREADS=1 #
 
+bench-exact: $(VENV)/.installed-bench ## the exact learner: choosing its kernel, absorbing a label, scoring a pool
 bench-kernel: $(VENV)/.installed-bench ## the kernel against its rivals: time, memory, roofline
 bench-lookahead: $(VENV)/.installed-bench ## look-ahead against solving for each candidate
 bench-sketch: $(VENV)/.installed-bench ## projections of tangent features: time at equal error

@@ -46,7 +46,7 @@ class Schedule:
         self._ending.set()
         with self.assignment.moved:
             self.assignment.moved.notify_all()
-        self.worker.stop()
+        self.worker.close()
         if self._thread.is_alive():
             self._thread.join(5)
 

@@ -7,6 +7,7 @@ to it, no label is in it alone.
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -214,8 +215,16 @@ class Worker:
         self._args = dict(tables), str(folder), threads, dict(test or {})
         self._process: Any = None
         self._pipe: Connection | None = None
+        self._starting = threading.Lock()
+        self._closed = False
 
     def _start(self) -> Connection:
+        with self._starting:
+            if self._closed:
+                raise LabelaheadError("the page is being closed; labels are safe")
+            return self._started()
+
+    def _started(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_work, args=(*self._args, other), daemon=True)
@@ -256,8 +265,14 @@ class Worker:
             raise value
         return Path(value)
 
+    def close(self) -> None:
+        """End the process for good: none is started any more, not even by an order that is just being given."""
+        with self._starting:
+            self._closed = True
+        self.stop()
+
     def stop(self) -> None:
-        """End the process."""
+        """End the process; the next order starts another."""
         if self._process is not None and self._process.is_alive():
             self._process.terminate()
             self._process.join(5)

@@ -269,7 +269,8 @@ def test_the_model_is_taken_along(person, server, tmp_path):
         archive.extractall(tmp_path / "model")
     model = la.load_model(tmp_path / "model")
     assert sum(model.about["labels"].values()) == len(server.labels())
-    assert {*model.predict(server.command[4]).labels} <= {*NAMES.split(",")}
+    known = {c["name"] for c in server.get("/api/session")["classes"]}  # others may have added some
+    assert {*model.predict(server.command[4]).labels} <= known
 
 
 def test_the_panels_explain(person, server):
