@@ -1,6 +1,6 @@
 """Networks that others wrote, at small size: name -> () -> (model in eval mode, input), seeded by `make`.
 
-Hugging Face's, timm's, torchvision's and some more, for `make test-zoo` and for the kernel benchmark. Weights are random:
+Hugging Face's, timm's, torchvision's and some more, for `make test-zoo` and the kernel benchmark. Weights are random:
 nothing is downloaded.
 """
 
@@ -341,9 +341,6 @@ ZOO: dict[str, Callable[[], Made]] = {
         d_inner=48,
     ),
     "hf longformer": text("longformer", attention_window=4, tokens=12),
-    "hf canine": text(
-        "canine", num_hash_functions=4, num_hash_buckets=32, downsampling_rate=2, local_transformer_stride=8, tokens=16
-    ),
     "hf t5 encoder": encoder("t5"),
     "hf mamba": encoder("mamba", state_size=4),
     "hf perceiver": text(
@@ -399,8 +396,16 @@ ZOO: dict[str, Callable[[], Made]] = {
     "hf segformer": image("segformer", **STAGES),
     "hf pvt": image("pvt", **STAGES),
     "hf pvt_v2": image("pvt_v2", **STAGES),
+    "hf deit": image("deit", architectures=["DeiTForImageClassification"]),
     "hf levit": image(
-        "levit", size=64, hidden_sizes=[16, 24, 32], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[4, 4, 4]
+        "levit",
+        architectures=["LevitForImageClassification"],
+        patch_size=16,
+        size=64,
+        hidden_sizes=[16, 24, 32],
+        num_attention_heads=[2, 2, 2],
+        depths=[1, 1, 1],
+        key_dim=[4, 4, 4],
     ),
     "hf swiftformer": image("swiftformer", size=64, depths=[1, 1, 1, 1], embed_dims=[8, 16, 24, 32]),
     **{f"hf {name}": sound(name) for name in ["wav2vec2", "hubert", "unispeech", "sew", "data2vec-audio"]},

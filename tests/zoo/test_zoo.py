@@ -70,12 +70,12 @@ def test_against_explicit_jacobians(name, caplog):
         assert errors["parameter"] < tolerance, k
     assert max(errors.values()) < tolerance, errors
     if os.environ.get("ZOO_TABLE"):
-        _note(name, model, x, errors, coarse, [r.getMessage() for r in caplog.records])
+        _note(name, x, errors, coarse, [r.getMessage() for r in caplog.records])
 
 
-def _note(name, model, x, errors, coarse, said):
+def _note(name, x, errors, coarse, said):
     """A line of the table: error, path, the loop's time over ours on 16 samples in float32 (one run each)."""
-    model = model.float()
+    model = make(name)[0].float()  # a fresh one: LeViT keeps tables in float64 from the passes before
     x = (x.float() if x.is_floating_point() else x).repeat(4, *[1] * (x.ndim - 1))[:16]
     params, seconds = [p for p in model.parameters() if p.requires_grad], []
 
@@ -92,10 +92,13 @@ def _note(name, model, x, errors, coarse, said):
         return (G := torch.stack(rows)) @ G.T
 
     for run in (lambda: la.kernel(model, x, verify=False), loop):
-        run()
-        start = time.process_time()
-        run()
-        seconds.append(time.process_time() - start)
+        try:
+            run()
+            start = time.process_time()
+            run()
+            seconds.append(time.process_time() - start)
+        except RuntimeError:  # LeViT's loop meets the graph of the pass before
+            seconds.append(float("nan"))
     fallback = next((s for s in said if "no rule" in s), "")
     line = {
         "network": name,
