@@ -42,7 +42,7 @@ class Calibration(NamedTuple):
 
 
 class ErrorRate(NamedTuple):
-    """Share of wrong predictions, and the ends of an interval that holds it nine times in ten."""
+    """Share of wrong predictions, and the ends of an interval that held it four times in five (docs/results.md)."""
 
     rate: float
     low: float
