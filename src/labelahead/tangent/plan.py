@@ -107,20 +107,10 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     rules = rules and signature == tuple(s.signature for s in twins)
     if rules:
         layouts, factors, arrived = _probed(one.out, other.out, sites, twins, eps)
-    uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
     sources = _sources(one, places[0], sites)
-    met = {name for group in sources for name in group.parameters} | {name for name, own in uses.items() if own}
     unknown = {i for i, f in enumerate(factors) if f is None}
-    lost = {name for group in sources if unknown & set(group.sites) for name in group.parameters}
-    ruled = tuple(
-        Planned(name, tuple(chosen[name].shape), tuple(own))
-        for name, own in uses.items()
-        if name in met - lost and not unknown & set(own)
-    )
+    ruled, pulled, met = _assigned(chosen, sites, sources, unknown)
     known = {p.name for p in ruled}
-    pulled = tuple(
-        Pulled(group.sites, own) for group in sources if (own := tuple(k for k in group.parameters if k in known))
-    )
     # Without rules a parameter that the probe did not meet may yet be used by other samples.
     fallback = tuple(k for k in chosen if k not in known and (k in met or not rules))
     _say(model, fallback, sites, layouts, sources)
@@ -149,6 +139,23 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         largest=max(1, *map(_bytes, factors), 1),
         steps=len(one.nodes),
     )
+
+
+def _assigned(
+    chosen: Mapping[str, nn.Parameter], sites: Sequence[Site], sources: Sequence[Pulled], unknown: Collection[int]
+) -> tuple[tuple[Planned, ...], tuple[Pulled, ...], set[str]]:
+    """The parameters without an `unknown` site, what leads to them, and all parameters that were met at all."""
+    uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
+    met = {name for group in sources for name in group.parameters} | {name for name, own in uses.items() if own}
+    lost = {name for group in sources if not set(group.sites).isdisjoint(unknown) for name in group.parameters}
+    ruled = tuple(
+        Planned(name, tuple(chosen[name].shape), tuple(own))
+        for name, own in uses.items()
+        if name in met - lost and set(own).isdisjoint(unknown)
+    )
+    known = {p.name for p in ruled}
+    kept = ((group.sites, tuple(k for k in group.parameters if k in known)) for group in sources)
+    return ruled, tuple(Pulled(at, own) for at, own in kept if own), met
 
 
 def _sources(seen: Trace, fixed: Collection[int], sites: Sequence[Site]) -> tuple[Pulled, ...]:
