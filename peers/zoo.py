@@ -301,7 +301,6 @@ ZOO: dict[str, Callable[[], Made]] = {
             "llama",
             "megatron-bert",
             "mistral",
-            "mixtral",
             "mobilebert",
             "modernbert",
             "mpnet",
