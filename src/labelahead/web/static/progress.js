@@ -50,7 +50,7 @@ function advice(found) {
 function training(status) {
   const box = make("section", {}, make("h2", { text: "The model" }));
   const busy = ["features", "training", "kernel"].includes(status.state);
-  const last = status.round ? ` Round ${status.round}, trained on ${count(status.labels_at_last, "label", "labels")}.` : "";
+  const last = status.round ? ` Round ${status.round}, learnt from ${count(status.labels_at_last, "label", "labels")}.` : "";
   box.append(make("p", { text: (STATES[status.state] ?? status.state) + last }));
   if (busy) box.append(make("progress", { max: 1, value: status.done ?? 0, "aria-label": "Training" }));
   if (status.model) box.append(make("p", { className: "faint", text: `Learns by: ${status.model}.` }));
@@ -76,7 +76,7 @@ function drawCurve(box, curve) {
     series: [{}, { stroke: accent, width: 2, points: { show: true, size: 6, fill: accent } }],
   }, [rows.map((r) => r.labels), rows.map(value)], box);
   const first = rows[0], last = rows.at(-1);
-  box.append(make("p", { className: "faint", text: `${measured ? "Measured accuracy" : "Leave-one-out estimate"} by number of labels: `
+  box.append(make("p", { className: "faint", text: `${measured ? "Measured accuracy" : "Estimated accuracy"} by number of labels: `
     + `${percent(value(first))} with ${first.labels}, ${percent(value(last))} with ${last.labels}.` }));
 }
 
