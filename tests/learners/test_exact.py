@@ -304,3 +304,27 @@ def test_an_item_that_is_the_mean_itself_gives_no_nan():
     learnt = learner(x).learn(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
     assert bool(torch.isfinite(learnt.outputs(torch.arange(12))).all())
     assert math.isfinite(learnt.trained.loss)
+
+
+def test_few_columns_are_told_apart_by_their_length_too():
+    """Low, middle and high of one column; a disc inside a square: directions alone say nothing of them."""
+    rng = torch.Generator().manual_seed(0)
+    line = torch.rand(300, 1, generator=rng)
+    square = 2 * torch.rand(300, 2, generator=rng) - 1
+    for x, y in ((line, (3 * line[:, 0]).long()), (square, (square.norm(dim=1) < 0.75).long())):
+        learner = la.Learner(la.exact(x, int(y.max()) + 1), x, "flip")
+        learner.teach(list(range(150)), y[:150])
+        learner.train()
+        right = (learner.predict(list(range(150, 300))).argmax(1) == y[150:]).double().mean()
+        assert right > 0.93
+    wide = torch.randn(20, 5, generator=rng)
+    assert len(la.exact(wide, 2).lift) == 0
+
+
+def test_models_from_before_rows_were_lifted_are_read():
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    old = ExactModel(x.mean(0), 2)
+    state = {name: value for name, value in old.state_dict().items() if name != "lift"}
+    again = ExactModel(torch.zeros(3), 2)
+    again.load_state_dict(state)
+    assert torch.equal(again.unit(x), old.unit(x))

@@ -9,7 +9,7 @@ from labelahead.acquisition.select import greedy
 from labelahead.acquisition.view import view
 from labelahead.learners.exact import ExactLearner
 from labelahead.learners.network import NetworkLearner
-from labelahead.learners.outlook import AHEAD, BRINGS, LOOKED_AT, outlook
+from labelahead.learners.outlook import AHEAD, BRINGS, LOOKED_AT, fastest, outlook
 from labelahead.linear.calibration import calibrate, error_rate
 from labelahead.linear.posterior import prior
 from labelahead.models import build
@@ -47,7 +47,9 @@ def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
     some = at[:LOOKED_AT]
     picks = greedy(view(post, some, some), lambda v, r: resolve(v, r, temper=scale**2), AHEAD, believe="mean")
     assert told.error == error_rate(post, at)
-    assert told.fall == pytest.approx(min(told.error.rate, BRINGS * float(picks.scores.sum()) / len(some)), rel=1e-6)
+    brought = BRINGS * float(picks.scores.sum()) / len(some)
+    assert told.fall == pytest.approx(min(fastest(told.error.rate, 40), brought), rel=1e-6)
+    assert fastest(0.5, 20) == pytest.approx(0.5 * 3 / 4)
 
 
 def test_networks_have_one_by_their_untrained_kernel(digits):

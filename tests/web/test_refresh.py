@@ -57,3 +57,10 @@ def test_a_class_that_turns_up_later(ready):
     there = refreshed(snapshot(ready, order(0, 0)), Order(1, tuple((p, p % 3) for p in range(12)), 5))
     assert there.outputs.shape == (80, 5)
     assert there.belief(there.labels, 5).classes == 5
+
+
+def test_a_table_of_one_column_has_a_map_on_a_line(tmp_path):
+    np.savez(tmp_path / "one.npz", x=np.linspace(0, 1, 30, dtype=np.float32)[:, None])
+    tables = {"data": {"name": str(tmp_path / "one.npz")}, "model": {"name": "exact"}, "threads": 1}
+    first = snapshot(prepare(parse(tables)), order(0, 0))
+    assert len(first.facts["map"]["x"]) == len(first.facts["map"]["y"]) == 30

@@ -164,7 +164,8 @@ class Learner:
             again: NetworkLearner | ExactLearner
             if isinstance(self.model, ExactModel):
                 assert isinstance(self.inputs, Tensor)  # nothing else fits it
-                again = ExactLearner(self.inputs, self.classes, self.model.centre, str(self.model.centre.device))
+                centre, lift = self.model.centre, float(self.model.lift.sum())
+                again = ExactLearner(self.inputs, self.classes, centre, str(centre.device), lift)
             else:
                 initial = self._initial
                 again = NetworkLearner(self.inputs, self.classes, lambda _: copy.deepcopy(initial), self.training)

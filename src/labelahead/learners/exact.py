@@ -42,6 +42,7 @@ __all__ = [
     "cosine_kernels",
     "exact",
     "learnt_of",
+    "lift_of",
     "mixed",
     "mixture_kernel",
 ]
@@ -54,6 +55,9 @@ NOISES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 # is noisy, and a flat kernel is what few labels can bear (docs/results.md).
 NEAR = 0.03
 BLOCK = 1024  # items predicted at once
+# Of rows with so few columns the length says as much as the direction: they get one more coordinate, as large as they
+# are long on average, before they are brought to length one. Embeddings lose by it, and longer rows gain little.
+SHORT = 4
 FEW = 200  # labels up to which every mixture is tried; beyond, those around the one before
 
 
@@ -163,18 +167,22 @@ class ExactModel(nn.Module):
     support: Tensor  # (L, d) unit features of the labelled items
     alpha: Tensor  # (L, C)
     mixture: Tensor  # (4,)
+    lift: Tensor  # (1,) one more coordinate of every row, or (0,)
 
-    def __init__(self, centre: Tensor, classes: int) -> None:
+    def __init__(self, centre: Tensor, classes: int, lift: float = 0.0) -> None:
         super().__init__()
         self.classes = classes
         self.register_buffer("centre", centre)
         self.register_buffer("support", centre.new_zeros((0, len(centre))))
         self.register_buffer("alpha", torch.zeros((0, classes), dtype=torch.float64))
         self.register_buffer("mixture", torch.tensor(Mixture(), dtype=torch.float64))
+        self.register_buffer("lift", torch.tensor([lift] if lift else [], dtype=torch.float64))
 
     def unit(self, x: Tensor) -> Tensor:
         """(n, d) rows of length one, centred; an item that is the mean itself has none, and stays at zero."""
         rows = x.flatten(1).to(self.centre) - self.centre
+        if len(self.lift):
+            rows = torch.cat([rows, self.lift.to(rows).expand(len(rows), 1)], 1)
         peak = rows.abs().amax(1, keepdim=True)
         odd = (peak > 1e15) | ((peak < 1e-15) & (peak > 0))  # whose squares leave the numbers that there are
         return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
@@ -196,7 +204,8 @@ class ExactModel(nn.Module):
         return out
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("centre", "support", "alpha", "mixture"):  # of any number of labels and classes
+        state = {prefix + "lift": self.lift.new_zeros(0), **state}  # older ones had none
+        for name in ("centre", "support", "alpha", "mixture", "lift"):  # of any number of labels and classes
             if prefix + name in state:
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
@@ -256,6 +265,7 @@ class ExactLearner:
     classes: int
     centre: Tensor
     device: str = "cpu"
+    lift: float = 0.0
     _last: dict[tuple[int, ...], ExactModel] = field(default_factory=dict, repr=False)  # by what it has learnt
 
     @property
@@ -265,7 +275,7 @@ class ExactLearner:
 
     def network(self, seed: int) -> ExactModel:
         """One that knows no label; there is nothing random about it."""
-        return ExactModel(self.centre, self.classes)
+        return ExactModel(self.centre, self.classes, self.lift)
 
     def learn(
         self,
@@ -334,4 +344,13 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise InputError(f"classes is {classes!r}; expected two or more")
     rows = inputs.flatten(1)
-    return ExactModel((rows if rows.is_floating_point() else rows.float()).mean(0), classes)
+    rows = rows if rows.is_floating_point() else rows.float()
+    return ExactModel(rows.mean(0), classes, lift_of(rows))
+
+
+def lift_of(rows: Tensor) -> float:
+    """By how much rows (n, d) are lifted: the root mean square of their length where they are short, else nothing."""
+    if rows.shape[1] > SHORT:
+        return 0.0
+    length = float((rows.double() - rows.double().mean(0)).square().sum(1).mean().sqrt())
+    return length if 0 < length < 1e15 else 0.0

@@ -166,9 +166,10 @@ def _map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
         centred = centred - centred.mean(0)
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(0)  # svd_lowrank draws from the global generator alone
-    u, s, _ = torch.svd_lowrank(centred, q=min(6, n), niter=4)
+    u, s, _ = torch.svd_lowrank(centred, q=min(6, *centred.shape), niter=4)
     torch.random.set_rng_state(generator_state)
     xy = u[:, :2] * (s[:2] if "features" in tangent else s[:2].clamp_min(0).sqrt())
+    xy = torch.nn.functional.pad(xy, (0, 2 - xy.shape[1]))  # one column alone lies on a line
     xy = xy * torch.sign(xy[xy.abs().argmax(0), torch.arange(2)])  # one orientation
     xy = xy / xy.abs().amax(0).clamp_min(1e-12)
     return {"points": points[:n].tolist(), "x": _rounded(xy[:, 0]), "y": _rounded(xy[:, 1])}
