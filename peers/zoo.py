@@ -355,28 +355,20 @@ ZOO: dict[str, Callable[[], Made]] = {
     **{f"hf {name}": image(name) for name in ["vit", "vit_msn", "dinov2", "ijepa", "data2vec-vision"]},
     "hf beit": image("beit", use_relative_position_bias=True, use_mean_pooling=True),
     "hf dinov2 registers": image("dinov2_with_registers"),
-    "hf swin": image(
-        "swin",
-        patch_size=2,
-        embed_dim=8,
-        depths=[1, 2],
-        num_heads=[1, 2],
-        num_attention_heads=None,
-        num_hidden_layers=None,
-        hidden_size=None,
-        window_size=4,
-    ),
-    "hf swinv2": image(
-        "swinv2",
-        patch_size=2,
-        embed_dim=8,
-        depths=[1, 2],
-        num_heads=[1, 2],
-        num_attention_heads=None,
-        num_hidden_layers=None,
-        hidden_size=None,
-        window_size=4,
-    ),
+    **{
+        f"hf {name}": image(
+            name,
+            patch_size=2,
+            embed_dim=8,
+            depths=[1, 2],
+            num_heads=[1, 2],
+            num_attention_heads=None,
+            num_hidden_layers=None,
+            hidden_size=None,
+            window_size=4,
+        )
+        for name in ["swin", "swinv2"]
+    },
     "hf focalnet": image(
         "focalnet",
         patch_size=2,

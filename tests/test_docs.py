@@ -43,10 +43,23 @@ def test_the_guide_to_studies_runs_and_names_every_study(tmp_path, monkeypatch, 
         assert f"\n## {name}\n" in text, name
 
 
-def test_the_guide_to_models_runs(tmp_path, monkeypatch):
+def test_the_guide_to_models_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL):
-        exec(compile(block, "docs/models.md", "exec"), {})
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+    said = []
+    for block in code:
+        names: dict[str, object] = {}
+        exec(compile(block, "docs/models.md", "exec"), names)
+        said.append(capsys.readouterr().out)
+        if "la.load_model" in block:
+            whole, taken = (names["la"].load_model(tmp_path / name) for name in ("run", "model"))
+            pictures = names["pictures"]
+            assert list(taken.predict(pictures).labels) == list(whole.predict(pictures).labels)
+    assert len(code) == 4
+    assert "tensor([[" in said[0]  # probabilities
+    assert len(re.findall(r"\d+", said[1])) == 4  # items to label
+    assert float(said[2]) > 0.8  # accuracy
+    assert {path.name for path in (tmp_path / "model").iterdir()} >= {"weights.pt"}
 
 
 @pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, Asking, Budget])
