@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo label tour test lint types check test-peers results results-page results-peers results-tuning clean
+.PHONY: help demo label tour test lint types check test-peers results results-page results-peers results-tuning results-comparators clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -135,6 +135,10 @@ results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
 
 results-tuning: $(RESULTS_NEED) ## what was tried to make `flip` better: run what is missing (many hours), then the page
 	@OMP_NUM_THREADS=1 $(PY) -m results.tuning run --data $(DATA) $(ARGS)
+	@$(RESULTS) page
+
+results-comparators: $(RESULTS_NEED) ## logistic regression on the same labels: run what is missing (half an hour), then the page
+	@OMP_NUM_THREADS=1 $(PY) -m results.comparators run --data $(DATA) $(ARGS)
 	@$(RESULTS) page
 
 results-%: $(RESULTS_NEED)
