@@ -94,7 +94,9 @@ def strength(x: Array, y: np.ndarray) -> float:
 
 def fitted(fit: Callable[[Array, np.ndarray], Classifier], x: Array, y: np.ndarray) -> Classifier:
     """A classifier also while all labels are of one class, which logistic regression refuses."""
-    return fit(x, y) if len(np.unique(y)) > 1 else DummyClassifier().fit(x, y)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The number of unique classes")  # few labels, many classes
+        return fit(x, y) if len(np.unique(y)) > 1 else DummyClassifier().fit(x, y)
 
 
 def seen(plan: Simulation, table: Table, source: Source) -> Rows:
@@ -129,11 +131,12 @@ class Rival(NamedTuple):
 
 RIVALS = {
     "tfidf": Rival("TF-IDF + LR, random", words, by_folds),
+    "tfidf-peers": Rival("TF-IDF + LR without intercept, random", words, by_peers),
     "default": Rival("embedding + LR with C = 1, random", seen, by_default),
     "folds": Rival("embedding + LR, random", seen, by_folds),
     "folds-margin": Rival("embedding + LR, margin", seen, by_folds, True),
-    "peers": Rival("centred + LR, random", centred, by_peers),
-    "peers-margin": Rival("centred + LR, margin", centred, by_peers, True),
+    "peers": Rival("centred + LR without intercept, random", centred, by_peers),
+    "peers-margin": Rival("centred + LR without intercept, margin", centred, by_peers, True),
 }
 
 
