@@ -231,24 +231,23 @@ def require_same(table: Table, seed: int, own: Mapping[int, float], tables: Path
 
 
 class Cell(NamedTuple):
-    """One learner at one number of labels. lead: the default minus it, paired by seed; None: the default itself."""
+    """One learner at one number of labels. chosen, random: ours asked by the default, or at random, minus it."""
 
     accuracy: Estimate
-    lead: Estimate | None
-
-    @property
-    def verdict(self) -> int:
-        """1 above the default, -1 below, 0 where the paired interval contains zero."""
-        if self.lead is None or self.lead.low is None or self.lead.high is None:
-            return 0
-        return int(self.lead.high < 0) - int(self.lead.low > 0)
+    chosen: Estimate
+    random: Estimate
 
 
 Cells = dict[tuple[str, str, int], Cell]  # table, learner, labels
 
 
+def sign(e: Estimate) -> int:
+    """1 above zero, -1 below, 0 where the interval contains it."""
+    return 0 if e.low is None or e.high is None else int(e.low > 0) - int(e.high < 0)
+
+
 def cells_of(lines: Sequence[TrialLine], measured: Mapping[str, ByVariant]) -> Cells:
-    """All learners of all sets; of seeds those that both a rival and the default have."""
+    """All learners of all sets, ours among them; differences are paired by seed, over the seeds that all three have."""
     values: dict[tuple[str, str, int], dict[int, float]] = {}
     for table in SETS:
         numbers = (measured.get(table) or {}).get("")
@@ -260,11 +259,11 @@ def cells_of(lines: Sequence[TrialLine], measured: Mapping[str, ByVariant]) -> C
         values.setdefault((x.table, x.variant, x.labels), {})[x.seed] = x.accuracy
     cells = {}
     for (table, name, at), own in values.items():
-        default = values.get((table, DEFAULT, at), {})
-        common = sorted(own.keys() & default.keys())
+        ours = [values.get((table, n, at), {}) for n in (DEFAULT, RANDOM)]
+        common = sorted(own.keys() & ours[0].keys() & ours[1].keys())
         if at in COUNTS and common:
-            ours, theirs = (np.array([of[s] for s in common]) for of in (default, own))
-            cells[table, name, at] = Cell(t_interval(theirs), None if name == DEFAULT else t_interval(ours - theirs))
+            this, *leads = (np.array([of[s] for s in common]) for of in (own, *ours))
+            cells[table, name, at] = Cell(t_interval(this), *(t_interval(of - this) for of in leads))
     return cells
 
 
@@ -273,48 +272,57 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
     if not lines:
         return f"Not measured yet: `{COMMAND}`."
     cells = cells_of(lines, measured)
-    titles = {RANDOM: "ours, random", DEFAULT: f"**ours, {DEFAULT}**", **{n: r.about for n, r in RIVALS.items()}}
+    titles = {
+        RANDOM: "ours, random",
+        DEFAULT: f"**ours, asked by {DEFAULT}**",
+        **{n: r.about for n, r in RIVALS.items()},
+    }
     rows = []
     for table, about in SETS.items():
-        for name in titles:
-            own = [cells.get((table, name, at)) for at in COUNTS]
-            if any(own):
-                shown = (f"{spread(c.accuracy)}{MARKS[c.verdict]}" if c else "—" for c in own)
-                rows.append([about, titles[name], *shown])
-                about = ""
-    head = ["set", "who", *(f"{at} labels, %" for at in COUNTS)]
-    said = " ".join(filter(None, [verdict(cells), like_for_like(cells)]))
+        own = {name: [cells.get((table, name, at)) for at in COUNTS] for name in titles}
+        rows.append([f"**{about}**", *[""] * len(COUNTS)])
+        for name, shown in own.items():
+            if any(shown):
+                rows.append([titles[name], *(_cell(c) for c in shown)])
+    head = ["", *(f"{at} labels, %" for at in COUNTS)]
+    everyone, at_random = list(RIVALS), [name for name, rival in RIVALS.items() if not rival.margin]
+    said = (
+        f"Beside whichever rival is best there, `{DEFAULT}` is {verdict(cells, everyone, lambda c: c.chosen)} "
+        "With the very same random labels, beside the best of those who have them, our learner is "
+        f"{verdict(cells, at_random, lambda c: c.random)} {gaps(cells, at_random)}"
+    )
     return "\n\n".join([grid(head, rows), said, f"`{COMMAND}` · [numbers](results/{FILE})"])
 
 
-def verdict(cells: Cells) -> str:
-    """The default beside the best of the rivals, set by set and number by number."""
+def verdict(cells: Cells, rivals: Sequence[str], lead: Callable[[Cell], Estimate]) -> str:
+    """How often ours is ahead of the best of these rivals, set by set and number by number. lead: ours minus it."""
     told: dict[int, list[str]] = {1: [], 0: [], -1: []}
     for table, about in SETS.items():
         for at in COUNTS:
-            rivals = [c for name in RIVALS if (c := cells.get((table, name, at)))]
-            if rivals:
-                best = max(rivals, key=lambda c: c.accuracy.mean)
-                told[-best.verdict].append(f"{about} at {at}")
+            there = [c for name in rivals if (c := cells.get((table, name, at)))]
+            if there:
+                best = max(there, key=lambda c: c.accuracy.mean)
+                told[sign(lead(best))].append(f"{about} at {at}")
     first, level, behind = (told[v] for v in (1, 0, -1))
     return (
-        f"Beside whichever rival is best there, `{DEFAULT}` is first in {len(first)} of {len(first + level + behind)} "
-        f"places (sets by numbers of labels), level in {len(level)}{_places(level)}, behind in {len(behind)}"
-        f"{_places(behind)}."
+        f"first in {len(first)} of {len(first + level + behind)} places (sets by numbers of labels), level in "
+        f"{len(level)}{_places(level)}, behind in {len(behind)}{_places(behind)}."
     )
 
 
-def like_for_like(cells: Cells) -> str:
-    """Our learner on random labels minus each rival on the very same, over all places: means of means."""
+def gaps(cells: Cells, rivals: Sequence[str]) -> str:
+    """Our learner minus each rival on the same random labels, as a mean over the places of the rival."""
     said = []
-    for name, rival in RIVALS.items():
-        places = [k for k in cells if k[1] == name and (k[0], RANDOM, k[2]) in cells]
-        if places and not rival.margin:
-            gap = np.mean(
-                [cells[t, RANDOM, at].accuracy.mean - cells[t, name, at].accuracy.mean for t, _, at in places]
-            )
-            said.append(f"{100 * gap:+.1f} on “{rival.about.removesuffix(', random')}”".replace("-", "−", 1))
-    return f"On the same random labels our learner has, in points over all places, {', '.join(said)}." if said else ""
+    for name in rivals:
+        there = [c.random.mean for (_, who, _), c in cells.items() if who == name]
+        if there:
+            points = f"{100 * np.mean(there):+.1f}".replace("-", "−")
+            said.append(f"{points} on “{RIVALS[name].about.removesuffix(', random')}” ({len(there)} places)")
+    return f"In points that is {', '.join(said)}."
+
+
+def _cell(c: Cell | None) -> str:
+    return f"{spread(c.accuracy)}{MARKS[-sign(c.chosen)]}" if c else "—"
 
 
 def _places(names: Sequence[str]) -> str:
