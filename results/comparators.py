@@ -288,26 +288,32 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
     everyone, at_random = list(RIVALS), [name for name, rival in RIVALS.items() if not rival.margin]
     said = (
         f"Beside whichever rival is best there, `{DEFAULT}` is {verdict(cells, everyone, lambda c: c.chosen)} "
-        "With the very same random labels, beside the best of those who have them, our learner is "
-        f"{verdict(cells, at_random, lambda c: c.random)} {gaps(cells, at_random)}"
+        f"{below_random(cells)}\n\nWith the very same random labels, beside the best of those who have them, our "
+        f"learner is {verdict(cells, at_random, lambda c: c.random)} {gaps(cells, at_random)}"
     )
     return "\n\n".join([grid(head, rows), said, f"`{COMMAND}` · [numbers](results/{FILE})"])
 
 
 def verdict(cells: Cells, rivals: Sequence[str], lead: Callable[[Cell], Estimate]) -> str:
     """How often ours is ahead of the best of these rivals, set by set and number by number. lead: ours minus it."""
-    told: dict[int, list[str]] = {1: [], 0: [], -1: []}
-    for table, about in SETS.items():
+    told: dict[int, list[tuple[str, int]]] = {1: [], 0: [], -1: []}
+    for table in SETS:
         for at in COUNTS:
             there = [c for name in rivals if (c := cells.get((table, name, at)))]
             if there:
                 best = max(there, key=lambda c: c.accuracy.mean)
-                told[sign(lead(best))].append(f"{about} at {at}")
+                told[sign(lead(best))].append((table, at))
     first, level, behind = (told[v] for v in (1, 0, -1))
     return (
         f"first in {len(first)} of {len(first + level + behind)} places (sets by numbers of labels), level in "
         f"{len(level)}{_places(level)}, behind in {len(behind)}{_places(behind)}."
     )
+
+
+def below_random(cells: Cells) -> str:
+    """Where the default is worse than our own learner with random labels."""
+    there = [(t, at) for t in SETS for at in COUNTS if (c := cells.get((t, RANDOM, at))) and sign(c.chosen) < 0]
+    return f"Below our own random labels it is in {len(there)}{_places(there)}."
 
 
 def gaps(cells: Cells, rivals: Sequence[str]) -> str:
@@ -325,8 +331,12 @@ def _cell(c: Cell | None) -> str:
     return f"{spread(c.accuracy)}{MARKS[-sign(c.chosen)]}" if c else "—"
 
 
-def _places(names: Sequence[str]) -> str:
-    return f" ({'; '.join(names)})" if names else ""
+def _places(places: Sequence[tuple[str, int]]) -> str:
+    by_set: dict[str, list[str]] = {}
+    for table, at in places:
+        by_set.setdefault(SETS[table], []).append(str(at))
+    named_so = "; ".join(f"{about}: {', '.join(counts)}" for about, counts in by_set.items())
+    return f" ({named_so})" if places else ""
 
 
 # --- the command --------------------------------------------------------------------------------------------
