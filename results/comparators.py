@@ -181,7 +181,7 @@ def accuracies(rival: Rival, rows: Rows, plan: Simulation, order: Sequence[int])
 def in_span(rows: Rows, at: Sequence[int]) -> Array:
     """Rows (n, d) by coordinates in the span of the labelled ones (n, L): for a linear model with a ridge the same.
 
-    At scikit-learn's tolerance the solver stops a little later so; a prediction in 300 differs, either way.
+    At scikit-learn's tolerance the solver stops a little later so; up to one prediction in 200 differs, either way.
     """
     own = rows[at] if isinstance(rows, np.ndarray) else rows[at].toarray()
     return np.asarray(rows @ np.linalg.svd(own, full_matrices=False)[2].T)
