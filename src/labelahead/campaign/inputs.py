@@ -27,7 +27,7 @@ from labelahead.models.blocks import block_by_block, columns_kept, key_of
 from labelahead.models.imported import imported
 from labelahead.models.sentences import ENCODER, LONGEST, embed_texts, sentences_available
 
-__all__ = ["EMBEDDINGS", "Seen", "best_embedding", "require_embedding", "seen_by", "side_by_side"]
+__all__ = ["EMBEDDINGS", "Seen", "best_embedding", "require_embedding", "seen_by", "side_by_side", "takes_long"]
 
 log = logging.getLogger("labelahead")
 AS_THEY_ARE, WORDS, SENTENCES, PICTURES = "raw", "words", "minilm", "lite0"
@@ -108,6 +108,11 @@ def require_embedding(name: str, data: Data) -> None:
         raise InputError(f"embedding is {name}, which is for texts, but {data.name} has none; expected another")
     if name in BACKBONES and data.images is None:
         raise InputError(f"embedding is {name}, which sees pictures, but {data.name} has none; expected another")
+
+
+def takes_long(name: str, data: Data) -> bool:
+    """Whether a network has to look at every item before anything can be learnt from this embedding."""
+    return name not in data.vectors and (name in BACKBONES or name == SENTENCES or ":" in name)
 
 
 def _function(name: str) -> Callable[[Any], Any]:

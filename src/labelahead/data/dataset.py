@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -63,6 +63,24 @@ class Images(ABC):
     def file_names(self) -> Sequence[str]:
         """The names of all files that there are, also of those that were left out."""
         return ()
+
+    def only(self, at: Tensor) -> "Images":
+        """Those at (q,) positions alone."""
+        return SomeImages(self, at)
+
+    def as_inputs(self, pool: Tensor) -> "Standardised | None":
+        """The pictures as inputs, by what (p,) positions have in common; None: whoever holds the inputs has them."""
+        return None
+
+
+class Standardised(Protocol):
+    """Pictures that become inputs when they are asked for."""
+
+    def inputs(self) -> Tensor:
+        """(n, ...) float32."""
+
+    def reading(self) -> Reading:
+        """How another item becomes such an input."""
 
 
 class Unreadable(InputError):  # noqa: N818 (says what it is)
@@ -171,7 +189,9 @@ class Data:
         """The items at (q,) positions alone, in that order."""
         at = as_positions(at, len(self), "at")
         places = at.tolist()
-        test = torch.isin(at, self.test).nonzero().flatten()
+        test = torch.isin(at, self.test)
+        images = None if self.images is None else self.images.only(at)
+        held = None if images is None else images.as_inputs((~test).nonzero().flatten())
 
         def some(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
             return {name: [values[i] for i in places] for name, values in columns.items()}
@@ -179,12 +199,13 @@ class Data:
         return replace(
             self,
             ids=tuple(self.ids[i] for i in places),
-            test=test,
-            images=None if self.images is None else SomeImages(self.images, at),
+            test=test.nonzero().flatten(),
+            images=images,
             rows=None if self.rows is None else Rows(some(self.rows.columns), self.rows.text),
             texts=None if self.texts is None else Texts(some(self.texts.columns), self.texts.rest[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
-            build=lambda: self.inputs[at],
+            build=(lambda: self.inputs[at]) if held is None else held.inputs,
+            read_as=self.read_as if held is None else held.reading,
             samples=None if self.samples is None else self.samples[at],
         )
 

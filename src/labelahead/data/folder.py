@@ -176,6 +176,15 @@ class Photos(Images):
         """The names of all picture files, also of broken ones."""
         return [shown(name) for name in self.files.names]
 
+    def only(self, at: Tensor) -> "Photos":
+        """Those at (q,) positions alone."""
+        decoded = None if self.decoded is None else self.decoded[at]
+        return replace(self, names=tuple(self.names[int(i)] for i in at), decoded=decoded)
+
+    def as_inputs(self, pool: Tensor) -> "Undecoded":
+        """Standardised by the pictures at (p,) positions, once somebody wants them."""
+        return Undecoded(self, pool)
+
 
 def _status(path: Path) -> os.stat_result | None:
     try:
@@ -233,7 +242,7 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     at = torch.tensor([here.get(name, UNKNOWN) for name in order])
     photos = replace(photos, names=tuple(photos.names[here[n]] if n in here else n for n in order))
     test = torch.isin(at, data.test).nonzero().flatten()
-    held = Undecoded(photos, torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten())
+    held = photos.as_inputs(torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten())
     labels = torch.full((len(order),), UNKNOWN)
     if answers is not None:
         known = at >= 0
@@ -271,7 +280,7 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     values = torch.from_numpy(np.stack([pixels[n] for n in kept])) if options.checked else None
     pixels.clear()
     photos = Photos(files, kept, size, values)
-    held = Undecoded(photos, split.pool)
+    held = photos.as_inputs(split.pool)
     ids = tuple(shown(n) for n in kept)
     notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
     name = name or (path.stem if files.is_zip else path.resolve().name) or str(path)

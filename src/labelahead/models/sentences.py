@@ -123,10 +123,7 @@ def _normed(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def embed_texts(
-    texts: Sequence[str],
-    *,
-    cache: Path | None,
-    progress: Callable[[int, int], None] | None = None,
+    texts: Sequence[str], *, cache: Path | None, progress: Callable[[int, int], None] | None = None
 ) -> Tensor:
     """(n, 384) float32, rows of length one. Cache and progress as for photographs (`embed`); a text is its own key."""
     encoders: list[SentenceEncoder] = []  # made when the first text is read: a cache may know them all

@@ -7,7 +7,7 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -19,6 +19,7 @@ from labelahead.web.explain import Opinion
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal
 from labelahead.web.tally import Event, Tally
+from labelahead.web.workshop import in_random_order
 
 __all__ = ["Assignment"]
 
@@ -54,13 +55,13 @@ class Assignment:
             raise InputError(f"overlap is {overlap}; expected a share from 0 to below 1")
         self.journal, self.items, self.budget = journal, items, budget
         self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
+        self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
         self.opinion: Opinion | None = None
         self._past: deque[Opinion] = deque(maxlen=RECENT)
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
-        order = torch.randperm(len(items), generator=stream(seed, "page"))
-        self._random = [p for p in order.tolist() if p not in self.closed]
+        self._random = [p for p in in_random_order(len(items), seed).tolist() if p not in self.closed]
         self._coin = stream(seed, "overlap")
 
     @property
@@ -87,7 +88,7 @@ class Assignment:
                 self.journal.release(who)
             tally, leases = self.tally, self.journal.leases()
             mine = next((p for p, name in leases.items() if name == who), None)
-            if mine is not None and mine not in tally.answered.get(who, ()):
+            if mine is not None and mine not in tally.answered.get(who, ()) and mine not in self.broken:
                 return self._question(tally, mine, None, self._reason(tally, mine))
             taken = {p for p, name in leases.items() if name != who}
             while True:
@@ -96,9 +97,25 @@ class Assignment:
                     self.journal.release(who)
                     return {"done": True, "reason": self._why_done(tally)}
                 position, score, reason = choice
+                if not self._visible(position):
+                    continue
                 if self.journal.lease(position, who, self.lease):
                     return self._question(tally, position, score, reason)
                 taken.add(position)
+
+    def leave_out(self, broken: Mapping[int, str]) -> None:
+        """Items that cannot be looked at are asked of nobody."""
+        with self.lock:
+            self.broken |= broken
+
+    def _visible(self, position: int) -> bool:
+        """Whether there is anything to look at; of items in play that is known, of others it is tried."""
+        if self.opinion is not None and position in self.opinion.belief:
+            return True
+        why = self.items.broken(position)
+        if why is not None:
+            self.broken[position] = why
+        return why is None
 
     def answer(
         self, who: str, position: int, kind: str, label: int | None = None, key: str | None = None
@@ -213,7 +230,7 @@ class Assignment:
         again = self._second_opinion(tally, without)
         if again is not None:
             return again, None, SECOND
-        without |= self.closed | tally.labels.keys()
+        without |= self.closed | tally.labels.keys() | self.broken.keys()
         if self.opinion is not None:
             best = self.opinion.best(without)
             if best is not None:
