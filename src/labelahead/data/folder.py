@@ -156,7 +156,7 @@ class Photos(Images):
     def _stats(self, n: int) -> Iterator[str]:
         whole = self.files.root.stat() if self.files.is_zip else None
         for name in self.names[:n]:
-            about = whole or _status(self.files.root / name)
+            about = whole or _status(f"{self.files.root}/{name}")
             yield "gone" if about is None else f"{about.st_size}\0{about.st_mtime_ns}"
 
     def sizes(self) -> list[int | None]:
@@ -165,7 +165,7 @@ class Photos(Images):
             with zipfile.ZipFile(self.files.root) as archive:
                 held = {info.filename: info.file_size for info in archive.infolist()}
             return [held.get(name) for name in self.names]
-        stats = (_status(self.files.root / name) for name in self.names)
+        stats = (_status(f"{self.files.root}/{name}") for name in self.names)
         return [None if about is None else about.st_size for about in stats]
 
     def content(self) -> str:
@@ -186,9 +186,9 @@ class Photos(Images):
         return Undecoded(self, pool)
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _status(path: str) -> os.stat_result | None:
     try:
-        return path.stat()
+        return os.stat(path)
     except OSError:
         return None
 
@@ -489,8 +489,8 @@ def find_files(root: Path, *, links: bool = True) -> Files:
             names, folders = _members(root)
     except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures") from error
-    kept = sorted({n for n in names if PurePosixPath(n).suffix.lower() in SUFFIXES})
-    others = sorted({n for n in names if PurePosixPath(n).suffix.lower() not in SUFFIXES})
+    pictures = {n for n in names if os.path.splitext(n)[1].lower() in SUFFIXES}  # Path takes ten times as long
+    kept, others = sorted(pictures), sorted(set(names) - pictures)
     return Files(
         root, tuple(kept), tuple(sorted(folders)), tuple(others), not root.is_dir(), links, tuple(sorted(outside))
     )
@@ -549,7 +549,7 @@ def _members(path: Path) -> tuple[list[str], list[str]]:
 
 
 def _hidden(name: str) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
+    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
 def _inside(path: Path, root: Path) -> bool:

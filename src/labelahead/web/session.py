@@ -14,6 +14,7 @@ from labelahead.campaign.inputs import EMBEDDINGS
 from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike
+from labelahead.data.dataset import Loaded
 from labelahead.data.folder import arranged
 from labelahead.data.loading import load_from
 from labelahead.errors import InputError
@@ -67,12 +68,7 @@ def opened(
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
     campaign = _checked(campaign, test)
-    folder = None if out is None else Path(out)
-    data, answers = load_from(campaign.data, campaign.seed)
-    if folder is None:
-        folder = Path("labels-" + (re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"))
-    recorded = recorded_items(folder)
-    data, answers = arranged((data, answers), recorded)
+    folder, recorded, (data, answers) = _loaded(campaign, out)
     measured = _test(data, answers, test)
     network, embedding, decided = decide(campaign, data)
     notes = [*data.notes, *decided]
@@ -107,6 +103,15 @@ def opened(
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
             schedule.stop()
+
+
+def _loaded(campaign: Campaign, out: str | Path | None) -> tuple[Path, list[str], Loaded]:
+    """The folder of the labels, the items that its record knows, and the data in that order."""
+    data, answers = load_from(campaign.data, campaign.seed)
+    named_after = re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"
+    folder = Path(out) if out is not None else Path(f"labels-{named_after}")
+    recorded = recorded_items(folder)
+    return folder, recorded, arranged((data, answers), recorded)
 
 
 def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
