@@ -127,6 +127,7 @@ class Rows:
 
     columns: dict[str, list[Any]] = field(repr=False)
     text: str | None = None  # the column that holds running text, if there is one
+    files: bool = False  # whether each text is a file of its own
 
     def row(self, position: int) -> list[tuple[str, Any]]:
         """Names and values of one item."""
@@ -201,7 +202,7 @@ class Data:
             ids=tuple(self.ids[i] for i in places),
             test=test.nonzero().flatten(),
             images=images,
-            rows=None if self.rows is None else Rows(some(self.rows.columns), self.rows.text),
+            rows=None if self.rows is None else replace(self.rows, columns=some(self.rows.columns)),
             texts=None if self.texts is None else Texts(some(self.texts.columns), self.texts.rest[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
             build=(lambda: self.inputs[at]) if held is None else held.inputs,

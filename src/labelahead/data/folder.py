@@ -323,7 +323,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
             note.replace("picture", "text")
             for note in (*layout.notes, *_remarks(files, (), failed), *notes, *emptied, *split.notes)
         ),
-        rows=Rows(column, "text"),
+        rows=Rows(column, "text", files=True),
         texts=words,
         build=partial(word_inputs, words, split.pool, str(path)),
         reading=Reading(COLUMNS, (0,)),

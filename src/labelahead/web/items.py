@@ -9,9 +9,9 @@ import io
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, BinaryIO
 
 from labelahead.data import Data
 from labelahead.data.dataset import Unreadable, hashed
@@ -112,10 +112,15 @@ class Items:
             return str(error)
         return None
 
-    def opener(self) -> Any:
+    def opener(self) -> Callable[[int], BinaryIO] | None:
         """Opens an item's own file by position, for copies; None if items are no files."""
-        photos = self.data.images
-        return (lambda at: photos.files.open(photos.names[at])) if isinstance(photos, Photos) else None
+        photos, rows = self.data.images, self.data.rows
+        if isinstance(photos, Photos):
+            return lambda at: photos.files.open(photos.names[at])
+        if rows is not None and rows.files and rows.text is not None:
+            texts = rows.columns[rows.text]
+            return lambda at: io.BytesIO(texts[at].encode("utf-8", "surrogatepass"))
+        return None
 
     def _check(self, position: int) -> None:
         if not 0 <= position < len(self):
