@@ -6,7 +6,6 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 
 import threading
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
@@ -26,7 +25,6 @@ __all__ = ["Assignment"]
 SECOND = "second opinion"
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
-RECENT = 40  # posteriors that are kept for undoing
 PREFETCH = 3  # further pictures that a browser may fetch ahead
 UNTAUGHT = ("keep", "doubt")  # they change no label
 TRUSTED = 20  # labels of a random sample, from which on accuracy is estimated by them alone
@@ -57,7 +55,7 @@ class Assignment:
         self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
         self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
         self.opinion: Opinion | None = None
-        self._past: deque[Opinion] = deque(maxlen=RECENT)
+        self.behind = False  # whether the opinion holds labels that were taken back, until somebody catches up
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
@@ -154,7 +152,7 @@ class Assignment:
         """A class that nobody thought of before."""
         with self.lock:
             number, tally = self.journal.add_class(who, name), self.tally
-            if self.opinion is not None:
+            if self.opinion is not None and not self.behind:
                 self.opinion = self.opinion.told(tally.labels, len(tally.classes))
             return self.classes()[number]
 
@@ -172,10 +170,8 @@ class Assignment:
     def take(self, opinion: Opinion) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""
         with self.lock:
-            tally = self.tally
-            self.opinion = opinion.told(tally.labels, len(tally.classes))
-            self._past.clear()
-            self._past.append(self.opinion)
+            self.opinion = opinion
+            self._follow()
 
     def trusted(self, tally: Tally) -> tuple[int, ...]:
         """Labelled items that are a random sample of all, however each came to be labelled; none if too few.
@@ -208,13 +204,28 @@ class Assignment:
         before = self.opinion
         if before is None:
             return None
+        self._follow()
+        return self.opinion.changed_from(before) if self.opinion else None
+
+    def _follow(self) -> None:
+        """Tell the opinion what it can be told at once; what takes longer is left to `catch_up`."""
+        if self.opinion is None:
+            return
         tally = self.tally
-        labels, classes = tally.labels, len(tally.classes)
-        # What was taken back leads to where one has been: no need to begin again from the prior.
-        known = (opinion for opinion in reversed(self._past) if opinion.belief.knows(labels, classes))
-        self.opinion = next(known, None) or before.told(labels, classes)
-        self._past.append(self.opinion)
-        return self.opinion.changed_from(before)
+        self.behind = not self.opinion.belief.nearby(tally.labels)
+        if not self.behind:
+            self.opinion = self.opinion.told(tally.labels, len(tally.classes))
+
+    def catch_up(self) -> None:
+        """Begin the opinion again from the labels as they stand; nobody waits meanwhile."""
+        with self.lock:
+            opinion, tally = self.opinion, self.tally
+        if opinion is not None:
+            anew = opinion.told(tally.labels, len(tally.classes))
+            anew.gain()
+            with self.lock:
+                if self.opinion is not None and self.opinion.snapshot is opinion.snapshot:
+                    self.take(anew)
 
     def _reason(self, tally: Tally, position: int) -> str:
         """Why an item is asked about, said of one that may have been chosen a while ago."""
