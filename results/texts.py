@@ -71,7 +71,7 @@ def make(name: str, out: Path, *, npz: bool = False) -> Path:
         print(f"\r{name}: {done}/{n}", end="" if done < n else "\n", file=sys.stderr)
 
     train, test = drawn(name, out)
-    x = embed_texts([t for t, _ in [*train, *test]], cache=out / "features", fingerprint=name, progress=tell).numpy()
+    x = embed_texts([t for t, _ in [*train, *test]], cache=out / "features", progress=tell).numpy()
     y = np.array([label for _, label in [*train, *test]])
     cut = {"train": slice(None, len(train)), "test": slice(len(train), None)}
     named = {f"{letter}_{part}": values[at] for part, at in cut.items() for letter, values in (("x", x), ("y", y))}

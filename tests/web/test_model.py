@@ -51,8 +51,8 @@ def test_the_page_hands_its_model_over(labelled, tmp_path):
     assert said.labels == ["light", "dark"] * 10
     about = json.loads((tmp_path / "model" / "model.json").read_text())
     assert about["labels"] == {"light": 5, "dark": 5}
-    assert about["accuracy"]["estimated"] == 1.0
-    assert "leaving out each label in turn" in (tmp_path / "model" / "README.md").read_text()
+    assert 0.6 < about["accuracy"]["estimated"] <= 1.0
+    assert "estimated for items without a label, by 10 labels (" in (tmp_path / "model" / "README.md").read_text()
     # By hand: what the learner makes of these labels, whose inputs the page holds, too.
     data, _ = la_load(source)
     learner = la.Learner(la.exact(data.inputs, 2), data.inputs, "resolve")

@@ -36,6 +36,7 @@ class Source:
     test_fraction: float = 0.2
     download: bool = True
     links: bool = True  # whether links may lead out of a folder of pictures
+    checked: bool = True  # whether every picture is opened before anything else
     embedding: str | None = None  # what is made of pictures and texts first; None: the best that is installed
 
     def __post_init__(self) -> None:

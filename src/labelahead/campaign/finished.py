@@ -245,9 +245,18 @@ def _joined(parts: Sequence[Predictions]) -> Predictions:
 
 
 def finish(
-    ready: Prepared, network: nn.Module, labels: Mapping[int, int], classes: Sequence[str], accuracy: Mapping[str, Any]
+    ready: Prepared,
+    network: nn.Module,
+    labels: Mapping[int, int],
+    classes: Sequence[str],
+    accuracy: Mapping[str, Any],
+    *,
+    items: int | None = None,
 ) -> Finished:
-    """What was learnt from these labels (position -> class), with all that is needed elsewhere."""
+    """What was learnt from these labels (position -> class), with all that is needed elsewhere.
+
+    items: how many there are, where `ready` has a part of them.
+    """
     campaign, embedding = ready.campaign, ready.campaign.data.embedding or ""
     if ":" in embedding and embedding not in ready.data.vectors:
         raise InputError(
@@ -259,7 +268,7 @@ def finish(
     about = {
         "labelahead": version("labelahead"),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": {"name": ready.data.name, "items": len(ready.data), "kind": ready.data.kind},
+        "data": {"name": ready.data.name, "items": items or len(ready.data), "kind": ready.data.kind},
         "labels": {name: given.count(i) for i, name in enumerate(classes)},
         "network": {
             "name": campaign.model.name,

@@ -414,14 +414,14 @@ def bundle(
         classes=classes,
         test=split.test,
         ids=ids,
-        kind="image" if held.values.ndim == 4 else "vector",
+        kind="image" if len(held.shape) == 3 else "vector",
         notes=notes,
         images=images,
-        shape=held.shape if texts is None and held.values.numel() else (),
+        shape=held.shape if texts is None and all(held.shape) else (),
         build=build or held.inputs,
         rows=rows,
         texts=texts,
-        reading=reading or held.reading(),
+        read_as=held.reading if reading is None else lambda: reading,
     )
     return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
 

@@ -6,8 +6,7 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 
 import threading
 import time
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -19,13 +18,13 @@ from labelahead.web.explain import Opinion
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal
 from labelahead.web.tally import Event, Tally
+from labelahead.web.workshop import in_random_order
 
 __all__ = ["Assignment"]
 
 SECOND = "second opinion"
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
-RECENT = 40  # posteriors that are kept for undoing
 PREFETCH = 3  # further pictures that a browser may fetch ahead
 UNTAUGHT = ("keep", "doubt")  # they change no label
 TRUSTED = 20  # labels of a random sample, from which on accuracy is estimated by them alone
@@ -54,13 +53,13 @@ class Assignment:
             raise InputError(f"overlap is {overlap}; expected a share from 0 to below 1")
         self.journal, self.items, self.budget = journal, items, budget
         self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
+        self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
         self.opinion: Opinion | None = None
-        self._past: deque[Opinion] = deque(maxlen=RECENT)
+        self.behind = False  # whether the opinion holds labels that were taken back, until somebody catches up
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
-        order = torch.randperm(len(items), generator=stream(seed, "page"))
-        self._random = [p for p in order.tolist() if p not in self.closed]
+        self._random = [p for p in in_random_order(len(items), seed).tolist() if p not in self.closed]
         self._coin = stream(seed, "overlap")
 
     @property
@@ -87,7 +86,7 @@ class Assignment:
                 self.journal.release(who)
             tally, leases = self.tally, self.journal.leases()
             mine = next((p for p, name in leases.items() if name == who), None)
-            if mine is not None and mine not in tally.answered.get(who, ()):
+            if mine is not None and mine not in tally.answered.get(who, ()) and mine not in self.broken:
                 return self._question(tally, mine, None, self._reason(tally, mine))
             taken = {p for p, name in leases.items() if name != who}
             while True:
@@ -96,9 +95,25 @@ class Assignment:
                     self.journal.release(who)
                     return {"done": True, "reason": self._why_done(tally)}
                 position, score, reason = choice
+                if not self._visible(position):
+                    continue
                 if self.journal.lease(position, who, self.lease):
                     return self._question(tally, position, score, reason)
                 taken.add(position)
+
+    def leave_out(self, broken: Mapping[int, str]) -> None:
+        """Items that cannot be looked at are asked of nobody."""
+        with self.lock:
+            self.broken |= broken
+
+    def _visible(self, position: int) -> bool:
+        """Whether there is anything to look at; of items in play that is known, of others it is tried."""
+        if self.opinion is not None and position in self.opinion.belief:
+            return True
+        why = self.items.broken(position)
+        if why is not None:
+            self.broken[position] = why
+        return why is None
 
     def answer(
         self, who: str, position: int, kind: str, label: int | None = None, key: str | None = None
@@ -137,7 +152,7 @@ class Assignment:
         """A class that nobody thought of before."""
         with self.lock:
             number, tally = self.journal.add_class(who, name), self.tally
-            if self.opinion is not None:
+            if self.opinion is not None and not self.behind:
                 self.opinion = self.opinion.told(tally.labels, len(tally.classes))
             return self.classes()[number]
 
@@ -155,10 +170,8 @@ class Assignment:
     def take(self, opinion: Opinion) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""
         with self.lock:
-            tally = self.tally
-            self.opinion = opinion.told(tally.labels, len(tally.classes))
-            self._past.clear()
-            self._past.append(self.opinion)
+            self.opinion = opinion
+            self._follow()
 
     def trusted(self, tally: Tally) -> tuple[int, ...]:
         """Labelled items that are a random sample of all, however each came to be labelled; none if too few.
@@ -191,13 +204,28 @@ class Assignment:
         before = self.opinion
         if before is None:
             return None
+        self._follow()
+        return self.opinion.changed_from(before) if self.opinion else None
+
+    def _follow(self) -> None:
+        """Tell the opinion what it can be told at once; what takes longer is left to `catch_up`."""
+        if self.opinion is None:
+            return
         tally = self.tally
-        labels, classes = tally.labels, len(tally.classes)
-        # What was taken back leads to where one has been: no need to begin again from the prior.
-        known = (opinion for opinion in reversed(self._past) if opinion.belief.knows(labels, classes))
-        self.opinion = next(known, None) or before.told(labels, classes)
-        self._past.append(self.opinion)
-        return self.opinion.changed_from(before)
+        self.behind = not self.opinion.belief.nearby(tally.labels)
+        if not self.behind:
+            self.opinion = self.opinion.told(tally.labels, len(tally.classes))
+
+    def catch_up(self) -> None:
+        """Begin the opinion again from the labels as they stand; nobody waits meanwhile."""
+        with self.lock:
+            opinion, tally = self.opinion, self.tally
+        if opinion is not None:
+            anew = opinion.told(tally.labels, len(tally.classes))
+            anew.gain()
+            with self.lock:
+                if self.opinion is not None and self.opinion.snapshot is opinion.snapshot:
+                    self.take(anew)
 
     def _reason(self, tally: Tally, position: int) -> str:
         """Why an item is asked about, said of one that may have been chosen a while ago."""
@@ -213,7 +241,7 @@ class Assignment:
         again = self._second_opinion(tally, without)
         if again is not None:
             return again, None, SECOND
-        without |= self.closed | tally.labels.keys()
+        without |= self.closed | tally.labels.keys() | self.broken.keys()
         if self.opinion is not None:
             best = self.opinion.best(without)
             if best is not None:

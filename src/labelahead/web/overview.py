@@ -61,7 +61,7 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     names = ("labels", "accuracy", "loo", "loo_all", "gain", "seconds", *OUTLOOK)
     return {
         "labels": len(tally.labels),
-        "items": len(assignment.items) - len(assignment.closed),
+        "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
         "budget": assignment.budget,
         "skipped": len(tally.skipped),
         "unsure": len(tally.unsure),

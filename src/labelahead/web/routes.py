@@ -132,7 +132,7 @@ Said = Annotated[str | None, Depends(_who)]
 def _session(assignment: Assignment, who: str | None) -> dict[str, Any]:
     return {
         "name": assignment.items.data.name,
-        "items": len(assignment.items) - len(assignment.closed),
+        "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
         "classes": assignment.classes(),
         "kind": assignment.items.kind,
         "version": version("labelahead"),
