@@ -175,11 +175,12 @@ def main() -> None:
         remaining = left()
         verdicts = [s.verdict() for s in sessions]
         answers, kills = sum(len(s.said) for s in sessions), sum(s.kills for s in sessions)
+    undone = sum(len(s.undone) for s in sessions)
     lost, doubled = sum(v[0] for v in verdicts), sum(v[1] for v in verdicts)
     growth = max(v[2] for v in verdicts)
     flat = "flat" if growth <= 1.2 else "NOT FLAT"
     print(
-        f"{answers} answers, {sum(len(s.undone) for s in sessions)} undone, {kills} kills: {lost} lost, {doubled} doubled, "
+        f"{answers} answers, {undone} undone, {kills} kills: {lost} lost, {doubled} doubled, "
         f"RSS {flat} ({growth:.2f} times after the first 500), {len(remaining)} processes left"
     )
     sys.exit(bool(lost or doubled or remaining or growth > 1.2))
