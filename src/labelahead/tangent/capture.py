@@ -29,6 +29,7 @@ __all__ = [
     "differentiable",
     "gradients_at",
     "independent",
+    "node_sizes",
     "pulled_back",
     "structural",
     "trace",
@@ -310,13 +311,14 @@ def independent(one: Trace, other: Trace) -> frozenset[int] | None:
         if type(p) is not type(q):
             return None
         sources = [source for source, _ in p.next_functions if source is not None]
-        if p not in known and sources and all(source in known for source in sources) and _sizes(p) == _sizes(q):
+        if p not in known and sources and all(source in known for source in sources) and node_sizes(p) == node_sizes(q):
             known.add(p)
             fixed.add(i)
     return frozenset(fixed)
 
 
-def _sizes(node: Any) -> list[tuple[int, ...]]:
+def node_sizes(node: Any) -> list[tuple[int, ...]]:
+    """Of what arrives at a node."""
     return [tuple(m.shape) for m in node._input_metadata]
 
 

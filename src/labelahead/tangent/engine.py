@@ -18,7 +18,7 @@ from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layout import GraphChangedError, close
 from labelahead.tangent.order import in_place
-from labelahead.tangent.plan import MIXED, Plan, combined, first_time, make_plan
+from labelahead.tangent.plan import MIXED, Plan, combined, first_time, plan_for
 from labelahead.tangent.premises import (
     ParamFilter,
     check_inputs,
@@ -58,8 +58,11 @@ def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
 class Engine:
     """Differentiates one network; made by `open_engine`, which prepares and restores it."""
 
-    def __init__(self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan) -> None:
+    def __init__(
+        self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan, confirmed: bool = True
+    ) -> None:
         self.model, self.chosen, self.plan = model, chosen, plan
+        self.confirmed = confirmed  # whether the plan is known to hold for the network as it is now
         self.names = {p: k for k, p in chosen.items()}
         first = next(iter(chosen.values())).detach()
         dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
@@ -80,7 +83,7 @@ class Engine:
             part, v = batch_of(take(x, rows)), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
-                factors = self._factors(take(part, twice), v.expand(2, -1, -1))
+                factors = self._factors(take(part, twice), v.expand(2, -1, -1), probed and rows.start == 0)
                 factors = {k: f.part(slice(0, 1)) for k, f in factors.items()}
             else:
                 factors = self._factors(part, v, probed and rows.start == 0)
@@ -127,11 +130,16 @@ class Engine:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
         seen = trace(self.model, self._own(x), self.names)
+        if not self.confirmed and not plan.expects(seen.nodes, length(x)):
+            raise GraphChangedError
         sites = seen.sites(self._fixed(seen))
         if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
         if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
+            if not self.confirmed:
+                raise GraphChangedError
             raise ModelError(MIXED)
+        self.confirmed = True
         # Inputs are read before the backward, which frees what autograd saved.
         used = [i for p in plan.ruled for i in p.sites] + [i for p in plan.pulled for i in p.sites]
         readings = {i: read(sites[i]) for i in used}
@@ -291,9 +299,12 @@ class Engine:
 
 @contextmanager
 def open_engine(
-    model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, *, rules: bool = True
+    model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, *, rules: bool = True, again: bool = True
 ) -> Iterator[Engine]:
-    """An engine for the network; gradients and flags are as before afterwards."""
+    """An engine for the network; gradients and flags are as before afterwards.
+
+    again: by the plan of an earlier call, where there is one (see `plan_for`).
+    """
     _say_hooks(model, chosen)
     with differentiable(model, chosen):
         if any(p.is_inference() for p in chosen.values()):
@@ -301,7 +312,8 @@ def open_engine(
                 "the network was made under torch.inference_mode(), so autograd cannot "
                 "differentiate it: build or load it outside of that"
             )
-        yield Engine(model, chosen, make_plan(model, x, chosen, rules=rules))
+        plan, old = plan_for(model, x, chosen, rules=rules, again=again)
+        yield Engine(model, chosen, plan, not old)
 
 
 def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
@@ -318,18 +330,23 @@ def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
 def with_engine(
     model: nn.Module, x: Inputs, params: ParamFilter, run: Callable[[Engine], Tensor], *, rules: bool = True
 ) -> Tensor:
-    """Check the premises, open an engine and run; again by torch.func if the graph changes."""
+    """Check the premises, open an engine and run; anew if an old plan does not hold, by torch.func if no plan does."""
     model = unwrapped(model)
     check_model(model)
     chosen = choose_parameters(model, params)
     check_inputs(x, chosen)
-    try:
-        with open_engine(model, chosen, x, rules=rules) as engine:
-            return run(engine)
-    except GraphChangedError:
-        # The graph depends on the data: only sample-by-sample differentiation is safe.
-        with open_engine(model, chosen, x, rules=False) as engine:
-            return run(engine)
+    old = False
+    for again in (True, False):
+        try:
+            with open_engine(model, chosen, x, rules=rules, again=again) as engine:
+                old = not engine.confirmed
+                return run(engine)
+        except GraphChangedError:
+            if not old:
+                break
+    # The graph depends on the data: only sample-by-sample differentiation is safe.
+    with open_engine(model, chosen, x, rules=False) as engine:
+        return run(engine)
 
 
 def verifying(check: bool | None) -> bool:

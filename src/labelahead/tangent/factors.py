@@ -95,6 +95,10 @@ class OuterFactor:
         """The same for some of the samples."""
         return replace(self, a=self.a[rows], g=self.g[rows])
 
+    def without_numbers(self) -> "OuterFactor":
+        """Shapes alone."""
+        return replace(self, a=self.a.to("meta"), g=self.g.to("meta"))
+
     def gradient(self) -> Tensor:
         """(n, K, *shape)."""
         v = self.product()
@@ -122,6 +126,10 @@ class PlainFactor:
     def part(self, rows: slice) -> "PlainFactor":
         """The same for some of the samples."""
         return replace(self, v=self.v[rows])
+
+    def without_numbers(self) -> "PlainFactor":
+        """Shapes alone."""
+        return replace(self, v=self.v.to("meta"))
 
     def product(self, out: Tensor | None = None) -> Tensor:
         """(n, K, p)."""

@@ -111,7 +111,7 @@ def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gra
             f = plan.examples[term.name]
             assert isinstance(f, OuterFactor)
             S, d, T, o = f.sizes
-            a = f.a.new_empty(S, n) if f.lookup else like.new_empty(S, n, d)
+            a = like.new_empty(S, n, dtype=f.a.dtype) if f.lookup else like.new_empty(S, n, d)
             pairs.append(Pairs(a, like.new_empty(T, n, K, o), term.bias, f.geometry))
     return Gradients(dense, pairs)
 
