@@ -84,7 +84,10 @@ class OuterFactor:
     def channels_first(self) -> bool:
         """Of a convolution: `product` has channels before the window, as the weight itself."""
         window = self.geometry
-        return window is not None and window.groups == 1 and _long_rows(window, self.a.shape[2])
+        if window is None:
+            return False
+        channels = self.a.shape[2]
+        return _narrow(window, channels) or _long_rows(window, channels // window.groups)
 
     @property
     def samples(self) -> int:
@@ -262,15 +265,27 @@ def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:
 
 
 def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """(n, K, p) for a convolution in groups: each group is a convolution of its own."""
+    """(n, K, p) for a convolution in groups: each group of each sample is a convolution of its own."""
     n, M, C = a.shape[:3]
     K, filters, G = g.shape[1], g.shape[3], geometry.groups
-    T = math.prod(geometry.out)
-    windows = _windows(a.flatten(0, 1), geometry, False).reshape(n, M * T, -1, G, C // G)
-    right = windows.permute(0, 3, 1, 2, 4).reshape(n * G, M * T, -1)
-    left = g.reshape(n, K, M, G, filters // G, T).permute(0, 3, 1, 4, 2, 5)
-    out = torch.bmm(left.reshape(n * G, K * (filters // G), M * T), right)
-    return out.view(n, G, K, filters // G, -1).transpose(1, 2).reshape(n, K, -1)
+    a, g = a.view(n, M, G, C // G, *geometry.space), g.reshape(n, K, M, G, filters // G, *geometry.out)
+    if _narrow(geometry, C):
+        # Per sample and group, inputs are slid along the gradients: a convolution with those for weights, whose
+        # stride and dilation have changed places.
+        slid = a.permute(3, 0, 2, 1, *range(4, a.ndim)).reshape(C // G, n * G * M, *geometry.space)
+        weights = g.permute(0, 3, 1, 4, 2, *range(5, g.ndim)).reshape(-1, M, *geometry.out)
+        convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[len(geometry.size) - 1]
+        v = convolve(slid, weights, None, geometry.dilation, geometry.padding, geometry.stride, n * G)
+        v = v[(..., *(slice(size) for size in geometry.size))].reshape(C // G, n, G, K, filters // G, -1)
+        return v.permute(1, 3, 2, 4, 0, 5).reshape(n, K, -1)
+    alone = replace(geometry, groups=1)
+    v = _convolved(a.transpose(1, 2).flatten(0, 1), g.movedim(3, 1).flatten(0, 1), alone, None)
+    return v.view(n, G, K, -1).transpose(1, 2).reshape(n, K, -1)
+
+
+def _narrow(geometry: Geometry, channels: int) -> bool:
+    """Groups of few channels, as in a depthwise convolution, leave no matrix product worth the name."""
+    return geometry.groups > 1 and channels < 8 * geometry.groups
 
 
 def _scattered(index: Tensor, g: Tensor, rows: int, out: Tensor | None) -> Tensor:
