@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from labelahead.inputs import Batch, tensors
 from labelahead.tangent.premises import copied, forward
+from labelahead.tangent.recurrence import OWN, OpenLSTM
 
 __all__ = [
     "Site",
@@ -92,6 +93,7 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
         if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in model.modules()):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
             stack.enter_context(_unfused_recurrence())
+            stack.enter_context(OpenLSTM())
         if any(isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d)) for m in model.modules()):
             stack.enter_context(_FlatBatchNorm())
         stack.enter_context(_unfused_attention())
@@ -239,7 +241,7 @@ class Trace:
     @property
     def custom(self) -> bool:
         """Some nodes have a backward written in Python, which may do anything."""
-        return any(isinstance(node, BackwardCFunction) for node in self.nodes)
+        return any(isinstance(node, BackwardCFunction) and node._forward_cls not in OWN for node in self.nodes)
 
     @property
     def dtypes(self) -> set[torch.dtype]:

@@ -44,6 +44,7 @@ MIXED = (
     "a sample's output changes with the other samples of its batch, so it has no gradient of "
     "its own: take batch statistics and other exchange between samples out of the forward"
 )
+PER_STEP = 10  # nodes that a step of a recurrence counts for
 PROBES = 3  # samples in the larger probe
 
 
@@ -93,6 +94,7 @@ class Plan:
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
     steps: int  # nodes of the graph
+    custom: bool  # some of them with a backward written in Python
     graph: Graph | None  # all of it, where another call may go by this plan (`remembered`)
 
     def expects(self, nodes: Sequence[Any], n: int) -> bool:
@@ -164,7 +166,8 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
-        steps=len(one.nodes),
+        steps=len(one.nodes) + sum(PER_STEP * node.steps for node in one.nodes if hasattr(node, "steps")),
+        custom=one.custom,
         graph=_graph(one, other) if ruled and fixed is not None and not one.custom else None,
     )
 
