@@ -159,20 +159,29 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
     Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
     """
-    before = [(vars(m), dict(vars(m))) for m in model.modules()]
-    contents = [
-        (v, v.copy()) for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and v
-    ]
-    empty = [v for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and not v]
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    contents: list[tuple[Any, Any]] = []
+    empty: list[Any] = []
+    for m in model.modules():
+        now = vars(m)
+        before.append((now, now.copy()))
+        for v in now.values():
+            if isinstance(v, (dict, list, set)):
+                if v:
+                    contents.append((v, v.copy()))
+                else:
+                    empty.append(v)
     try:
         yield
     finally:
         for now, attributes in before:
-            if now.keys() != attributes.keys() or any(now[k] is not v for k, v in attributes.items()):
+            kept = now.keys() == attributes.keys()
+            if not kept or any(a is not b for a, b in zip(now.values(), attributes.values(), strict=True)):
                 now.clear()
                 now.update(attributes)
         for container in empty:
-            container.clear()
+            if container:
+                container.clear()
         for container, content in contents:
             if isinstance(container, list):
                 container[:] = content
@@ -352,14 +361,16 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
     return Trace(out, nodes, leaves)
 
 
-def pulled_back(source: GradientEdge, D: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Gradients D (m, *shape) of what comes from `source`, carried on to the parameters: (m, *shape) each."""
+def pulled_back(
+    sources: Sequence[GradientEdge], D: Sequence[Tensor], parameters: Sequence[nn.Parameter]
+) -> list[Tensor]:
+    """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters: (m, *shape) each."""
 
-    def back(g: Tensor, batched: bool) -> list[Tensor]:
+    def back(g: Sequence[Tensor], batched: bool) -> list[Tensor]:
         found = torch.autograd.grad(
-            [source], parameters, [g], is_grads_batched=batched, retain_graph=True, allow_unused=True
+            sources, parameters, g, is_grads_batched=batched, retain_graph=True, allow_unused=True
         )
-        like = [p.new_zeros(len(g), *p.shape) if batched else torch.zeros_like(p) for p in parameters]
+        like = [p.new_zeros(len(g[0]), *p.shape) if batched else torch.zeros_like(p) for p in parameters]
         return [zero if v is None else v for zero, v in zip(like, found, strict=True)]
 
     try:
@@ -367,7 +378,7 @@ def pulled_back(source: GradientEdge, D: Tensor, parameters: Sequence[nn.Paramet
             warnings.simplefilter("ignore")  # where torch batches an operation by a loop
             return back(D, True)
     except RuntimeError:  # an operation that cannot be batched
-        rows = [back(g, False) for g in D]
+        rows = [back(g, False) for g in zip(*D, strict=True)]
         return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 

@@ -220,24 +220,25 @@ class Engine:
             return None
         shared = Counter(g.untyped_storage().data_ptr() for g in grads)
         plain, sizes = [], []
+        factors: dict[tuple[object, ...], Tensor] = {}
         for i, g in zip(at.values(), grads, strict=True):
             layout = self.plan.layouts[i]
             assert layout is not None
-            own = layout.spread(tags.to(g), g.ndim - 1).reciprocal()
+            key = (layout, g.ndim, g.dtype)
+            if key not in factors:
+                factors[key] = layout.spread(tags.to(g), g.ndim - 1).reciprocal_()
             # A fresh tensor would cost more than all the rest: overwritten where nobody else sees what arrived.
             alone = g.is_contiguous() and shared[g.untyped_storage().data_ptr()] == 1 and not self.plan.custom
-            g = g.mul_(own) if alone else g * own
-            size = g.new_zeros(n)
-            if g.numel():
-                rows = layout.split(g, n, lead=1).flatten(1)
-                size = torch.maximum(rows.amax(1), -rows.amin(1))
-            largest = float(size.amax())
-            smallest = float(torch.where(size > 0, size, largest).amin())
-            if not math.isfinite(largest) or largest > 2 ** (TAG - 1) * smallest:
-                return None
+            g = g.mul_(factors[key]) if alone else g * factors[key]
             plain.append(g)
-            sizes.append(largest)
-        self._note_size(at, sizes)
+            rows = layout.split(g, n, lead=1).flatten(1)
+            sizes.append(torch.maximum(rows.amax(1), -rows.amin(1)) if g.numel() else g.new_zeros(n))
+        size = torch.stack([s.to(self.like) for s in sizes])  # nodes, n
+        largest = size.amax(1, keepdim=True)
+        smallest = torch.where(size > 0, size, largest).amin(1, keepdim=True)
+        if not bool((largest <= 2 ** (TAG - 1) * smallest).all() & torch.isfinite(largest).all()):
+            return None
+        self._note_size(at, largest.flatten().tolist())
         return dict(zip(at, plain, strict=True))
 
     def _note_size(self, at: Mapping[int, int], sizes: Sequence[float]) -> None:

@@ -291,7 +291,12 @@ def _narrow(geometry: Geometry, channels: int) -> bool:
 def _scattered(index: Tensor, g: Tensor, rows: int, out: Tensor | None) -> Tensor:
     """(n, K, rows·d): each gradient added to the row of the table it belongs to."""
     n, K, T, d = g.shape
-    table = g.new_zeros(n, K, rows + 1, d)  # the last row takes what is not learned
-    where = torch.where(index < 0, rows, index)[:, None, :, None].expand(n, K, T, d)
-    table.scatter_add_(2, where, g)
-    return _into(table[:, :, :rows].reshape(n, K, -1), out)
+    if out is None or out.dtype != g.dtype:
+        return _into(_scattered(index, g, rows, g.new_empty(n, K, rows * d)), out)
+    out.zero_()
+    learned = index >= 0
+    if not bool(learned.all()):  # what is not learned adds nothing to the first row
+        index, g = index.clamp(min=0), g.masked_fill(~learned[:, None, :, None], 0)
+    where = index[:, None, :, None].expand(n, K, T, d)
+    out.view(n, K, rows, d).scatter_add_(2, where, g)
+    return out

@@ -10,6 +10,7 @@ from labelahead.inputs import Inputs, length, take
 from labelahead.tangent.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
 from labelahead.tangent.gram import Gradients, gram_into, mirror
 from labelahead.tangent.premises import ParamFilter, check_inputs
+from labelahead.tangent.room import zeros
 from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
 
 __all__ = ["gradient_gram", "kernel"]
@@ -126,7 +127,7 @@ class _Run:
         plan = self.engine.plan
         terms = make_terms(plan, self.engine.chosen, K, self.fold, mates)
         each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
-        out = self.like.new_zeros(n * r, m * r)
+        out = zeros((n * r, m * r), self.like)
         if x2 is None and n * each <= self.memory:
             gradients = self._gradients(x, slice(0, n), terms, True)
             gram_into(out, gradients, gradients, fold=self.fold)

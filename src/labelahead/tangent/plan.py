@@ -279,11 +279,15 @@ def combined(
 ) -> dict[str, Factor]:
     """One factor a parameter, from those of its sites and of what it is a part of."""
     own = {p.name: [parts[i] for i in p.sites] for p in ruled}
-    for group in pulled:
-        D = joined([parts[i] for i in group.sites]).gradient()
-        n, K = D.shape[:2]
-        back = pulled_back(sites[group.sites[0]].source, D.flatten(0, 1), [chosen[k] for k in group.parameters])
-        for name, v in zip(group.parameters, back, strict=True):
+    together: dict[tuple[str, ...], list[Pulled]] = {}
+    for group in pulled:  # what several layers take from one table goes back to it at once
+        together.setdefault(group.parameters, []).append(group)
+    for names, groups in together.items():
+        D = [joined([parts[i] for i in group.sites]).gradient() for group in groups]
+        n, K = D[0].shape[:2]
+        sources = [sites[group.sites[0]].source for group in groups]
+        back = pulled_back(sources, [d.flatten(0, 1) for d in D], [chosen[k] for k in names])
+        for name, v in zip(names, back, strict=True):
             own[name].append(PlainFactor(v.reshape(n, K, -1), tuple(v.shape[1:])))
     return {name: joined(factors) for name, factors in own.items()}
 

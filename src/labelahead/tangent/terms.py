@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from labelahead.tangent.factors import Factor, OuterFactor
 from labelahead.tangent.gram import Gradients, Pairs
 from labelahead.tangent.plan import Plan
+from labelahead.tangent.room import zeros
 
 __all__ = ["Term", "allocate", "bytes_kept", "grouped", "make_terms", "put"]
 
@@ -104,15 +105,15 @@ def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int) -> list
 def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gradients:
     """Room for those of n samples; filled by `put`."""
     width = sum(t.width for t in terms)
-    dense = like.new_empty(n, K, width) if width else None
+    dense = zeros((n, K, width), like) if width else None
     pairs = []
     for term in terms:
         if term.pairs:
             f = plan.examples[term.name]
             assert isinstance(f, OuterFactor)
             S, d, T, o = f.sizes
-            a = like.new_empty(S, n, dtype=f.a.dtype) if f.lookup else like.new_empty(S, n, d)
-            pairs.append(Pairs(a, like.new_empty(T, n, K, o), term.bias, f.geometry))
+            a = zeros((S, n), like, f.a.dtype) if f.lookup else zeros((S, n, d), like)
+            pairs.append(Pairs(a, zeros((T, n, K, o), like), term.bias, f.geometry))
     return Gradients(dense, pairs)
 
 
