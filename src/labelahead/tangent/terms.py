@@ -14,8 +14,9 @@ from labelahead.tangent.gram import Gradients, Pairs
 from labelahead.tangent.plan import Plan
 from labelahead.tangent.room import zeros
 
-__all__ = ["Term", "allocate", "bytes_kept", "grouped", "make_terms", "put"]
+__all__ = ["Term", "allocate", "bytes_kept", "costs", "grouped", "make_terms", "put"]
 
+WRITTEN = 40.0  # a number of a gradient, written to memory and read again, costs about as much as so many
 ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
 
 
@@ -52,19 +53,27 @@ def make_terms(plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: boo
 
 
 def _pairs_cheaper(f: Factor, width: int, K: int, fold: bool, mates: float) -> bool:
-    """Compare operations a sample: GEMMs at one, additions through memory at ADDITION each."""
     if not isinstance(f, OuterFactor):
         return False
+    pairs, dense = costs(f, width, K, fold, mates)
+    return pairs < dense
+
+
+def costs(f: OuterFactor, width: int, K: int, fold: bool, mates: float) -> tuple[float, float]:
+    """Operations a sample in the form of pairs, and dense: GEMMs at one, the rest at ADDITION and WRITTEN.
+
+    `width` numbers in the parameter; every sample is paired with `mates` others (benchmarks/kernel_costs.py).
+    """
     window = f.geometry
-    if window is not None and (window.groups > 1 or f.a.shape[1] > 1):
-        return False
     S, d, T, o = f.sizes
     grads = K if fold else K * K
+    build = (2.0 * T + WRITTEN) * width * K
+    dense = build + mates * 2.0 * width * grads
+    if window is not None and (window.groups > 1 or f.a.shape[1] > 1):
+        return float("inf"), dense  # pairs are written for one group and one image a sample
     shifts = S * S * sum(window.size) if window else 0
     touched = 3 * T * T * (1 if fold else K * K) + shifts
-    pairs = 2.0 * S * S * d + 2.0 * T * T * o * grads + ADDITION * touched
-    build = 2.0 * T * width * K
-    return mates * pairs < build + mates * 2.0 * width * grads
+    return mates * (2.0 * S * S * d + 2.0 * T * T * o * grads + ADDITION * touched), dense
 
 
 def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
