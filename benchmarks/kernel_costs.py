@@ -2,7 +2,7 @@
 
     python benchmarks/kernel_costs.py [--samples 128] [--rounds 5]
 
-For each kind of layer: both forms on the same made-up factors; CPU seconds of one thread, medians of alternating rounds.
+For each kind of layer: both forms on the same made-up factors; CPU seconds of one thread, medians, in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from labelahead.tangent.factors import Geometry, OuterFactor
 from labelahead.tangent.gram import Gradients, Pairs, gram_into
-from labelahead.tangent.room import zeros
 from labelahead.tangent.terms import costs
 
 RESULTS = Path(__file__).resolve().parent / "results" / "kernel-costs.json"
@@ -89,13 +88,13 @@ def in_pairs(f: OuterFactor) -> Pairs:
 
 def pairs(f: OuterFactor, out: Tensor) -> None:
     """One form."""
-    own = Gradients(None, [in_pairs(f)])
+    own = Gradients(pairs=[in_pairs(f)])
     gram_into(out, own, own, fold=True)
 
 
 def dense(f: OuterFactor, out: Tensor) -> None:
     """The other."""
-    own = Gradients(f.product(zeros((f.samples, 1, math.prod(f.shape)), f.g)))
+    own = Gradients([f.product(f.g.new_empty(f.samples, 1, math.prod(f.shape)))])
     gram_into(out, own, own, fold=True)
 
 

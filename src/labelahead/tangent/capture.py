@@ -250,7 +250,10 @@ class Trace:
     @property
     def custom(self) -> bool:
         """Some nodes have a backward written in Python, which may do anything."""
-        return any(isinstance(node, BackwardCFunction) and node._forward_cls not in OWN for node in self.nodes)
+        return any(
+            isinstance(node, BackwardCFunction) and getattr(node, "_forward_cls", None) not in OWN
+            for node in self.nodes
+        )
 
     @property
     def dtypes(self) -> set[torch.dtype]:

@@ -107,6 +107,7 @@ class Engine:
         """One forward, and one backward a direction."""
         plan, n = self.plan, length(x)
         factors: dict[str, Factor] = {}
+        way = ""
         if plan.ruled:
             sites, readings, grads = self._captured(x, cotangents, probed)
             parts: dict[int, Factor] = {}
@@ -118,12 +119,21 @@ class Engine:
             found = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
             factors = {name: self._as_planned(name, f) for name, f in found.items()}
         if plan.fallback:
-            rest = per_sample_gradients(
+            rest, way = per_sample_gradients(
                 self.model, x, self.chosen, plan.fallback, cotangents, accumulate=plan.accumulate, eps=plan.eps
             )
             for name, v in rest.items():
                 factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
+        self._say_ways(way)
         return factors
+
+    def _say_ways(self, way: str) -> None:
+        """Which parameters went which way, once a network."""
+        ruled, fallback = [p.name for p in self.plan.ruled], self.plan.fallback
+        if first_time(self.model, "ways", (way, *ruled)):
+            parts = [f"{len(ruled)} by rules"] if ruled else []
+            parts += [f"{len(fallback)} by {way} ({', '.join(fallback)})"] if fallback else []
+            log.info("gradients of parameters: %s", "; ".join(parts))
 
     def _captured(
         self, x: Batch, cotangents: Tensor, probed: bool, tagged: bool = True
@@ -216,7 +226,9 @@ class Engine:
         tags = torch.exp2(TAG * (order % TAGS)).to(cotangents)
         nodes = [sites[i].node for i in at.values()]
         grads = gradients_at(out, nodes, [v * tags[:, None] for v in cotangents.unbind(1)])
-        if any(self.plan.layouts[i] is None or g.dtype == torch.float16 for i, g in zip(at.values(), grads, strict=True)):
+        if any(
+            self.plan.layouts[i] is None or g.dtype == torch.float16 for i, g in zip(at.values(), grads, strict=True)
+        ):
             return None
         shared = Counter(g.untyped_storage().data_ptr() for g in grads)
         plain, sizes = [], []

@@ -276,7 +276,9 @@ def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
         weights = g.permute(0, 3, 1, 4, 2, *range(5, g.ndim)).reshape(-1, M, *geometry.out)
         convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[len(geometry.size) - 1]
         v = convolve(slid, weights, None, geometry.dilation, geometry.padding, geometry.stride, n * G)
-        v = v[(..., *(slice(size) for size in geometry.size))].reshape(C // G, n, G, K, filters // G, -1)
+        for axis, size in enumerate(geometry.size, 2):
+            v = v.narrow(axis, 0, size)
+        v = v.reshape(C // G, n, G, K, filters // G, -1)
         return v.permute(1, 3, 2, 4, 0, 5).reshape(n, K, -1)
     alone = replace(geometry, groups=1)
     v = _convolved(a.transpose(1, 2).flatten(0, 1), g.movedim(3, 1).flatten(0, 1), alone, None)

@@ -10,7 +10,6 @@ from labelahead.inputs import Inputs, length, take
 from labelahead.tangent.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
 from labelahead.tangent.gram import Gradients, gram_into, mirror
 from labelahead.tangent.premises import ParamFilter, check_inputs
-from labelahead.tangent.room import zeros
 from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
 
 __all__ = ["gradient_gram", "kernel"]
@@ -19,6 +18,7 @@ NOTHING = (
     "the outputs of every sample sum to the same whatever the parameters are, so their pseudo-kernel is rounding "
     "noise: let the network return what it has before its softmax (logits), or ask for kind='trace', 'full' or 'single'"
 )
+PIECE = 24 << 20  # bytes of gradients side by side: what the C library hands out again instead of mapping it anew
 MEMORY = 2 << 30  # bytes of working memory besides the result
 
 
@@ -125,15 +125,16 @@ class _Run:
         m = n if x2 is None else length(x2)
         mates = n / 2 if x2 is None else n * m / (n + m)
         plan = self.engine.plan
-        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates)
+        widest = PIECE / (max(n, m) * K * self.like.element_size())
+        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates, widest)
         each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
-        out = zeros((n * r, m * r), self.like)
+        out = self.like.new_zeros(n * r, m * r)
         if x2 is None and n * each <= self.memory:
             gradients = self._gradients(x, slice(0, n), terms, True)
             gram_into(out, gradients, gradients, fold=self.fold)
             return mirror(out)
         kept = int(plan.held * (1 + K) / 2)  # the factors, before they are multiplied out
-        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept)
+        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept, widest)
         if x2 is None and groups:
             return mirror(self._layer_by_layer(x, n, groups, out))
         # One large block is held while small ones pass by: samples are captured once for every

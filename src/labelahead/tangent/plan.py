@@ -105,8 +105,7 @@ class Plan:
             type(node).__name__ == kind
             and node_sizes(node)
             == [
-                tuple(a + (n - 2) * (b - a) for a, b in zip(p, q, strict=True))
-                for p, q in zip(two, three, strict=True)
+                tuple(a + (n - 2) * (b - a) for a, b in zip(p, q, strict=True)) for p, q in zip(two, three, strict=True)
             ]
             for node, (kind, two, three) in zip(nodes, self.graph, strict=True)
         )
@@ -174,9 +173,7 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
 
 def _graph(one: Trace, other: Trace) -> Graph | None:
     """None where the number of dimensions itself changes with the samples."""
-    found = tuple(
-        (type(p).__name__, node_sizes(p), node_sizes(q)) for p, q in zip(one.nodes, other.nodes, strict=True)
-    )
+    found = tuple((type(p).__name__, node_sizes(p), node_sizes(q)) for p, q in zip(one.nodes, other.nodes, strict=True))
     alike = all([len(a) for a in p] == [len(b) for b in q] for _, p, q in found)
     return found if alike else None
 
@@ -196,8 +193,8 @@ def plan_for(
     """The plan that this network had for such samples while its numbers were these, or a new one; whether it is old.
 
     An old one saves the probe. What may have changed unseen (an attribute that the forward goes by) is found out on
-    the first batch, which must have the same graph and give the output that is known of its first sample. `again=False`:
-    it did not, so probe.
+    the first batch, which must have the same graph and give the output that is known of its first sample.
+    `again=False`: it did not, so probe.
     """
     key, first = _key(model, x, chosen, rules), tuple(t[0].clone() for t in tensors(batch_of(take(x, slice(0, 1)))))
     old = _PLANS.get(model)
@@ -214,9 +211,7 @@ def plan_for(
     return plan, False
 
 
-def _key(
-    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool
-) -> tuple[object, ...] | None:
+def _key(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool) -> tuple[object, ...] | None:
     """What a plan was made for; None where changes of the numbers would leave no trace."""
     numbers = [*model.parameters(), *model.buffers()]
     sample = batch_of(take(x, slice(0, 1)))

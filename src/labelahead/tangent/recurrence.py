@@ -61,7 +61,8 @@ def _lstm(
             outputs.append(out.flip(1) if way else out)
             last.append((h, c))
         x = torch.cat(outputs, 2) if both else outputs[0]
-    return (x if batch_first else x.transpose(0, 1)), *(torch.stack(s) for s in zip(*last, strict=True))
+    h, c = (torch.stack(s) for s in zip(*last, strict=True))
+    return (x if batch_first else x.transpose(0, 1)), h, c
 
 
 def _layer(
@@ -83,11 +84,11 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _run(gates: Tensor, h: Tensor, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The recurrence forward from what the inputs give the gates (T, n, 4H): (i, f, g, o), outputs, states, their tanh."""
+    """From what the inputs give the gates (T, n, 4H), step by step: (i, f, g, o), outputs, states, their tanh."""
     T, n, H = *gates.shape[:2], h.shape[1]
     opened = torch.empty_like(gates, memory_format=torch.contiguous_format)
     outputs, states, squashed = (opened.new_empty(T, n, H) for _ in range(3))
-    i, f, g, o = (part.unbind() for part in opened.split(H, 2))
+    i, f, g, o = (part.unbind() for part in opened.chunk(4, 2))
     for t, (given, both, gate, out, state, tanh) in enumerate(
         zip(gates, opened[:, :, : 2 * H], opened, outputs, states, squashed, strict=True)
     ):
