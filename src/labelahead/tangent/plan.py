@@ -32,7 +32,7 @@ from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor,
 from labelahead.tangent.fallback import gradients
 from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout
 from labelahead.tangent.order import movers
-from labelahead.tangent.premises import copied, forward
+from labelahead.tangent.premises import copied
 from labelahead.tangent.rules import Broadcast, read
 
 __all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan", "plan_for"]
@@ -201,8 +201,7 @@ def plan_for(
     if again and old is not None and key is not None and old.key == key and length(x) > 1:
         if all(torch.equal(a, b) for a, b in zip(first, old.first, strict=True)):
             return old.plan, True
-        with torch.no_grad():
-            out = forward(model, copied(_probe_batches(x)[0]))
+        out = trace(model, copied(_probe_batches(x)[0]), {}).out
         return replace(old.plan, sample=out[0].detach()), True
     plan = make_plan(model, x, chosen, rules=rules)
     _PLANS.pop(model, None)
