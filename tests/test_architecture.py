@@ -88,6 +88,7 @@ def test_the_guide_says_who_imports_whom():
 
 TANGENT = [
     "premises",
+    "recurrence",
     "capture",
     "order",
     "rules",

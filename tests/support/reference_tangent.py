@@ -4,6 +4,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
+import labelahead as la
+from labelahead import tangent
+from labelahead.tangent.capture import trace
+
+
+class Plain(nn.Module):
+    """The logits alone, as the Jacobian's twin wants them."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        out = self.model(x)
+        return getattr(out, "logits", out)
+
 
 def jacobian(model: nn.Module, x, names=None) -> Tensor:
     """(n, C, P), parameters in the order of named_parameters()."""
@@ -55,3 +71,33 @@ def kernels(J: Tensor, J2: Tensor) -> dict[str, Tensor]:
 def relative(got: Tensor, want: Tensor) -> float:
     """Frobenius distance over the norm of what is wanted."""
     return float((got.detach() - want.detach()).norm() / want.detach().norm().clamp(min=1e-300))
+
+
+def tolerance_of(model, x) -> float:
+    """What to ask of a network in float64; some compute in float32 inside, whatever they are given."""
+    return 1e-4 if any(d != torch.float64 for d in trace(model, x[:2], {}).dtypes) else 1e-8
+
+
+def errors_of(model, x) -> dict[str, float]:
+    """How far the engine is from explicit Jacobians on five samples: kernels, x against other x, norms, parameters."""
+    J = one_by_one(Plain(model), x)
+    one, other = J[:3], J[3:]
+    errors = {}
+    want, crosswise = kernels(one, one), kernels(one, other)
+    for kind in want:
+        errors[kind] = relative(la.kernel(model, x[:3], kind=kind, verify=False), want[kind])
+        crossed = la.kernel(model, x[:3], x[3:], kind=kind, verify=False)
+        errors[kind] = max(errors[kind], relative(crossed, crosswise[kind]))
+    v = torch.randn(J.shape[:2])
+    g = torch.einsum("nc,ncp->np", v.to(J), J)
+    direction = {k: torch.randn_like(p) for k, p in model.named_parameters() if p.requires_grad}
+    flat = torch.cat([d.flatten() for d in direction.values()])
+    squares, products = tangent.norms_and_products(model, x, v, direction, verify=False)
+    errors["norms"] = relative(squares, g.square().sum(1))
+    errors["products"] = float((products - g @ flat).norm() / (g.norm() * flat.norm()))
+    gaps, start, whole = la.features(model, x, kind="single", verify=False) - J[:, 0], 0, float(J[:, 0].norm())
+    for k, d in direction.items():  # each parameter by itself: a small one cannot hide behind a large one
+        part = slice(start, start + d.numel())
+        start += d.numel()
+        errors[k] = float(gaps[:, part].norm()) / max(float(J[:, 0, part].norm()), 1e-6 * whole)
+    return errors

@@ -64,7 +64,7 @@ def test_a_few_layers_at_a_time(name, monkeypatch):
     passes = []
     grouped = terms.grouped
 
-    def one_by_one(plan, every, K, size, room):
+    def one_by_one(plan, every, K, size, room, widest):
         found = grouped(plan, every, K, size, 1 << 40)  # would all fit
         passes.append(len(every) if found else 0)
         return [g for t in every for g in grouped(plan, [t], K, size, 1 << 40)] if found else []
@@ -77,6 +77,18 @@ def test_a_few_layers_at_a_time(name, monkeypatch):
         assert relative(found, kernels(J, J)[kind]) < TOLERANCE, kind
         assert torch.equal(found, found.T)
     assert passes
+
+
+@pytest.mark.parametrize("name", ["mlp", "wide_resnet", "transformer"])
+def test_gradients_in_pieces(name, monkeypatch):
+    model, x = architectures.make(name)
+    J = jacobian(model, x)
+    for piece in (1, 4000, 100_000):
+        monkeypatch.setattr(sys.modules["labelahead.tangent.kernels"], "PIECE", piece)
+        for kind in KINDS:
+            assert relative(la.kernel(model, x, kind=kind), kernels(J, J)[kind]) < TOLERANCE, kind
+            crossed = la.kernel(model, x[:2], x[1:], kind=kind)
+            assert relative(crossed, kernels(J[:2], J[1:])[kind]) < TOLERANCE, kind
 
 
 def test_groups_hold_every_term_once_and_keep_to_the_room():

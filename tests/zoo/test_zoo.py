@@ -19,24 +19,8 @@ if importlib.util.find_spec("timm") is None:
     pytest.skip("timm and the rest of the zoo are not installed: make test-zoo", allow_module_level=True)
 
 import labelahead as la
-from labelahead import tangent
-from labelahead.tangent.capture import trace
-from peers.zoo import ZOO, make, with_torchvision_names
-from tests.support.reference_tangent import kernels, one_by_one, relative
-
-KINDS = ("pseudo", "full", "single", "trace")
-
-
-class Plain(torch.nn.Module):
-    """The logits alone, as the Jacobian's twin wants them."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x):
-        out = self.model(x)
-        return getattr(out, "logits", out)
+from peers.zoo import ZOO, make, text, with_torchvision_names
+from tests.support.reference_tangent import Plain, errors_of, kernels, one_by_one, relative, tolerance_of
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -44,34 +28,12 @@ class Plain(torch.nn.Module):
 def test_against_explicit_jacobians(name, caplog):
     model, x = make(name)
     torch.manual_seed(1)
-    coarse = any(d != torch.float64 for d in trace(model, x[:2], {}).dtypes)  # float32 inside, whatever it is given
-    tolerance = 1e-4 if coarse else 1e-8
-    J = one_by_one(Plain(model), x)
-    one, other = J[:3], J[3:]
-    errors = {}
-    want, crosswise = kernels(one, one), kernels(one, other)
+    tolerance = tolerance_of(model, x)
     with caplog.at_level(logging.WARNING, logger="labelahead"):
-        for kind in KINDS:
-            errors[kind] = relative(la.kernel(model, x[:3], kind=kind, verify=False), want[kind])
-            crossed = la.kernel(model, x[:3], x[3:], kind=kind, verify=False)
-            errors[kind] = max(errors[kind], relative(crossed, crosswise[kind]))
-    v = torch.randn(J.shape[:2])
-    g = torch.einsum("nc,ncp->np", v.to(J), J)
-    direction = {k: torch.randn_like(p) for k, p in model.named_parameters() if p.requires_grad}
-    flat = torch.cat([d.flatten() for d in direction.values()])
-    squares, products = tangent.norms_and_products(model, x, v, direction, verify=False)
-    errors["norms"] = relative(squares, g.square().sum(1))
-    errors["products"] = float((products - g @ flat).norm() / (g.norm() * flat.norm()))
-    gaps, start, whole = la.features(model, x, kind="single", verify=False) - J[:, 0], 0, float(J[:, 0].norm())
-    for k, d in direction.items():  # each parameter by itself: a small one cannot hide behind a large one
-        part = slice(start, start + d.numel())
-        start += d.numel()
-        scale = max(float(J[:, 0, part].norm()), 1e-6 * whole)
-        errors["parameter"] = max(errors.get("parameter", 0.0), float(gaps[:, part].norm()) / scale)
-        assert errors["parameter"] < tolerance, k
+        errors = errors_of(model, x)
     assert max(errors.values()) < tolerance, errors
     if os.environ.get("ZOO_TABLE"):
-        _note(name, x, errors, coarse, [r.getMessage() for r in caplog.records])
+        _note(name, x, errors, tolerance > 1e-8, [r.getMessage() for r in caplog.records])
 
 
 def _note(name, x, errors, coarse, said):
@@ -122,3 +84,20 @@ def test_the_recipes_of_the_docs_run():
         names = {}
         exec(compile(block, "docs/networks.md", "exec"), names)
         assert torch.equal(names["K"], names["K"].T)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lora_with_reentrant_checkpoints():
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    model, ids = text("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)()
+    config = LoraConfig(r=2, lora_dropout=0.0, init_lora_weights=False, target_modules=["query", "value"])
+    model = get_peft_model(model, config).double().train()  # checkpoints are for training only
+    J = one_by_one(Plain(model), ids)
+    inner = next(m for m in model.modules() if hasattr(m, "gradient_checkpointing_enable") and hasattr(m, "config"))
+    inner.gradient_checkpointing_enable({"use_reentrant": True})
+    inner.enable_input_require_grads()
+    assert any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+    for kind, want in kernels(J[:3], J[3:]).items():
+        assert relative(la.kernel(model, ids[:3], ids[3:], kind=kind), want) < 1e-8, kind

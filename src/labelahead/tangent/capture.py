@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from labelahead.inputs import Batch, tensors
 from labelahead.tangent.premises import copied, forward
+from labelahead.tangent.recurrence import OWN, OpenLSTM
 
 __all__ = [
     "Site",
@@ -29,6 +30,7 @@ __all__ = [
     "differentiable",
     "gradients_at",
     "independent",
+    "node_sizes",
     "pulled_back",
     "structural",
     "trace",
@@ -91,6 +93,7 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
         if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in model.modules()):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
             stack.enter_context(_unfused_recurrence())
+            stack.enter_context(OpenLSTM())
         if any(isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d)) for m in model.modules()):
             stack.enter_context(_FlatBatchNorm())
         stack.enter_context(_unfused_attention())
@@ -156,20 +159,29 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
     Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
     """
-    before = [(vars(m), dict(vars(m))) for m in model.modules()]
-    contents = [
-        (v, v.copy()) for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and v
-    ]
-    empty = [v for _, attributes in before for v in attributes.values() if isinstance(v, (dict, list, set)) and not v]
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    contents: list[tuple[Any, Any]] = []
+    empty: list[Any] = []
+    for m in model.modules():
+        now = vars(m)
+        before.append((now, now.copy()))
+        for v in now.values():
+            if isinstance(v, (dict, list, set)):
+                if v:
+                    contents.append((v, v.copy()))
+                else:
+                    empty.append(v)
     try:
         yield
     finally:
         for now, attributes in before:
-            if now.keys() != attributes.keys() or any(now[k] is not v for k, v in attributes.items()):
+            kept = now.keys() == attributes.keys()
+            if not kept or any(a is not b for a, b in zip(now.values(), attributes.values(), strict=True)):
                 now.clear()
                 now.update(attributes)
         for container in empty:
-            container.clear()
+            if container:
+                container.clear()
         for container, content in contents:
             if isinstance(container, list):
                 container[:] = content
@@ -238,7 +250,10 @@ class Trace:
     @property
     def custom(self) -> bool:
         """Some nodes have a backward written in Python, which may do anything."""
-        return any(isinstance(node, BackwardCFunction) for node in self.nodes)
+        return any(
+            isinstance(node, BackwardCFunction) and getattr(node, "_forward_cls", None) not in OWN
+            for node in self.nodes
+        )
 
     @property
     def dtypes(self) -> set[torch.dtype]:
@@ -310,13 +325,14 @@ def independent(one: Trace, other: Trace) -> frozenset[int] | None:
         if type(p) is not type(q):
             return None
         sources = [source for source, _ in p.next_functions if source is not None]
-        if p not in known and sources and all(source in known for source in sources) and _sizes(p) == _sizes(q):
+        if p not in known and sources and all(source in known for source in sources) and node_sizes(p) == node_sizes(q):
             known.add(p)
             fixed.add(i)
     return frozenset(fixed)
 
 
-def _sizes(node: Any) -> list[tuple[int, ...]]:
+def node_sizes(node: Any) -> list[tuple[int, ...]]:
+    """Of what arrives at a node."""
     return [tuple(m.shape) for m in node._input_metadata]
 
 
@@ -348,14 +364,16 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
     return Trace(out, nodes, leaves)
 
 
-def pulled_back(source: GradientEdge, D: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Gradients D (m, *shape) of what comes from `source`, carried on to the parameters: (m, *shape) each."""
+def pulled_back(
+    sources: Sequence[GradientEdge], D: Sequence[Tensor], parameters: Sequence[nn.Parameter]
+) -> list[Tensor]:
+    """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters: (m, *shape) each."""
 
-    def back(g: Tensor, batched: bool) -> list[Tensor]:
+    def back(g: Sequence[Tensor], batched: bool) -> list[Tensor]:
         found = torch.autograd.grad(
-            [source], parameters, [g], is_grads_batched=batched, retain_graph=True, allow_unused=True
+            sources, parameters, g, is_grads_batched=batched, retain_graph=True, allow_unused=True
         )
-        like = [p.new_zeros(len(g), *p.shape) if batched else torch.zeros_like(p) for p in parameters]
+        like = [p.new_zeros(len(g[0]), *p.shape) if batched else torch.zeros_like(p) for p in parameters]
         return [zero if v is None else v for zero, v in zip(like, found, strict=True)]
 
     try:
@@ -363,7 +381,7 @@ def pulled_back(source: GradientEdge, D: Tensor, parameters: Sequence[nn.Paramet
             warnings.simplefilter("ignore")  # where torch batches an operation by a loop
             return back(D, True)
     except RuntimeError:  # an operation that cannot be batched
-        rows = [back(g, False) for g in D]
+        rows = [back(g, False) for g in zip(*D, strict=True)]
         return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -18,7 +19,7 @@ from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layout import GraphChangedError, close
 from labelahead.tangent.order import in_place
-from labelahead.tangent.plan import MIXED, Plan, combined, first_time, make_plan
+from labelahead.tangent.plan import MIXED, Plan, combined, first_time, plan_for
 from labelahead.tangent.premises import (
     ParamFilter,
     check_inputs,
@@ -58,8 +59,11 @@ def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
 class Engine:
     """Differentiates one network; made by `open_engine`, which prepares and restores it."""
 
-    def __init__(self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan) -> None:
+    def __init__(
+        self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan, confirmed: bool = True
+    ) -> None:
         self.model, self.chosen, self.plan = model, chosen, plan
+        self.confirmed = confirmed  # whether the plan is known to hold for the network as it is now
         self.names = {p: k for k, p in chosen.items()}
         first = next(iter(chosen.values())).detach()
         dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
@@ -80,7 +84,7 @@ class Engine:
             part, v = batch_of(take(x, rows)), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
-                factors = self._factors(take(part, twice), v.expand(2, -1, -1))
+                factors = self._factors(take(part, twice), v.expand(2, -1, -1), probed and rows.start == 0)
                 factors = {k: f.part(slice(0, 1)) for k, f in factors.items()}
             else:
                 factors = self._factors(part, v, probed and rows.start == 0)
@@ -103,6 +107,7 @@ class Engine:
         """One forward, and one backward a direction."""
         plan, n = self.plan, length(x)
         factors: dict[str, Factor] = {}
+        way = ""
         if plan.ruled:
             sites, readings, grads = self._captured(x, cotangents, probed)
             parts: dict[int, Factor] = {}
@@ -114,12 +119,21 @@ class Engine:
             found = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
             factors = {name: self._as_planned(name, f) for name, f in found.items()}
         if plan.fallback:
-            rest = per_sample_gradients(
+            rest, way = per_sample_gradients(
                 self.model, x, self.chosen, plan.fallback, cotangents, accumulate=plan.accumulate, eps=plan.eps
             )
             for name, v in rest.items():
                 factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
+        self._say_ways(way)
         return factors
+
+    def _say_ways(self, way: str) -> None:
+        """Which parameters went which way, once a network."""
+        ruled, fallback = [p.name for p in self.plan.ruled], self.plan.fallback
+        if first_time(self.model, "ways", (way, *ruled)):
+            parts = [f"{len(ruled)} by rules"] if ruled else []
+            parts += [f"{len(fallback)} by {way} ({', '.join(fallback)})"] if fallback else []
+            log.info("gradients of parameters: %s", "; ".join(parts))
 
     def _captured(
         self, x: Batch, cotangents: Tensor, probed: bool, tagged: bool = True
@@ -127,11 +141,16 @@ class Engine:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
         seen = trace(self.model, self._own(x), self.names)
+        if not self.confirmed and not plan.expects(seen.nodes, length(x)):
+            raise GraphChangedError
         sites = seen.sites(self._fixed(seen))
         if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
         if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
+            if not self.confirmed:
+                raise GraphChangedError
             raise ModelError(MIXED)
+        self.confirmed = True
         # Inputs are read before the backward, which frees what autograd saved.
         used = [i for p in plan.ruled for i in p.sites] + [i for p in plan.pulled for i in p.sites]
         readings = {i: read(sites[i]) for i in used}
@@ -207,21 +226,31 @@ class Engine:
         tags = torch.exp2(TAG * (order % TAGS)).to(cotangents)
         nodes = [sites[i].node for i in at.values()]
         grads = gradients_at(out, nodes, [v * tags[:, None] for v in cotangents.unbind(1)])
+        if any(
+            self.plan.layouts[i] is None or g.dtype == torch.float16 for i, g in zip(at.values(), grads, strict=True)
+        ):
+            return None
+        shared = Counter(g.untyped_storage().data_ptr() for g in grads)
         plain, sizes = [], []
+        factors: dict[tuple[object, ...], Tensor] = {}
         for i, g in zip(at.values(), grads, strict=True):
             layout = self.plan.layouts[i]
-            if layout is None or g.dtype == torch.float16:
-                return None
-            own = layout.spread(tags.to(g), g.ndim - 1).reciprocal()
-            g = g * own
-            size = layout.split(g.abs(), n, lead=1).flatten(1).amax(1) if g.numel() else g.new_zeros(n)
-            largest = float(size.amax())
-            smallest = float(torch.where(size > 0, size, largest).amin())
-            if not math.isfinite(largest) or largest > 2 ** (TAG - 1) * smallest:
-                return None
+            assert layout is not None
+            key = (layout, g.ndim, g.dtype)
+            if key not in factors:
+                factors[key] = layout.spread(tags.to(g), g.ndim - 1).reciprocal_()
+            # A fresh tensor would cost more than all the rest: overwritten where nobody else sees what arrived.
+            alone = g.is_contiguous() and shared[g.untyped_storage().data_ptr()] == 1 and not self.plan.custom
+            g = g.mul_(factors[key]) if alone else g * factors[key]
             plain.append(g)
-            sizes.append(largest)
-        self._note_size(at, sizes)
+            rows = layout.split(g, n, lead=1).flatten(1)
+            sizes.append(torch.maximum(rows.amax(1), -rows.amin(1)) if g.numel() else g.new_zeros(n))
+        size = torch.stack([s.to(self.like) for s in sizes])  # nodes, n
+        largest = size.amax(1, keepdim=True)
+        smallest = torch.where(size > 0, size, largest).amin(1, keepdim=True)
+        if not bool((largest <= 2 ** (TAG - 1) * smallest).all() & torch.isfinite(largest).all()):
+            return None
+        self._note_size(at, largest.flatten().tolist())
         return dict(zip(at, plain, strict=True))
 
     def _note_size(self, at: Mapping[int, int], sizes: Sequence[float]) -> None:
@@ -291,9 +320,12 @@ class Engine:
 
 @contextmanager
 def open_engine(
-    model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, *, rules: bool = True
+    model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, *, rules: bool = True, again: bool = True
 ) -> Iterator[Engine]:
-    """An engine for the network; gradients and flags are as before afterwards."""
+    """An engine for the network; gradients and flags are as before afterwards.
+
+    again: by the plan of an earlier call, where there is one (see `plan_for`).
+    """
     _say_hooks(model, chosen)
     with differentiable(model, chosen):
         if any(p.is_inference() for p in chosen.values()):
@@ -301,7 +333,8 @@ def open_engine(
                 "the network was made under torch.inference_mode(), so autograd cannot "
                 "differentiate it: build or load it outside of that"
             )
-        yield Engine(model, chosen, make_plan(model, x, chosen, rules=rules))
+        plan, old = plan_for(model, x, chosen, rules=rules, again=again)
+        yield Engine(model, chosen, plan, not old)
 
 
 def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
@@ -318,18 +351,23 @@ def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
 def with_engine(
     model: nn.Module, x: Inputs, params: ParamFilter, run: Callable[[Engine], Tensor], *, rules: bool = True
 ) -> Tensor:
-    """Check the premises, open an engine and run; again by torch.func if the graph changes."""
+    """Check the premises, open an engine and run; anew if an old plan does not hold, by torch.func if no plan does."""
     model = unwrapped(model)
     check_model(model)
     chosen = choose_parameters(model, params)
     check_inputs(x, chosen)
-    try:
-        with open_engine(model, chosen, x, rules=rules) as engine:
-            return run(engine)
-    except GraphChangedError:
-        # The graph depends on the data: only sample-by-sample differentiation is safe.
-        with open_engine(model, chosen, x, rules=False) as engine:
-            return run(engine)
+    old = False
+    for again in (True, False):
+        try:
+            with open_engine(model, chosen, x, rules=rules, again=again) as engine:
+                old = not engine.confirmed
+                return run(engine)
+        except GraphChangedError:
+            if not old:
+                break
+    # The graph depends on the data: only sample-by-sample differentiation is safe.
+    with open_engine(model, chosen, x, rules=False) as engine:
+        return run(engine)
 
 
 def verifying(check: bool | None) -> bool:

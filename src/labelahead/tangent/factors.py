@@ -84,7 +84,10 @@ class OuterFactor:
     def channels_first(self) -> bool:
         """Of a convolution: `product` has channels before the window, as the weight itself."""
         window = self.geometry
-        return window is not None and window.groups == 1 and _long_rows(window, self.a.shape[2])
+        if window is None:
+            return False
+        channels = self.a.shape[2]
+        return _narrow(window, channels) or _long_rows(window, channels // window.groups)
 
     @property
     def samples(self) -> int:
@@ -94,6 +97,10 @@ class OuterFactor:
     def part(self, rows: slice) -> "OuterFactor":
         """The same for some of the samples."""
         return replace(self, a=self.a[rows], g=self.g[rows])
+
+    def without_numbers(self) -> "OuterFactor":
+        """Shapes alone."""
+        return replace(self, a=self.a.to("meta"), g=self.g.to("meta"))
 
     def gradient(self) -> Tensor:
         """(n, K, *shape)."""
@@ -122,6 +129,10 @@ class PlainFactor:
     def part(self, rows: slice) -> "PlainFactor":
         """The same for some of the samples."""
         return replace(self, v=self.v[rows])
+
+    def without_numbers(self) -> "PlainFactor":
+        """Shapes alone."""
+        return replace(self, v=self.v.to("meta"))
 
     def product(self, out: Tensor | None = None) -> Tensor:
         """(n, K, p)."""
@@ -254,21 +265,40 @@ def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:
 
 
 def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """(n, K, p) for a convolution in groups: each group is a convolution of its own."""
+    """(n, K, p) for a convolution in groups: each group of each sample is a convolution of its own."""
     n, M, C = a.shape[:3]
     K, filters, G = g.shape[1], g.shape[3], geometry.groups
-    T = math.prod(geometry.out)
-    windows = _windows(a.flatten(0, 1), geometry, False).reshape(n, M * T, -1, G, C // G)
-    right = windows.permute(0, 3, 1, 2, 4).reshape(n * G, M * T, -1)
-    left = g.reshape(n, K, M, G, filters // G, T).permute(0, 3, 1, 4, 2, 5)
-    out = torch.bmm(left.reshape(n * G, K * (filters // G), M * T), right)
-    return out.view(n, G, K, filters // G, -1).transpose(1, 2).reshape(n, K, -1)
+    a, g = a.view(n, M, G, C // G, *geometry.space), g.reshape(n, K, M, G, filters // G, *geometry.out)
+    if _narrow(geometry, C):
+        # Per sample and group, inputs are slid along the gradients: a convolution with those for weights, whose
+        # stride and dilation have changed places.
+        slid = a.permute(3, 0, 2, 1, *range(4, a.ndim)).reshape(C // G, n * G * M, *geometry.space)
+        weights = g.permute(0, 3, 1, 4, 2, *range(5, g.ndim)).reshape(-1, M, *geometry.out)
+        convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[len(geometry.size) - 1]
+        v = convolve(slid, weights, None, geometry.dilation, geometry.padding, geometry.stride, n * G)
+        for axis, size in enumerate(geometry.size, 2):
+            v = v.narrow(axis, 0, size)
+        v = v.reshape(C // G, n, G, K, filters // G, -1)
+        return v.permute(1, 3, 2, 4, 0, 5).reshape(n, K, -1)
+    alone = replace(geometry, groups=1)
+    v = _convolved(a.transpose(1, 2).flatten(0, 1), g.movedim(3, 1).flatten(0, 1), alone, None)
+    return v.view(n, G, K, -1).transpose(1, 2).reshape(n, K, -1)
+
+
+def _narrow(geometry: Geometry, channels: int) -> bool:
+    """Groups of few channels, as in a depthwise convolution, leave no matrix product worth the name."""
+    return geometry.groups > 1 and channels < 8 * geometry.groups
 
 
 def _scattered(index: Tensor, g: Tensor, rows: int, out: Tensor | None) -> Tensor:
     """(n, K, rows·d): each gradient added to the row of the table it belongs to."""
     n, K, T, d = g.shape
-    table = g.new_zeros(n, K, rows + 1, d)  # the last row takes what is not learned
-    where = torch.where(index < 0, rows, index)[:, None, :, None].expand(n, K, T, d)
-    table.scatter_add_(2, where, g)
-    return _into(table[:, :, :rows].reshape(n, K, -1), out)
+    if out is None or out.dtype != g.dtype:
+        return _into(_scattered(index, g, rows, g.new_empty(n, K, rows * d)), out)
+    out.zero_()
+    learned = index >= 0
+    if not bool(learned.all()):  # what is not learned adds nothing to the first row
+        index, g = index.clamp(min=0), g.masked_fill(~learned[:, None, :, None], 0)
+    where = index[:, None, :, None].expand(n, K, T, d)
+    out.view(n, K, rows, d).scatter_add_(2, where, g)
+    return out

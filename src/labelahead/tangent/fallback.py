@@ -15,6 +15,8 @@ from labelahead.tangent.premises import forward
 
 __all__ = ["gradients", "per_sample_gradients"]
 
+VMAP, LOOP = "vmap(grad)", "a loop of backward passes"
+
 
 def per_sample_gradients(
     model: nn.Module,
@@ -25,18 +27,18 @@ def per_sample_gradients(
     *,
     accumulate: bool = False,
     eps: float = 0.0,
-) -> dict[str, Tensor]:
-    """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i).
+) -> tuple[dict[str, Tensor], str]:
+    """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i); and which way they came.
 
     `cotangents` is (n, K, C). `accumulate`: the network runs backward passes of its own (see `gradients`).
     """
     if accumulate:
-        return _looped(model, x, chosen, names, cotangents, True)
+        return _looped(model, x, chosen, names, cotangents, True), LOOP
     try:
         per_sample = _vectorised(model, x, chosen, names, cotangents)
     except (RuntimeError, NotImplementedError, ValueError):
         # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
-        return _looped(model, x, chosen, names, cotangents)
+        return _looped(model, x, chosen, names, cotangents), LOOP
     # Some batching rules of torch broadcast wrongly, so the first sample is held against autograd.
     first = _looped(model, take(x, slice(0, 1)), chosen, names, cotangents[:1])
     scale = max(float(v.abs().amax()) for v in first.values())
@@ -44,8 +46,8 @@ def per_sample_gradients(
     for name, v in per_sample.items():
         wanted = (n, K, *chosen[name].shape)
         if tuple(v.shape) != wanted or not close(v[:1], first[name], scale, eps):
-            return _looped(model, x, chosen, names, cotangents)
-    return per_sample
+            return _looped(model, x, chosen, names, cotangents), LOOP
+    return per_sample, VMAP
 
 
 def gradients(

@@ -2,7 +2,7 @@
 
 Two forms are kept per set of samples, whichever is cheaper for a layer:
 
-- dense: per-sample gradients side by side, one matrix product for all layers at once;
+- dense: per-sample gradients side by side, one matrix product for many layers at once;
 - pairs: Σ over pairs of positions (t, t') of (a_t·a'_t' [+1 for the bias])(g_t·g'_t'), which never
   builds a gradient. For a convolution a_t·a'_t' over patches is summed from the inner products of
   pixels by shifts, axis by axis, so the window's size costs additions, not multiplications.
@@ -38,7 +38,7 @@ class Pairs:
 class Gradients:
     """Of some samples, to be contracted with those of others: each layer's in one of two forms."""
 
-    dense: Tensor | None = None  # (n, K, P)
+    dense: list[Tensor] = field(default_factory=list)  # (n, K, P) each
     pairs: list[Pairs] = field(default_factory=list)
 
 
@@ -48,8 +48,8 @@ def gram_into(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> N
     With `one is other` only the entries on and above the diagonal are right: see `mirror`.
     """
     symmetric = one is other
-    if one.dense is not None and other.dense is not None:
-        _dense_into(out, _flat(one.dense, fold), _flat(other.dense, fold), symmetric)
+    for left, right in zip(one.dense, other.dense, strict=True):
+        _dense_into(out, _flat(left, fold), _flat(right, fold), symmetric)
     for p, q in zip(one.pairs, other.pairs, strict=True):
         _pairs_into(out, p, q, symmetric, fold)
 

@@ -18,6 +18,7 @@ NOTHING = (
     "the outputs of every sample sum to the same whatever the parameters are, so their pseudo-kernel is rounding "
     "noise: let the network return what it has before its softmax (logits), or ask for kind='trace', 'full' or 'single'"
 )
+PIECE = 24 << 20  # bytes of gradients side by side: what the C library hands out again instead of mapping it anew
 MEMORY = 2 << 30  # bytes of working memory besides the result
 
 
@@ -124,7 +125,8 @@ class _Run:
         m = n if x2 is None else length(x2)
         mates = n / 2 if x2 is None else n * m / (n + m)
         plan = self.engine.plan
-        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates)
+        widest = PIECE / (max(n, m) * K * self.like.element_size())
+        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates, widest)
         each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
         out = self.like.new_zeros(n * r, m * r)
         if x2 is None and n * each <= self.memory:
@@ -132,7 +134,7 @@ class _Run:
             gram_into(out, gradients, gradients, fold=self.fold)
             return mirror(out)
         kept = int(plan.held * (1 + K) / 2)  # the factors, before they are multiplied out
-        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept)
+        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept, widest)
         if x2 is None and groups:
             return mirror(self._layer_by_layer(x, n, groups, out))
         # One large block is held while small ones pass by: samples are captured once for every

@@ -8,7 +8,7 @@ A site that no rule knows, or whose layout stays in doubt, is handed to `torch.f
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +18,16 @@ from torch.autograd.graph import GradientEdge
 
 from labelahead.errors import ModelError, NumericalError
 from labelahead.inputs import Batch, Inputs, batch_of, length, take, tensors
-from labelahead.tangent.capture import Site, Trace, gradients_at, independent, pulled_back, structural, trace
+from labelahead.tangent.capture import (
+    Site,
+    Trace,
+    gradients_at,
+    independent,
+    node_sizes,
+    pulled_back,
+    structural,
+    trace,
+)
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
 from labelahead.tangent.fallback import gradients
 from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout
@@ -26,14 +35,16 @@ from labelahead.tangent.order import movers
 from labelahead.tangent.premises import copied
 from labelahead.tangent.rules import Broadcast, read
 
-__all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan"]
+__all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan", "plan_for"]
 
 log = logging.getLogger("labelahead")
+_PLANS: "WeakKeyDictionary[nn.Module, Remembered]" = WeakKeyDictionary()  # the last of each network
 _SAID: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = WeakKeyDictionary()  # once a network
 MIXED = (
     "a sample's output changes with the other samples of its batch, so it has no gradient of "
     "its own: take batch statistics and other exchange between samples out of the forward"
 )
+PER_STEP = 10  # nodes that a step of a recurrence counts for
 PROBES = 3  # samples in the larger probe
 
 
@@ -54,6 +65,11 @@ class Pulled:
     parameters: tuple[str, ...]
 
 
+Sizes = Sequence[tuple[int, ...]]
+Graph = tuple[tuple[str, Sizes, Sizes], ...]
+"""Each node's kind and its sizes, for two samples and for three."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything the engine needs to know of a network besides its numbers."""
@@ -65,7 +81,7 @@ class Plan:
     ruled: tuple[Planned, ...]  # parameters whose every site has a rule and a layout
     pulled: tuple[Pulled, ...]  # what leads to some of those
     fallback: tuple[str, ...]  # the others; parameters without any effect are in neither
-    examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction
+    examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction: shapes without numbers
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
     sample: Tensor  # (C,) outputs of the first sample, to hold against those in larger batches
@@ -78,6 +94,21 @@ class Plan:
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
     steps: int  # nodes of the graph
+    custom: bool  # some of them with a backward written in Python
+    graph: Graph | None  # all of it, where another call may go by this plan (`remembered`)
+
+    def expects(self, nodes: Sequence[Any], n: int) -> bool:
+        """Whether a pass over n samples has the very graph that the probe had, grown by the samples."""
+        if self.graph is None or len(nodes) != len(self.graph):
+            return False
+        return all(
+            type(node).__name__ == kind
+            and node_sizes(node)
+            == [
+                tuple(a + (n - 2) * (b - a) for a, b in zip(p, q, strict=True)) for p, q in zip(two, three, strict=True)
+            ]
+            for node, (kind, two, three) in zip(nodes, self.graph, strict=True)
+        )
 
 
 def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True) -> Plan:
@@ -122,7 +153,7 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         ruled=ruled,
         pulled=pulled,
         fallback=fallback,
-        examples=examples,
+        examples={name: f.without_numbers() for name, f in examples.items()},
         biases=_biases(ruled, sites, nodes, examples),
         outputs=one.out.shape[1],
         sample=one.out[0].detach(),
@@ -134,7 +165,66 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
-        steps=len(one.nodes),
+        steps=len(one.nodes) + sum(PER_STEP * node.steps for node in one.nodes if hasattr(node, "steps")),
+        custom=one.custom,
+        graph=_graph(one, other) if ruled and fixed is not None and not one.custom else None,
+    )
+
+
+def _graph(one: Trace, other: Trace) -> Graph | None:
+    """None where the number of dimensions itself changes with the samples."""
+    found = tuple((type(p).__name__, node_sizes(p), node_sizes(q)) for p, q in zip(one.nodes, other.nodes, strict=True))
+    alike = all([len(a) for a in p] == [len(b) for b in q] for _, p, q in found)
+    return found if alike else None
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A plan, and all that it was made for."""
+
+    plan: Plan
+    key: tuple[object, ...]
+    first: tuple[Tensor, ...]  # the sample whose output the plan has
+
+
+def plan_for(
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True, again: bool = True
+) -> tuple[Plan, bool]:
+    """The plan that this network had for such samples while its numbers were these, or a new one; whether it is old.
+
+    An old one saves the probe. What may have changed unseen (an attribute that the forward goes by) is found out on
+    the first batch, which must have the same graph and give the output that is known of its first sample.
+    `again=False`: it did not, so probe.
+    """
+    key, first = _key(model, x, chosen, rules), tuple(t[0].clone() for t in tensors(batch_of(take(x, slice(0, 1)))))
+    old = _PLANS.get(model)
+    if again and old is not None and key is not None and old.key == key and length(x) > 1:
+        if all(torch.equal(a, b) for a, b in zip(first, old.first, strict=True)):
+            return old.plan, True
+        out = trace(model, copied(_probe_batches(x)[0]), {}).out
+        return replace(old.plan, sample=out[0].detach()), True
+    plan = make_plan(model, x, chosen, rules=rules)
+    _PLANS.pop(model, None)
+    if key is not None and plan.graph is not None:
+        _PLANS[model] = Remembered(plan, key, first)
+    return plan, False
+
+
+def _key(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool) -> tuple[object, ...] | None:
+    """What a plan was made for; None where changes of the numbers would leave no trace."""
+    numbers = [*model.parameters(), *model.buffers()]
+    sample = batch_of(take(x, slice(0, 1)))
+    if any(t.is_inference() for t in numbers):
+        return None
+    return (
+        rules,
+        tuple(chosen),
+        tuple((t._version, t.data_ptr(), t.shape, t.dtype) for t in numbers),
+        tuple((type(m), m.training) for m in model.modules()),
+        tuple(sample) if isinstance(sample, Mapping) else type(sample),
+        tuple((t.shape, t.dtype, t.device) for t in tensors(sample)),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
     )
 
 
@@ -183,11 +273,15 @@ def combined(
 ) -> dict[str, Factor]:
     """One factor a parameter, from those of its sites and of what it is a part of."""
     own = {p.name: [parts[i] for i in p.sites] for p in ruled}
-    for group in pulled:
-        D = joined([parts[i] for i in group.sites]).gradient()
-        n, K = D.shape[:2]
-        back = pulled_back(sites[group.sites[0]].source, D.flatten(0, 1), [chosen[k] for k in group.parameters])
-        for name, v in zip(group.parameters, back, strict=True):
+    together: dict[tuple[str, ...], list[Pulled]] = {}
+    for group in pulled:  # what several layers take from one table goes back to it at once
+        together.setdefault(group.parameters, []).append(group)
+    for names, groups in together.items():
+        D = [joined([parts[i] for i in group.sites]).gradient() for group in groups]
+        n, K = D[0].shape[:2]
+        sources = [sites[group.sites[0]].source for group in groups]
+        back = pulled_back(sources, [d.flatten(0, 1) for d in D], [chosen[k] for k in names])
+        for name, v in zip(names, back, strict=True):
             own[name].append(PlainFactor(v.reshape(n, K, -1), tuple(v.shape[1:])))
     return {name: joined(factors) for name, factors in own.items()}
 

@@ -95,6 +95,11 @@ def _mm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     return Outer(node._saved_self.detach(), transposed=not site.turned) if site.argument == 1 else None
 
 
+def _recurrent(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+    # `recurrence.Product`
+    return Outer(node.saved_tensors[0], transposed=False) if site.argument == 0 else Broadcast(None, shape)
+
+
 def _convolution(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     space = node._saved_input.ndim - 2
     if site.argument == 2:
@@ -198,6 +203,7 @@ def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
 RULES: Mapping[str, Rule] = {
     "AddmmBackward0": _addmm,
     "MmBackward0": _mm,
+    "ProductBackward": _recurrent,
     "ConvolutionBackward0": _convolution,
     "NativeBatchNormBackward0": _batch_norm,
     "NativeLayerNormBackward0": _layer_norm,

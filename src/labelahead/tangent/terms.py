@@ -4,6 +4,7 @@ A term is a parameter, with its bias where both enter the same matrix products. 
 from its sizes: `pairs` keeps the factors, dense keeps multiplied-out gradients (see `gram`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,30 +14,34 @@ from labelahead.tangent.factors import Factor, OuterFactor
 from labelahead.tangent.gram import Gradients, Pairs
 from labelahead.tangent.plan import Plan
 
-__all__ = ["Term", "allocate", "bytes_kept", "grouped", "make_terms", "put"]
+__all__ = ["Term", "allocate", "bytes_kept", "costs", "grouped", "make_terms", "put"]
 
+WRITTEN = 40.0  # a number of a gradient, written to memory and read again, costs about as much as so many
 ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
 
 
 @dataclass(frozen=True)
 class Term:
-    """A parameter, its form, and its columns among the dense gradients."""
+    """A parameter, its form, and its columns among the dense gradients, which are kept in pieces."""
 
     name: str
     bias: bool  # contracted along with the weight, in `pairs` form only
     pairs: bool
-    offset: int
+    offset: int  # in its piece
     width: int
+    piece: int = 0
 
 
-def make_terms(plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float) -> list[Term]:
+def make_terms(
+    plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float, widest: float = math.inf
+) -> list[Term]:
     """Terms for a kernel in which every sample is paired with `mates` others.
 
-    K directions are summed over (`fold`) or kept apart as rows and columns.
+    K directions are summed over (`fold`) or kept apart as rows and columns. `widest`: columns a piece, where more
+    than one parameter shares it.
     """
     terms: list[Term] = []
     alone = [p.name for p in plan.ruled if p.name not in plan.biases.values()]
-    offset = 0
     for name in [*alone, *plan.fallback]:
         width = chosen[name].numel()
         example = plan.examples.get(name)
@@ -45,25 +50,43 @@ def make_terms(plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: boo
             continue
         for part in (name, plan.biases.get(name)):
             if part is not None:
-                terms.append(Term(part, False, False, offset, chosen[part].numel()))
-                offset += chosen[part].numel()
-    return terms
+                terms.append(Term(part, False, False, 0, chosen[part].numel()))
+    return _placed(terms, widest)
+
+
+def _placed(terms: list[Term], widest: float) -> list[Term]:
+    """The same, one after the other in pieces of at most `widest` columns, or of one term."""
+    placed, offset, piece = [], 0, 0
+    for term in terms:
+        if offset and offset + term.width > widest:
+            offset, piece = 0, piece + 1
+        placed.append(replace(term, offset=offset, piece=piece))
+        offset += term.width
+    return placed
 
 
 def _pairs_cheaper(f: Factor, width: int, K: int, fold: bool, mates: float) -> bool:
-    """Compare operations a sample: GEMMs at one, additions through memory at ADDITION each."""
     if not isinstance(f, OuterFactor):
         return False
+    pairs, dense = costs(f, width, K, fold, mates)
+    return pairs < dense
+
+
+def costs(f: OuterFactor, width: int, K: int, fold: bool, mates: float) -> tuple[float, float]:
+    """Operations a sample in the form of pairs, and dense: GEMMs at one, the rest at ADDITION and WRITTEN.
+
+    `width` numbers in the parameter; every sample is paired with `mates` others (benchmarks/kernel_costs.py).
+    """
     window = f.geometry
-    if window is not None and (window.groups > 1 or f.a.shape[1] > 1):
-        return False
     S, d, T, o = f.sizes
     grads = K if fold else K * K
+    build = (2.0 * T + WRITTEN) * width * K
+    dense = build + mates * 2.0 * width * grads
+    if window is not None and (window.groups > 1 or f.a.shape[1] > 1):
+        return float("inf"), dense  # pairs are written for one group and one image a sample
     shifts = S * S * sum(window.size) if window else 0
     touched = 3 * T * T * (1 if fold else K * K) + shifts
-    pairs = 2.0 * S * S * d + 2.0 * T * T * o * grads + ADDITION * touched
-    build = 2.0 * T * width * K
-    return mates * pairs < build + mates * 2.0 * width * grads
+    return mates * (2.0 * S * S * d + 2.0 * T * T * o * grads + ADDITION * touched), dense
 
 
 def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
@@ -79,7 +102,7 @@ def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
     return total
 
 
-def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int) -> list[list[Term]]:
+def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int, widest: float = math.inf) -> list[list[Term]]:
     """Terms in groups of at most `room` bytes a sample; none if a single one takes more.
 
     Nor where gradients came from torch.func: those are multiplied out from the start.
@@ -87,31 +110,30 @@ def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int) -> list
     if plan.fallback:
         return []
     groups: list[list[Term]] = [[]]
-    offset = taken = 0
+    taken = 0
     for term in terms:
         needed = bytes_kept(plan, [term], K, size)
         if needed > room:
             return []
         if taken + needed > room:
             groups.append([])
-            offset = taken = 0
-        groups[-1].append(replace(term, offset=offset))
-        offset += term.width
+            taken = 0
+        groups[-1].append(term)
         taken += needed
-    return groups
+    return [_placed(group, widest) for group in groups]
 
 
 def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gradients:
     """Room for those of n samples; filled by `put`."""
-    width = sum(t.width for t in terms)
-    dense = like.new_empty(n, K, width) if width else None
+    ends = {t.piece: t.offset + t.width for t in terms}
+    dense = [like.new_empty(n, K, width) for width in ends.values() if width]
     pairs = []
     for term in terms:
         if term.pairs:
             f = plan.examples[term.name]
             assert isinstance(f, OuterFactor)
             S, d, T, o = f.sizes
-            a = f.a.new_empty(S, n) if f.lookup else like.new_empty(S, n, d)
+            a = like.new_empty(S, n, dtype=f.a.dtype) if f.lookup else like.new_empty(S, n, d)
             pairs.append(Pairs(a, like.new_empty(T, n, K, o), term.bias, f.geometry))
     return Gradients(dense, pairs)
 
@@ -122,8 +144,7 @@ def put(gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[s
     for term in terms:
         f = factors[term.name]
         if not term.pairs:
-            assert gradients.dense is not None
-            f.product(gradients.dense[rows, :, term.offset : term.offset + term.width])
+            f.product(gradients.dense[term.piece][rows, :, term.offset : term.offset + term.width])
             continue
         assert isinstance(f, OuterFactor)
         target = next(kept)
