@@ -1,0 +1,129 @@
+"""What a worker does with one part, given what is known: score its items, or predict them.
+
+Labelled items L and an evaluation sample E are few, so their posterior is small and goes to every worker. A part passes
+by in blocks B: K(L, B) and K(B, E) are worked out from features, and the criterion is that of a single process, exact
+for every item given L and E (`Posterior.elsewhere`).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelahead.acquisition.probability import probabilities
+from labelahead.acquisition.select import score_candidates
+from labelahead.acquisition.view import view
+from labelahead.extras import need
+from labelahead.learners.exact import ExactModel, mixture_kernel
+from labelahead.linear.posterior import Posterior, prior
+from labelahead.scale.places import Array, write
+from labelahead.scale.store import Entry, ids_of, read_blocks
+
+__all__ = ["Best", "Known", "best_of", "posterior_at", "predict_part", "score_part"]
+
+BLOCK = 4096  # items scored at a time: 16 MB beside 1,000 evaluation points
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What every worker is told: the learner, its labels, the evaluation sample. Positions count along the pool."""
+
+    model: ExactModel
+    labelled: Tensor  # (L,) positions
+    labels: Tensor  # (L,) class numbers
+    evaluation: Tensor  # (e,) positions, none of them labelled
+    units: Tensor  # (L + e, d)
+    criterion: str
+    most: int  # candidates that a part hands in
+
+    def posterior(self) -> Posterior:
+        """At the labelled items, then the evaluation sample."""
+        return posterior_at(self.model, self.units, self.labels)
+
+
+def posterior_at(model: ExactModel, units: Tensor, labels: Tensor) -> Posterior:
+    """Of an exact learner at units (n, d), the first of which have these labels (L,)."""
+    start = torch.full((len(units), model.classes), 1 / model.classes, dtype=torch.float64)
+    mixture = model.weights()
+    before = prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
+    return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
+
+
+class Best(NamedTuple):
+    """Candidates, best first, and of two that are level the one that stands first in the pool."""
+
+    positions: Tensor  # (m,)
+    scores: Tensor  # (m,)
+
+
+def best_of(positions: Tensor, scores: Tensor, most: int) -> Best:
+    """The best of them, whatever order they come in."""
+    order = positions.argsort()
+    order = order[torch.sort(scores[order], descending=True, stable=True).indices[:most]]
+    return Best(positions[order], scores[order])
+
+
+def score_part(known: Known, entry: Entry, offset: int) -> Best:
+    """A task: the best candidates of a part whose first item stands at position `offset`."""
+    few, labelled = known.posterior(), len(known.labelled)
+    evaluation = torch.arange(labelled, labelled + len(known.evaluation))
+    at, scores = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
+    for start, features in read_blocks(entry, BLOCK):
+        positions = torch.arange(offset + start, offset + start + len(features))
+        sampled = _meeting(positions, known.evaluation)
+        fresh = (~torch.isin(positions, known.labelled) & (sampled < 0)).nonzero().squeeze(1)
+        post = few.elsewhere(known.model.unit(_tensor(features[fresh.numpy()])), _level(known, len(fresh)))
+        # A member of the evaluation sample is scored as the point that it is there.
+        again = (sampled >= 0).nonzero().squeeze(1)
+        candidates = torch.cat([labelled + sampled[again], torch.arange(len(few.outputs), len(post.outputs))])
+        if len(candidates):
+            scored = score_candidates(view(post, candidates, evaluation), known.criterion)
+            here = torch.cat([positions[again], positions[fresh]])
+            at, scores = best_of(torch.cat([at, here]), torch.cat([scores, scored]), known.most)
+    return Best(at, scores)
+
+
+def _level(known: Known, n: int) -> Tensor:
+    """(n, C) what is held before any label."""
+    return torch.full((n, known.model.classes), 1 / known.model.classes, dtype=torch.float64)
+
+
+def _meeting(positions: Tensor, sample: Tensor) -> Tensor:
+    """(q,) which of the sample each position is; −1 if it is none."""
+    if not len(sample):
+        return torch.full_like(positions, -1)
+    ordered, order = sample.sort()
+    place = torch.searchsorted(ordered, positions).clamp_max_(len(sample) - 1)
+    return torch.where(ordered[place] == positions, order[place], -1)
+
+
+def _tensor(features: Array) -> Tensor:
+    return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
+
+
+def predict_part(model: ExactModel, classes: tuple[str, ...], entry: Entry, to: str) -> list[int]:
+    """A task: class and probability of every item of a part, as a Parquet file; how many are of each class."""
+    arrow, parquet = (need(name, "tables", "writing predictions") for name in ("pyarrow", "pyarrow.parquet"))
+    guesses, sure = [], []
+    for _, features in read_blocks(entry, BLOCK):
+        outputs = model(_tensor(features)).double()
+        p = probabilities(outputs.T.contiguous(), "simplex", 0)[: len(classes)]
+        p /= p.sum(0).clamp_min_(1e-30)
+        best = p.max(0)
+        guesses.append(best.indices)
+        sure.append(best.values)
+    label, rows = torch.cat(guesses), np.arange(entry.rows)
+    names = arrow.DictionaryArray.from_arrays(arrow.array(label.to(torch.int32).numpy()), arrow.array(classes))
+    table = arrow.table(
+        {
+            "item": arrow.array(ids_of(entry), arrow.string()),
+            "part": arrow.array([entry.part.source]).take(arrow.array(np.zeros(entry.rows, np.int64))),
+            "row": arrow.array(rows + entry.part.start),
+            "class": names,
+            "probability": arrow.array(torch.cat(sure).float().numpy()),
+        }
+    )
+    write(to, lambda file: parquet.write_table(table, file, compression="zstd"))
+    return torch.bincount(label, minlength=len(classes)).tolist()
