@@ -22,7 +22,7 @@ ROOMS = (
     ("learners",),
     ("strategies",),
     ("campaign", "estimator"),
-    ("client",),
+    ("client", "scale"),
     ("compare", "web"),
     ("opening", "studies"),
     ("__init__",),

@@ -94,8 +94,7 @@ class Dask:
     def __init__(self, client: Any) -> None:
         distributed = need("distributed", "dask", "a Dask cluster")
         killed, closed = distributed.scheduler.KilledWorker, distributed.comm.CommClosedError
-        gone = (distributed.client.FutureCancelledError, distributed.client.FuturesCancelledError)
-        self.lost: tuple[type[BaseException], ...] = (killed, closed, futures.CancelledError, TimeoutError, *gone)
+        self.lost: tuple[type[BaseException], ...] = (killed, closed, futures.CancelledError, TimeoutError)
         self.client, self._as_completed = client, distributed.as_completed
         self._run = uuid4().hex[:8]  # results of another run are not these
         self._require_workers()
@@ -118,7 +117,7 @@ class Dask:
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
         """As Dask has it."""
-        return self._as_completed(list(futures_))  # type: ignore[no-any-return]
+        return self._as_completed(list(futures_), loop=self.client.loop)  # type: ignore[no-any-return]
 
     def scatter(self, value: Any, /) -> Any:
         """A task of its own: unlike data that were scattered, it comes again where all who hold it die."""
@@ -229,5 +228,5 @@ def each(
                 progress(stage, done, total)
     except executor.lost as error:
         cause = str(error).strip().splitlines() or [type(error).__name__]
-        raise ClusterError(f"the cluster was lost while it was to {stage} ({cause[0]:.200}); {KEPT}") from error
+        raise ClusterError(f"whoever should {stage} was lost ({cause[0]:.200}); {KEPT}") from error
     return results
