@@ -26,7 +26,7 @@ from labelahead.linear.posterior import prior
 from labelahead.scale.execution import Executor, Progress, at_work, each
 from labelahead.scale.places import absolute
 from labelahead.scale.scoring import Best, Known, best_of, predict_part, score_part
-from labelahead.scale.store import Entry, ids_of, read_manifest, take_rows
+from labelahead.scale.store import Entry, ids_of, read_manifest, require_unchanged, take_rows
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES, find
 
@@ -94,6 +94,7 @@ class LargePool:
     ) -> None:
         self.store, self.manifest, self.dtype = absolute(store), read_manifest(store), dtype
         self.progress, self._executor, self._workers = progress, executor, workers
+        require_unchanged(self.manifest)
         rows = [entry.rows for entry in self.entries]
         self._ends = np.cumsum(rows)
         self._starts = self._ends - rows

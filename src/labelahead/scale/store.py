@@ -21,9 +21,9 @@ from labelahead.errors import InputError, StorageError
 from labelahead.extras import need
 from labelahead.scale.execution import Progress, at_work, each
 from labelahead.scale.parts import Part, Reading, batches, pool_parts
-from labelahead.scale.places import Array, absolute, children, npy_header, opened, removed, there, write
+from labelahead.scale.places import Array, absolute, children, npy_header, opened, removed, stamp, there, write
 
-__all__ = ["Entry", "Manifest", "embed", "ids_of", "read_blocks", "read_manifest", "take_rows"]
+__all__ = ["Entry", "Manifest", "embed", "ids_of", "read_blocks", "read_manifest", "require_unchanged", "take_rows"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -247,6 +247,18 @@ def read_manifest(store: str | Path) -> Manifest:
             raise StorageError(
                 f"{address} is damaged ({error}); embed the pool again, which keeps the parts"
             ) from error
+
+
+def require_unchanged(manifest: Manifest) -> None:
+    """Raise where features are the source itself, and it is another by now."""
+    if not manifest.reading.in_place:
+        return
+    now = {name: stamp(info) for name, info in children(manifest.reading.root).items()}
+    for entry in manifest.entries:
+        if now.get(entry.part.source) != entry.part.stamp:
+            raise StorageError(
+                f"{entry.features} has changed since its pool was embedded; embed it again: it reads what changed"
+            )
 
 
 def _entry(values: dict[str, Any]) -> Entry:
