@@ -12,9 +12,10 @@ from pathlib import Path
 class Cluster:
     """Use it in a `with`; every process that is left is ended. log: what they print."""
 
-    def __init__(self, folder, workers=0, *, security=()):
+    def __init__(self, folder, workers=0, *, security=(), nanny=False):
         self.file, self.log = Path(folder) / "scheduler.json", (Path(folder) / "cluster.log").open("ab")
-        self.security = list(security)
+        self.security, self.nanny = list(security), nanny
+        self.file.unlink(missing_ok=True)
         self.env = os.environ | {"OMP_NUM_THREADS": "1", "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false"}
         place = ["--port", "0", "--scheduler-file", str(self.file), "--no-dashboard", "--host", "127.0.0.1"]
         self.scheduler = self._start("scheduler", *place)
@@ -30,7 +31,8 @@ class Cluster:
 
     def add_worker(self, *more):
         place = ["--scheduler-file", str(self.file), "--host", "127.0.0.1", "--no-dashboard"]
-        self.workers.append(self._start("worker", "--nthreads", "1", "--no-nanny", *place, *more))
+        alone = "--nanny" if self.nanny else "--no-nanny"  # a nanny would start another in its place
+        self.workers.append(self._start("worker", "--nthreads", "1", alone, *place, *more))
         return self.workers[-1]
 
     def _start(self, what, *args):
@@ -47,6 +49,11 @@ class Cluster:
     def __exit__(self, *_):
         for process in [*self.workers, self.scheduler]:
             if process.poll() is None:
+                process.terminate()  # a nanny takes its worker along
+        for process in [*self.workers, self.scheduler]:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
                 process.kill()
-            process.wait()
+                process.wait()
         self.log.close()

@@ -4,13 +4,15 @@ Four verbs, which every engine has. Queues, retries and the wire are the engine'
 on a cluster. What a task is told and what it returns is small; the data stay where they are.
 """
 
+import ctypes
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
-from os import cpu_count
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -58,7 +60,7 @@ class LocalProcesses:
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise InputError(f"workers is {workers!r}; expected 1 or more, or None for all cores")
-        self.workers = workers or cpu_count() or 1
+        self.workers = workers or os.cpu_count() or 1
         self._pool = futures.ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_alone)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
@@ -140,7 +142,36 @@ def checked(wanted: str, function: Callable[..., Any], *args: Any) -> Any:
     if version_here() != wanted:  # a worker that came later
         raise _other_version("a worker", version_here(), wanted)
     torch.set_num_threads(1)
-    return function(*args)
+    with _roomy():
+        return function(*args)
+
+
+TRIM = "MALLOC_TRIM_THRESHOLD_"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+
+
+@contextmanager
+def _roomy() -> Iterator[None]:
+    """Keep freed memory for the next block, while a task runs.
+
+    Dask has its workers give every bit back at once (by that variable). Then each temporary is mapped and zeroed by the
+    system anew, which took as long as all the arithmetic.
+    """
+    if TRIM not in os.environ or not sys.platform.startswith("linux"):
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
+        yield
+        return
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 28)
+    libc.mallopt(M_TRIM_THRESHOLD, 1 << 28)
+    try:
+        yield
+    finally:
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 17)
+        libc.mallopt(M_TRIM_THRESHOLD, int(os.environ[TRIM]))
+        libc.malloc_trim(0)
 
 
 def _same(value: Any) -> Any:

@@ -23,7 +23,8 @@ from labelahead.scale.store import Entry, ids_of, read_blocks
 
 __all__ = ["Best", "Known", "best_of", "posterior_at", "predict_part", "score_part"]
 
-BLOCK = 4096  # items scored at a time: 16 MB beside 1,000 evaluation points
+BLOCK, LEAST = 4096, 1024  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
+PAIRS = BLOCK * 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,8 @@ def score_part(known: Known, entry: Entry, offset: int) -> Best:
     few, labelled = known.posterior(), len(known.labelled)
     evaluation = torch.arange(labelled, labelled + len(known.evaluation))
     at, scores = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
-    for start, features in read_blocks(entry, BLOCK):
+    size = min(BLOCK, max(LEAST, PAIRS // max(1, len(evaluation))))
+    for start, features in read_blocks(entry, size):
         positions = torch.arange(offset + start, offset + start + len(features))
         sampled = _meeting(positions, known.evaluation)
         fresh = (~torch.isin(positions, known.labelled) & (sampled < 0)).nonzero().squeeze(1)
