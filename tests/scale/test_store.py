@@ -20,23 +20,13 @@ from labelahead.models.backbone import embed as embed_pictures
 from labelahead.models.sentences import embed_texts, sentences_available
 from labelahead.scale import LargePool, embed, parts
 from labelahead.scale.store import ids_of, read_blocks, read_manifest, take_rows
-from tests.support.large_pools import Inline, clouds
+from tests.support.large_pools import Inline, clouds, parquet_pool
 
 HERE = Inline()
 
 
 def features(manifest):
     return np.concatenate([rows for entry in manifest.entries for _, rows in read_blocks(entry, 7)])
-
-
-def parquet_pool(folder, x, files=3, **columns):
-    """Vectors and ids in files of uneven row groups."""
-    folder.mkdir(exist_ok=True)
-    for i, some in enumerate(np.array_split(np.arange(len(x)), files)):
-        table = {"id": [f"item {j}" for j in some], "vector": list(x[some].astype(np.float32))}
-        table |= {name: [values[j] for j in some] for name, values in columns.items()}
-        pq.write_table(pa.table(table), folder / f"part-{i}.parquet", row_group_size=5 + i)
-    return folder
 
 
 def test_vectors_of_parquet_parts(tmp_path):

@@ -3,6 +3,8 @@
 from concurrent.futures import Future
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from labelahead.acquisition.select import score_candidates
@@ -42,6 +44,16 @@ def clouds(n, d=6, seed=0):
     centres = np.random.default_rng(100).normal(size=(3, d))
     y = rng.integers(3, size=n)
     return centres[y] + 0.9 * rng.normal(size=(n, d)), y
+
+
+def parquet_pool(folder, x, files=3, **columns):
+    """Vectors and ids in files of uneven row groups."""
+    folder.mkdir(exist_ok=True)
+    for i, some in enumerate(np.array_split(np.arange(len(x)), files)):
+        table = {"id": [f"item {j}" for j in some], "vector": list(x[some].astype(np.float32))}
+        table |= {name: [values[j] for j in some] for name, values in columns.items()}
+        pq.write_table(pa.table(table), folder / f"part-{i}.parquet", row_group_size=5 + i)
+    return folder
 
 
 def all_at_once(features, labelled, numbers, evaluation, criterion):
