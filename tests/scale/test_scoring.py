@@ -44,6 +44,22 @@ def test_scores_are_those_of_one_process_with_all_items(pool, criterion, count):
     assert held.best.scores.tolist() == sorted(held.best.scores.tolist(), reverse=True)
 
 
+@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc"])
+def test_finalists_are_scored_by_the_whole_pool(pool, criterion):
+    large, x, y = pool
+    at = torch.arange(0, N, 11)
+    labels = {name(int(i)): CLASSES[y[i]] for i in at}
+    best = large.hold(labels, strategy=criterion, evaluation=30, candidates=60, finalists=25).best
+    rest = torch.tensor([i for i in range(N) if i not in set(at.tolist())])
+    left, scores, _ = all_at_once(x, at, torch.as_tensor(y[at]), rest, criterion)
+    exact = dict(zip(left.tolist(), (scores * 30 / len(rest)).tolist(), strict=True))
+    assert np.allclose(best.scores[:25], [exact[i] for i in best.positions[:25].tolist()], rtol=1e-9)
+    assert best.scores.tolist() == sorted(best.scores.tolist(), reverse=True)
+    by_sample = large.hold(labels, strategy=criterion, evaluation=30, candidates=60).best.positions
+    assert set(best.positions[:25].tolist()) == set(by_sample[:25].tolist())
+    assert torch.equal(best.positions[25:], by_sample[25:])
+
+
 def test_the_sample_is_of_the_pool_without_labelled_items_and_stays(pool):
     large, _, _ = pool
     some = torch.tensor([3, 5, 77])

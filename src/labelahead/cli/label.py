@@ -27,6 +27,8 @@ OverlapOpt = Annotated[float, Option("--overlap", min=0, max=0.9, help="Share of
 BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
 ExportOpt = Annotated[Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")]
 ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
+ClusterOpt = Annotated[Text, Option("--cluster", help="Of a store of `pool embed`: a Dask scheduler scores it.")]
+RefreshOpt = Annotated[int, Option("--refresh-every", min=1, help="Of such a store: labels between two scorings.")]
 RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
 
 
@@ -57,6 +59,8 @@ def label(
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
+    cluster: ClusterOpt = None,
+    refresh_every: RefreshOpt = 50,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
 ) -> None:
@@ -71,6 +75,8 @@ def label(
       labelahead label photos/ --host 0.0.0.0
 
       labelahead label photos/ --export csv --to labels.csv --rest
+
+      labelahead label features/ --classes good,bad --cluster tcp://127.0.0.1:8786
     """
     kept = ""
 
@@ -81,6 +87,7 @@ def label(
         _together(export, to, rest)
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
+        more |= {"executor": cluster, "refresh_every": refresh_every}
         with _opened(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
             from labelahead.web.serve import serve
             from labelahead.web.session import write_out

@@ -8,11 +8,12 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ import torch
 from labelahead.errors import ClusterError, InputError
 from labelahead.extras import need
 
-__all__ = ["Dask", "Executor", "LocalProcesses", "Progress", "at_work", "each", "secured"]
+__all__ = ["Dask", "Executor", "LocalProcesses", "Progress", "Task", "at_work", "each", "secured"]
 
 RETRIES = 2  # of a task that failed on a Dask cluster: storage far away has bad moments
 PATIENCE = 30  # seconds to wait for a scheduler, and for its first worker
@@ -85,9 +86,18 @@ class LocalProcesses:
 
 
 def _alone() -> None:
-    """A worker computes on one core; a Ctrl-C on the terminal is for whoever started it."""
+    """A worker computes on one core; a Ctrl-C on the terminal is for whoever started it, and it ends with them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    """Of a parent that was killed, the pool's own processes would never hear."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 class Dask:

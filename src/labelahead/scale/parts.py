@@ -22,7 +22,7 @@ from labelahead.models.backbone import BACKBONES, pixels, pretrained
 from labelahead.models.sentences import DIMENSIONS, ENCODER, LONGEST, SentenceEncoder
 from labelahead.scale.places import Array, children, npy_header, opened, stamp
 
-__all__ = ["Batch", "Part", "Reading", "batches", "contents", "pool_parts"]
+__all__ = ["TEXTS", "Batch", "Part", "Reading", "address", "batches", "contents", "pool_parts"]
 
 READY, DEAR = 65_536, 4_096  # items of a part: vectors that are there, and texts or pictures to be encoded
 FEW = {"npy": 8_192, "vectors": 8_192, "text": 256, "pictures": 64}  # items held at a time while reading
@@ -109,7 +109,7 @@ def pool_parts(
 ENDS: dict[str, set[str]] = {"parquet": {".parquet", ".pq"}, "npy": {".npy"}, "pictures": SUFFIXES}
 
 
-def _address(root: str, name: str) -> str:
+def address(root: str, name: str) -> str:
     """A file of the pool; the pool may be that one file."""
     return root if root.rsplit("/", 1)[-1] == name and PurePosixPath(name).suffix else f"{root}/{name}"
 
@@ -124,9 +124,9 @@ def _side_by_side(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]
 
 def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
     def look(name: str) -> tuple[int, int]:
-        address = _address(root, name)
-        with opened(address) as file:
-            return npy_header(file, address)[0]
+        where = address(root, name)
+        with opened(where) as file:
+            return npy_header(file, where)[0]
 
     parts, widths = list[Part](), dict[int, str]()
     for (name, info), (n, d) in zip(files.items(), _side_by_side(list(files), look), strict=True):
@@ -139,15 +139,15 @@ def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
 
 
 def _npy_batches(reading: Reading, part: Part) -> Iterator[Batch]:
-    address = _address(reading.root, part.source)
-    with opened(address) as file:
-        (_, d), dtype, first = npy_header(file, address)
+    where = address(reading.root, part.source)
+    with opened(where) as file:
+        (_, d), dtype, first = npy_header(file, where)
         file.seek(first + part.start * d * dtype.itemsize)
         for at in range(0, part.rows, FEW["npy"]):
             q = min(FEW["npy"], part.rows - at)
             content = file.read(q * d * dtype.itemsize)
             if len(content) < q * d * dtype.itemsize:
-                raise InputError(f"{address} ends too early; expected {part.start + part.rows} rows: copy it again")
+                raise InputError(f"{where} ends too early; expected {part.start + part.rows} rows: copy it again")
             yield Batch(np.frombuffer(content, dtype).reshape(q, d), None, {})
 
 
@@ -167,7 +167,7 @@ def _parquet_parts(
 
     def look(name: str) -> Any:
         try:
-            with opened(_address(root, name)) as file:
+            with opened(address(root, name)) as file:
                 return parquet.ParquetFile(file).metadata
         except (OSError, ValueError) as error:  # named when its turn comes; the others are worked on
             return error
@@ -249,7 +249,7 @@ def _parquet_reading(
 def _tables(reading: Reading, part: Part, columns: list[str], few: int) -> Iterator[Any]:
     """The rows of a part, some at a time, from the row groups that hold them."""
     parquet = need("pyarrow.parquet", "tables", "reading Parquet")
-    with opened(_address(reading.root, part.source)) as file:
+    with opened(address(reading.root, part.source)) as file:
         whole = parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
         first, groups, skipped = 0, list[int](), 0
         for i in range(whole.num_row_groups):
@@ -333,7 +333,7 @@ class _Pictures:
 
     def open(self, name: str) -> BinaryIO:
         """The content of one file."""
-        return opened(_address(self.root, name))
+        return opened(address(self.root, name))
 
 
 @cache
@@ -375,20 +375,16 @@ def batches(reading: Reading, part: Part) -> Iterator[Batch]:
         raise InputError(f"{part.source} cannot be read ({str(error).splitlines()[0]})") from error
 
 
-def contents(reading: Reading, part: Part, rows: Sequence[int], ids: Sequence[str]) -> list[Any]:
-    """What people see of items of a part, by row and name: a text, or the bytes of a picture; None of vectors."""
-    if reading.kind == "pictures":
-        pictures = []
-        for name in ids:
-            with opened(_address(reading.root, name)) as file:
-                pictures.append(file.read())
-        return pictures
-    if reading.kind != "text" or reading.column is None:
-        return [None] * len(rows)
-    texts: dict[int, str] = {}
+def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
+    """What people see of rows of a Parquet part: all columns but lists and the like."""
+    parquet = need("pyarrow.parquet", "tables", "reading Parquet")
+    types = need("pyarrow.types", "tables", "reading Parquet")
+    with opened(address(reading.root, part.source)) as file:
+        schema = parquet.read_schema(file)
+    plain = [name for name in schema.names if not types.is_nested(schema.field(name).type)]
+    shown: dict[int, dict[str, Any]] = {}
     wanted, done = set(rows), 0
-    for table in _tables(reading, part, [reading.column], FEW["npy"]):
-        column = table.column(reading.column)
-        texts |= {done + i: column[i].as_py() or "" for i in range(len(column)) if done + i in wanted}
-        done += len(column)
-    return [texts[row] for row in rows]
+    for table in _tables(reading, part, plain, FEW["npy"]):
+        shown |= {done + i: table.slice(i, 1).to_pylist()[0] for i in range(len(table)) if done + i in wanted}
+        done += len(table)
+    return [shown[row] for row in rows]

@@ -6,7 +6,8 @@ candidates held. What is sampled: the evaluation points, over which a score sums
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,17 @@ from labelahead.learners.belief import Belief
 from labelahead.learners.exact import SHORT, ExactLearner, ExactModel, mixture_kernel
 from labelahead.learners.outlook import Outlook
 from labelahead.linear.posterior import prior
-from labelahead.scale.execution import Executor, Progress, at_work, each
+from labelahead.scale.execution import Executor, Progress, Task, at_work, each
 from labelahead.scale.places import absolute
-from labelahead.scale.scoring import Best, Known, best_of, predict_part, score_part
+from labelahead.scale.scoring import Best, Known, best_of, judge_part, predict_part, score_part
 from labelahead.scale.store import Entry, ids_of, read_manifest, require_unchanged, take_rows
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES, find
 
-__all__ = ["Held", "LargePool", "Predicted"]
+__all__ = ["Held", "Labelled", "LargePool", "Predicted"]
 
 EVALUATION, CANDIDATES = 1000, 2000
 FEW = 200  # labels by which a kernel is chosen among all; with more, the search begins at that choice
-Labels = str | Path | Mapping[str, str] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,9 @@ class Labelled:
     positions: Tensor  # (L,)
     numbers: Tensor  # (L,)
     classes: tuple[str, ...]
+
+
+Labels = str | Path | Mapping[str, str] | Labelled | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +134,17 @@ class LargePool:
         with at_work(self._executor, workers=self._workers) as engine:
             yield engine
 
-    def _by_part(self, positions: Tensor) -> dict[int, list[int]]:
+    def by(self, executor: Any) -> "LargePool":
+        """The same pool, worked on by somebody else."""
+        other = copy(self)
+        other._executor = executor
+        return other
+
+    def rows_of(self, part: int, positions: Tensor) -> list[int]:
+        """Rows in that part of items at these positions."""
+        return list((positions - int(self._starts[part])).tolist())
+
+    def by_part(self, positions: Tensor) -> dict[int, list[int]]:
         """Places in `positions`, by the number of the part."""
         parts: dict[int, list[int]] = {}
         for place, part in enumerate(np.searchsorted(self._ends, positions.numpy(), side="right").tolist()):
@@ -140,9 +153,9 @@ class LargePool:
 
     def take(self, positions: Tensor, engine: Executor) -> tuple[Tensor, list[str]]:
         """Features (q, d) and names of items."""
-        parts = self._by_part(positions)
+        parts = self.by_part(positions)
         tasks = [
-            (self.entries[p].part.source, len(at), (self.entries[p], (positions[at] - int(self._starts[p])).tolist()))
+            (self.entries[p].part.source, len(at), (self.entries[p], self.rows_of(p, positions[at])))
             for p, at in parts.items()
         ]
         rows = torch.empty((len(positions), len(self.centre)), dtype=self.dtype)
@@ -183,6 +196,8 @@ class LargePool:
 
     def labelled(self, labels: Labels, classes: Sequence[str], engine: Executor) -> Labelled:
         """What a file of labels says, or a mapping from names to classes."""
+        if isinstance(labels, Labelled):
+            return labels
         none = torch.zeros(0, dtype=torch.int64)
         if labels is None:
             return Labelled(none, none, tuple(classes))
@@ -240,20 +255,23 @@ class LargePool:
         strategy: str = "resolve",
         evaluation: int = EVALUATION,
         candidates: int = CANDIDATES,
+        finalists: int = 0,
         seed: int = 0,
     ) -> Held:
         """Score every item of the pool, and hold the best candidates.
 
         labels: a file of names and classes, or a mapping; classes: names of those without a label yet. strategy: of
         look-ahead. evaluation: items, drawn at random, that every score sums over. candidates: held beside them.
+        finalists: so many of the best are scored again, by all items of the pool, and come first.
         """
         chosen = find(strategy)
         if chosen.name not in STRATEGIES or not chosen.look_ahead:
             able = ", ".join(name for name, s in STRATEGIES.items() if s.look_ahead)
             raise InputError(f"strategy is {chosen.name!r}, which cannot score a pool in parts; expected one of {able}")
-        for name, value in (("evaluation", evaluation), ("candidates", candidates)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}; expected 1 or more")
+        for name, value in (("evaluation", evaluation), ("candidates", candidates), ("finalists", finalists)):
+            least = int(name != "finalists")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name} is {value!r}; expected {least} or more")
         with self._engine() as engine:
             told = self.labelled(labels, classes, engine)
             judged = self.sample(evaluation, told.positions, seed)
@@ -264,6 +282,8 @@ class LargePool:
             units = model.unit(rows)
             known = Known(model, told.positions, told.numbers, judged, units, criterion, candidates)
             best = self._scored(known, engine)
+            if finalists:
+                best = self._judged(known, best, finalists, engine)
             more = best.positions[~torch.isin(best.positions, judged)]
             others, called = self.take(more, engine)
         held = torch.cat([told.positions, judged, more])
@@ -272,13 +292,25 @@ class LargePool:
 
     def _scored(self, known: Known, engine: Executor) -> Best:
         """The best of all parts."""
-        handed = engine.scatter(known)
-        tasks = [
-            (entry.part.source, entry.rows, (handed, entry, int(start)))
-            for entry, start in zip(self.entries, self._starts, strict=True)
-        ]
-        parts = each(engine, "score items", score_part, tasks, self.progress)
+        parts = each(engine, "score items", score_part, self._told(known, engine), self.progress)
         return best_of(torch.cat([b.positions for b in parts]), torch.cat([b.scores for b in parts]), known.most)
+
+    def _told(self, known: Known, engine: Executor) -> list[Task]:
+        handed = engine.scatter(known)
+        parts = zip(self.entries, self._starts, strict=True)
+        return [(entry.part.source, entry.rows, (handed, entry, int(start))) for entry, start in parts]
+
+    def _judged(self, known: Known, best: Best, finalists: int, engine: Executor) -> Best:
+        """The first of them by the whole pool, in the unit of the sample; the others follow as they were."""
+        first = best.positions[:finalists]
+        rows, _ = self.take(first, engine)
+        units = torch.cat([known.units[: len(known.labelled)], known.model.unit(rows)])
+        asked = replace(known, evaluation=first, units=units)
+        sums = each(engine, "judge finalists", judge_part, self._told(asked, engine), self.progress)
+        whole = torch.stack(sums).sum(0) * (len(known.evaluation) / (len(self) - len(known.labelled)))
+        chosen = best_of(first, whole, len(first))
+        rest = best.scores[len(first) :].clamp_max(float(whole.min()))
+        return Best(torch.cat([chosen.positions, best.positions[len(first) :]]), torch.cat([chosen.scores, rest]))
 
     def ask(
         self, n: int = 10, labels: Labels = None, *, seed: int = 0, strategy: str = "resolve", **how: Any

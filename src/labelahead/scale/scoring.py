@@ -5,6 +5,7 @@ by in blocks B: K(L, B) and K(B, E) are worked out from features, and the criter
 for every item given L and E (`Posterior.elsewhere`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from labelahead.linear.posterior import Posterior, prior
 from labelahead.scale.places import Array, write
 from labelahead.scale.store import Entry, ids_of, read_blocks
 
-__all__ = ["Best", "Known", "best_of", "posterior_at", "predict_part", "score_part"]
+__all__ = ["Best", "Known", "best_of", "judge_part", "posterior_at", "predict_part", "score_part"]
 
 BLOCK, LEAST = 4096, 1024  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
 PAIRS = BLOCK * 1024
@@ -70,26 +71,44 @@ def score_part(known: Known, entry: Entry, offset: int) -> Best:
     """A task: the best candidates of a part whose first item stands at position `offset`."""
     few, labelled = known.posterior(), len(known.labelled)
     evaluation = torch.arange(labelled, labelled + len(known.evaluation))
-    at, scores = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
-    size = min(BLOCK, max(LEAST, PAIRS // max(1, len(evaluation))))
+    best = Best(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
+    for post, here, positions in _passing(known, few, entry, offset):
+        if len(here):
+            scores = score_candidates(view(post, here, evaluation), known.criterion)
+            best = best_of(torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most)
+    return best
+
+
+def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
+    """A task: (e,) what the items of a part add to the scores of known.evaluation, which are candidates here.
+
+    All criteria are sums over evaluation points; so the sum over all parts is the score by the whole pool.
+    """
+    few, labelled = known.posterior(), len(known.labelled)
+    finalists = torch.arange(labelled, labelled + len(known.evaluation))
+    scores = torch.zeros(len(finalists), dtype=torch.float64)
+    for post, here, _ in _passing(known, few, entry, offset):
+        if len(here):
+            scores += score_candidates(view(post, finalists, here), known.criterion)
+    return scores
+
+
+def _passing(known: Known, few: Posterior, entry: Entry, offset: int) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
+    """Block by block of a part: the posterior there, where in it the unlabelled items are, and their positions.
+
+    One that is known already is the point that it is among those known.
+    """
+    labelled = len(known.labelled)
+    size = min(BLOCK, max(LEAST, PAIRS // max(1, len(known.evaluation))))
     for start, features in read_blocks(entry, size):
         positions = torch.arange(offset + start, offset + start + len(features))
-        sampled = _meeting(positions, known.evaluation)
-        fresh = (~torch.isin(positions, known.labelled) & (sampled < 0)).nonzero().squeeze(1)
-        post = few.elsewhere(known.model.unit(_tensor(features[fresh.numpy()])), _level(known, len(fresh)))
-        # A member of the evaluation sample is scored as the point that it is there.
-        again = (sampled >= 0).nonzero().squeeze(1)
-        candidates = torch.cat([labelled + sampled[again], torch.arange(len(few.outputs), len(post.outputs))])
-        if len(candidates):
-            scored = score_candidates(view(post, candidates, evaluation), known.criterion)
-            here = torch.cat([positions[again], positions[fresh]])
-            at, scores = best_of(torch.cat([at, here]), torch.cat([scores, scored]), known.most)
-    return Best(at, scores)
-
-
-def _level(known: Known, n: int) -> Tensor:
-    """(n, C) what is held before any label."""
-    return torch.full((n, known.model.classes), 1 / known.model.classes, dtype=torch.float64)
+        place = _meeting(positions, known.evaluation)
+        fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
+        level = torch.full((len(fresh), known.model.classes), 1 / known.model.classes, dtype=torch.float64)
+        post = few.elsewhere(known.model.unit(_tensor(features[fresh.numpy()])), level)
+        again = (place >= 0).nonzero().squeeze(1)
+        here = torch.cat([labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))])
+        yield post, here, torch.cat([positions[again], positions[fresh]])
 
 
 def _meeting(positions: Tensor, sample: Tensor) -> Tensor:

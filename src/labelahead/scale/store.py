@@ -23,7 +23,17 @@ from labelahead.scale.execution import Progress, at_work, each
 from labelahead.scale.parts import Part, Reading, batches, pool_parts
 from labelahead.scale.places import Array, absolute, children, npy_header, opened, removed, stamp, there, write
 
-__all__ = ["Entry", "Manifest", "embed", "ids_of", "read_blocks", "read_manifest", "require_unchanged", "take_rows"]
+__all__ = [
+    "Entry",
+    "Manifest",
+    "embed",
+    "ids_of",
+    "is_store",
+    "read_blocks",
+    "read_manifest",
+    "require_unchanged",
+    "take_rows",
+]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -224,6 +234,13 @@ def _write_names(file: BinaryIO, names: Sequence[str]) -> None:
 
 def _as_json(manifest: Manifest) -> str:
     return json.dumps({"format": FORMAT, **asdict(manifest)})
+
+
+def is_store(name: str) -> bool:
+    """Whether `embed` has written there; an address far away is asked only where it is one."""
+    if "://" not in name and not (Path(name).expanduser() / "parts").is_dir():
+        return False
+    return there(f"{absolute(name)}/{MANIFEST}")
 
 
 def read_manifest(store: str | Path) -> Manifest:
