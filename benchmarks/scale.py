@@ -140,17 +140,22 @@ def absorbing(store: Path, labels: dict, executor: object) -> dict:
     return {"held": len(belief.points), "median_ms": statistics.median(took), "least_ms": min(took)}
 
 
-def sampling(store: Path, labels: dict, executor: object, strategies: list[str], many: list[int]) -> list[dict]:
+def sampling(store: Path, labels: dict, executor: object, strategies: list[str], many: list) -> list[dict]:
     """How many of the best 100 are those of an evaluation by all items."""
     rows = []
+    pool = LargePool(store, executor=executor)
     for strategy in strategies:
-        pool = LargePool(store, executor=executor)
         every = pool.hold(labels, strategy=strategy, evaluation=len(pool), candidates=100).best.positions.tolist()
-        for evaluation in many:
-            some = pool.hold(labels, strategy=strategy, evaluation=evaluation, candidates=100).best.positions.tolist()
+        for evaluation, finalists in many:
+            how = {"evaluation": evaluation, "candidates": max(100, finalists), "finalists": finalists}
+            some = pool.hold(labels, strategy=strategy, **how).best.positions[:100].tolist()
             overlap = len(set(every) & set(some)) / 100
-            rows.append({"strategy": strategy, "items": len(pool), "evaluation": evaluation, "overlap": overlap})
-            print(f"{strategy}, {evaluation:6,} of {len(pool):,} evaluated: {overlap:.2f} of the best 100", flush=True)
+            rows.append({"strategy": strategy, "items": len(pool), "overlap": overlap, **how})
+            print(
+                f"{strategy}, {evaluation:6,} of {len(pool):,} evaluated, {finalists:,} finalists: {overlap:.2f} of the best "
+                "100",
+                flush=True,
+            )
     return rows
 
 
@@ -211,7 +216,9 @@ def main() -> None:
     if "label" in given.only:
         report["label"] = absorbing(made[small], labels, local)
     if "sampling" in given.only:
-        many = [500, 1000] if given.quick else [1000, 4000, 16_000]
+        many = (
+            [(500, 0), (500, 500)] if given.quick else [(1000, 0), (1000, 500), (1000, 2000), (4000, 0), (4000, 2000)]
+        )
         report["sampling"] = sampling(made[small], labels, local, ["resolve", "variance", "flip", "mlmoc"], many)
     local.close()
     if "rivals" in given.only and given.peers.exists():

@@ -110,6 +110,11 @@ class Holding:
         reading = self.pool.manifest.reading
         return f"{reading.root}|{reading.column}|{reading.id}"
 
+    def joined(self, assignment: Assignment) -> "Holding":
+        """It, with whoever hands out the items."""
+        self.assignment = assignment
+        return self
+
     def run(self, order: Order, tell: Tell) -> Path:
         """As `Worker.run`: score the pool, hold the best of it."""
         path = self.folder / "held.pt"
@@ -136,13 +141,15 @@ class Holding:
             pool = self.pool.by(engine)
             held = pool.hold(told, strategy=self.strategy, evaluation=SAMPLE, candidates=CANDIDATES, seed=self.seed)
             self._grow(held.positions, held.names, engine)
+            more = self._answered(held.positions)
+            rows = pool.take(more, engine)[0]
         self._scored = len(order.labels)
         place = {p: i for i, p in enumerate(self.positions)}
         # Criteria sum over the first ones: the random sample; labelled items come last.
-        first = len(told.positions)
+        first, weights = len(told.positions), held.model.weights()
         turned = torch.cat([torch.arange(first, len(held.positions)), torch.arange(first)])
-        points = torch.tensor([place[p] for p in held.positions[turned].tolist()])
-        units, weights = held.units[turned], held.model.weights()
+        points = torch.tensor([place[p] for p in torch.cat([held.positions[turned], more]).tolist()])
+        units = torch.cat([held.units[turned], held.model.unit(rows)])
         facts = {"labels": 0, "map": mapped(points, {"features": units})} | ({"mixture": mixture} if mixture else {})
         return Snapshot(
             round=0,
@@ -158,6 +165,15 @@ class Holding:
             units=units,
             weights=weights.weights,
         )
+
+    def _answered(self, held: Tensor) -> Tensor:
+        """(q,) items that were answered, or lent to somebody, while the pool was scored, and are not held otherwise."""
+        if self.assignment is None:
+            return held[:0]
+        with self.assignment.lock:
+            now = {*self.assignment.tally.labels, *self.assignment.journal.leases()}
+            at = torch.tensor([self.positions[p] for p in sorted(now)], dtype=torch.int64)
+        return at[~torch.isin(at, held)]
 
     def _grow(self, positions: Tensor, names: Sequence[str], engine: Any) -> None:
         """Take in what is not held yet."""

@@ -64,8 +64,7 @@ def opened(
     carry. labels: a file to take in. start_from_folders: take in the labels that the data carry
     themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
     file of `item,label`; default: the data's own test part. every: labels between two trainings.
-    overlap: share of second opinions. Of a pool of millions (the store that `scale.embed` wrote) who scores it, see
-    `scale.at_work`, and labels between two scorings.
+    overlap: share of second opinions. executor, refresh_every: who scores a pool of millions (`scale.at_work`), when.
     """
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
@@ -89,18 +88,16 @@ def opened(
         if len(held) < len(measured):
             lost = len(measured) - len(held)
             notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
-        together = {"seed": campaign.seed, "overlap": overlap, "budget": budget, "in_order": holding is not None}
-        assignment = Assignment(journal, items, closed=held, **together)  # type: ignore[arg-type]
+        assignment = Assignment(
+            journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget, in_order=bool(holding)
+        )
         if start_from_folders:
             notes.append(_from_folders(assignment, data, answers))
         if labels is not None:
             counts = _counts(import_labels(assignment, Path(labels)))
             notes.append(f"{labels}: " + ", ".join(f"{count} {of}" for of, count in counts))
         files.replace(folder / "session.toml", to_toml(campaign))
-        threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
-        worker = holding or Worker(asdict(campaign), folder, threads, held)
-        if holding is not None:
-            holding.assignment = assignment
+        worker = holding.joined(assignment) if holding else Worker(asdict(campaign), folder, _threads(campaign), held)
         schedule = Schedule(assignment, worker, folder, every=every)
         seen = EMBEDDINGS.get(embedding, embedding).partition(" (extra")[0]
         schedule.model = "; ".join([f"{network} on {seen}", *(n for n in decided if "pip install" in n)])
@@ -114,6 +111,11 @@ def _folder(out: str | Path | None, name: str) -> Path:
     """Where the labels are kept."""
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
     return Path(out) if out is not None else Path(f"labels-{plain}")
+
+
+def _threads(campaign: Campaign) -> int:
+    """One core is left for the server."""
+    return campaign.threads or max(1, (os.cpu_count() or 2) - 1)
 
 
 def _holding(
