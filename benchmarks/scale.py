@@ -33,6 +33,7 @@ from tests.support.clusters import Cluster  # noqa: E402
 ROWS = 31_250  # of a file
 LABELS, EVALUATION, NOISE = 300, 1000, 0.4
 RIVALS = (("modAL", "margin"), ("modAL", "expected error"), ("skactiveml", "margin"), ("skactiveml", "coverage"))
+SAMPLES = ((1000, 0), (1000, 1000), (2000, 0), (2000, 1000), (4000, 0), (4000, 500))  # evaluation, finalists
 LIMIT = 300  # seconds that a rival is given
 
 
@@ -140,7 +141,7 @@ def absorbing(store: Path, labels: dict, executor: object) -> dict:
     return {"held": len(belief.points), "median_ms": statistics.median(took), "least_ms": min(took)}
 
 
-def sampling(store: Path, labels: dict, executor: object, strategies: list[str], many: list) -> list[dict]:
+def sampling(store: Path, labels: dict, executor: object, strategies: list[str], many: tuple) -> list[dict]:
     """How many of the best 100 are those of an evaluation by all items."""
     rows = []
     pool = LargePool(store, executor=executor)
@@ -151,11 +152,8 @@ def sampling(store: Path, labels: dict, executor: object, strategies: list[str],
             some = pool.hold(labels, strategy=strategy, **how).best.positions[:100].tolist()
             overlap = len(set(every) & set(some)) / 100
             rows.append({"strategy": strategy, "items": len(pool), "overlap": overlap, **how})
-            print(
-                f"{strategy}, {evaluation:6,} of {len(pool):,} evaluated, {finalists:,} finalists: {overlap:.2f} of the best "
-                "100",
-                flush=True,
-            )
+            by = f"{evaluation:,} of {len(pool):,} evaluated, {finalists:,} finalists"
+            print(f"{strategy}, {by}: {overlap:.2f} of the best 100", flush=True)
     return rows
 
 
@@ -216,9 +214,7 @@ def main() -> None:
     if "label" in given.only:
         report["label"] = absorbing(made[small], labels, local)
     if "sampling" in given.only:
-        many = (
-            [(500, 0), (500, 500)] if given.quick else [(1000, 0), (1000, 500), (1000, 2000), (4000, 0), (4000, 2000)]
-        )
+        many = ((500, 0), (500, 500)) if given.quick else SAMPLES
         report["sampling"] = sampling(made[small], labels, local, ["resolve", "variance", "flip", "mlmoc"], many)
     local.close()
     if "rivals" in given.only and given.peers.exists():

@@ -116,11 +116,21 @@ def test_many_labels_choose_the_kernel_in_steps(pool, monkeypatch):
         ({"strategy": "badge"}, "strategy is 'badge', which cannot score a pool in parts"),
         ({"evaluation": 0}, "evaluation is 0"),
         ({"candidates": -1}, "candidates is -1"),
+        ({"mode": "sequential"}, "mode is 'sequential'"),
+        ({"finalists": 5}, "finalists with top alone"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(pool, how, message):
     with pytest.raises(InputError, match=message):
         pool[0].ask(**({"n": 2} | how))
+
+
+def test_the_best_at_once_are_those_by_the_whole_pool(pool):
+    large, _, y = pool
+    labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 9)}
+    how = {"evaluation": 30, "candidates": 40, "finalists": 20}
+    asked = large.ask(6, labels, mode="top", **how)
+    assert [q.position for q in asked] == large.hold(labels, **how).best.positions[:6].tolist()
 
 
 def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):

@@ -84,7 +84,8 @@ def ask(
     strategy: Annotated[str, Option("--strategy", help="resolve, variance, flip, mlmoc, emoc or eer.")] = "resolve",
     evaluation: EvaluationOpt = 1000,
     candidates: Annotated[int, Option("--candidates", min=1, help="Best items held, among which it chooses.")] = 2000,
-    finalists: Annotated[int, Option("--finalists", min=0, help="Score so many again, by the whole pool.")] = 0,
+    mode: Annotated[str, Option("--mode", help="greedy: one by one; top: best scores at once.")] = "greedy",
+    finalists: Annotated[int, Option("--finalists", min=0, help="With top: score so many by the whole pool.")] = 0,
     seed: SeedOpt = 0,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
     file: Annotated[Path | None, Option("--out", help="Write here instead of the screen.")] = None,
@@ -118,6 +119,7 @@ def ask(
                 strategy=strategy,
                 evaluation=evaluation,
                 candidates=candidates,
+                mode=mode,
                 finalists=finalists,
                 seed=seed,
             )

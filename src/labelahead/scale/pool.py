@@ -313,21 +313,36 @@ class LargePool:
         return Best(torch.cat([chosen.positions, best.positions[len(first) :]]), torch.cat([chosen.scores, rest]))
 
     def ask(
-        self, n: int = 10, labels: Labels = None, *, seed: int = 0, strategy: str = "resolve", **how: Any
+        self,
+        n: int = 10,
+        labels: Labels = None,
+        *,
+        mode: str = "greedy",
+        finalists: int = 0,
+        seed: int = 0,
+        strategy: str = "resolve",
+        **how: Any,
     ) -> list[Question]:
-        """The n items to label next, best first: every item scored, then one by one among the candidates held.
+        """The n items to label next, best first: every item is scored, and the best are held.
 
-        how: as for `hold`.
+        mode: "greedy": one by one among those held, so that near-copies lose their worth; "top": the best scores at
+        once, with `finalists` those by the whole pool. finalists, how: as for `hold`.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"{n!r} items asked for; expected a whole number, 1 or more")
-        held = self.hold(labels, seed=seed, strategy=strategy, **how)
+        if mode not in ("greedy", "top") or (finalists and mode != "top"):
+            raise InputError(
+                f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with top alone"
+            )
+        held = self.hold(labels, seed=seed, strategy=strategy, finalists=finalists, **how)
         belief, told = held.belief(), held.labelled
-        left = len(belief.view.candidates)
+        left = len(belief.view.candidates) if mode == "greedy" else len(held.best.positions)
         if n > left:
             raise InputError(f"{n} items asked for, but {left} are held; expected at most that, or more candidates")
-        criterion = find(strategy).criterion_after(len(told.positions))
-        picks, scores = belief.pick(criterion, n, stream(seed, "pick", len(told.positions)), "greedy")
+        picks, scores = held.best.positions[:n], held.best.scores[:n]
+        if mode == "greedy":
+            criterion = find(strategy).criterion_after(len(told.positions))
+            picks, scores = belief.pick(criterion, n, stream(seed, "pick", len(told.positions)), "greedy")
         place = {p: i for i, p in enumerate(held.positions.tolist())}
         questions = []
         for position, score in zip(picks.tolist(), scores.tolist(), strict=True):
