@@ -15,6 +15,9 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 BATCH = 10
+for alias in (bool, float, int):  # modAL 0.4.1 asks for names that NumPy has dropped
+    if not hasattr(np, alias.__name__):
+        setattr(np, alias.__name__, alias)
 
 
 def modal(way: str, x, labelled, y):
