@@ -89,16 +89,22 @@ def label(
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every}
         with _opened(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
-            from labelahead.web.serve import serve
-            from labelahead.web.session import write_out
-
             kept = str(ready.folder)
             if export is not None and to is not None:
+                from labelahead.web.session import write_out
+
                 say(write_out(ready, export, to, rest=rest))
                 return
-            say(f"labels are kept in {kept}; Ctrl-C ends")
-            code = "" if token == "auto" else token
-            serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
+            _serve(ready, host, port, token, browser)
+
+
+def _serve(ready: Any, host: str, port: int, token: str | None, browser: bool) -> None:
+    """Until Ctrl-C."""
+    from labelahead.web.serve import serve
+
+    say(f"labels are kept in {ready.folder}; Ctrl-C ends")
+    code = "" if token == "auto" else token
+    serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
 
 
 @contextmanager
