@@ -75,8 +75,6 @@ def label(
       labelahead label photos/ --host 0.0.0.0
 
       labelahead label photos/ --export csv --to labels.csv --rest
-
-      labelahead label features/ --classes good,bad --cluster tcp://127.0.0.1:8786
     """
     kept = ""
 
