@@ -27,8 +27,6 @@ OverlapOpt = Annotated[float, Option("--overlap", min=0, max=0.9, help="Share of
 BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
 ExportOpt = Annotated[Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")]
 ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
-ClusterOpt = Annotated[Text, Option("--cluster", help="Of a store of `pool embed`: a Dask scheduler scores it.")]
-RefreshOpt = Annotated[int, Option("--refresh-every", min=1, help="Of such a store: labels between two scorings.")]
 RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
 
 
@@ -59,8 +57,6 @@ def label(
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
-    cluster: ClusterOpt = None,
-    refresh_every: RefreshOpt = 50,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
 ) -> None:
@@ -85,24 +81,17 @@ def label(
         _together(export, to, rest)
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
-        more |= {"executor": cluster, "refresh_every": refresh_every}
         with _opened(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
+            from labelahead.web.serve import serve
+            from labelahead.web.session import write_out
+
             kept = str(ready.folder)
             if export is not None and to is not None:
-                from labelahead.web.session import write_out
-
                 say(write_out(ready, export, to, rest=rest))
                 return
-            _serve(ready, host, port, token, browser)
-
-
-def _serve(ready: Any, host: str, port: int, token: str | None, browser: bool) -> None:
-    """Until Ctrl-C."""
-    from labelahead.web.serve import serve
-
-    say(f"labels are kept in {ready.folder}; Ctrl-C ends")
-    code = "" if token == "auto" else token
-    serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
+            say(f"labels are kept in {kept}; Ctrl-C ends")
+            code = "" if token == "auto" else token
+            serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from labelahead.data import Data
 from labelahead.errors import InputError
 from labelahead.seeds import stream
 from labelahead.web.explain import Opinion
@@ -50,7 +49,6 @@ class Assignment:
         lease: float = 600.0,
         overlap: float = 0.0,
         budget: int | None = None,
-        in_order: bool = False,
     ) -> None:
         if not 0 <= overlap < 1:
             raise InputError(f"overlap is {overlap}; expected a share from 0 to below 1")
@@ -61,9 +59,8 @@ class Assignment:
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
-        # Items that were drawn at random before are in random order as they stand.
-        every = torch.arange(len(items)) if in_order else torch.randperm(len(items), generator=stream(seed, "page"))
-        self._random = [p for p in every.tolist() if p not in self.closed]
+        order = torch.randperm(len(items), generator=stream(seed, "page"))
+        self._random = [p for p in order.tolist() if p not in self.closed]
         self._coin = stream(seed, "overlap")
 
     @property
@@ -154,13 +151,6 @@ class Assignment:
             self._learn()
             new = [c for c in self.tally.classes if c not in before.classes]
             return {"labels": len(rows), "new_classes": new}
-
-    def grow(self, data: Data) -> None:
-        """More items, after those that there are."""
-        with self.lock:
-            self._random += range(len(self.items), len(data))
-            self.journal.extend(data.ids[len(self.items) :])
-            self.items.data = data
 
     def take(self, opinion: Opinion) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""

@@ -306,14 +306,6 @@ class Journal:
                 self._db = None
             self._held.close()
 
-    def extend(self, items: Sequence[str]) -> None:
-        """More items, after those that there are."""
-        for position, item in enumerate(items, len(self.items)):
-            check_text(item, f"the name of item {position}")
-        with self._writing() as db:
-            db.executemany("INSERT INTO items VALUES (?, ?)", enumerate(items, len(self.items)))
-        self.items = (*self.items, *items)
-
     @property
     def tally(self) -> Tally:
         """What the record amounts to; equal to `fold(self.events())`."""

@@ -10,7 +10,6 @@ from labelahead.campaign.advice import stop_advice
 from labelahead.errors import LabelaheadError
 from labelahead.web.assignment import Assignment
 from labelahead.web.explain import Opinion
-from labelahead.web.large import Holding
 from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, load_snapshot
 from labelahead.web.worker import Worker
@@ -28,7 +27,7 @@ class Schedule:
     every: labels that were added, changed or taken back between two trainings.
     """
 
-    def __init__(self, assignment: Assignment, worker: Worker | Holding, folder: Path, *, every: int = 10) -> None:
+    def __init__(self, assignment: Assignment, worker: Worker, folder: Path, *, every: int = 10) -> None:
         self.assignment, self.worker, self.folder, self.every = assignment, worker, folder, every
         self.state, self.done, self.message = "waiting", 0.0, ""
         self.model = ""  # which network learns, and from what
@@ -136,7 +135,7 @@ class Schedule:
         opinion = self.assignment.opinion
         try:
             if opinion is not None and opinion.snapshot.units is not None:
-                self._hand_over(refreshed(self.worker.grown(opinion.snapshot, order, tell), order))
+                self._hand_over(refreshed(opinion.snapshot, order))
                 return
             snapshot = load_snapshot(self.worker.run(order, tell))
             if snapshot.units is not None:  # from now on there is nothing to train: no process, no file

@@ -16,14 +16,11 @@ from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike
 from labelahead.data.loading import load_from
 from labelahead.errors import InputError
-from labelahead.learners.exact import EXACT
 from labelahead.strategies import STRATEGIES, find
-from labelahead.strategies.asking import Asking
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal
-from labelahead.web.large import Holding, is_store
 from labelahead.web.overview import able
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
@@ -55,8 +52,6 @@ def opened(
     every: int = 10,
     overlap: float = 0.0,
     budget: int | None = None,
-    executor: Any = None,
-    refresh_every: int = 50,
 ) -> Iterator[Session]:
     """Open a folder of labels, or begin one; nothing is trained before `schedule.start()`.
 
@@ -64,23 +59,23 @@ def opened(
     carry. labels: a file to take in. start_from_folders: take in the labels that the data carry
     themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
     file of `item,label`; default: the data's own test part. every: labels between two trainings.
-    overlap: share of second opinions. executor, refresh_every: who scores a pool of millions (`scale.at_work`), when.
+    overlap: share of second opinions.
     """
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
     campaign = _checked(campaign, test)
-    holding = _holding(campaign, out, classes, test, executor, refresh_every)
-    data, answers = load_from(campaign.data, campaign.seed) if holding is None else (holding.data, None)
-    network, embedding, decided = decide(campaign, data) if holding is None else (EXACT, holding.embedding, ())
+    data, answers = load_from(campaign.data, campaign.seed)
     measured = _test(data, answers, test)
+    network, embedding, decided = decide(campaign, data)
     notes = [*data.notes, *decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
     named = list(dict.fromkeys(classes or data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = Items(data, None if holding is None else holding.fingerprint)
-    folder = _folder(out, data.name)
+    items = Items(data)
+    named_after = re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"
+    folder = Path(out) if out is not None else Path(f"labels-{named_after}")
     with Journal(folder, items=data.ids, fingerprint=items.fingerprint, classes=[*named, *more]) as journal:
         number = {alike(name): i for i, name in enumerate(journal.tally.classes)}
         labelled = journal.tally.labels
@@ -88,16 +83,15 @@ def opened(
         if len(held) < len(measured):
             lost = len(measured) - len(held)
             notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
-        assignment = Assignment(
-            journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget, in_order=bool(holding)
-        )
+        assignment = Assignment(journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget)
         if start_from_folders:
             notes.append(_from_folders(assignment, data, answers))
         if labels is not None:
             counts = _counts(import_labels(assignment, Path(labels)))
             notes.append(f"{labels}: " + ", ".join(f"{count} {of}" for of, count in counts))
         files.replace(folder / "session.toml", to_toml(campaign))
-        worker = holding.joined(assignment) if holding else Worker(asdict(campaign), folder, _threads(campaign), held)
+        threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
+        worker = Worker(asdict(campaign), folder, threads, held)
         schedule = Schedule(assignment, worker, folder, every=every)
         seen = EMBEDDINGS.get(embedding, embedding).partition(" (extra")[0]
         schedule.model = "; ".join([f"{network} on {seen}", *(n for n in decided if "pip install" in n)])
@@ -105,43 +99,6 @@ def opened(
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
             schedule.stop()
-
-
-def _folder(out: str | Path | None, name: str) -> Path:
-    """Where the labels are kept."""
-    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
-    return Path(out) if out is not None else Path(f"labels-{plain}")
-
-
-def _threads(campaign: Campaign) -> int:
-    """One core is left for the server."""
-    return campaign.threads or max(1, (os.cpu_count() or 2) - 1)
-
-
-def _holding(
-    campaign: Campaign,
-    out: str | Path | None,
-    classes: Sequence[str],
-    test: float | str | Path | None,
-    executor: Any,
-    every: int,
-) -> Holding | None:
-    """Of a pool of millions, what the page begins with; None of any other data."""
-    store = campaign.data.name
-    if not is_store(store):
-        if executor is not None:
-            raise InputError(f"{store} is no store of `pool embed`; leave out --cluster")
-        return None
-    if test is not None:
-        raise InputError("test items are for data that are held whole; of a large pool expected none: leave out --test")
-    if campaign.model.name not in ("auto", EXACT):
-        raise InputError(f"model is {campaign.model.name!r}; a large pool expects {EXACT}: leave it out")
-    asked = str(campaign.asking.strategy)
-    strategy = "resolve" if asked == Asking().strategy else asked
-    folder = _folder(out, Path(store).name)
-    return Holding(
-        store, folder, executor=executor, classes=classes, strategy=strategy, seed=campaign.seed, every=every
-    )
 
 
 def write_out(session: Session, form: str, to: Path, *, rest: bool = False) -> str:

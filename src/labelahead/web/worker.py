@@ -35,7 +35,7 @@ from labelahead.strategies.situation import Situation
 from labelahead.web.refresh import Order, refreshed, second_look, told
 from labelahead.web.snapshot import Snapshot, save_snapshot
 
-__all__ = ["Order", "Tell", "Worker", "mapped", "snapshot"]
+__all__ = ["Order", "Worker", "snapshot"]
 
 DENSE = 6000  # items whose kernel is held whole; beyond that its features
 FEATURES = 1024
@@ -73,7 +73,7 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     outputs = now.start if order.round else torch.zeros_like(now.start)
     facts["kernel_seconds"] = time.perf_counter() - start
     say("map", 0.9)
-    facts["map"] = mapped(now.points, tangent)
+    facts["map"] = _map(now.points, tangent)
     if len(pool) > 1:
         others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
         facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
@@ -116,7 +116,7 @@ def _units(ready: Prepared, say: Tell) -> Snapshot:
         own_noise=asking.noise,
         strategy=str(asking.strategy),
         evaluation=min(asking.evaluation or EVALUATED, EVALUATED) if len(points) > DENSE else asking.evaluation,
-        facts={"labels": 0, "map": mapped(points, {"features": units})},
+        facts={"labels": 0, "map": _map(points, {"features": units})},
         units=units,
         weights=model.weights().weights,
         test=(model.unit(inputs[known]).cpu(), ready.answers.take(known)) if ready.answers and len(known) else None,
@@ -153,7 +153,7 @@ def _known(ready: Prepared) -> Tensor:
     return test[:0] if ready.answers is None else test[ready.answers.known[test]]
 
 
-def mapped(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
+def _map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
     """The two leading components of the centred kernel, for so many points."""
     n = min(len(points), MAPPED)
     if n < 3:
@@ -265,10 +265,6 @@ class Worker:
         if what == "failed":
             raise value
         return Path(value)
-
-    def grown(self, before: Snapshot, order: Order, tell: Tell) -> Snapshot:
-        """All that is needed of the items is in a snapshot: every one of them is in play."""
-        return before
 
     def close(self) -> None:
         """End the process for good: none is started any more, not even by an order that is just being given."""
