@@ -85,6 +85,36 @@ def test_the_cache_gives_the_same_and_asks_for_nothing(tmp_path):
 
 
 @pytest.mark.usefixtures("small_blocks")
+def test_what_was_seen_is_found_in_any_order_and_among_others(tmp_path):
+    class Some(Pictures):
+        def __init__(self, names):
+            super().__init__()
+            self.names = torch.tensor(names)
+
+        def batch(self, positions, size):
+            return super().batch(self.names[positions], size)
+
+    def seen(names):
+        pictures = Some(names)
+        keys = [blocks.key_of(str(i)) for i in names]
+        out = embed(pictures, len(names), cache=tmp_path, keys=keys, size=SIZE, standardised=False)
+        return out, pictures.asked
+
+    want, asked = seen([3, 1, 4, 1, 5])
+    assert asked == 5
+    assert torch.equal(want[1], want[3])
+    got, asked = seen([9, 5, 4, 3, 2, 6, 1, 5])
+    assert asked == 3
+    assert torch.equal(got[[3, 6, 2, 6, 1]], want)
+    assert torch.equal(got[7], got[1])
+    assert torch.equal(got, raw_of(Some([9, 5, 4, 3, 2, 6, 1, 5]), 8))
+
+
+def raw_of(pictures, n):
+    return embed(pictures, n, cache=None, size=SIZE, standardised=False, batch=1)
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_the_key_is_fingerprint_and_size(tmp_path):
     raw(2, cache=tmp_path, fingerprint="a")
     assert raw(2, cache=tmp_path, fingerprint="b")[1] == 2
@@ -147,7 +177,7 @@ def test_a_disk_that_fails_costs_only_the_cache(tmp_path, monkeypatch, caplog):
 def test_unusable_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used"):
-        Blocks(tmp_path / "file", "key", 2)
+        Blocks(tmp_path / "file", "key")
 
 
 def test_what_images_return_is_checked():

@@ -91,14 +91,14 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed_texts(TEXTS, cache=tmp_path, fingerprint="a", progress=stop)
+        embed_texts(TEXTS, cache=tmp_path, progress=stop)
     read.clear()
     seen = []
-    out = embed_texts(TEXTS, cache=tmp_path, fingerprint="a", progress=lambda *p: seen.append(p))
+    out = embed_texts(TEXTS, cache=tmp_path, progress=lambda *p: seen.append(p))
     assert read == TEXTS[3:]  # the first block was kept
     assert (seen[0], seen[-1]) == ((3, 8), (8, 8))
     read.clear()
-    assert torch.equal(out, embed_texts(TEXTS, cache=tmp_path, fingerprint="a"))
+    assert torch.equal(out, embed_texts(TEXTS, cache=tmp_path))
     assert not read
     assert torch.equal(out, embed_texts(TEXTS, cache=None))
 

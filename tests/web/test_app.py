@@ -111,9 +111,23 @@ def test_labels_come_back_the_next_day(tmp_path):
     with page(folder, tmp_path / "out") as (client, session):
         assert client.get("/api/history").json()[0]["label"] == 1
         assert session.assignment.tally.classes == ("a", "b")
-    photo(folder / "new.png")
-    with pytest.raises(InputError, match="other data"), page(folder, tmp_path / "out"):
-        pass
+    before = session.assignment.items.ids
+    photo(folder / "a-new.png")
+    with page(folder, tmp_path / "out") as (client, session):
+        assert session.assignment.items.ids == (*before, "a-new.png")  # positions stay what they were
+        assert client.get("/api/history").json()[0]["item"] == before[2]
+        assert any("1 new pictures" in note for note in session.notes)
+    gone = folder / before[0]
+    gone.unlink()
+    with page(folder, tmp_path / "out") as (client, session):
+        assert any(f"1 pictures are gone: {before[0]}" in note for note in session.notes)
+        asked = [client.get("/api/question?fresh=1", headers={"Cookie": f"la_who={i}"}).json() for i in range(4)]
+        assert {a.get("position") for a in asked} == {3, 4, None}  # 0 is gone, 1 is still with somebody
+    photo(folder / before[2], size=(50, 40))
+    with pytest.raises(InputError, match=f"1 labelled pictures have another content: {before[2]}"):
+        page(folder, tmp_path / "out").__enter__()
+    with pytest.raises(InputError, match="other data"):
+        page(photo(tmp_path / "others/x.png").parent, tmp_path / "out").__enter__()
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "label-studio", "parquet"])

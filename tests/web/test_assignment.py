@@ -11,7 +11,8 @@ from labelahead.campaign.prepare import prepare
 from labelahead.errors import StorageError
 from labelahead.web.explain import Opinion
 from labelahead.web.snapshot import save_snapshot
-from labelahead.web.worker import Order, Worker, snapshot
+from labelahead.web.worker import Order, Worker
+from labelahead.web.workshop import snapshot
 from tests.support.web_sessions import CHANGE, page, photos
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from labelahead.data import Data, read_labels
 from labelahead.data.text import as_file_name, guarded, unguarded
 from labelahead.errors import InputError, StorageError
-from labelahead.web.exchange import FORMS, export, read_import
+from labelahead.web.exchange import FORMS, export, export_labels, read_import
 from labelahead.web.journal import Journal
 from labelahead.web.tally import Event, fold
+from tests.support.web_sessions import CHANGE, page
 
 # every one of them would break some form, were it written as it is
 CLASSES = (
@@ -544,3 +545,21 @@ def test_unknown_form(tmp_path):
         export(some(), ITEMS, None, "xml", tmp_path / "out")
     with pytest.raises(InputError, match="no folder"):
         read_import(tmp_path / "x.csv", ITEMS, (), form="hf")
+
+
+def test_texts_are_sorted_into_folders_too(tmp_path):
+    said = {"a.txt": "the first text, in some words", "sub/b.txt": "the second one: größer", "c.txt": "and a third one"}
+    for name, text in said.items():
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_text(text, encoding="utf-8")
+    with page(tmp_path / "set", tmp_path / "out", classes=["x", "y"]) as (client, session):
+        for position in (0, 2):
+            body = {"position": position, "kind": "label", "label": position // 2}
+            assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
+        ids = session.assignment.items.ids
+        assert export_labels(session.assignment, "folders", tmp_path / "sorted") == 2
+    written = {
+        str(p.relative_to(tmp_path / "sorted")): p.read_text(encoding="utf-8")
+        for p in (tmp_path / "sorted").rglob("*.txt")
+    }
+    assert written == {f"x/{ids[0]}": said[ids[0]], f"y/{ids[2]}": said[ids[2]]}

@@ -6,8 +6,9 @@ import torch
 
 from labelahead.campaign.config import parse
 from labelahead.campaign.prepare import prepare
+from labelahead.data.loading import load_from
 from labelahead.web.refresh import Order, refreshed
-from labelahead.web.worker import _held_out, snapshot
+from labelahead.web.workshop import _held_out, snapshot
 
 
 @pytest.fixture
@@ -18,7 +19,9 @@ def ready(tmp_path):
     rows = centres[y] + torch.randn(90, 6, generator=rng)
     np.savez(tmp_path / "set.npz", x=rows.numpy())
     tables = {"data": {"name": str(tmp_path / "set.npz")}, "model": {"name": "exact"}, "threads": 1}
-    return _held_out(prepare(parse(tables)), {p: p % 3 for p in range(80, 90)})
+    campaign = parse(tables)
+    held = _held_out(load_from(campaign.data, 0), {p: p % 3 for p in range(80, 90)})
+    return prepare(campaign, held)
 
 
 def order(round, count):

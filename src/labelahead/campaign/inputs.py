@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from torch import Tensor
 from labelahead.campaign.loop import Progress
 from labelahead.data import Data
 from labelahead.data.columns import Column, Listed, Sentences
-from labelahead.data.dataset import hashed
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.reading import PICTURES as VIEWED
 from labelahead.data.split import default_root
@@ -24,11 +23,11 @@ from labelahead.inputs import Samples
 from labelahead.learners.exact import EXACT
 from labelahead.models import embed, pixels, standardise
 from labelahead.models.backbone import BACKBONES, available, scales
-from labelahead.models.blocks import block_by_block, columns_kept
+from labelahead.models.blocks import block_by_block, columns_kept, key_of
 from labelahead.models.imported import imported
 from labelahead.models.sentences import ENCODER, LONGEST, embed_texts, sentences_available
 
-__all__ = ["EMBEDDINGS", "Seen", "best_embedding", "require_embedding", "seen_by", "side_by_side"]
+__all__ = ["EMBEDDINGS", "Seen", "best_embedding", "require_embedding", "seen_by", "side_by_side", "takes_long"]
 
 log = logging.getLogger("labelahead")
 AS_THEY_ARE, WORDS, SENTENCES, PICTURES = "raw", "words", "minilm", "lite0"
@@ -109,6 +108,11 @@ def require_embedding(name: str, data: Data) -> None:
         raise InputError(f"embedding is {name}, which is for texts, but {data.name} has none; expected another")
     if name in BACKBONES and data.images is None:
         raise InputError(f"embedding is {name}, which sees pictures, but {data.name} has none; expected another")
+
+
+def takes_long(name: str, data: Data) -> bool:
+    """Whether a network has to look at every item before anything can be learnt from this embedding."""
+    return name not in data.vectors and (name in BACKBONES or name == SENTENCES or ":" in name)
 
 
 def _function(name: str) -> Callable[[Any], Any]:
@@ -219,7 +223,7 @@ def _pictures(name: str, data: Data, size: int | None, tell: Tell | None) -> Ten
         len(data),
         cache=_cache(),
         size=size or 128,
-        fingerprint=data.images.fingerprint(),
+        keys=[key_of(mark) for mark in data.images.marks(len(data))],
         standardised=False,
         progress=tell,
         backbone=name,
@@ -229,55 +233,51 @@ def _pictures(name: str, data: Data, size: int | None, tell: Tell | None) -> Ten
 def _sentences(data: Data, tell: Tell | None) -> Tensor:
     """What every column of text says."""
     assert data.texts is not None
-    read = data.texts
-    return torch.cat(
-        [
-            embed_texts(texts, cache=_cache(), fingerprint=read.fingerprint(column), progress=tell)
-            for column, texts in read.columns.items()
-        ],
-        1,
-    )
+    columns = data.texts.columns.values()
+    return torch.cat([embed_texts(texts, cache=_cache(), progress=tell) for texts in columns], 1)
 
 
 def _own(name: str, data: Data, size: int | None, tell: Tell | None) -> Tensor:
     """What a function of the user's own makes of texts, pictures or rows, block by block."""
     function = _function(name)
-    items, fingerprint = _items(data, size or OWN_SIZE)
+    items, marks = _items(data, size or OWN_SIZE)
     source = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
     written = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else None
     cache = _cache() if written else None  # of what cannot be read nobody can say whether it has changed
-    about = f"1|{name.rpartition(':')[2]}|{written}"
-    columns = columns_kept(cache, about, fingerprint, len(data))
-    first: list[Tensor] = []
+    about = f"2|{name.rpartition(':')[2]}|{written}"
+    columns = columns_kept(cache, about)
+    first: dict[int, Tensor] = {}
     if columns is None:
-        first.append(_called(function, name, items(0, min(len(data), TOGETHER)), min(len(data), TOGETHER), None))
-        columns = first[0].shape[1]
+        some = list(range(min(len(data), TOGETHER)))
+        rows = _called(function, name, items(some), len(some), None)
+        columns, first = rows.shape[1], dict(enumerate(rows))
 
-    def fill(start: int, rows: Tensor) -> Any:
-        for begin in range(0, len(rows), TOGETHER):
-            end = min(begin + TOGETHER, len(rows))
-            if start == begin == 0 and first:
-                rows[:end] = first.pop()
+    def fill(at: list[int], rows: Tensor) -> Iterator[int]:
+        for begin in range(0, len(at), TOGETHER):
+            some = at[begin : begin + TOGETHER]
+            if all(i in first for i in some):
+                rows[begin : begin + len(some)] = torch.stack([first[i] for i in some])
             else:
-                rows[begin:end] = _called(function, name, items(start + begin, start + end), end - begin, columns)
-            yield end
+                rows[begin : begin + len(some)] = _called(function, name, items(some), len(some), columns)
+            yield begin + len(some)
 
-    return block_by_block(len(data), columns, fill, about=about, fingerprint=fingerprint, cache=cache, progress=tell)
+    keys = None if cache is None else [key_of(mark) for mark in marks()]
+    return block_by_block(len(data), columns, fill, about=about, keys=keys, cache=cache, progress=tell)
 
 
-def _items(data: Data, size: int) -> tuple[Callable[[int, int], Any], str]:
-    """What the function is called with for the items from, to; and a text that changes with them."""
+def _items(data: Data, size: int) -> tuple[Callable[[list[int]], Any], Callable[[], list[str | bytes]]]:
+    """What the function is called with for the items at some positions; and what changes with each."""
     images, texts, rows = data.images, data.texts, data.rows
+    every = range(len(data))
     if images is not None:
-        return lambda a, b: images.batch(torch.arange(a, b), size), f"{size}|{images.fingerprint()}"
+        return lambda at: images.batch(torch.tensor(at), size), lambda: [f"{size}|{m}" for m in images.marks(len(data))]
     if texts is not None:
-        columns = list(texts.columns.values())
-        whole = list(zip(*columns, strict=True))
-        prints = "|".join(texts.fingerprint(column) for column in texts.columns)
-        return lambda a, b: ["\n".join(parts) for parts in whole[a:b]], prints
+        whole = ["\n".join(parts) for parts in zip(*texts.columns.values(), strict=True)]
+        return lambda at: [whole[i] for i in at], lambda: list(whole)
     if rows is not None:
-        return lambda a, b: [dict(rows.row(i)) for i in range(a, b)], rows.content()
-    return lambda a, b: data.inputs[a:b], hashed(data.inputs)
+        return lambda at: [dict(rows.row(i)) for i in at], lambda: [repr(rows.row(i)) for i in every]
+    values = data.inputs
+    return lambda at: values[at], lambda: [values[i].contiguous().numpy().tobytes() for i in every]
 
 
 def _called(function: Callable[[Any], Any], name: str, items: Any, q: int, columns: int | None) -> Tensor:

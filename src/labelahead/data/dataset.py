@@ -3,9 +3,9 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ __all__ = [
     "Loaded",
     "Rows",
     "Texts",
+    "Unreadable",
     "as_positions",
     "check_size",
     "first_not_finite",
@@ -54,9 +55,70 @@ class Images(ABC):
         """A text that changes when any picture does; names what was computed from them."""
         return self.content()
 
+    def marks(self, n: int) -> list[str]:
+        """A text for each of the n pictures that changes when it does; names what was computed from it."""
+        whole = self.fingerprint()
+        return [f"{whole}|{i}" for i in range(n)]
+
     def file_names(self) -> Sequence[str]:
         """The names of all files that there are, also of those that were left out."""
         return ()
+
+    def only(self, at: Tensor) -> "Images":
+        """Those at (q,) positions alone."""
+        return SomeImages(self, at)
+
+    def as_inputs(self, pool: Tensor) -> "Standardised | None":
+        """The pictures as inputs, by what (p,) positions have in common; None: whoever holds the inputs has them."""
+        return None
+
+
+class Standardised(Protocol):
+    """Pictures that become inputs when they are asked for."""
+
+    def inputs(self) -> Tensor:
+        """(n, ...) float32."""
+
+    def reading(self) -> Reading:
+        """How another item becomes such an input."""
+
+
+class Unreadable(InputError):  # noqa: N818 (says what it is)
+    """Pictures that cannot be read: (position -> why)."""
+
+    def __init__(self, message: str, failed: Mapping[int, str]) -> None:
+        super().__init__(message)
+        self.failed = dict(failed)
+
+
+@dataclass(frozen=True, eq=False)
+class SomeImages(Images):
+    """Those of a larger number of pictures that are at (n,) positions."""
+
+    of: Images
+    at: Tensor
+
+    def batch(self, positions: Tensor, size: int) -> Tensor:
+        """As there."""
+        asked = as_positions(positions, len(self.at), "positions")
+        try:
+            return self.of.batch(self.at[asked], size)
+        except Unreadable as error:
+            here = {int(i): error.failed[int(self.at[i])] for i in asked if int(self.at[i]) in error.failed}
+            raise Unreadable(str(error), here) from error
+
+    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
+        """As there."""
+        return self.of.picture(int(self.at[position]), size)
+
+    def content(self) -> str:
+        """A hash of which there are, of what."""
+        return hashlib.sha256(f"{self.of.content()} {self.at.tolist()}".encode()).hexdigest()
+
+    def marks(self, n: int) -> list[str]:
+        """As there."""
+        all_marks = self.of.marks(int(self.at.max()) + 1 if n else 0)
+        return [all_marks[i] for i in self.at.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +127,7 @@ class Rows:
 
     columns: dict[str, list[Any]] = field(repr=False)
     text: str | None = None  # the column that holds running text, if there is one
+    files: bool = False  # whether each text is a file of its own
 
     def row(self, position: int) -> list[tuple[str, Any]]:
         """Names and values of one item."""
@@ -81,14 +144,6 @@ class Texts:
 
     columns: dict[str, list[str]] = field(repr=False)
     rest: Tensor = field(repr=False)  # (n, d) float32: what the other columns became; d may be 0
-
-    def fingerprint(self, column: str) -> str:
-        """A hash of all texts of a column, in their order."""
-        digest = hashlib.sha256()
-        for text in self.columns[column]:
-            content = text.encode("utf-8", "surrogatepass")
-            digest.update(b"%d:%b" % (len(content), content))
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +166,7 @@ class Data:
     rows: Rows | None = field(default=None, repr=False)
     texts: Texts | None = field(default=None, repr=False)
     vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # (n, d) each, brought along by name
-    reading: Reading | None = field(default=None, repr=False)  # how other items become inputs; None: nobody can tell
+    read_as: Callable[[], Reading | None] = field(default=lambda: None, repr=False)  # None: nobody can tell
     samples: Samples | None = field(default=None, repr=False)  # of kind "samples": what is no tensor has no `inputs`
 
     def __post_init__(self) -> None:
@@ -125,6 +180,35 @@ class Data:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def reading(self) -> Reading | None:
+        """How other items become inputs."""
+        return self.read_as()
+
+    def only(self, at: Tensor) -> "Data":
+        """The items at (q,) positions alone, in that order."""
+        at = as_positions(at, len(self), "at")
+        places = at.tolist()
+        test = torch.isin(at, self.test)
+        images = None if self.images is None else self.images.only(at)
+        held = None if images is None else images.as_inputs((~test).nonzero().flatten())
+
+        def some(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            return {name: [values[i] for i in places] for name, values in columns.items()}
+
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in places),
+            test=test.nonzero().flatten(),
+            images=images,
+            rows=None if self.rows is None else replace(self.rows, columns=some(self.rows.columns)),
+            texts=None if self.texts is None else Texts(some(self.texts.columns), self.texts.rest[at]),
+            vectors={name: values[at] for name, values in self.vectors.items()},
+            build=(lambda: self.inputs[at]) if held is None else held.inputs,
+            read_as=self.read_as if held is None else held.reading,
+            samples=None if self.samples is None else self.samples[at],
+        )
 
     @cached_property
     def inputs(self) -> Tensor:

@@ -30,16 +30,18 @@ def load(
     seed: int = 0,
     download: bool = True,
     links: bool = True,
+    checked: bool = True,
 ) -> Loaded:
     """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an .npz.
 
     `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not given), `size` the side
     of the pictures, `target` the column with a table's labels, `limit` how many items of the pool to keep. Sets without
     a test part of their own lend `test_fraction` of each class to one, drawn by `seed`. With `links` false, links that
-    lead out of a folder of pictures are left out. The answers are None if no item has a label.
+    lead out of a folder of pictures are left out. With `checked` false, its pictures are not opened now: broken
+    ones are items too, and found out when they are looked at. The answers are None if no item has a label.
     """
     place = default_root() if root is None else expanded(root)
-    options = Options(place, size, target, limit, test_fraction, seed, download, links)
+    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked)
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
     known = {_plain(name): entry for name, entry in DATASETS.items()}

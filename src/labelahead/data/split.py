@@ -28,6 +28,7 @@ class Options:
     seed: int = 0
     download: bool = True
     links: bool = True
+    checked: bool = True
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, LARGEST_SIDE), ("limit", 1, None)):

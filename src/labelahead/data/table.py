@@ -339,7 +339,13 @@ def vectors(
     matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
     kinds = f"{numeric} numeric and {categorical} categorical columns"
     became = (f"{kinds} became {matrix.shape[1]} numbers a row",) if blocks else ()
-    return Vectors(matrix, (*became, *(f"{name}: text" for name in texts), *notes), texts, tuple(fitted))
+    said = []
+    for name in texts:
+        gaps = sum(entry is None for entry in read[name])
+        said.append(
+            f"{name}: text" + (f", {gaps} missing (nothing, or a word such as N/A): read as empty" if gaps else "")
+        )
+    return Vectors(matrix, (*became, *said, *notes), texts, tuple(fitted))
 
 
 def _texts(entries: list[Any]) -> list[str]:

@@ -6,7 +6,7 @@ Two ways to use it. `embed` turns every image into 1,280 features once, and a sm
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError, MissingExtra
-from labelahead.models.blocks import block_by_block
+from labelahead.models.blocks import block_by_block, numbered
 from labelahead.models.layers import image, whole
 from labelahead.models.networks import mlp
 from labelahead.seeds import seeded
@@ -160,6 +160,7 @@ def embed(
     *,
     cache: Path | None,
     fingerprint: str | None = None,
+    keys: Sequence[bytes] | None = None,
     size: int = 128,
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
@@ -169,7 +170,8 @@ def embed(
     """Features (n, 1280), float32, of n images by the pretrained network, without labels.
 
     cache: a folder that keeps finished blocks, so that an interrupted run goes on where it was;
-    `fingerprint` says which images these are, and other images must have another. None: no cache.
+    `fingerprint` says which images these are, and other images must have another; or `keys` says so of
+    each, and those that were seen before among others are found again. None: no cache.
     size: pixels a side at which the network sees each image. progress: called with (done, n).
     standardised: see `standardise`; False gives the features as they come. backbone: one of BACKBONES.
     """
@@ -179,16 +181,17 @@ def embed(
     weights = BACKBONES[backbone]
     networks: list[Pretrained] = []  # made when the first image is seen: a cache may know them all
 
-    def fill(start: int, rows: Tensor) -> Iterator[int]:
+    def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         networks[:] = networks or [pretrained(backbone)]
         for first in range(0, len(rows), batch):
-            last = min(first + batch, len(rows))
-            at = torch.arange(start + first, start + last)
-            rows[first:last] = _features(networks[0], images.batch(at, size), len(at), size)
-            yield last
+            some = torch.tensor(at[first : first + batch])
+            rows[first : first + batch] = _features(networks[0], images.batch(some, size), len(some), size)
+            yield first + len(some)
 
-    about = f"1|{weights.name}|{size}"
-    out = block_by_block(n, FEATURES, fill, about=about, fingerprint=fingerprint, cache=cache, progress=progress)
+    if keys is None and fingerprint:
+        keys = numbered(fingerprint, n)
+    about = f"2|{weights.name}|{size}"
+    out = block_by_block(n, FEATURES, fill, about=about, keys=keys, cache=cache, progress=progress)
     return standardise(out) if standardised else out
 
 

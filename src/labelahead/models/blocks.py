@@ -1,8 +1,12 @@
-"""Features that take long to work out: block by block, each kept as one file, so that nothing is worked out twice."""
+"""Features that take long to work out: block by block, each kept as one file, so that nothing is worked out twice.
+
+What is kept is found by item, not by place: another order, part or enlargement of the same items finds it again.
+"""
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,71 +16,92 @@ from torch import Tensor
 from labelahead.errors import InputError, StorageError
 from labelahead.files import replace
 
-__all__ = ["BLOCK", "Blocks", "block_by_block", "columns_kept"]
+__all__ = ["BLOCK", "Blocks", "block_by_block", "columns_kept", "key_of", "numbered"]
 
 log = logging.getLogger("labelahead")
 BLOCK = 256  # items a file of the cache: some ten seconds of work
 DIGEST = 32  # bytes of SHA-256
+KEY = 16  # of which so many name an item
+COUNTS = struct.Struct("<II")  # how many items, how many numbers each
+
+
+def key_of(*parts: str | bytes) -> bytes:
+    """Names an item by all that makes it what it is."""
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(content), content))
+    return digest.digest()[:KEY]
+
+
+def numbered(fingerprint: str, n: int) -> list[bytes]:
+    """Keys of n items of which only a text is known that changes with any of them."""
+    return [key_of(fingerprint, str(i)) for i in range(n)]
 
 
 def block_by_block(
     n: int,
     columns: int,
-    fill: Callable[[int, Tensor], Iterator[int]],
+    fill: Callable[[list[int], Tensor], Iterator[int]],
     *,
     about: str,
-    fingerprint: str | None,
+    keys: Sequence[bytes] | None,
     cache: Path | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
     """(n, columns) float32; what an interrupted or earlier run finished is read from the cache.
 
-    fill: (start, rows) writes the features of the items from `start` on into rows (q, columns), and yields how many
-    are done as it goes. about: how they are worked out; fingerprint: of which items. cache: a folder; None: no cache.
+    fill: (positions, rows) writes the features of these items into rows (q, columns), and yields how many are done as
+    it goes. about: how they are worked out; keys: which items they are. cache: a folder; None: no cache.
     """
-    if cache is not None and not fingerprint:
+    if cache is not None and keys is None:
         raise InputError(
             "cache is given but no fingerprint; expected a text that names these items and "
             "changes with them, such as a hash of their paths, sizes and dates"
         )
-    blocks = None if cache is None else Blocks(cache, f"{about}|{fingerprint}", columns)
-    tell = progress or (lambda done, n: None)
     out = torch.empty(n, columns)
-    for start in range(0, n, BLOCK):
-        rows = out[start : start + BLOCK]
-        if blocks is None or not blocks.read_into(start, rows):
-            for done in fill(start, rows):
-                if done < len(rows):
-                    tell(start + done, n)
-            if blocks is not None:
-                blocks.write(start, rows)
-        tell(start + len(rows), n)
+    tell = progress or (lambda done, n: None)
+    blocks, missing = None, list(range(n))
+    if cache is not None and keys is not None:
+        blocks = Blocks(cache, about)
+        missing = blocks.read_into(keys, out)
+    done = n - len(missing)
+    if done:
+        tell(done, n)
+    for start in range(0, len(missing), BLOCK):
+        at = missing[start : start + BLOCK]
+        rows = torch.empty(len(at), columns)
+        for some in fill(at, rows):
+            if some < len(at):
+                tell(done + some, n)
+        if blocks is not None and keys is not None:
+            blocks.write([keys[i] for i in at], rows)
+        out[at] = rows
+        done += len(at)
+        tell(done, n)
     return out
 
 
-def columns_kept(cache: Path | None, about: str, fingerprint: str, n: int) -> int | None:
-    """How many columns the first block of n items in the cache has, where only that knows it; None: there is none."""
-    count = min(n, BLOCK)
-    if cache is None:
-        return None
-    try:
-        size = Blocks(cache, f"{about}|{fingerprint}", 0)._path(0, count).stat().st_size - DIGEST
-    except OSError:
-        return None
-    return size // (4 * count) or None
+def columns_kept(cache: Path | None, about: str) -> int | None:
+    """How many numbers an item has in the cache, where only that knows it; None: nothing is there."""
+    for path in [] if cache is None else Blocks(cache, about).paths():
+        content = _content(path)
+        if content is not None and _keys(path, content):
+            return int(COUNTS.unpack_from(content, DIGEST)[1])
+    return None
 
 
 class Blocks:
-    """A table of `columns` numbers a row, kept in blocks of rows under one key, in one folder.
+    """Rows of numbers by the keys of their items, worked out in one way (`about`), in one folder.
 
-    Each block is one file: a SHA-256 digest, then the rows as float32. It is written in one step, so that a killed
-    process leaves whole blocks or none. The digest covers the key and the place of the block too, so that a damaged
-    or exchanged file is noticed, and computed again.
+    Each block is one file: a SHA-256 digest, how many rows of how many numbers, the keys, the rows as float32. It is
+    written in one step, so that a killed process leaves whole blocks or none. The digest covers all of it and `about`,
+    and the name of a file is that of its keys: one that is damaged or exchanged is noticed, and computed again.
     """
 
-    def __init__(self, folder: Path, key: str, columns: int) -> None:
-        self.key, self.columns = key, columns
-        self.folder = Path(folder) / hashlib.sha256(key.encode()).hexdigest()[:20]
+    def __init__(self, folder: Path, about: str) -> None:
+        self.about = about
+        self.folder = Path(folder) / hashlib.sha256(about.encode()).hexdigest()[:20]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -85,36 +110,83 @@ class Blocks:
                 "folder that can be written to: name another, or none"
             ) from error
 
-    def read_into(self, start: int, rows: Tensor) -> bool:
-        """Fill `rows` with the block that begins at row `start`; False if it must be computed."""
-        path = self._path(start, len(rows))
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            log.warning("cannot read %s (%s): computing it again", path, error.strerror)
-            return False
-        payload = content[DIGEST:]
-        sound = content[:DIGEST] == self._digest(start, payload)
-        if not sound or len(payload) != len(rows) * self.columns * 4:
-            log.warning("%s is damaged (%d bytes): computing it again", path, len(content))
-            return False
-        values = np.frombuffer(payload, dtype="<f4").reshape(len(rows), self.columns)
-        rows.copy_(torch.from_numpy(values.astype(np.float32)))
-        return True
+    def paths(self) -> list[Path]:
+        """All files, in order."""
+        return sorted(self.folder.glob("*.f32"))
 
-    def write(self, start: int, rows: Tensor) -> None:
+    def read_into(self, keys: Sequence[bytes], out: Tensor) -> list[int]:
+        """Fill the rows of `out` (n, columns) that are known, and say which are not."""
+        places: dict[bytes, list[int]] = {}
+        for i, key in enumerate(keys):
+            places.setdefault(key, []).append(i)
+        for path in self.paths() if places else ():
+            head = _keys_of(path)
+            if head is not None and not any(key in places for key in head):
+                continue
+            content = _content(path)
+            if content is None:
+                continue
+            held = _keys(path, content)
+            if not held or content[:DIGEST] != self._digest(content[DIGEST:]):
+                log.warning("%s is damaged (%d bytes): computing it again", path, len(content))
+                path.unlink(missing_ok=True)
+                continue
+            columns = COUNTS.unpack_from(content, DIGEST)[1]
+            if columns != out.shape[1]:
+                continue
+            begin = DIGEST + COUNTS.size + KEY * len(held)
+            rows = torch.from_numpy(np.frombuffer(content, "<f4", offset=begin).reshape(-1, columns).astype(np.float32))
+            pairs = [(i, j) for j, key in enumerate(held) for i in places.pop(key, ())]
+            if pairs:
+                to, of = torch.tensor(pairs).T
+                out[to] = rows[of]
+        return sorted(i for at in places.values() for i in at)
+
+    def write(self, keys: Sequence[bytes], rows: Tensor) -> None:
         """Keep a finished block; a full or vanished disk is reported, and costs only the cache."""
-        payload = rows.contiguous().numpy().astype("<f4").tobytes()
+        payload = COUNTS.pack(len(keys), rows.shape[1]) + b"".join(keys)
+        payload += rows.contiguous().numpy().astype("<f4").tobytes()
         try:
-            replace(self._path(start, len(rows)), self._digest(start, payload) + payload)
+            replace(self.folder / f"{_name(keys)}.f32", self._digest(payload) + payload)
         except StorageError as error:
             log.warning("%s: it will be computed again", error)
 
-    def _path(self, start: int, count: int) -> Path:
-        return self.folder / f"{start:09d}-{count}.f32"
+    def _digest(self, payload: bytes) -> bytes:
+        return hashlib.sha256(f"{self.about}|".encode() + payload).digest()
 
-    def _digest(self, start: int, payload: bytes) -> bytes:
-        label = f"{self.key}|{start}|{self.columns}|".encode()
-        return hashlib.sha256(label + payload).digest()
+
+def _name(keys: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(keys)).hexdigest()[:20]
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # swept away meanwhile
+        return None
+    except OSError as error:
+        log.warning("cannot read %s (%s): computing it again", path, error.strerror)
+        return None
+
+
+def _keys_of(path: Path) -> list[bytes] | None:
+    """The keys in a file by its beginning alone; None if that is not even there."""
+    try:
+        with path.open("rb") as file:
+            count = int(COUNTS.unpack_from(file.read(DIGEST + COUNTS.size), DIGEST)[0])
+            keys = file.read(KEY * min(count, path.stat().st_size // KEY))
+    except (OSError, struct.error):
+        return None
+    return [keys[i : i + KEY] for i in range(0, len(keys), KEY)]
+
+
+def _keys(path: Path, content: bytes) -> list[bytes]:
+    """The keys in a file's content; none if it is not of the length that it says, or not the file of its name."""
+    if len(content) < DIGEST + COUNTS.size:
+        return []
+    count, columns = COUNTS.unpack_from(content, DIGEST)
+    begin = DIGEST + COUNTS.size
+    if len(content) != begin + count * (KEY + 4 * columns):
+        return []
+    keys = [content[i : i + KEY] for i in range(begin, begin + KEY * count, KEY)]
+    return keys if _name(keys) == path.stem else []

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labelahead.errors import MissingExtra
-from labelahead.models.blocks import block_by_block
+from labelahead.models.blocks import block_by_block, key_of
 
 __all__ = ["DIMENSIONS", "ENCODER", "LONGEST", "SentenceEncoder", "embed_texts", "sentences_available"]
 
@@ -123,20 +123,15 @@ def _normed(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def embed_texts(
-    texts: Sequence[str],
-    *,
-    cache: Path | None,
-    fingerprint: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    texts: Sequence[str], *, cache: Path | None, progress: Callable[[int, int], None] | None = None
 ) -> Tensor:
-    """(n, 384) float32, rows of length one. Cache, fingerprint and progress as for photographs (`embed`)."""
+    """(n, 384) float32, rows of length one. Cache and progress as for photographs (`embed`); a text is its own key."""
     encoders: list[SentenceEncoder] = []  # made when the first text is read: a cache may know them all
 
-    def fill(start: int, rows: Tensor) -> Iterator[int]:
+    def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         encoders[:] = encoders or [SentenceEncoder()]
-        yield from encoders[0].fill(texts[start : start + len(rows)], rows)
+        yield from encoders[0].fill([texts[i] for i in at], rows)
 
-    about = f"1|{ENCODER}|{LONGEST}"
-    return block_by_block(
-        len(texts), DIMENSIONS, fill, about=about, fingerprint=fingerprint, cache=cache, progress=progress
-    )
+    keys = None if cache is None else [key_of(text) for text in texts]
+    about = f"2|{ENCODER}|{LONGEST}"
+    return block_by_block(len(texts), DIMENSIONS, fill, about=about, keys=keys, cache=cache, progress=progress)

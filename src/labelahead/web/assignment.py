@@ -6,8 +6,7 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 
 import threading
 import time
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -19,13 +18,13 @@ from labelahead.web.explain import Opinion
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal
 from labelahead.web.tally import Event, Tally
+from labelahead.web.workshop import in_random_order
 
 __all__ = ["Assignment"]
 
 SECOND = "second opinion"
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
-RECENT = 40  # posteriors that are kept for undoing
 PREFETCH = 3  # further pictures that a browser may fetch ahead
 UNTAUGHT = ("keep", "doubt")  # they change no label
 TRUSTED = 20  # labels of a random sample, from which on accuracy is estimated by them alone
@@ -54,13 +53,14 @@ class Assignment:
             raise InputError(f"overlap is {overlap}; expected a share from 0 to below 1")
         self.journal, self.items, self.budget = journal, items, budget
         self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
+        self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
         self.opinion: Opinion | None = None
-        self._past: deque[Opinion] = deque(maxlen=RECENT)
+        self.behind = False  # whether the opinion lacks an answer, or holds one that was taken back
+        self._learning = threading.Lock()  # held by whoever moves the opinion
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
-        order = torch.randperm(len(items), generator=stream(seed, "page"))
-        self._random = [p for p in order.tolist() if p not in self.closed]
+        self._random = [p for p in in_random_order(len(items), seed).tolist() if p not in self.closed]
         self._coin = stream(seed, "overlap")
 
     @property
@@ -87,7 +87,7 @@ class Assignment:
                 self.journal.release(who)
             tally, leases = self.tally, self.journal.leases()
             mine = next((p for p, name in leases.items() if name == who), None)
-            if mine is not None and mine not in tally.answered.get(who, ()):
+            if mine is not None and mine not in tally.answered.get(who, ()) and mine not in self.broken:
                 return self._question(tally, mine, None, self._reason(tally, mine))
             taken = {p for p, name in leases.items() if name != who}
             while True:
@@ -96,9 +96,25 @@ class Assignment:
                     self.journal.release(who)
                     return {"done": True, "reason": self._why_done(tally)}
                 position, score, reason = choice
+                if not self._visible(position):
+                    continue
                 if self.journal.lease(position, who, self.lease):
                     return self._question(tally, position, score, reason)
                 taken.add(position)
+
+    def leave_out(self, broken: Mapping[int, str]) -> None:
+        """Items that cannot be looked at are asked of nobody."""
+        with self.lock:
+            self.broken |= broken
+
+    def _visible(self, position: int) -> bool:
+        """Whether there is anything to look at; of items in play that is known, of others it is tried."""
+        if self.opinion is not None and position in self.opinion.belief:
+            return True
+        why = self.items.broken(position)
+        if why is not None:
+            self.broken[position] = why
+        return why is None
 
     def answer(
         self, who: str, position: int, kind: str, label: int | None = None, key: str | None = None
@@ -111,7 +127,8 @@ class Assignment:
             self._check(self.tally, position, kind, label)
             self._seen[who] = time.monotonic()
             event = self.journal.add(kind, who, position, label, key=key)
-            changed = None if kind in UNTAUGHT else self._learn()
+        changed = None if kind in UNTAUGHT else self._learn()
+        with self.lock:
             asked = self.question(who)
             return {"event": _shown(event), "changed": changed, "labels": len(self.tally.labels), "next": asked}
 
@@ -124,7 +141,8 @@ class Assignment:
             event = self.journal.undo(who, seq, key=key)
             if event is None:
                 return {"undone": None, "next": self.question(who)}
-            self._learn()
+        self._learn()
+        with self.lock:
             taken = self.journal.event(event.ref) if event.ref is not None else event
             again = None if taken.kind == "keep" else taken.position
             if again is not None and self.journal.lease(again, who, self.lease):
@@ -136,10 +154,9 @@ class Assignment:
     def add_class(self, who: str, name: str) -> dict[str, Any]:
         """A class that nobody thought of before."""
         with self.lock:
-            number, tally = self.journal.add_class(who, name), self.tally
-            if self.opinion is not None:
-                self.opinion = self.opinion.told(tally.labels, len(tally.classes))
-            return self.classes()[number]
+            number = self.journal.add_class(who, name)
+        self._learn()
+        return self.classes()[number]
 
     def bring_in(self, rows: Collection[tuple[int, str, str]]) -> dict[str, Any]:
         """Labels from a file: (position, class name, who)."""
@@ -148,17 +165,16 @@ class Assignment:
             for position, _, _ in rows:
                 self._check(before, position, "skip", None)
             self.journal.add_labels(rows)
-            self._learn()
+        self._learn()
+        with self.lock:
             new = [c for c in self.tally.classes if c not in before.classes]
             return {"labels": len(rows), "new_classes": new}
 
     def take(self, opinion: Opinion) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""
         with self.lock:
-            tally = self.tally
-            self.opinion = opinion.told(tally.labels, len(tally.classes))
-            self._past.clear()
-            self._past.append(self.opinion)
+            self.opinion = opinion
+        self._learn()
 
     def trusted(self, tally: Tally) -> tuple[int, ...]:
         """Labelled items that are a random sample of all, however each came to be labelled; none if too few.
@@ -186,18 +202,44 @@ class Assignment:
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _learn(self) -> int | None:
-        """Move the posterior to the labels as they stand; how many items changed their mind."""
-        self.moved.notify_all()
-        before = self.opinion
+        """Move the opinion to the labels as they stand; how many items changed their mind, if it has moved.
+
+        One at a time, and nobody waits for it: where somebody is at it, or where it would take long, this is left to
+        `catch_up`, and questions come from the opinion that there is.
+        """
+        with self.lock:
+            self.moved.notify_all()
+            opinion, labels = self.opinion, self.tally.labels
+            if opinion is None:
+                return None
+            if not opinion.belief.nearby(labels) or not self._learning.acquire(blocking=False):
+                self.behind = True
+                return None
+        try:
+            return self._move()
+        finally:
+            self._learning.release()
+
+    def catch_up(self) -> None:
+        """Move the opinion to the labels as they stand, however long it takes."""
+        with self._learning:
+            self._move()
+
+    def _move(self) -> int | None:
+        """Whoever learns does it outside the lock; an opinion that has been replaced meanwhile is not moved."""
+        with self.lock:
+            before, tally = self.opinion, self.tally
+            self.behind = False
         if before is None:
             return None
-        tally = self.tally
-        labels, classes = tally.labels, len(tally.classes)
-        # What was taken back leads to where one has been: no need to begin again from the prior.
-        known = (opinion for opinion in reversed(self._past) if opinion.belief.knows(labels, classes))
-        self.opinion = next(known, None) or before.told(labels, classes)
-        self._past.append(self.opinion)
-        return self.opinion.changed_from(before)
+        after = before.told(tally.labels, len(tally.classes))
+        after.gain()  # a question must not wait for scores
+        with self.lock:
+            if self.opinion is before:
+                self.opinion = after
+            else:
+                self.behind = True
+        return after.changed_from(before)
 
     def _reason(self, tally: Tally, position: int) -> str:
         """Why an item is asked about, said of one that may have been chosen a while ago."""
@@ -213,7 +255,7 @@ class Assignment:
         again = self._second_opinion(tally, without)
         if again is not None:
             return again, None, SECOND
-        without |= self.closed | tally.labels.keys()
+        without |= self.closed | tally.labels.keys() | self.broken.keys()
         if self.opinion is not None:
             best = self.opinion.best(without)
             if best is not None:

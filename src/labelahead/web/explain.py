@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
 from labelahead.learners.belief import Belief
+from labelahead.linear.calibration import leading, likelihoods
 from labelahead.strategies import find
 from labelahead.web.snapshot import Snapshot
 
@@ -66,9 +68,31 @@ class Opinion:
         """The likeliest classes of an item with their probabilities; nothing if not in play."""
         if position not in self.belief or not self.informed:
             return []
-        place = int(self.belief.places([position]))
-        p, label = self.belief.probabilities[place].topk(min(n, self.belief.classes))
+        p, label = self.chances(self.belief.places([position]))[0].topk(min(n, self.belief.classes))
         return [(int(c), float(q)) for c, q in zip(label, p, strict=True)]
+
+    def chances(self, places: Tensor) -> Tensor:
+        """(q, C) how likely each class is at (q,) places.
+
+        The exact learner knows how far off its labels are when left out, and says so; a trained network's outputs have
+        seen them.
+        """
+        if self.snapshot.units is None:
+            return self.belief.probabilities[places]
+        post = self.belief.posterior
+        return likelihoods(post.mean[places], self._spread * post.variance()[places].clamp_min(1e-9 * post.scale))
+
+    @cached_property
+    def _spread(self) -> float:
+        return float(self.snapshot.facts.get("spread") or self.belief.posterior.amplitude())
+
+    @cached_property
+    def sure(self) -> Tensor:
+        """(n,) how likely the leading class is the right one, of every item in play."""
+        if self.snapshot.units is None:
+            return self.belief.probabilities.amax(1)
+        post = self.belief.posterior
+        return leading(post.mean, self._spread * post.variance().clamp_min(1e-9 * post.scale))
 
     def why(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.

@@ -5,17 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from labelahead.campaign.config import Campaign, assemble
 from labelahead.campaign.finished import BIASED, Finished, finish
-from labelahead.campaign.prepare import prepare
+from labelahead.campaign.prepare import Prepared
+from labelahead.data.dataset import UNKNOWN
 from labelahead.errors import InputError
 from labelahead.learners.exact import ExactLearner
 from labelahead.learners.network import NetworkLearner
-from labelahead.seeds import training_seed
+from labelahead.seeds import stream, training_seed
 from labelahead.web.assignment import Assignment
+from labelahead.web.refresh import JUDGED
 from labelahead.web.schedule import Schedule
 from labelahead.web.session import opened
+from labelahead.web.workshop import Workshop
 
 __all__ = ["page_model", "session_model"]
 
@@ -36,38 +40,40 @@ def _settings(folder: Path) -> Campaign:
 def page_model(assignment: Assignment, schedule: Schedule) -> Finished:
     """Learnt from all labels that there are by now, as the page's own network is."""
     with assignment.lock:
-        tally = assignment.tally
-        labels, classes, trusted = dict(tally.labels), list(tally.classes), assignment.trusted(tally)
+        tally, opinion = assignment.tally, assignment.opinion
+        labels, classes = dict(tally.labels), list(tally.classes)
         last = schedule.rounds[-1] if schedule.rounds else {}
     if len(set(labels.values())) < 2:
         raise InputError(
             f"{len(labels)} labels of {len(set(labels.values()))} classes are there; expected labels of at least two "
             "classes: label some more items"
         )
-    campaign = _settings(schedule.folder)
-    ready = prepare(replace(campaign, threads=None))
-    held = torch.tensor(sorted(assignment.closed), dtype=torch.int64)
-    ready = replace(ready, data=replace(ready.data, test=held))
+    campaign = replace(_settings(schedule.folder), threads=None)
+    held = dict.fromkeys(assignment.closed, UNKNOWN)
+    workshop = Workshop(campaign, (assignment.items.data, None), held, assignment.broken)
+    points, ready = workshop.prepared(labels, [] if opinion is None else opinion.snapshot.points.tolist())
+    place = {p: i for i, p in enumerate(points.tolist())}
+    labels = {p: c for p, c in labels.items() if p in place}  # of what can still be read
     learner, seed = ready.learner(max(len(classes), 2)), training_seed(campaign.seed, 0)
-    at, given = torch.tensor(list(labels)), torch.tensor(list(labels.values()))
+    at, given = torch.tensor([place[p] for p in labels]), torch.tensor(list(labels.values()))
     learnt = learner.learn(at, given, seed=seed)
     if last.get("accuracy") is not None:
         accuracy = {"measured": last["accuracy"], "on": len(held), "labels": last["labels"]}
     else:
-        accuracy = _estimated(learner, at, given, trusted, seed)
-    return finish(ready, learnt.model, labels, classes, accuracy)
+        accuracy = _estimated(learner, at, given, ready, seed)
+    return finish(ready, learnt.model, labels, classes, accuracy, items=len(assignment.items))
 
 
 def _estimated(
-    learner: NetworkLearner | ExactLearner, at: torch.Tensor, given: torch.Tensor, trusted: tuple[int, ...], seed: int
+    learner: NetworkLearner | ExactLearner, at: Tensor, given: Tensor, ready: Prepared, seed: int
 ) -> dict[str, Any]:
-    """By the other labels, of a random sample of the labelled items where there is one."""
-    others, _ = learner.others_say(at, given, seed=seed)
-    right = (others.argmax(1) == given).double()
-    if not trusted:
-        return {"estimated": float(right.mean()), "how": BIASED}
-    sample = torch.isin(at, torch.tensor(trusted))
-    return {
-        "estimated": float(right[sample].mean()),
-        "how": f"by leaving out in turn each of {int(sample.sum())} labels that were drawn at random",
-    }
+    """Of the items that have no label; where there are none, of those that have."""
+    others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(0, torch.cat([at, ready.data.test]), False)
+    rest = others.nonzero().flatten()
+    if not len(rest):
+        right = learner.others_say(at, given, seed=seed)[0].argmax(1) == given
+        return {"estimated": float(right.double().mean()), "how": BIASED}
+    judged = rest[torch.randperm(len(rest), generator=stream(seed, "judged"))[:JUDGED]]
+    error = learner.outlook(at, given, judged, seed=seed).error
+    interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
+    return {"estimated": 1 - error.rate, "how": f"for items without a label, by {len(at)} labels ({interval})"}

@@ -9,10 +9,12 @@ import io
 import math
 import threading
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, BinaryIO
 
 from labelahead.data import Data
-from labelahead.data.dataset import hashed
+from labelahead.data.dataset import Unreadable, hashed
 from labelahead.data.folder import Photos
 from labelahead.errors import InputError
 from labelahead.extras import need
@@ -32,7 +34,7 @@ class Items:
     def __init__(self, data: Data) -> None:
         self.data = data
         self.kind = _kind(data)
-        self.fingerprint = _fingerprint(data)
+        self.fingerprint = _fingerprint(data, self.sizes)
         self._cache: OrderedDict[tuple[int, int], tuple[bytes, str]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()
@@ -41,9 +43,15 @@ class Items:
         return len(self.data)
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Sequence[str]:
         """The name of every item, by position."""
-        return list(self.data.ids)
+        return self.data.ids
+
+    @cached_property
+    def sizes(self) -> list[int | None] | None:
+        """Bytes of each item's file, None for one that is gone; None if items are no files."""
+        photos = self.data.images
+        return photos.sizes() if isinstance(photos, Photos) else None
 
     @property
     def version(self) -> str:
@@ -94,10 +102,25 @@ class Items:
                 self._held -= len(old)
         return encoded
 
-    def opener(self) -> Any:
+    def broken(self, position: int) -> str | None:
+        """Why there is nothing to look at, if so. What is decoded for that is kept: it will be asked for next."""
+        if self.kind != "image":
+            return None
+        try:
+            self.picture(position)
+        except Unreadable as error:
+            return str(error)
+        return None
+
+    def opener(self) -> Callable[[int], BinaryIO] | None:
         """Opens an item's own file by position, for copies; None if items are no files."""
-        photos = self.data.images
-        return (lambda at: photos.files.open(photos.names[at])) if isinstance(photos, Photos) else None
+        photos, rows = self.data.images, self.data.rows
+        if isinstance(photos, Photos):
+            return lambda at: photos.files.open(photos.names[at])
+        if rows is not None and rows.files and rows.text is not None:
+            texts = rows.columns[rows.text]
+            return lambda at: io.BytesIO(texts[at].encode("utf-8", "surrogatepass"))
+        return None
 
     def _check(self, position: int) -> None:
         if not 0 <= position < len(self):
@@ -112,9 +135,11 @@ def _kind(data: Data) -> str:
     return "text" if data.rows.text is not None else "row"
 
 
-def _fingerprint(data: Data) -> str:
+def _fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
     """Of what the items are, whichever of them are kept for testing."""
-    if data.images is not None:
+    if sizes is not None:  # reading every file would take minutes
+        content = repr(list(zip(data.ids, sizes, strict=True)))
+    elif data.images is not None:
         content = data.images.content()
     else:
         content = hashed(data.inputs) if data.rows is None else data.rows.content()

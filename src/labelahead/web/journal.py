@@ -26,7 +26,7 @@ from labelahead.errors import InputError, StorageError
 from labelahead.files import hold
 from labelahead.web.tally import Counting, Event, Tally
 
-__all__ = ["MIGRATIONS", "Journal", "connect"]
+__all__ = ["MIGRATIONS", "Journal", "connect", "recorded_items"]
 
 Damage = type[InputError] | type[StorageError]
 APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
@@ -91,6 +91,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "'label', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class'",
         "'label', 'settle', 'keep', 'class'",
     ),
+    ("ALTER TABLE items ADD COLUMN size INTEGER",),  # bytes of an item's own file
 ]
 
 
@@ -116,6 +117,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+NAMED = 5  # items that an error lists
 WAIT = 5.0  # seconds for another program that looks into the file
 
 
@@ -161,17 +163,42 @@ def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
         raise _damaged(path, verdict)
 
 
-def _claim(db: sqlite3.Connection, folder: Path, items: Sequence[str], fingerprint: str) -> None:
-    """A new record is about these data; an old one must be."""
+def recorded_items(folder: str | Path) -> list[str]:
+    """The name of every item that the record in a folder knows, by position; none if there is no record."""
+    path = Path(folder) / "labels.db"
+    if not path.is_file():
+        return []
+    try:
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=WAIT)
+        try:
+            return [str(row[0]) for row in db.execute("SELECT item FROM items ORDER BY position")]
+        finally:
+            db.close()
+    except sqlite3.Error:  # whoever opens it says what is wrong
+        return []
+
+
+def _claim(
+    db: sqlite3.Connection, folder: Path, items: Sequence[str], fingerprint: str, sizes: Sequence[int | None] | None
+) -> None:
+    """A new record is about these data; an old one must be. sizes: of files, which may come and go."""
     about = db.execute("SELECT value FROM about WHERE name = 'fingerprint'").fetchone()
+    rows = [(i, item, size) for i, (item, size) in enumerate(zip(items, sizes or [None] * len(items), strict=True))]
     if about is None:
         db.execute("INSERT INTO about VALUES ('fingerprint', ?)", (fingerprint,))
-        db.executemany("INSERT INTO items VALUES (?, ?)", enumerate(items))
+        db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
         return
-    stored = [row[0] for row in db.execute("SELECT item FROM items ORDER BY position")]
+    stored = db.execute("SELECT item, size FROM items ORDER BY position").fetchall()
     pairs = enumerate(zip(stored, items, strict=False))
-    why = next((f"item {i} was {a!r}, now {b!r}" for i, (a, b) in pairs if a != b), None)
-    if len(stored) != len(items):
+    why = next((f"item {i} was {a!r}, now {b!r}" for i, ((a, _), b) in pairs if a != b), None)
+    if sizes is not None and why is None and len(stored) <= len(items):
+        why = _other_files(db, [size for _, size in stored], rows)
+        if why is None:
+            db.executemany(
+                "UPDATE items SET size = ? WHERE position = ?", [(s, i) for i, _, s in rows if s is not None]
+            )
+            db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows[len(stored) :])
+    elif len(stored) != len(items):
         why = f"{len(stored)} items then, {len(items)} now"
     elif why is None and about[0] != fingerprint:
         why = "the items have the same names, but another content"
@@ -180,6 +207,23 @@ def _claim(db: sqlite3.Connection, folder: Path, items: Sequence[str], fingerpri
             f"{folder} holds labels of other data ({why}); choose another folder, or open it with "
             "the data that it was begun with, export its labels and import them here"
         )
+
+
+def _other_files(
+    db: sqlite3.Connection, before: Sequence[int | None], rows: Sequence[tuple[int, str, int | None]]
+) -> str | None:
+    """Why the files are not those of the record, if so. before: their sizes then; rows: position, name, size now."""
+    now = rows[: len(before)]
+    there = sum(size is not None for _, _, size in now)
+    if 2 * there < len(before):
+        return f"of its {len(before)} items {there} are there"
+    labelled = {p for (p,) in db.execute("SELECT DISTINCT position FROM events WHERE kind IN ('label', 'settle')")}
+    known = [row for row, size in zip(now, before, strict=True) if size is not None and row[2] not in (None, size)]
+    names = [name for position, name, _ in known if position in labelled]
+    if not names:
+        return None
+    more = ", ..." if len(names) > NAMED else ""
+    return f"{len(names)} labelled pictures have another content: {', '.join(names[:NAMED])}{more}"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -257,13 +301,20 @@ def _by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]
 class Journal:
     """An open record. Threads may share it; close it, or use it in a `with`.
 
-    items: the name of every item, by position. fingerprint: of the data; a record of other data is
-    refused. classes: those that the record does not know yet are added, in this order, after those
-    that it does; the order in `tally.classes` is the one that counts.
+    items: the name of every item, by position. fingerprint: of the data; a record of other data is refused. classes:
+    those that the record does not know yet are added, in this order, after those that it does; the order in
+    `tally.classes` is the one that counts. sizes: where items are files, the bytes of each, None for one that is gone:
+    new ones may have been added at the end, and only those with labels must be what they were.
     """
 
     def __init__(
-        self, folder: str | Path, *, items: Sequence[str], fingerprint: str, classes: Sequence[str] = ()
+        self,
+        folder: str | Path,
+        *,
+        items: Sequence[str],
+        fingerprint: str,
+        classes: Sequence[str] = (),
+        sizes: Sequence[int | None] | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.path = self.folder / "labels.db"
@@ -280,10 +331,15 @@ class Journal:
         instead = "use the page that it serves, or stop it"
         self._held.enter_context(hold(self.folder, "labels.lock", by="labelahead", instead=instead))
         try:
+            if self.path.exists() and not self.path.stat().st_size and (self.folder / "rounds.jsonl").exists():
+                raise InputError(
+                    f"{self.path} is empty, though labels were learnt from here; put back a copy of it, or move it "
+                    "away to begin anew"
+                )
             self._db = connect(self.path)
             self._file = _identity(self.path)
             with self._writing() as db:
-                _claim(db, self.folder, self.items, fingerprint)
+                _claim(db, self.folder, self.items, fingerprint, sizes)
                 for name in names:
                     if alike(name) not in self._counting.numbers:
                         self._insert(db, self._counting.next("class", "", text=name))
@@ -342,6 +398,10 @@ class Journal:
         who = checked_name(who, "the person's name")
         with self._writing() as db:
             before = _by_key(db, key, ("undo", who))
+            if before is not None and seq is not None and before.ref != index(seq):
+                raise InputError(
+                    f"the key {key!r} took back answer {before.ref}, not {seq}; expected a new one for every answer"
+                )
             seq = self._counting.newest(who) if seq is None else index(seq)
             if before or seq is None:
                 return before
@@ -445,7 +505,7 @@ class Journal:
             known = len(self._counting.classes)
             label, position = event.label or 0, event.position or 0
             sound = label == known if event.kind == "class" else label < max(known, 1)
-            if event.seq != self._counting.seq + 1 or not sound or position >= len(self.items):
+            if event.seq != self._counting.seq + 1 or not sound or not 0 <= position < len(self.items):
                 raise self._damage(
                     f"{self.path} is damaged: after event {self._counting.seq} comes {event}; put "
                     "back a copy, or move the file away to begin anew"

@@ -61,7 +61,7 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     names = ("labels", "accuracy", "loo", "loo_all", "gain", "seconds", *OUTLOOK)
     return {
         "labels": len(tally.labels),
-        "items": len(assignment.items) - len(assignment.closed),
+        "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
         "budget": assignment.budget,
         "skipped": len(tally.skipped),
         "unsure": len(tally.unsure),
@@ -89,7 +89,7 @@ def pool_map(assignment: Assignment) -> dict[str, Any]:
         else:
             i = int(belief.places([p]))
             guess = int(belief.guesses[i]) if opinion.informed else None
-            sure = round(float(belief.probabilities[i].max()), 3) if opinion.informed else None
+            sure = round(float(opinion.sure[i]), 3) if opinion.informed else None
             points.append([p, x, y, guess, sure])
     return {"points": points, "labelled": labelled, "round": opinion.snapshot.round}
 
@@ -175,6 +175,5 @@ def predictions(assignment: Assignment) -> dict[int, tuple[int, float]]:
         opinion, labels = assignment.opinion, assignment.tally.labels
     if opinion is None or not able(assignment):
         return {}
-    sure, best = opinion.belief.probabilities.max(1)
-    rows = zip(opinion.snapshot.points.tolist(), best.tolist(), sure.tolist(), strict=True)
+    rows = zip(opinion.snapshot.points.tolist(), opinion.belief.guesses.tolist(), opinion.sure.tolist(), strict=True)
     return {p: (c, s) for p, c, s in rows if p not in labels}

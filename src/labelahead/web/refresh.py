@@ -13,6 +13,7 @@ from labelahead.web.snapshot import Snapshot
 
 __all__ = ["Order", "refreshed", "second_look", "told"]
 
+KEPT = ("map", "unreadable", "whole")  # facts that no label changes
 JUDGED = 1000  # items by which the error of the pool is estimated
 
 
@@ -40,7 +41,8 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     learner = ExactLearner(before.units, classes, before.units.new_zeros(before.units.shape[1]))
     learnt = learner.learn(at, labels, previous=before.facts.get("mixture"))
     seconds = time.perf_counter() - began
-    facts: dict[str, Any] = {"labels": len(known), "map": before.facts["map"], "kernel_seconds": 0.0}
+    facts: dict[str, Any] = {name: before.facts[name] for name in KEPT if name in before.facts}
+    facts |= {"labels": len(known), "kernel_seconds": 0.0}
     facts["mixture"] = {"mixture": learnt.kernel_model.mixture}  # where the next choice begins
     facts |= {"train_seconds": seconds, "train_accuracy": learnt.trained.accuracy if learnt.trained else 1.0}
     if before.test is not None:
@@ -64,7 +66,8 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
 
 def told(outlook: Outlook) -> dict[str, float]:
     """An outlook as facts."""
-    return {**{f"error_{k}": v for k, v in outlook.error._asdict().items()}, "fall": outlook.fall}
+    error = {f"error_{k}": v for k, v in outlook.error._asdict().items()}
+    return {**error, "fall": outlook.fall, "spread": outlook.spread}
 
 
 def second_look(

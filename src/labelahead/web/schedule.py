@@ -3,6 +3,9 @@
 import json
 import logging
 import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,13 @@ from labelahead.web.explain import Opinion
 from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, load_snapshot
 from labelahead.web.worker import Worker
+from labelahead.web.workshop import IN_PLAY
 
 __all__ = ["Schedule"]
 
 SNAPSHOTS = 2  # snapshots on the disk
+RETRY = 5.0  # seconds after which what failed is tried again
+NAMED = 5  # broken pictures that are named
 OUTLOOK = ("error_rate", "error_low", "error_high", "fall")
 log = logging.getLogger("labelahead")
 
@@ -24,12 +30,18 @@ log = logging.getLogger("labelahead")
 class Schedule:
     """Orders trainings as answers come in, and swaps in the new opinion when one is done.
 
-    every: labels that were added, changed or taken back between two trainings.
+    every: labels that were added, changed or taken back between two trainings. exact: the learner needs no training,
+    so that the worker only looks at the items, once, and more and more of them come into play meanwhile.
     """
 
-    def __init__(self, assignment: Assignment, worker: Worker, folder: Path, *, every: int = 10) -> None:
-        self.assignment, self.worker, self.folder, self.every = assignment, worker, folder, every
+    def __init__(
+        self, assignment: Assignment, worker: Worker, folder: Path, *, every: int = 10, exact: bool = False
+    ) -> None:
+        self.assignment, self.worker, self.folder, self.every, self.exact = assignment, worker, folder, every, exact
         self.state, self.done, self.message = "waiting", 0.0, ""
+        self._looking: threading.Thread | None = None
+        self._began: tuple[float, float] = (0.0, 0.0)  # when the items were begun to be looked at, how much was done
+        self._wider: Snapshot | None = None  # with more items in play than the opinion has
         self.model = ""  # which network learns, and from what
         self.rounds: list[dict[str, Any]] = []
         self._tried: dict[int, int] | None = None  # labels of an order that failed
@@ -39,7 +51,18 @@ class Schedule:
     def start(self) -> None:
         """Take up the last snapshot, if there is one that fits, and go on from there."""
         self.remember()
+        if self.exact and not self._complete():
+            self._looking = threading.Thread(target=self._look, daemon=True, name="looking")
+            self._looking.start()
         self._thread.start()
+
+    def _complete(self) -> bool:
+        """Whether all items are in play that ever will be."""
+        opinion, assignment = self.assignment.opinion, self.assignment
+        if opinion is None or not opinion.snapshot.facts.get("whole", True):
+            return False
+        there = len(assignment.items) - len(assignment.closed) - len(assignment.broken)
+        return len(opinion.snapshot.points) >= min(there, IN_PLAY)
 
     def stop(self) -> None:
         """End the thread and the training."""
@@ -47,14 +70,17 @@ class Schedule:
         with self.assignment.moved:
             self.assignment.moved.notify_all()
         self.worker.close()
-        if self._thread.is_alive():
-            self._thread.join(5)
+        for thread in (self._thread, self._looking):
+            if thread is not None and thread.is_alive():
+                thread.join(5)
 
     @property
     def idle(self) -> bool:
         """Nothing is being trained and nothing is due."""
         with self.assignment.lock:
-            return self.state in ("idle", "waiting") and self._due() is None
+            looking = self._wider is not None or (self._looking is not None and self._looking.is_alive())
+            at_rest = self.state in ("idle", "waiting") and not self.assignment.behind
+            return not looking and at_rest and self._due() is None
 
     def status(self) -> dict[str, Any]:
         """For the page."""
@@ -65,10 +91,19 @@ class Schedule:
             "done": self.done,
             "message": self.message,
             "model": self.model,
+            "in_play": len(opinion.snapshot.points) if opinion else 0,
+            "seconds_left": self._seconds_left(),
             "round": opinion.snapshot.round if opinion else None,
             "labels_at_last": last.get("labels", 0),
             "idle": self.idle,
         }
+
+    def _seconds_left(self) -> int | None:
+        """Until all items have been looked at; nobody knows before some have."""
+        began, first = self._began
+        if self.state != "features" or self.done - first < 1e-3:
+            return None
+        return round((time.monotonic() - began) * (1 - self.done) / (self.done - first))
 
     def advice(self) -> str | None:
         """Whether further labels still pay."""
@@ -103,11 +138,13 @@ class Schedule:
         """What to train next, if anything."""
         tally, opinion = self.assignment.tally, self.assignment.opinion
         labels, classes = tally.labels, len(tally.classes)
-        if opinion is None and not labels:
-            return Order(0, (), classes)
+        if opinion is None and (self.exact or not labels):
+            return None if self.exact else Order(0, (), classes)  # the items are being looked at
         trained = opinion.snapshot.labels if opinion else {}
         differing = {p for p, _ in labels.items() ^ trained.items()}
-        enough = len(differing) >= self.every and len(set(labels.values())) > 1
+        # The exact learner has absorbed every label; only its kernel is chosen anew, which many labels change little.
+        wait = max(self.every, len(labels) // 20) if self.exact else self.every
+        enough = len(differing) >= wait and len(set(labels.values())) > 1
         if enough and labels != self._tried:
             number = (opinion.snapshot.round if opinion else 0) + 1
             return Order(number, tuple(labels.items()), classes, self.assignment.trusted(tally))
@@ -115,52 +152,118 @@ class Schedule:
 
     def _run(self) -> None:
         while not self._ending.is_set():
+            if self.assignment.behind:
+                self._catch_up()
             with self.assignment.moved:
+                wider = self._wider
                 try:
-                    order = self._due()
+                    order = self._due() if wider is None else self._again()
                 except LabelaheadError as error:
                     log.warning("%s", error)
                     order, self.message = None, "the labels cannot be read now; tried again after the next answer"
-                if order is None:
-                    self.state, self.done = "idle", 0.0
-                    self.assignment.moved.wait()
+                if order is None and wider is None:
+                    if self._looking is None or not self._looking.is_alive():
+                        self.state, self.done = "idle", 0.0
+                    if not self.assignment.behind:
+                        self.assignment.moved.wait()
                     continue
-            self._carry_out(order)
+            self._carry_out(order or Order(0, (), 2), wider)
+            with self.assignment.lock:
+                if self._wider is wider:
+                    self._wider = None
 
-    def _carry_out(self, order: Order) -> None:
+    def _catch_up(self) -> None:
+        began = time.monotonic()
+        try:
+            self.assignment.catch_up()
+            # Answers that come faster than they can be learnt from are learnt together; they come first.
+            self._ending.wait(min(time.monotonic() - began, 1.0))
+        except Exception as error:
+            self._failed(error)
+            self._ending.wait(RETRY)
+
+    def _again(self) -> Order:
+        """What is to be learnt with more items in play: as much as was learnt without them, or more."""
+        tally, opinion = self.assignment.tally, self.assignment.opinion
+        labels, classes = tally.labels, len(tally.classes)
+        number = opinion.snapshot.round if opinion else 0
+        enough = len(labels) >= self.every and len(set(labels.values())) > 1
+        if not enough:
+            return Order(0, (), classes)
+        return Order(max(number, 1), tuple(labels.items()), classes, self.assignment.trusted(tally))
+
+    def _look(self) -> None:
+        """Have the worker look at the items, a few first; try again after a while if that fails."""
+
+        def tell(what: str, done: float) -> None:
+            if what == "features" and self.state != "features":
+                self._began = time.monotonic(), done
+            if what in ("loading", "features"):
+                self.state, self.done = what, done
+
+        def wider(path: Path) -> None:
+            snapshot = load_snapshot(path)
+            with self.assignment.moved:
+                self._wider = snapshot
+                self.assignment.moved.notify_all()
+
+        while not self._ending.is_set():
+            try:
+                with self.assignment.lock:
+                    labels = tuple(self.assignment.tally.labels.items())
+                wider(self.worker.run(Order(0, labels, 2), tell, wider))
+                self.state, self.done = "idle", 0.0
+                self.worker.stop()  # from now on there is nothing to train: no process, no file
+                self._forget()
+                return
+            except Exception as error:  # whatever it is, it must be tried again
+                self._failed(error)
+                self._ending.wait(RETRY)
+
+    def _carry_out(self, order: Order, wider: Snapshot | None = None) -> None:
         def tell(what: str, done: float) -> None:
             self.state, self.done = what, done
 
-        self.message = ""
         opinion = self.assignment.opinion
         try:
-            if opinion is not None and opinion.snapshot.units is not None:
-                self._hand_over(refreshed(opinion.snapshot, order))
+            before = wider or (opinion.snapshot if opinion else None)
+            if before is not None and before.units is not None:
+                if wider is not None and opinion is not None and "mixture" in opinion.snapshot.facts:
+                    facts = {**wider.facts, "mixture": opinion.snapshot.facts["mixture"]}
+                    before = replace(wider, facts=facts)
+                fresh = wider is None or opinion is None or order.round > opinion.snapshot.round
+                self._hand_over(refreshed(before, order), fresh=fresh)
                 return
-            snapshot = load_snapshot(self.worker.run(order, tell))
-            if snapshot.units is not None:  # from now on there is nothing to train: no process, no file
-                self.worker.stop()
-            self._hand_over(snapshot)
+            self.message = ""
+            self._hand_over(load_snapshot(self.worker.run(order, tell)))
             self._forget()
         except Exception as error:  # whatever it is, this thread must be there for the next answers
             if self._ending.is_set():
                 return
-            log.warning("the last training failed: %s", error)
-            # Where on the disk is said to the terminal alone.
-            said = "the server cannot use its files; its terminal says why" if isinstance(error, OSError) else error
-            self.state, self.message = "idle", f"the last training failed: {said}"
+            self._failed(error)
             self._tried = dict(order.labels)
             if order.round == 0:  # nothing to fall back on: wait for answers
                 with self.assignment.moved:
-                    self.assignment.moved.wait(5)
+                    self.assignment.moved.wait(RETRY)
 
-    def _hand_over(self, snapshot: Snapshot) -> None:
-        """Everything slow is done before anybody has to wait."""
+    def _failed(self, error: Exception) -> None:
+        if self._ending.is_set():
+            return
+        log.warning("the last training failed: %s", error)
+        # Where on the disk is said to the terminal alone.
+        said = "the server cannot use its files; its terminal says why" if isinstance(error, OSError) else error
+        self.state, self.message = "idle", f"the last training failed: {said}"
+
+    def _hand_over(self, snapshot: Snapshot, *, fresh: bool = True) -> None:
+        """Everything slow is done before anybody has to wait. fresh: it has learnt something, not only seen more."""
         tally = self.assignment.tally
+        broken = snapshot.facts.get("unreadable", {})
+        if set(broken) - self.assignment.broken.keys():
+            self.assignment.leave_out(broken)
         opinion = Opinion.of(snapshot, snapshot.labels, len(tally.classes)).told(tally.labels, len(tally.classes))
         gain = opinion.gain() if opinion.belief.view.candidates.numel() and snapshot.round else None
         self.assignment.take(opinion)
-        if snapshot.round:
+        if snapshot.round and fresh:
             facts = snapshot.facts
             measured = {name: facts.get(name) for name in ("accuracy", "loo", "loo_all", "loo_error", *OUTLOOK)}
             seconds = round(facts["train_seconds"] + facts["kernel_seconds"], 3)
@@ -168,7 +271,14 @@ class Schedule:
             self.rounds.append(entry)
             with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
-            self.message = "; ".join(facts.get("notes", ()))
+        self.message = "; ".join(self._said(snapshot.facts))
+
+    def _said(self, facts: Mapping[str, Any]) -> Iterator[str]:
+        yield from facts.get("notes", ())
+        broken, items = list(self.assignment.broken), self.assignment.items
+        if broken:
+            names = ", ".join(str(items.ids[p]) for p in broken[:NAMED]) + (", ..." if len(broken) > NAMED else "")
+            yield f"{len(broken)} pictures cannot be read and are left out: {names}"
 
     def _forget(self) -> None:
         for old in sorted(self.folder.glob("snapshot-*.pt"))[:-SNAPSHOTS]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,19 +15,24 @@ from labelahead.campaign.inputs import EMBEDDINGS
 from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike
+from labelahead.data.dataset import Loaded
+from labelahead.data.folder import arranged
 from labelahead.data.loading import load_from
 from labelahead.errors import InputError
+from labelahead.learners.exact import EXACT
 from labelahead.strategies import STRATEGIES, find
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.items import Items
-from labelahead.web.journal import Journal
+from labelahead.web.journal import Journal, recorded_items
 from labelahead.web.overview import able
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
 
-__all__ = ["Session", "opened", "write_out"]
+__all__ = ["ROOM", "Session", "opened", "write_out"]
 
+NAMED = 5  # files that a note names
+ROOM = "temporary-"  # how folders begin that hold what is being sent or taken in
 FOLDERS = "folders"  # who said what class folders say
 
 
@@ -64,7 +70,7 @@ def opened(
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
     campaign = _checked(campaign, test)
-    data, answers = load_from(campaign.data, campaign.seed)
+    folder, recorded, (data, answers) = _loaded(campaign, out)
     measured = _test(data, answers, test)
     network, embedding, decided = decide(campaign, data)
     notes = [*data.notes, *decided]
@@ -74,9 +80,10 @@ def opened(
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
     items = Items(data)
-    named_after = re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"
-    folder = Path(out) if out is not None else Path(f"labels-{named_after}")
-    with Journal(folder, items=data.ids, fingerprint=items.fingerprint, classes=[*named, *more]) as journal:
+    about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
+    with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
+        for left in folder.glob(f"{ROOM}*"):  # by a server that was killed; ours is the lock
+            shutil.rmtree(left, ignore_errors=True)
         number = {alike(name): i for i, name in enumerate(journal.tally.classes)}
         labelled = journal.tally.labels
         held = {p: number[alike(n)] for p, n in measured.items() if p not in labelled}
@@ -84,6 +91,7 @@ def opened(
             lost = len(measured) - len(held)
             notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
         assignment = Assignment(journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget)
+        notes += _come_and_gone(assignment, len(recorded))
         if start_from_folders:
             notes.append(_from_folders(assignment, data, answers))
         if labels is not None:
@@ -91,14 +99,42 @@ def opened(
             notes.append(f"{labels}: " + ", ".join(f"{count} {of}" for of, count in counts))
         files.replace(folder / "session.toml", to_toml(campaign))
         threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
-        worker = Worker(asdict(campaign), folder, threads, held)
-        schedule = Schedule(assignment, worker, folder, every=every)
+        worker = Worker(asdict(campaign), folder, threads, held, data.ids)
+        schedule = Schedule(assignment, worker, folder, every=every, exact=network == EXACT)
         seen = EMBEDDINGS.get(embedding, embedding).partition(" (extra")[0]
         schedule.model = "; ".join([f"{network} on {seen}", *(n for n in decided if "pip install" in n)])
         try:
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
             schedule.stop()
+
+
+def _loaded(campaign: Campaign, out: str | Path | None) -> tuple[Path, list[str], Loaded]:
+    """The folder of the labels, the items that its record knows, and the data in that order."""
+    data, answers = load_from(campaign.data, campaign.seed)
+    named_after = re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"
+    folder = Path(out) if out is not None else Path(f"labels-{named_after}")
+    if not folder.exists():
+        files.make(folder)
+        folder.chmod(0o700)  # labels and names are nobody else's business
+    recorded = recorded_items(folder)
+    return folder, recorded, arranged((data, answers), recorded)
+
+
+def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
+    """Files that are there for the first time, and those that are no more, which nobody is asked about."""
+    ids, sizes = assignment.items.ids, assignment.items.sizes
+    notes: list[str] = []
+    if sizes is None:
+        return notes
+    if 0 < recorded < len(ids):
+        notes.append(f"{len(ids) - recorded} new pictures since the last time: they come into play")
+    gone = [p for p, size in enumerate(sizes) if size is None]
+    if gone:
+        assignment.leave_out(dict.fromkeys(gone, "it is gone"))
+        names = ", ".join(ids[p] for p in gone[:NAMED]) + (", ..." if len(gone) > NAMED else "")
+        notes.append(f"{len(gone)} pictures are gone: {names}: nobody is asked about them, and their labels stay")
+    return notes
 
 
 def write_out(session: Session, form: str, to: Path, *, rest: bool = False) -> str:
@@ -138,7 +174,7 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     name = str(path.resolve()) if path.exists() else campaign.data.name
     # A link inside a folder of pictures could lead to any picture on this machine.
     own = campaign.data.embedding and absolute_file(campaign.data.embedding)
-    source = replace(campaign.data, name=name, test_fraction=share, links=False, embedding=own)
+    source = replace(campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own)
     asking = replace(campaign.asking, strategy=absolute_file(campaign.asking.strategy))
     return replace(campaign, data=source, asking=asking)
 

@@ -19,6 +19,7 @@ export const guessesHidden = () => { try { return localStorage.getItem("labelahe
 export const hideGuesses = (yes) => { try { localStorage.setItem("labelahead-hide", yes ? "1" : "0"); } catch { /* forbidden: until the page is closed */ } };
 export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 
+export const duration = (seconds) => (seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`);
 export const REASONS = {
   "random start": "chosen at random, for a start",
   "covers the pool": "chosen because it stands for many others",

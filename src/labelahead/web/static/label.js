@@ -1,6 +1,6 @@
 // The page: one item, one keystroke, the next item.
 
-import { REASONS, colour, count, dot, guessesHidden, large, make, percent, thumb, title } from "./items.js";
+import { REASONS, colour, count, dot, duration, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { openPanels, refresh } from "./panels.js";
 import { Refused, get, leftOver, newKey, send, sendAnswer } from "./server.js";
 
@@ -149,6 +149,17 @@ function drawTally(labels, budget) {
   $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
 }
 
+// Items that have to be looked at first come into play little by little; what that means for the questions is said.
+function drawLooking({ state: doing, done, in_play: among, seconds_left: seconds } = {}) {
+  const line = $("looking");
+  line.hidden = !["loading", "features"].includes(doing);
+  if (line.hidden) return;
+  const left = typeof seconds === "number" ? `, about ${duration(seconds)} left` : "";
+  line.textContent = among
+    ? `Questions come from ${among.toLocaleString("en")} items by now; the others are being looked at (${percent(done)}${left}).`
+    : "Items come in random order until the first few hundred have been looked at.";
+}
+
 // ---- questions and answers ------------------------------------------------------------------
 
 function show(question) {
@@ -161,7 +172,7 @@ function show(question) {
 
 // Whatever is only of interest comes after the item is on the screen.
 const afterPaint = (act) => requestAnimationFrame(() => setTimeout(act, 60));
-const context = () => ({ ...state, nameOf, answerFor, startAgain, askAgain, reload, onStage: onStage(), drawTally });
+const context = () => ({ ...state, nameOf, answerFor, startAgain, askAgain, reload, onStage: onStage(), drawTally, drawLooking });
 
 async function refreshHistory() {
   try { state.history = await get("/api/history?n=40&mine=1"); } catch { return; }

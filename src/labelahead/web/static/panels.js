@@ -68,7 +68,7 @@ async function poll() {
       tell("poll", null);
       const context = current();
       state = found.training?.state ?? "idle";
-      if (context.session) context.drawTally(found.labels, found.budget);
+      if (context.session) { context.drawTally(found.labels, found.budget); context.drawLooking(found.training); }
       if (context.session && found.per_class.length !== context.classes.length) await context.reload();
       const fresh = found.training?.round !== round;
       round = found.training?.round;
@@ -77,7 +77,7 @@ async function poll() {
       if (!(error instanceof Refused)) { tell("poll", troubleWith(error)); state = "training"; } // look again soon
     }
   }
-  timer = setTimeout(poll, state === "training" || state === "kernel" ? 1500 : 5000);
+  timer = setTimeout(poll, state === "idle" || state === "waiting" ? 5000 : 1500);
 }
 
 export async function refresh(context, progress) {

@@ -1,11 +1,13 @@
 // How it goes: numbers, learning curve, class balance.
 
-import { count, dot, make, bar, percent } from "./items.js";
+import { count, dot, duration, make, bar, percent } from "./items.js";
 
 const STATES = {
   idle: "The model is up to date.",
   waiting: "The model waits for more labels.",
+  loading: "Getting ready …",
   features: "Looking at every item for the first time …",
+  map: "Drawing the map …",
   training: "Training …",
   kernel: "Working out who influences whom …",
 };
@@ -50,8 +52,10 @@ function advice(found) {
 function training(status) {
   const box = make("section", {}, make("h2", { text: "The model" }));
   const busy = ["features", "training", "kernel"].includes(status.state);
+  const left = typeof status.seconds_left === "number" ? ` About ${duration(status.seconds_left)} left.` : "";
+  const among = status.state === "features" && status.in_play ? ` ${count(status.in_play, "item is", "items are")} in play.` : "";
   const last = status.round ? ` Round ${status.round}, learnt from ${count(status.labels_at_last, "label", "labels")}.` : "";
-  box.append(make("p", { text: (STATES[status.state] ?? status.state) + last }));
+  box.append(make("p", { text: (STATES[status.state] ?? status.state) + among + left + last }));
   if (busy) box.append(make("progress", { max: 1, value: status.done ?? 0, "aria-label": "Training" }));
   if (status.model) box.append(make("p", { className: "faint", text: `Learns by: ${status.model}.` }));
   if (status.message) box.append(make("p", { className: "faint", text: status.message }));
