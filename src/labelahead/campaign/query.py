@@ -17,7 +17,7 @@ from labelahead.errors import InputError, did_you_mean
 from labelahead.strategies import find
 from labelahead.strategies.propose import propose
 
-__all__ = ["as_text", "questions"]
+__all__ = ["Question", "as_text", "questions", "with_classes"]
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ def _labelled(
     at_hand = [p for p in given if p not in set(held)]
     if at_hand:
         pool.label(at_hand, [given[p] for p in at_hand])
-    names = _with_classes(names, classes)
+    names = with_classes(names, classes)
     if len(pool) and len(names) < 2:
         raise InputError(f"all labels are {names[0]!r}; expected at least two classes: name the others with --classes")
     return pool, names, tuple(notes)
 
 
-def _with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+def with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
     """All class names; where a list was given, a label that is not on it is a slip."""
     if not wanted:
         return names

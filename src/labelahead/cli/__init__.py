@@ -1,10 +1,10 @@
-"""The command line: thin commands over `campaign`, `compare`, `studies` and `web`."""
+"""The command line: thin commands over `campaign`, `compare`, `scale`, `studies` and `web`."""
 
 from labelahead.cli.shell import app  # first: says what to install when it is not there
 
-from labelahead.cli import campaigns, compare, label, models, study  # isort: skip  # they put their commands into app
+from labelahead.cli import campaigns, compare, label, models, pool, study  # isort: skip  # they put their commands into app
 
-__all__ = ["app", "campaigns", "compare", "label", "main", "models", "study"]
+__all__ = ["app", "campaigns", "compare", "label", "main", "models", "pool", "study"]
 
 
 def main() -> None:

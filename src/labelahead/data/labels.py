@@ -29,7 +29,7 @@ from labelahead.data.text import as_file_name, read_json_lines, read_separated, 
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 
-__all__ = ["read_import", "read_labels"]
+__all__ = ["names_in", "read_import", "read_labels", "read_labels_of"]
 
 log = logging.getLogger("labelahead")
 
@@ -80,9 +80,28 @@ def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str
     Rows without a label, predictions and files that were left out of the data are passed over. The same label twice
     is fine, two different ones are an error, unless somebody settled it.
     """
+    files = data.images.file_names() if data.images is not None else ()
+    return read_labels_of(path, data.ids, data.classes, files)
+
+
+def names_in(path: str | Path) -> dict[str, str]:
+    """What a file calls items with a label, and where it does: for pools too large to hold all names."""
+    names: dict[str, str] = {}
+    for entry in entries(Path(path)):
+        if entry.position:
+            raise InputError(f"{path}, {entry.where}: an index; expected items of a large pool by their own name")
+        if entry.label is not None and not entry.predicted and entry.names:
+            names.setdefault(str(entry.names[0]), entry.where)
+    return names
+
+
+def read_labels_of(
+    path: str | Path, ids: Sequence[str], known: tuple[str, ...] = (), files: Sequence[str] = ()
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """`read_labels` of items by their names. known: classes; files: that were left out of the items."""
     path = Path(path)
-    finder = _Finder(data.ids, data.images.file_names() if data.images is not None else ())
-    by_file = {as_file_name(name): name for name in data.classes}
+    finder = _Finder(ids, files)
+    by_file = {as_file_name(name): name for name in known}
     said: dict[int, list[_Said]] = {}
     predictions = 0
     for entry in entries(path):
@@ -101,13 +120,13 @@ def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str
         if not isinstance(entry.label, str):
             raise InputError(f"{where}: the label is {entry.label!r:.80}; expected a class name")
         label = _spelled(entry.label, entry, by_file).strip()
-        _refuse_number(label, data.classes, where)
+        _refuse_number(label, known, where)
         said.setdefault(positions[0], []).append(_Said(entry, item, label))
     if predictions:
         log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
-    labels = {position: _agreed(path, data.ids[position], answers) for position, answers in said.items()}
-    classes = (*data.classes, *in_order(set(labels.values()) - set(data.classes)))
-    _refuse_twins(path, classes, len(data.classes), said)
+    labels = {position: _agreed(path, ids[position], answers) for position, answers in said.items()}
+    classes = (*known, *in_order(set(labels.values()) - set(known)))
+    _refuse_twins(path, classes, len(known), said)
     number = {name: i for i, name in enumerate(classes)}
     codes = torch.tensor([number[name] for name in labels.values()], dtype=torch.int64)
     return torch.tensor(list(labels), dtype=torch.int64), codes, classes

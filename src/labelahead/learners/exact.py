@@ -11,7 +11,7 @@ Nothing of the size pool × pool is ever formed, and items that were never in th
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import pi
 from typing import Any, ClassVar, NamedTuple
@@ -92,24 +92,33 @@ GRID = _grid()
 
 def cosine_kernels(c: Tensor) -> list[Tensor]:
     """κ_d at cosines, one tensor a depth: Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1."""
+    return [theta / (depth + 1) for depth, theta in _layers(c, max(DEPTHS)) if depth in DEPTHS]
+
+
+def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
+    """Θ after every layer, before it is scaled; taken at once, it may be changed by the next."""
     sigma = theta = c.clamp(-1.0, 1.0)
-    kernels = []
-    for depth in range(max(DEPTHS) + 1):
+    for depth in range(last + 1):
         if depth:
             root = (1 - sigma.square()).clamp_min_(0.0).sqrt_()
             slope = torch.atan2(root, sigma).neg_().add_(pi).div_(pi)  # (π − angle)/π, arc-cosine kernel of order 0
             sigma = root.div_(pi).addcmul_(slope, sigma)  # and of order 1
             theta = slope.mul_(theta).add_(sigma)
-        if depth in DEPTHS:
-            kernels.append(theta / (depth + 1))
-    return kernels
+        yield depth, theta
 
 
 def mixed(c: Tensor, weights: tuple[float, ...]) -> Tensor:
     """The mixture at cosines, of the same shape; exactly linear where it is."""
     if weights[0] == 1.0:
         return c.clone()
-    return torch.stack([w * kernel for w, kernel in zip(weights, cosine_kernels(c), strict=True) if w]).sum(0)
+    wanted = {depth: w for depth, w in zip(DEPTHS, weights, strict=True) if w}
+    out: Tensor | None = None
+    for depth, theta in _layers(c, max(wanted)):  # deeper ones cost as much again
+        if depth in wanted:
+            part = (theta / (depth + 1)).mul_(wanted[depth])
+            out = part if out is None else out.add_(part)
+    assert out is not None
+    return out
 
 
 def mixture_kernel(units: Tensor, weights: tuple[float, ...]) -> CosineKernel:

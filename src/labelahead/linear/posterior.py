@@ -184,6 +184,36 @@ class Posterior:
             )
         return post
 
+    def elsewhere(self, units: Tensor, outputs: Tensor) -> "Posterior":
+        """The same labels at more points: units (q, d) of a `CosineKernel`, outputs (q, C) f there; they come last.
+
+        What is known of the points before is taken over, so that a large pool passes by in blocks.
+        """
+        kernel = self.covariance.prior
+        if not isinstance(kernel, CosineKernel):
+            raise InputError("only a kernel that is a function of the cosine can be worked out at further points")
+        if not len(units):
+            return self
+        more = CosineKernel(torch.cat([kernel.units, units]), kernel.of)
+        at = torch.arange(self.points, more.size, device=units.device)
+        new, memo = outputs.to(self.outputs), {}
+        mean, factors = new, self.covariance.factors
+        if factors:
+            lower = memo["factor"] = self.factor()
+            fall = whiten(lower, more.between(self.labelled, at).to(torch.float64), overwrite=True)
+            gain = whiten(lower, self.targets - self.outputs[self.labelled])
+            mean = new + fall.T @ gain
+            # In the order of the labels the rows of all factors are L⁻¹ Θ(X, ·), however they came about.
+            factors = (torch.cat([torch.cat(factors) if len(factors) > 1 else factors[0], fall], 1),)
+        return replace(
+            self,
+            outputs=torch.cat([self.outputs, new]),
+            mean=torch.cat([self.mean, mean]),
+            covariance=Covariance(more, factors),
+            is_labelled=torch.nn.functional.pad(self.is_labelled, (0, len(units))),
+            _memo=memo,
+        )
+
     def system(self, at: Tensor | None = None) -> Tensor:
         """Θ(X,X) + σI at positions (q,), default the labelled: (q·b, q·b), float64, a fresh copy."""
         at = self.labelled if at is None else at

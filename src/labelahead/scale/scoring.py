@@ -1,0 +1,150 @@
+"""What a worker does with one part, given what is known: score its items, or predict them.
+
+Labelled items L and an evaluation sample E are few, so their posterior is small and goes to every worker. A part passes
+by in blocks B: K(L, B) and K(B, E) are worked out from features, and the criterion is that of a single process, exact
+for every item given L and E (`Posterior.elsewhere`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelahead.acquisition.probability import probabilities
+from labelahead.acquisition.select import score_candidates
+from labelahead.acquisition.view import view
+from labelahead.extras import need
+from labelahead.learners.exact import ExactModel, mixture_kernel
+from labelahead.linear.posterior import Posterior, prior
+from labelahead.scale.places import Array, write
+from labelahead.scale.store import Entry, ids_of, read_blocks
+
+__all__ = ["Best", "Known", "best_of", "judge_part", "posterior_at", "predict_part", "score_part"]
+
+BLOCK, LEAST = 4096, 1024  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
+PAIRS = BLOCK * 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What every worker is told: the learner, its labels, the evaluation sample. Positions count along the pool."""
+
+    model: ExactModel
+    labelled: Tensor  # (L,) positions
+    labels: Tensor  # (L,) class numbers
+    evaluation: Tensor  # (e,) positions, none of them labelled
+    units: Tensor  # (L + e, d)
+    criterion: str
+    most: int  # candidates that a part hands in
+
+    def posterior(self) -> Posterior:
+        """At the labelled items, then the evaluation sample."""
+        return posterior_at(self.model, self.units, self.labels)
+
+
+def posterior_at(model: ExactModel, units: Tensor, labels: Tensor) -> Posterior:
+    """Of an exact learner at units (n, d), the first of which have these labels (L,)."""
+    start = torch.full((len(units), model.classes), 1 / model.classes, dtype=torch.float64)
+    mixture = model.weights()
+    before = prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
+    return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
+
+
+class Best(NamedTuple):
+    """Candidates, best first, and of two that are level the one that stands first in the pool."""
+
+    positions: Tensor  # (m,)
+    scores: Tensor  # (m,)
+
+
+def best_of(positions: Tensor, scores: Tensor, most: int) -> Best:
+    """The best of them, whatever order they come in."""
+    order = positions.argsort()
+    order = order[torch.sort(scores[order], descending=True, stable=True).indices[:most]]
+    return Best(positions[order], scores[order])
+
+
+def score_part(known: Known, entry: Entry, offset: int) -> Best:
+    """A task: the best candidates of a part whose first item stands at position `offset`."""
+    few, labelled = known.posterior(), len(known.labelled)
+    evaluation = torch.arange(labelled, labelled + len(known.evaluation))
+    best = Best(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
+    for post, here, positions in _passing(known, few, entry, offset):
+        if len(here):
+            scores = score_candidates(view(post, here, evaluation), known.criterion)
+            best = best_of(torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most)
+    return best
+
+
+def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
+    """A task: (e,) what the items of a part add to the scores of known.evaluation, which are candidates here.
+
+    All criteria are sums over evaluation points; so the sum over all parts is the score by the whole pool.
+    """
+    few, labelled = known.posterior(), len(known.labelled)
+    finalists = torch.arange(labelled, labelled + len(known.evaluation))
+    scores = torch.zeros(len(finalists), dtype=torch.float64)
+    for post, here, _ in _passing(known, few, entry, offset):
+        if len(here):
+            scores += score_candidates(view(post, finalists, here), known.criterion)
+    return scores
+
+
+def _passing(known: Known, few: Posterior, entry: Entry, offset: int) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
+    """Block by block of a part: the posterior there, where in it the unlabelled items are, and their positions.
+
+    One that is known already is the point that it is among those known.
+    """
+    labelled = len(known.labelled)
+    size = min(BLOCK, max(LEAST, PAIRS // max(1, len(known.evaluation))))
+    for start, features in read_blocks(entry, size):
+        positions = torch.arange(offset + start, offset + start + len(features))
+        place = _meeting(positions, known.evaluation)
+        fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
+        level = torch.full((len(fresh), known.model.classes), 1 / known.model.classes, dtype=torch.float64)
+        post = few.elsewhere(known.model.unit(_tensor(features[fresh.numpy()])), level)
+        again = (place >= 0).nonzero().squeeze(1)
+        here = torch.cat([labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))])
+        yield post, here, torch.cat([positions[again], positions[fresh]])
+
+
+def _meeting(positions: Tensor, sample: Tensor) -> Tensor:
+    """(q,) which of the sample each position is; −1 if it is none."""
+    if not len(sample):
+        return torch.full_like(positions, -1)
+    ordered, order = sample.sort()
+    place = torch.searchsorted(ordered, positions).clamp_max_(len(sample) - 1)
+    return torch.where(ordered[place] == positions, order[place], -1)
+
+
+def _tensor(features: Array) -> Tensor:
+    return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
+
+
+def predict_part(model: ExactModel, classes: tuple[str, ...], entry: Entry, to: str) -> list[int]:
+    """A task: class and probability of every item of a part, as a Parquet file; how many are of each class."""
+    arrow, parquet = (need(name, "tables", "writing predictions") for name in ("pyarrow", "pyarrow.parquet"))
+    guesses, sure = [], []
+    for _, features in read_blocks(entry, BLOCK):
+        outputs = model(_tensor(features)).double()
+        p = probabilities(outputs.T.contiguous(), "simplex", 0)[: len(classes)]
+        p /= p.sum(0).clamp_min_(1e-30)
+        best = p.max(0)
+        guesses.append(best.indices)
+        sure.append(best.values)
+    label, rows = torch.cat(guesses), np.arange(entry.rows)
+    names = arrow.DictionaryArray.from_arrays(arrow.array(label.to(torch.int32).numpy()), arrow.array(classes))
+    table = arrow.table(
+        {
+            "item": arrow.array(ids_of(entry), arrow.string()),
+            "part": arrow.array([entry.part.source]).take(arrow.array(np.zeros(entry.rows, np.int64))),
+            "row": arrow.array(rows + entry.part.start),
+            "class": names,
+            "probability": arrow.array(torch.cat(sure).float().numpy()),
+        }
+    )
+    write(to, lambda file: parquet.write_table(table, file, compression="zstd"))
+    return torch.bincount(label, minlength=len(classes)).tolist()

@@ -1,0 +1,337 @@
+"""Features of a pool on disk, written once, part by part.
+
+    manifest.json        how the items were read, all parts in their order, what was left out
+    parts/KEY.npy        features (rows, d) of a part, float16 or float32
+    parts/KEY.parquet    the items' own names
+    parts/KEY.json       rows, sums: written last, so that a part is there whole or not at all
+
+KEY changes with the source's address, size and date and with the encoder. A run after a crash, or after parts were
+added, works out what is missing. Of .npy files nothing is copied: only the sums are kept.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from labelahead.errors import InputError, StorageError
+from labelahead.extras import need
+from labelahead.scale.execution import Progress, at_work, each
+from labelahead.scale.parts import Part, Reading, batches, pool_parts
+from labelahead.scale.places import Array, absolute, children, npy_header, opened, removed, stamp, there, write
+
+__all__ = [
+    "Entry",
+    "Manifest",
+    "embed",
+    "ids_of",
+    "is_store",
+    "read_blocks",
+    "read_manifest",
+    "require_unchanged",
+    "take_rows",
+]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+NAMED = 5  # parts that a message names
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A part and its features: where they are, how many, and what the whole pool's mean is made of."""
+
+    part: Part
+    features: str  # address of the .npy file
+    first: int  # its row there
+    rows: int
+    total: tuple[float, ...] = field(repr=False)  # (d,) sum of the rows, float64
+    squares: float  # sum of their squared lengths
+    ids: str | None  # address of the names
+    failed: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def name(self, row: int) -> str:
+        """An item without a name of its own: the file and the row in it."""
+        return f"{self.part.source}:{self.part.start + row}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All parts of a pool that have features, in order."""
+
+    reading: Reading
+    entries: tuple[Entry, ...] = field(repr=False)
+    left_out: dict[str, str]  # parts and pictures that cannot be read, and why
+
+
+def embed(
+    source: str | Path,
+    store: str | Path,
+    *,
+    column: str | None = None,
+    id: str | None = None,
+    encoder: str | None = None,
+    dtype: str = "float16",
+    rows: int | None = None,
+    skip_unreadable: bool = False,
+    executor: Any = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Work out the features of a pool that `store` does not hold yet.
+
+    source: a folder, bucket or file of Parquet or .npy, or a folder of pictures; an address that fsspec knows. store: a
+    folder that all workers can reach. column: of vectors or text; default: the only one. id: the column that names the
+    items. encoder: for texts "minilm", for pictures "lite0" or "lite2". rows: items of a part. executor: who works, see
+    `at_work`; default: processes of this machine.
+    """
+    root, place = absolute(source), absolute(store)
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise InputError(f"rows is {rows!r}; expected 1 or more")
+    reading, parts = pool_parts(
+        root, column=column, id=id, encoder=encoder, dtype=dtype, rows=rows, skip=skip_unreadable
+    )
+    kept = _kept(place)
+    known = {part: kept.get(f"{part.key(reading)}.json") for part in parts}
+    missing = [part for part, there_already in known.items() if there_already is None]
+    done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
+    entries: dict[Part, Entry] = {p: _read_entry(place, p, reading) for p in parts if known[p] is not None}
+    refused: dict[int, Exception] = {}
+    if missing:
+        tell = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
+        tasks = [(part.source, part.rows, (reading, part, place)) for part in missing]
+        with at_work(executor, workers=workers) as engine:
+            made = each(engine, "embed items", embed_part, tasks, tell, refused)
+        entries |= {part: entry for part, entry in zip(missing, made, strict=True) if entry is not None}
+    unreadable = {f"{missing[i].source}:{missing[i].start}": str(error) for i, error in sorted(refused.items())}
+    if unreadable and not skip_unreadable:
+        more = f" and {len(unreadable) - NAMED} more" if len(unreadable) > NAMED else ""
+        first = "; ".join(list(unreadable.values())[:NAMED])
+        raise InputError(
+            f"{len(unreadable)} of {len(parts)} parts cannot be read: {first}{more}. "
+            "Mend them and run this again, which works out nothing twice; or leave them out: skip_unreadable "
+            "(--skip-unreadable)"
+        )
+    whole = [entries[part] for part in parts if part in entries and entries[part].rows]
+    _check(whole, root)
+    failed = {name: why for entry in whole for name, why in entry.failed.items()}
+    manifest = Manifest(reading, tuple(whole), unreadable | failed)
+    write(f"{place}/{MANIFEST}", _as_json(manifest))
+    _forget(place, {entry.part.key(reading) for entry in whole})
+    return manifest
+
+
+def _check(entries: Sequence[Entry], root: str) -> None:
+    if not entries:
+        raise InputError(f"nothing of {root} can be read; expected at least one item")
+    widths: dict[int, str] = {}
+    for entry in entries:
+        widths.setdefault(len(entry.total), entry.part.source)
+    if len(widths) > 1:
+        said = ", ".join(f"{name}: {d}" for d, name in widths.items())
+        raise InputError(f"the parts of {root} have vectors of different lengths ({said}); expected one")
+
+
+def _kept(place: str) -> dict[str, Any]:
+    """The files of all parts that are there."""
+    folder = f"{place}/parts"
+    return children(folder) if there(folder) else {}
+
+
+def _forget(place: str, keys: set[str]) -> None:
+    """Parts that the pool has not any more, or in another state."""
+    for name in _kept(place):
+        if name.split(".")[0] not in keys:
+            removed(f"{place}/parts/{name}")
+
+
+def embed_part(reading: Reading, part: Part, place: str) -> Entry:
+    """A task: read a part, write its features and names, and last the entry that makes them count."""
+    base = f"{place}/parts/{part.key(reading)}"
+    total: Array = np.zeros(0)
+    squares, rows, names, failed = 0.0, 0, list[str](), dict[str, str]()
+
+    def work(file: BinaryIO | None) -> None:
+        nonlocal total, squares, rows
+        for batch in batches(reading, part):
+            failed.update(batch.failed)
+            if not len(batch.features):
+                continue
+            made = batch.features if reading.in_place else _narrowed(batch.features, reading.dtype, part, rows)
+            if file is not None:
+                if not rows:
+                    _header(file, made, part.rows)
+                file.write(made.tobytes())
+            exact = made.astype(np.float64)
+            if not np.isfinite(exact).all():
+                raise _not_finite(part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0]))
+            total = (total if rows else 0.0) + exact.sum(0)
+            squares += float(np.square(exact).sum())
+            rows += len(made)
+            names.extend(batch.ids or ())
+        if file is not None and rows and rows != part.rows:
+            file.seek(0)
+            _header(file, np.zeros((0, len(total)), reading.dtype), rows)
+
+    if reading.in_place:
+        work(None)
+    else:
+        write(f"{base}.npy", work)
+    if rows != part.rows and not failed:
+        raise InputError(
+            f"{part.source} has {rows} rows where {part.rows} were announced; see whether it is being written"
+        )
+    if names:
+        write(f"{base}.parquet", lambda file: _write_names(file, names))
+    source = f"{reading.root}/{part.source}" if not reading.root.endswith(part.source) else reading.root
+    bare = Part(part.source, part.start, part.rows, part.stamp)
+    entry = Entry(
+        bare,
+        source if reading.in_place else f"{base}.npy",
+        part.start if reading.in_place else 0,
+        rows,
+        tuple(total.tolist()),
+        squares,
+        f"{base}.parquet" if names else None,
+        failed,
+    )
+    write(f"{base}.json", json.dumps(asdict(entry)))
+    return entry
+
+
+def _narrowed(features: Array, dtype: str, part: Part, first: int) -> Array:
+    with np.errstate(over="ignore"):
+        made = features.astype(dtype)
+    lost = np.isfinite(features) & ~np.isfinite(made)
+    if lost.any():
+        row = first + int(np.flatnonzero(lost.any(1))[0])
+        raise InputError(
+            f"{part.source}, row {part.start + row}: {features[lost][0]:g} is too large for {dtype}; expected smaller "
+            "numbers, or dtype float32 (--dtype float32)"
+        )
+    return made
+
+
+def _not_finite(part: Part, row: int) -> InputError:
+    return InputError(
+        f"{part.source}, row {part.start + row} holds NaN or infinity; expected finite numbers: mend or remove it"
+    )
+
+
+def _header(file: BinaryIO, like: Array, rows: int) -> None:
+    """The head of an .npy file of so many rows; it is as long for fewer."""
+    about = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False, "shape": (rows, like.shape[1])}
+    np.lib.format.write_array_header_1_0(file, about)
+
+
+def _write_names(file: BinaryIO, names: Sequence[str]) -> None:
+    arrow, parquet = need("pyarrow", "tables", "writing names"), need("pyarrow.parquet", "tables", "writing names")
+    parquet.write_table(arrow.table({"id": arrow.array(names, arrow.string())}), file, compression="zstd")
+
+
+def _as_json(manifest: Manifest) -> str:
+    return json.dumps({"format": FORMAT, **asdict(manifest)})
+
+
+def is_store(name: str) -> bool:
+    """Whether `embed` has written there; an address far away is asked only where it is one."""
+    if "://" not in name and not (Path(name).expanduser() / "parts").is_dir():
+        return False
+    return there(f"{absolute(name)}/{MANIFEST}")
+
+
+def read_manifest(store: str | Path) -> Manifest:
+    """What a store holds."""
+    place = absolute(store)
+    address = f"{place}/{MANIFEST}"
+    if not there(address):
+        raise InputError(
+            f"{store} holds no features of a pool; expected a folder that `labelahead pool embed` has finished"
+        )
+    with opened(address) as file:
+        try:
+            said = json.loads(file.read())
+            if said["format"] != FORMAT:
+                raise InputError(f"{address} is of format {said['format']}; expected {FORMAT}: embed the pool again")
+            entries = tuple(_entry(each_entry) for each_entry in said["entries"])
+            return Manifest(Reading(**said["reading"]), entries, said["left_out"])
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise StorageError(
+                f"{address} is damaged ({error}); embed the pool again, which keeps the parts"
+            ) from error
+
+
+def require_unchanged(manifest: Manifest) -> None:
+    """Raise where features are the source itself, and it is another by now."""
+    if not manifest.reading.in_place:
+        return
+    now = {name: stamp(info) for name, info in children(manifest.reading.root).items()}
+    for entry in manifest.entries:
+        if now.get(entry.part.source) != entry.part.stamp:
+            raise StorageError(
+                f"{entry.features} has changed since its pool was embedded; embed it again: it reads what changed"
+            )
+
+
+def _entry(values: dict[str, Any]) -> Entry:
+    part = values["part"] | {"names": ()}
+    return Entry(**(values | {"part": Part(**part), "total": tuple(values["total"])}))
+
+
+def _read_entry(place: str, part: Part, reading: Reading) -> Entry:
+    with opened(f"{place}/parts/{part.key(reading)}.json") as file:
+        return _entry(json.loads(file.read()))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def read_blocks(entry: Entry, size: int) -> Iterator[tuple[int, Array]]:
+    """First row and features (q, d) of all items of a part, some at a time."""
+    with opened(entry.features) as file:
+        d, dtype, first = _place(file, entry)
+        file.seek(first)
+        for start in range(0, entry.rows, size):
+            q = min(size, entry.rows - start)
+            yield start, _rows(file, q, d, dtype, entry)
+
+
+def take_rows(entry: Entry, rows: Sequence[int]) -> tuple[Array, list[str]]:
+    """Features (q, d) and names of some items of a part, by row."""
+    with opened(entry.features) as file:
+        d, dtype, first = _place(file, entry)
+        found = []
+        for row in rows:
+            file.seek(first + row * d * dtype.itemsize)
+            found.append(_rows(file, 1, d, dtype, entry))
+    return np.concatenate(found), ids_of(entry, rows)
+
+
+def _place(file: BinaryIO, entry: Entry) -> tuple[int, Any, int]:
+    """Columns, type, and where the part's first number stands."""
+    (n, d), dtype, first = npy_header(file, entry.features)
+    if n < entry.first + entry.rows or d != len(entry.total):
+        raise StorageError(f"{entry.features} has changed, it is ({n}, {d}) now; embed the pool again")
+    return d, dtype, first + entry.first * d * dtype.itemsize
+
+
+def _rows(file: BinaryIO, q: int, d: int, dtype: Any, entry: Entry) -> Array:
+    content = file.read(q * d * dtype.itemsize)
+    if len(content) < q * d * dtype.itemsize:
+        raise StorageError(f"{entry.features} ends too early; remove it and embed the pool again")
+    return np.frombuffer(content, dtype).reshape(q, d)
+
+
+def ids_of(entry: Entry, rows: Sequence[int] | None = None) -> list[str]:
+    """Names of the items of a part, default all."""
+    if entry.ids is None:
+        return [entry.name(row) for row in (range(entry.rows) if rows is None else rows)]
+    parquet = need("pyarrow.parquet", "tables", "reading names")
+    with opened(entry.ids) as file:
+        names = parquet.read_table(file).column("id")
+    return [str(name) for name in (names if rows is None else names.take(list(rows))).to_pylist()]

@@ -1,0 +1,245 @@
+"""Features on disk: every kind of pool, written once, resumed, and refused where they cannot be right."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from labelahead.errors import InputError, StorageError
+from labelahead.models.backbone import available
+from labelahead.models.backbone import embed as embed_pictures
+from labelahead.models.sentences import embed_texts, sentences_available
+from labelahead.scale import LargePool, embed, parts
+from labelahead.scale.store import ids_of, read_blocks, read_manifest, take_rows
+from tests.support.large_pools import Inline, clouds, parquet_pool
+
+HERE = Inline()
+
+
+def features(manifest):
+    return np.concatenate([rows for entry in manifest.entries for _, rows in read_blocks(entry, 7)])
+
+
+def test_vectors_of_parquet_parts(tmp_path):
+    x, _ = clouds(47)
+    pool = parquet_pool(tmp_path / "pool", x)
+    manifest = embed(pool, tmp_path / "store", rows=10, executor=HERE)
+    assert manifest.reading.kind == "vectors"
+    assert sum(e.rows for e in manifest.entries) == 47
+    assert np.array_equal(features(manifest), x.astype(np.float32).astype(np.float16))
+    assert [name for e in manifest.entries for name in ids_of(e)] == [f"item {i}" for i in range(47)]
+    large = LargePool(tmp_path / "store", executor=HERE, dtype=torch.float64)
+    stored = features(manifest).astype(np.float64)
+    assert torch.allclose(large.centre, torch.from_numpy(stored.mean(0)))
+    rows, names = large.take(torch.tensor([46, 0, 20]), HERE)
+    assert np.array_equal(rows.numpy(), stored[[46, 0, 20]])
+    assert names == ["item 46", "item 0", "item 20"]
+    assert large.find(["item 20", "part-1.parquet:3", "nobody"], HERE) == {"item 20": 20, "part-1.parquet:3": 19}
+    assert read_manifest(tmp_path / "store") == manifest
+
+
+def test_a_fixed_size_list_and_another_id(tmp_path):
+    x, _ = clouds(9)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float64).ravel()), 6)
+    table = pa.table({"id": ["same"] * 9, "own": [str(100 + i) for i in range(9)], "v": values})
+    pq.write_table(table, tmp_path / "one.parquet", row_group_size=4)
+    manifest = embed(tmp_path / "one.parquet", tmp_path / "store", id="own", dtype="float32", rows=3, executor=HERE)
+    assert np.array_equal(features(manifest), x.astype(np.float32))
+    large = LargePool(tmp_path / "store", executor=HERE)
+    assert large.find(["104"], HERE) == {"104": 4}
+    embed(tmp_path / "one.parquet", tmp_path / "store", executor=HERE)
+    with pytest.raises(InputError, match="9 items are called 'same'"):
+        LargePool(tmp_path / "store", executor=HERE).find(["same"], HERE)
+
+
+@pytest.mark.skipif(not sentences_available(), reason="the extra 'texts' is not installed")
+def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
+    texts = [f"{'word ' * (i % 5)}number {i} of the list" for i in range(23)]
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    texts[4] = None
+    pq.write_table(pa.table({"id": list(range(23)), "text": texts}), pool / "a.parquet", row_group_size=10)
+    manifest = embed(pool, tmp_path / "store", dtype="float32", rows=8, executor=HERE)
+    assert (manifest.reading.kind, len(manifest.entries)) == ("text", 3)
+    naive = embed_texts([t or "" for t in texts], cache=None).numpy()
+    assert np.allclose(features(manifest), naive, atol=1e-5)
+    entry = manifest.entries[1]
+    shown = parts.contents(manifest.reading, entry.part, [7, 0])
+    assert shown == [{"id": 15, "text": texts[15]}, {"id": 8, "text": texts[8]}]
+
+
+@pytest.mark.skipif(not available(), reason="the extra 'photos' is not installed")
+def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
+    pool, rng = tmp_path / "pool", np.random.default_rng(0)
+    (pool / "b").mkdir(parents=True)
+    for i, name in enumerate(["a.png", "b/c.png", "b/d.png", "z.png"]):
+        Image.fromarray(rng.integers(0, 255, (40, 50 + i, 3), dtype=np.uint8)).save(pool / name)
+    (pool / "b" / "broken.jpg").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"1 of 2 parts cannot be read: .*b/broken.jpg cannot be read"):
+        embed(pool, tmp_path / "store", rows=3, executor=HERE)
+    manifest = embed(pool, tmp_path / "store", rows=3, skip_unreadable=True, dtype="float32", executor=HERE)
+    assert list(manifest.left_out) == ["b/broken.jpg"]
+    names = [name for entry in manifest.entries for name in ids_of(entry)]
+    assert names == ["a.png", "b/c.png", "b/d.png", "z.png"]
+    (pool / "b" / "broken.jpg").unlink()
+    from labelahead.data import load
+
+    data, _ = load(pool, test_fraction=0.0)
+    naive = embed_pictures(data.images, 4, cache=None, standardised=False)
+    at = [list(data.ids).index(name) for name in names]
+    assert np.allclose(features(manifest), naive[at].numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_npy_files_are_used_where_they_are(tmp_path):
+    x, _ = clouds(31)
+    np.save(tmp_path / "x.npy", x.astype(np.float16))
+    manifest = embed(tmp_path / "x.npy", tmp_path / "store", rows=12, executor=HERE)
+    assert np.array_equal(features(manifest), x.astype(np.float16))
+    assert not list((tmp_path / "store" / "parts").glob("*.npy"))
+    assert take_rows(manifest.entries[2], [1, 0])[1] == ["x.npy:25", "x.npy:24"]
+
+
+def test_a_store_in_memory_or_anywhere_else(tmp_path):
+    x, _ = clouds(20)
+    fs = fsspec.filesystem("memory")
+    for i in range(2):
+        with fs.open(f"/bucket/p{i}.parquet", "wb") as file:
+            pq.write_table(pa.table({"id": list(range(10 * i, 10 * i + 10)), "v": list(x[10 * i : 10 * i + 10])}), file)
+    manifest = embed("memory://bucket", "memory://features", executor=HERE)
+    assert np.array_equal(features(manifest), x.astype(np.float16))
+    assert fs.exists("/features/manifest.json")
+    labels = {str(i): "ab"[i % 2] for i in range(6)}
+    asked = LargePool("memory://features", executor=HERE).ask(3, labels, evaluation=10)
+    assert not {q.item for q in asked} & set(labels)
+    fs.rm("/features", recursive=True)
+    fs.rm("/bucket", recursive=True)
+
+
+def test_what_is_there_is_not_worked_out_again_and_what_changed_is(tmp_path):
+    x, _ = clouds(30)
+    pool, store = parquet_pool(tmp_path / "pool", x), tmp_path / "store"
+    embed(pool, store, executor=HERE)
+    dates = {p.name: p.stat().st_mtime_ns for p in (store / "parts").iterdir()}
+    told = []
+    embed(pool, store, executor=HERE, progress=lambda *said: told.append(said))
+    assert not told
+    assert {p.name: p.stat().st_mtime_ns for p in (store / "parts").iterdir()} == dates
+    parquet_pool(tmp_path / "other", x[::-1], files=1)
+    (tmp_path / "other" / "part-0.parquet").replace(pool / "part-1.parquet")
+    manifest = embed(pool, store, executor=HERE, progress=lambda *said: told.append(said))
+    assert [said[1] for said in told] == [50]  # 20 were there
+    assert np.array_equal(features(manifest)[10:40], x[::-1].astype(np.float32).astype(np.float16))
+    left = {p.name for p in (store / "parts").iterdir()}
+    assert len(left & set(dates)) == 6  # npy, parquet and json of two parts
+    assert len(left) == 9
+
+
+def test_a_run_that_is_killed_goes_on(tmp_path):
+    x, _ = clouds(40_000)
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    for i in range(20):
+        table = pa.table({"id": np.arange(2000) + 2000 * i, "v": list(x[2000 * i : 2000 * i + 2000])})
+        pq.write_table(table, pool / f"{i:02d}.parquet")
+    store = tmp_path / "store"
+    script = f"""
+from labelahead.scale import embed
+from tests.support.large_pools import Inline
+embed({str(pool)!r}, {str(store)!r}, executor=Inline())
+"""
+    run = subprocess.Popen([sys.executable, "-c", script])
+    while len(list(store.glob("parts/*.json"))) < 3:
+        assert run.poll() is None
+        time.sleep(0.002)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    done = {p: p.stat().st_mtime_ns for p in store.glob("parts/*.json")}
+    assert not (store / "manifest.json").exists()
+    assert len(done) < 20
+    manifest = embed(pool, store, executor=HERE)
+    assert {p: p.stat().st_mtime_ns for p in done} == done
+    assert np.array_equal(features(manifest), x.astype(np.float16))
+
+
+def test_a_part_that_cannot_be_read_is_named_and_left_out_if_asked(tmp_path):
+    x, _ = clouds(30)
+    pool = parquet_pool(tmp_path / "pool", x)
+    whole = (pool / "part-1.parquet").read_bytes()
+    (pool / "part-1.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"1 of 3 parts cannot be read: part-1.parquet"):
+        embed(pool, tmp_path / "store", executor=HERE)
+    assert len(list((tmp_path / "store" / "parts").glob("*.json"))) == 2  # the others are done
+    manifest = embed(pool, tmp_path / "store", skip_unreadable=True, executor=HERE)
+    assert [e.part.source for e in manifest.entries] == ["part-0.parquet", "part-2.parquet"]
+    assert list(manifest.left_out) == ["part-1.parquet:0"]
+    damaged = bytearray(whole)
+    damaged[100:400] = b"\xff" * 300
+    (pool / "part-1.parquet").write_bytes(bytes(damaged))
+    with pytest.raises(InputError, match=r"part-1\.parquet"):
+        embed(pool, tmp_path / "store", executor=HERE)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x: x.__setitem__((13, 2), np.nan), r"part-1.parquet, row 3 holds NaN or infinity"),
+        (lambda x: x.__setitem__((13, 2), 1e6), r"part-1.parquet, row 3: 1e\+06 is too large for float16.*float32"),
+    ],
+)
+def test_numbers_that_cannot_be_kept_are_refused(tmp_path, spoil, message):
+    x, _ = clouds(30)
+    spoil(x)
+    with pytest.raises(InputError, match=message):
+        embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
+
+
+def test_what_is_no_pool_is_refused(tmp_path):
+    x, _ = clouds(10)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("nothing")
+    with pytest.raises(InputError, match=r"holds no pool \(notes.txt\)"):
+        embed(tmp_path / "empty", tmp_path / "store", executor=HERE)
+    with pytest.raises(InputError, match="there is nothing at"):
+        embed(tmp_path / "nowhere", tmp_path / "store", executor=HERE)
+    with pytest.raises(InputError, match="holds no features of a pool"):
+        LargePool(tmp_path / "empty")
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match=r"holds object \(1,\)"):
+        embed(tmp_path / "objects.npy", tmp_path / "store", executor=HERE)
+    np.save(tmp_path / "columns.npy", np.asfortranarray(x))
+    with pytest.raises(InputError, match="column by column"):
+        embed(tmp_path / "columns.npy", tmp_path / "store", executor=HERE)
+    pool = parquet_pool(tmp_path / "pool", x)
+    with pytest.raises(InputError, match="did you mean 'vector'"):
+        embed(pool, tmp_path / "store", column="vectro", executor=HERE)
+    with pytest.raises(InputError, match="column 'number' holds int64"):
+        embed(parquet_pool(tmp_path / "n", x, number=list(range(10))), tmp_path / "s", column="number", executor=HERE)
+    with pytest.raises(InputError, match="dtype is 'int8'"):
+        embed(pool, tmp_path / "store", dtype="int8", executor=HERE)
+
+
+def test_features_that_changed_under_us_are_noticed(tmp_path):
+    x, _ = clouds(30)
+    np.save(tmp_path / "x.npy", x)
+    embed(tmp_path / "x.npy", tmp_path / "store", executor=HERE)
+    large = LargePool(tmp_path / "store", executor=HERE)
+    np.save(tmp_path / "x.npy", x[:, :3])
+    with pytest.raises(StorageError, match=r"has changed, it is \(30, 3\) now"):
+        large.ask(2, evaluation=10)
+    np.save(tmp_path / "x.npy", x + 1)  # the same shape, other numbers
+    with pytest.raises(StorageError, match="has changed since"):
+        LargePool(tmp_path / "store")
+    embed(tmp_path / "x.npy", tmp_path / "store", executor=HERE)
+    said = json.loads((tmp_path / "store" / "manifest.json").read_text())
+    (tmp_path / "store" / "manifest.json").write_text(json.dumps(said | {"entries": [{}]}))
+    with pytest.raises(StorageError, match="is damaged"):
+        LargePool(tmp_path / "store")

@@ -1,0 +1,59 @@
+"""A real Dask cluster on loopback: a scheduler and workers, each a process of its own that can be killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+class Cluster:
+    """Use it in a `with`; every process that is left is ended. log: what they print."""
+
+    def __init__(self, folder, workers=0, *, security=(), nanny=False):
+        self.file, self.log = Path(folder) / "scheduler.json", (Path(folder) / "cluster.log").open("ab")
+        self.security, self.nanny = list(security), nanny
+        self.file.unlink(missing_ok=True)
+        self.env = os.environ | {"OMP_NUM_THREADS": "1", "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false"}
+        place = ["--port", "0", "--scheduler-file", str(self.file), "--no-dashboard", "--host", "127.0.0.1"]
+        self.scheduler = self._start("scheduler", *place)
+        self.workers = []
+        until = time.monotonic() + 60
+        while not self.file.exists():
+            assert time.monotonic() < until
+            assert self.scheduler.poll() is None, "the scheduler ended"
+            time.sleep(0.05)
+        self.address = json.loads(self.file.read_text())["address"]
+        for _ in range(workers):
+            self.add_worker()
+
+    def add_worker(self, *more):
+        place = ["--scheduler-file", str(self.file), "--host", "127.0.0.1", "--no-dashboard"]
+        alone = "--nanny" if self.nanny else "--no-nanny"  # a nanny would start another in its place
+        self.workers.append(self._start("worker", "--nthreads", "1", alone, *place, *more))
+        return self.workers[-1]
+
+    def _start(self, what, *args):
+        command = [sys.executable, "-m", "dask", what, *args, *self.security]
+        return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=self.env)
+
+    def kill(self, process):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in [*self.workers, self.scheduler]:
+            if process.poll() is None:
+                process.terminate()  # a nanny takes its worker along
+        for process in [*self.workers, self.scheduler]:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.log.close()
