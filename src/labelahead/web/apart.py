@@ -3,18 +3,17 @@
 import multiprocessing
 import os
 import threading
+from importlib import import_module
 from multiprocessing.connection import wait
 from typing import Any
 
 __all__ = ["begin"]
 
 
-def begin(*args: Any) -> None:
-    """`worker.work`, watched over."""
+def begin(place: str, name: str, *args: Any) -> None:
+    """A function of a module, which is imported now, watched over."""
     threading.Thread(target=_end_with_the_server, daemon=True).start()
-    from labelahead.web.worker import work
-
-    work(*args)
+    getattr(import_module(place), name)(*args)
 
 
 def _end_with_the_server() -> None:

@@ -92,7 +92,7 @@ class Worker:
     def _started(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=begin, args=(*self._args, other), daemon=True)
+        self._process = context.Process(target=begin, args=(__name__, work.__name__, *self._args, other), daemon=True)
         # Ctrl-C goes to all processes of a terminal; this one is told by whoever started it. The mask is inherited, so
         # it holds from the first instruction on. The tracker goes first: on its start it would take the mask off again.
         if POSIX:
