@@ -3,10 +3,10 @@
     labels.db      SQLite; events are only ever added, each on the disk before it counts
     labels.lock    held by the process that has the journal open: there is one at a time
 
-Details: `undo` takes back answers and changes of classes, never new classes, since others may have used them. Answers to items that were leased to
-someone else are accepted: a lease is a courtesy of whoever hands out items, not a right. Leases are in the database, so
-that a restart keeps them, but need not survive a power cut; they end by the wall clock. A process that is forked while
-a journal is open inherits the lock: start others by spawning.
+Details: `undo` takes back answers and changes of classes, never new classes, since others may have used them. Answers
+to items that were leased to someone else are accepted: a lease is a courtesy of whoever hands out items, not a right.
+Leases are in the database, so that a restart keeps them, but need not survive a power cut; they end by the wall clock.
+A process that is forked while a journal is open inherits the lock: start others by spawning.
 """
 
 import math
@@ -399,17 +399,22 @@ class Journal:
             return known or self._insert(db, self._counting.next(kind, who, position, label, **more))
 
     def confirm(self, who: str, positions: Collection[int], label: int, *, key: str | None = None) -> list[Event]:
-        """Record that all these items are of one class, each by an event of its own: all of them, or none."""
+        """Record that all these items are of one class, each by an event of its own: all of them, or none.
+
+        Those that have a label by now are left as they are.
+        """
         who, events = checked_name(who, "the person's name"), list[Event]()
         with self._writing() as db:
             known = _by_key(db, key, ("confirm", who))
             if known is not None:
                 before = _read_events(db, "WHERE kind = 'confirm' AND ref = ? ORDER BY seq", (known.seq,))
-                if {(e.position, e.label) for e in before} != {(index(p), label) for p in positions}:
-                    raise InputError(f"the key {key!r} came with other confirmations; expected a new one for every grid")
+                if not {(e.position, e.label) for e in before} <= {(index(p), label) for p in positions}:
+                    raise InputError(f"the key {key!r} came with other items; expected a new one for every grid")
                 return before
             first = self._counting.seq + 1
             for position in dict.fromkeys(positions):
+                if self._counting.labelled(position):
+                    continue
                 event = self._counting.next("confirm", who, position, label, ref=first, key=None if events else key)
                 events.append(self._insert(db, event))
         return events
@@ -433,6 +438,11 @@ class Journal:
                 self._insert(db, self._counting.next("undo", who, ref=other))
             return event
 
+    def number(self, name: str) -> int | None:
+        """The class of this name, or that once had it; None: there is none, or no more."""
+        with self._reading():
+            return self._counting.known(name)
+
     def add_class(self, who: str, name: str) -> int:
         """The number of a new class, or of the one that has this name already."""
         who, name = checked_name(who, "the person's name"), checked_name(name, "the class's name")
@@ -452,8 +462,9 @@ class Journal:
     def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
         """Record many labels (position, class name, person) at once: all of them, or none.
 
-        Classes are made as needed; a name that a class had before means that class. A label that this person's answer says already adds nothing, so
-        the same file can be taken in twice. Returned are the events added, classes among them.
+        Classes are made as needed; a name that a class had before means that class. A label that this person's answer
+        says already adds nothing, so the same file can be taken in twice. Returned are the events added, classes among
+        them.
         """
         added = []
         with self._writing() as db:

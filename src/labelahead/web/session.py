@@ -74,17 +74,18 @@ def opened(
     notes = [*data.notes, *decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
-    named = list(dict.fromkeys(classes or data.classes))
+    named = _distinct(classes) or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
     items = Items(data)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
-        number = {alike(name): i for i, name in enumerate(journal.tally.classes)}
         labelled = journal.tally.labels
-        held = {p: number[alike(n)] for p, n in measured.items() if p not in labelled}
-        if len(held) < len(measured):
-            lost = len(measured) - len(held)
+        number = {name: journal.number(name) for name in {*measured.values()}}  # None: the class was removed
+        free = {p: number[n] for p, n in measured.items() if p not in labelled}
+        held = {p: c for p, c in free.items() if c is not None}
+        if len(free) < len(measured):
+            lost = len(measured) - len(free)
             notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
         assignment = Assignment(journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget)
         notes += _come_and_gone(assignment, len(recorded))
@@ -103,6 +104,16 @@ def opened(
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
             schedule.stop()
+
+
+def _distinct(classes: Sequence[str]) -> list[str]:
+    """The names as given, each once: a class that is meant twice has one key too few."""
+    seen: dict[str, str] = {}
+    for name in classes:
+        if alike(name) in seen:
+            raise InputError(f"classes names {seen[alike(name)]!r} and {name!r}; expected every class once")
+        seen[alike(name)] = name
+    return list(classes)
 
 
 def _loaded(campaign: Campaign, out: str | Path | None) -> tuple[Path, list[str], Loaded]:

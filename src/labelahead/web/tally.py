@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from labelahead.data.classes import alike, checked_name
 from labelahead.errors import InputError
 
-__all__ = ["Counting", "Event", "Tally", "fold"]
+__all__ = ["CHANGES", "Counting", "Event", "Tally", "fold"]
 
 ANSWERS = ("label", "confirm", "skip", "unsure")
 CHANGES = ("rename", "merge", "remove")  # of classes
@@ -56,8 +56,8 @@ class Event:
 
     kind: label, confirm (ref: seq of the first that was confirmed with it), skip, unsure, settle, keep, doubt, undo
     (ref: seq of what is taken back; position: its item), class (label: the new class's number; text: its name), rename
-    (text: the new name), merge (text: the name of the class that it becomes) or remove. key: made by the sender, so that
-    an event sent twice is recorded once.
+    (text: the new name), merge (text: the name of the class that it becomes) or remove. key: made by the sender, so
+    that an event sent twice is recorded once.
     """
 
     seq: int
@@ -100,6 +100,7 @@ class Tally:
     agreement: Agreement  # of what persons said themselves, whatever was settled later
     counts_as: tuple[int | None, ...] = ()  # of each class, the one that its labels are of now; None: removed
     confirmed: frozenset[int] = frozenset()  # positions whose label was confirmed among many
+    classes_seq: int = 0  # of the newest event that changed the classes
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -132,6 +133,7 @@ class Counting:
         self.classes: list[str] = []
         self.numbers: dict[str, int] = {}  # of classes that are there, by `alike` of their names
         self.counts_as: list[int | None] = []
+        self._classes_seq = 0
         self._begun: list[str] = []  # names that classes began with
         self._former: dict[str, int] = {}  # of classes, by `alike` of every name that they ever had
         self._changes: dict[int, tuple[str, int, int, str]] = {}  # surviving seq -> kind, class, into which, name
@@ -155,6 +157,7 @@ class Counting:
         """Take one more event into account."""
         self.seq, self._tally = event.seq, None
         if event.kind == "class" and event.text is not None:
+            self._classes_seq = event.seq
             for names in (self.numbers, self._former):
                 names[alike(event.text)] = len(self.classes)
             self.counts_as.append(len(self.classes))
@@ -164,12 +167,12 @@ class Counting:
             into = self.numbers.get(alike(event.text or ""), 0)
             self._changes[event.seq] = event.kind, event.label, into, event.text or ""
             self._own_answer(event, None)
-            self._reclass()
+            self._reclass(event.seq)
         elif event.kind == "undo" and event.ref is not None and event.ref in self._own.get(event.who, ()):
             position = self._own[event.who].pop(event.ref)
             if position is None:
                 del self._changes[event.ref]
-                self._reclass()
+                self._reclass(event.seq)
             else:
                 self._drop(position, event.who, event.ref)
                 self._recount(position)
@@ -190,8 +193,9 @@ class Counting:
                 self._grids[event.seq] = event.ref
             self._recount(event.position)
 
-    def _reclass(self) -> None:
+    def _reclass(self, seq: int) -> None:
         """Names and numbers of classes after the changes that survive, and all labels with them."""
+        self._classes_seq = seq
         self.classes, self.counts_as = self._changed(self._changes.values())
         self.numbers = {alike(self.classes[c]): c for c, now in enumerate(self.counts_as) if c == now}
         renamed = ((text, c) for kind, c, _, text in self._changes.values() if kind == "rename")
@@ -265,6 +269,10 @@ class Counting:
         """A person's answer to an item that counts now."""
         given = self._given.get(position, {}).get(who)
         return self._now(given[-1]) if given else None
+
+    def labelled(self, position: int) -> bool:
+        """Whether an item has a label."""
+        return index(position) in self._labels
 
     def _now(self, event: Event) -> Event | None:
         """An answer as classes are now; None if its class was removed."""
@@ -367,6 +375,7 @@ class Counting:
                 kept=MappingProxyType({p: self._now(a) or a for p, a in self._kept.items()}),
                 counts_as=tuple(self.counts_as),
                 confirmed=frozenset(sets["confirm"]),
+                classes_seq=self._classes_seq,
                 agreement=Agreement(compared, compared - len(sets["differ"])),
             )
         return self._tally

@@ -373,10 +373,11 @@ def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
         page = person.page
         page.evaluate(AXE.read_text())
         assert serious(page) == []
-        page.fill("#first [name=a]", "space")
-        page.keyboard.press("Tab")
-        page.keyboard.type("cars")
-        page.keyboard.press("Enter")
+        page.fill("#first [name=names]", "space, Space")
+        page.click("#first button")
+        assert "twice" in page.inner_text("#first .lost")
+        page.fill("#first [name=names]", "space\ncars,\n\n")
+        page.keyboard.press("Control+Enter")
         page.wait_for_selector("#classes button")
         assert page.inner_text(".prose") in posts  # markup in data is text
         for _ in posts:
