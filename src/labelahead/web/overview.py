@@ -141,8 +141,11 @@ def doubts(assignment: Assignment, n: int = 24) -> dict[str, Any]:
     rows = [
         {
             **describe(p),
-            **{"label": label, "who": tally.counts(p).who, "suggested": suggested},
-            **{"output": output, "output_of_label": own},
+            "label": label,
+            "who": tally.counts(p).who,
+            "suggested": suggested,
+            "output": output,
+            "output_of_label": own,
         }
         for p, label, suggested, _, output, own in _doubtful(opinion, tally)[:n]
     ]
