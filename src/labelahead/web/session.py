@@ -13,7 +13,7 @@ from labelahead.campaign.config import Campaign, to_toml
 from labelahead.campaign.inputs import EMBEDDINGS
 from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
-from labelahead.data.classes import alike
+from labelahead.data.classes import alike, each_once
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import arranged
 from labelahead.data.loading import load_from
@@ -74,7 +74,7 @@ def opened(
     notes = [*data.notes, *decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
-    named = _distinct(classes) or list(dict.fromkeys(data.classes))
+    named = each_once(classes) or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
     items = Items(data)
@@ -104,16 +104,6 @@ def opened(
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
             schedule.stop()
-
-
-def _distinct(classes: Sequence[str]) -> list[str]:
-    """The names as given, each once: a class that is meant twice has one key too few."""
-    seen: dict[str, str] = {}
-    for name in classes:
-        if alike(name) in seen:
-            raise InputError(f"classes names {seen[alike(name)]!r} and {name!r}; expected every class once")
-        seen[alike(name)] = name
-    return list(classes)
 
 
 def _loaded(campaign: Campaign, out: str | Path | None) -> tuple[Path, list[str], Loaded]:
