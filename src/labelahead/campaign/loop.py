@@ -153,27 +153,22 @@ class _Rounds:
             self.tell("testing", 0, 1)
         accuracy = learnt.accuracy(plan.test, plan.test_labels)
         seconds["test"] = time.perf_counter() - start
-        answers = plan.budget.retrain_every - plan.budget.price
-        left = plan.budget.labels - self.spent(labelled)
-        count = min(left, answers if left > plan.budget.price else left, len(pool.unlabelled))
+        count, confirming = self._next(labelled)
         query, notes, loo = None, trained.notes, None
         if count > 0:
             query = self._ask(learnt.model, number, count, memory)
             seconds |= query.seconds
         asked = sum(p not in self._confirmed for p in pool.labelled[len(labelled) :].tolist())
-        if count > 0 and left > plan.budget.price:
-            self._confirm(learnt, number, labelled, query.positions if query else labelled[:0])
+        if query and confirming:
+            self._confirm(learnt, number, labelled, query.positions)
         start = time.perf_counter()
         ahead: Outlook | None = None
         try:
             if query and len(labels) > 1 and plan.budget.initial:
                 others, residual = learner.others_say(labelled, labels, seed=seed)
                 loo = loo_estimate(others, residual, labels, plan.budget.initial)
-            if (
-                plan.outlook
-                and bool((labels != labels[:1]).any())
-                and (isinstance(learner, ExactLearner) or self._looks_ahead)
-            ):
+            several = bool((labels != labels[:1]).any())
+            if plan.outlook and several and (isinstance(learner, ExactLearner) or self._looks_ahead):
                 ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed)
         except LabelaheadError as error:  # advice only: strategies without a kernel go on
             notes = (*notes, f"no estimate by leave-one-out: {error}")
@@ -192,15 +187,20 @@ class _Rounds:
             seconds=seconds,
             notes=notes,
             memory=query.memory if query else None,
-            error=ahead.error.rate if ahead else None,
-            error_low=ahead.error.low if ahead else None,
-            error_high=ahead.error.high if ahead else None,
-            fall=ahead.fall if ahead else None,
+            **_told(ahead),
             **self._grids(labelled, labels),
         )
         if store:
             store.add_round(entry)
         return learnt.model, entry
+
+    def _next(self, labelled: Tensor) -> tuple[int, bool]:
+        """How many answers to ask for, and whether there is something left for grids."""
+        budget = self.plan.budget
+        left = budget.labels - self.spent(labelled)
+        confirming = bool(budget.confirm) and left > budget.price
+        answers = budget.retrain_every - budget.price if confirming else budget.retrain_every
+        return min(left, answers, len(self.pool.unlabelled)), confirming
 
     def spent(self, labelled: Tensor) -> int:
         """Answers that these labels took, and what their confirmations cost."""
@@ -216,7 +216,7 @@ class _Rounds:
     def _confirm(self, learnt: Learnt, number: int, labelled: Tensor, asked: Tensor) -> None:
         """Look at what is predicted most surely, and label what looks right."""
         plan, budget = self.plan, self.plan.budget
-        if not budget.confirm or learnt.trained is None:
+        if learnt.trained is None:
             return
         open_ = torch.ones(len(plan.learner.inputs), dtype=torch.bool)
         open_[torch.cat([labelled, asked.cpu(), plan.closed])] = False
@@ -296,6 +296,14 @@ class _Rounds:
             name = plan.names[label] if plan.names else ""
             self.store.add_label(position, label, round, item=item, name=name)
         return label
+
+
+def _told(ahead: Outlook | None) -> dict[str, Any]:
+    """An outlook as a round has it."""
+    if ahead is None:
+        return {}
+    rate, low, high = ahead.error
+    return {"error": rate, "error_low": low, "error_high": high, "fall": ahead.fall}
 
 
 def _arranged(plan: Simulation, order: list[int]) -> list[int]:

@@ -50,9 +50,8 @@ def questions(
     names of classes that may have no label yet.
     """
     tell = progress or (lambda what, done, total: None)
-    whole = replace(campaign, data=replace(campaign.data, test_fraction=0.0))
     tell("loading", 0, 1)
-    ready = prepare(whole, progress=progress)
+    ready = prepare(replace(campaign, data=replace(campaign.data, test_fraction=0.0)), progress=progress)
     pool, names, notes = _labelled(ready, labels, classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):

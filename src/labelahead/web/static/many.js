@@ -34,8 +34,8 @@ function draw() {
   $("manyitems").replaceChildren(...grid.items.map((item, n) => {
     const button = make("button", {
       type: "button", "data-position": String(item.position), title: `${title(item)}: ${percent(item.p)}`, "aria-pressed": "false",
-      "aria-label": `${title(item)}: click if it is not ${name}`, on: { click: () => toggle(n) },
-    }, thumb(item), KEYS[n] ? make("kbd", { text: KEYS[n] }) : null);
+      on: { click: () => toggle(n) },
+    }, KEYS[n] ? make("kbd", { text: KEYS[n] }) : null, thumb(item), item.url ? make("span", { className: "unseen", text: title(item) }) : null);
     return make("li", {}, button);
   }));
   $("manyleast").textContent = grid.items.length ? `The least sure of them at ${percent(grid.items.at(-1).p)}.`
