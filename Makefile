@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo label tour test lint types check test-peers results results-page results-peers results-tuning clean
+.PHONY: help demo label tour test lint types check test-peers results results-page results-peers results-tuning results-comparators clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -117,11 +117,13 @@ linear-operator: $(VENV)/.installed-bench
 # docs/results.md: what its tables compare is in results/tables/NAME.toml, their numbers in docs/results/tables.
 DATA ?= ../shared/data
 RESULTS := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(PY) -m results
+COMPARATORS := OMP_NUM_THREADS=1 $(PY) -m results.comparators run --data $(DATA)
 RESULTS_NEED := $(VENV)/.installed-test
 
 results: $(RESULTS_NEED) $(PEERS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME: one table
 	@code=0; $(RESULTS) run --data $(DATA) $(ARGS) || code=$$?; \
 	  OMP_NUM_THREADS=1 $(PEERS)/bin/python -m results.peers --out runs/results --data $(DATA) || code=$$?; \
+	  $(COMPARATORS) || code=$$?; \
 	  $(RESULTS) page || code=$$?; exit $$code
 
 results-page: $(RESULTS_NEED) ## docs/results.md, the studies' pages and all figures from the raw numbers; runs nothing
@@ -135,6 +137,10 @@ results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
 
 results-tuning: $(RESULTS_NEED) ## what was tried to make `flip` better: run what is missing (many hours), then the page
 	@OMP_NUM_THREADS=1 $(PY) -m results.tuning run --data $(DATA) $(ARGS)
+	@$(RESULTS) page
+
+results-comparators: $(RESULTS_NEED) ## logistic regression on the same labels: run what is missing (half an hour), then the page
+	@$(COMPARATORS) $(ARGS)
 	@$(RESULTS) page
 
 results-%: $(RESULTS_NEED)

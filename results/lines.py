@@ -48,7 +48,10 @@ class Line(NamedTuple):
 
 
 class TrialLine(NamedTuple):
-    """A round of what was tried to make `flip` better. seconds: of the whole campaign, the same in all its lines."""
+    """A round beside the tables: of what was tried to make `flip` better, or of another learner.
+
+    seconds: of the whole campaign, the same in all its lines.
+    """
 
     table: str
     variant: str

@@ -1,7 +1,7 @@
 """docs/results.md with its numbers put in, and the same as a web page.
 
 The text is written by hand. What stands between `<!-- begin KIND -->` and `<!-- end -->` is
-replaced: `table NAME`, `group NAME` (all its tables), `overall`, `hard`, `tuning`.
+replaced: `table NAME`, `group NAME` (all its tables), `overall`, `hard`, `tuning`, `comparators`.
 """
 
 import re
@@ -16,8 +16,9 @@ from labelahead.compare.drawing import PALETTE, Picture
 from labelahead.compare.page import template, write_all
 from labelahead.errors import InputError
 from labelahead.extras import need
+from results import comparators
 from results.figures import critical, table_figure
-from results.lines import TrialLine
+from results.lines import TrialLine, read_csv
 from results.numbers import Numbers, Ranking, rankings, read_numbers
 from results.studies import write_studies
 from results.table import Table
@@ -39,12 +40,13 @@ summary { cursor: pointer; margin: .5rem 0; }
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All tables with what is known of each. tuning: rounds of what was tried besides."""
+    """All tables with what is known of each. tuning: rounds of what was tried besides; others: of other learners."""
 
     tables: Sequence[Table]
     measured: Mapping[str, ByVariant]
     ranked: Sequence[Ranking]
     tuning: Sequence[TrialLine] = ()
+    others: Sequence[TrialLine] = ()
 
     def group(self, name: str) -> list[Table]:
         """Its tables, in order."""
@@ -63,7 +65,9 @@ def write_page(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[P
         raise InputError(f"{page} does not exist; expected the page whose numbers are to be put in")
     measured = {t.name: read_numbers(t, numbers) for t in tables}
     tried = read_trials(docs / "results" / FILE)
-    results = Results(tables, measured, rankings(_clean(tables, measured)), tried)
+    beside = docs / "results" / comparators.FILE
+    others = read_csv(beside, TrialLine, f"run `{comparators.COMMAND}`") if beside.exists() else []
+    results = Results(tables, measured, rankings(_clean(tables, measured)), tried, others)
     text = filled(page.read_text(encoding="utf-8"), results)
     for name, make in _figures(results):
         write_all(docs / "results" / "figures", {f"{name}.png": make().small}, last=f"{name}.png")
@@ -133,9 +137,11 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
             return hard_block(results.group("hard"), results.measured), set()
         case ["tuning"]:
             return tuning_block(results.tuning, results.measured), set()
+        case ["comparators"]:
+            return comparators.comparators_block(results.others, results.measured), set()
     raise InputError(
         f"{PAGE}: `<!-- begin {' '.join(words)} -->` is unknown; expected `table NAME` with one of "
-        f"{', '.join(by_name)}, `group NAME`, `overall`, `hard` or `tuning`"
+        f"{', '.join(by_name)}, `group NAME`, `overall`, `hard`, `tuning` or `comparators`"
     )
 
 

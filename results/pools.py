@@ -7,7 +7,10 @@ every campaign, whatever its seed, has the same items. The test part stays clean
 """
 
 import argparse
+import io
 import sys
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +32,7 @@ DIGITS_TEST = 360  # of 1,797
 # exact and noise of 2 % is not lost in rounding; reading standardises, so the factor has no effect.
 DIGITS_WHITE = 240
 WHITE = 255
+BACKGROUND = "BACKGROUND_Google"  # Caltech101's pictures of nothing in particular, no class of it
 PETS = (3, 5)  # CIFAR-10's cats and dogs
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -57,16 +61,42 @@ def make(name: str, data: Path, out: Path) -> Path:
     return path
 
 
-MADE = ("pool", "texts", "table")  # before a colon and a name, where a table names data that are made for it
+def photos(name: str, data: Path, out: Path) -> Path:
+    """<out>/NAME.zip: of Caltech101, a folder a class, its largest classes. `caltech8`: eight of them."""
+    whole, count = data / "caltech101_128px.zip", name.removeprefix("caltech")
+    if name == count or not count.isdigit() or not 2 <= int(count) <= 101:
+        raise InputError(f"there are no photos {name!r}; expected caltech8, or another number of classes, 2 to 101")
+    if not whole.is_file():
+        raise InputError(f"Caltech101 was not found: expected {whole}")
+    path = out / f"{name}.zip"
+    if path.exists():
+        return path
+    out.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(whole) as archive:
+        members = sorted(m for m in archive.namelist() if not m.endswith("/") and BACKGROUND not in m)
+        sizes = Counter(m.split("/")[-2] for m in members)
+        kept = sorted(sizes, key=lambda c: (-sizes[c], c))[: int(count)]
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as part:
+            for member in members:
+                if member.split("/")[-2] in kept:
+                    part.writestr("/".join(member.split("/")[-2:]), archive.read(member))
+    replace(path, file.getvalue())
+    return path
+
+
+MADE = ("pool", "photos", "texts", "table")  # before a colon and a name, where a table names data made for it
 
 
 def pool_file(name: str, data: Path, out: Path) -> Path | None:
-    """The file that stands for `pool:NAME`, `texts:NAME` or `table:NAME`, made below `out` if need be; else None."""
+    """The file that stands for `pool:NAME`, `photos:`, `texts:` or `table:NAME`, made below `out`; else None."""
     kind, colon, inside = name.partition(":")
     if not colon or kind not in MADE:
         return None
     if kind == "pool":
         return make(inside, data, out / "pools")
+    if kind == "photos":
+        return photos(inside, data, out / "photos")
     if kind == "texts":
         return texts.make(inside, out / "texts", npz=True)
     return rows.make(inside, out / "tables")

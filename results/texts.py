@@ -44,6 +44,15 @@ def _read(content: bytes) -> Part:
     return [(text.strip(), label) for label, text in pairs if text.strip()]
 
 
+def drawn(name: str, out: Path) -> tuple[Part, Part]:
+    """Those of both parts that are embedded, in the order of the embeddings."""
+    rng = np.random.default_rng(0)
+    return tuple(
+        [part[i] for i in np.sort(rng.permutation(len(part))[:n])]
+        for part, n in zip(parts(name, out), (POOL, TEST), strict=True)
+    )
+
+
 def make(name: str, out: Path, *, npz: bool = False) -> Path:
     """<out>/NAME.csv, and NAME.npz if asked for, made unless they are there."""
     table, arrays = out / f"{name}.csv", out / f"{name}.npz"
@@ -61,10 +70,7 @@ def make(name: str, out: Path, *, npz: bool = False) -> Path:
     def tell(done: int, n: int) -> None:
         print(f"\r{name}: {done}/{n}", end="" if done < n else "\n", file=sys.stderr)
 
-    rng = np.random.default_rng(0)
-    train, test = (
-        [part[i] for i in np.sort(rng.permutation(len(part))[:n])] for part, n in ((train, POOL), (test, TEST))
-    )
+    train, test = drawn(name, out)
     x = embed_texts([t for t, _ in [*train, *test]], cache=out / "features", progress=tell).numpy()
     y = np.array([label for _, label in [*train, *test]])
     cut = {"train": slice(None, len(train)), "test": slice(len(train), None)}

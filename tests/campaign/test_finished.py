@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from labelahead.campaign.graph import Graph
 from labelahead.campaign.prepare import prepare
 from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
+from labelahead.linear.calibration import likelihoods
 from labelahead.models.sentences import sentences_available
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand, simplex
@@ -66,6 +68,14 @@ def onnx_says(folder, values):
     return session.run(None, {"items": values})
 
 
+def likely(model, outputs, variance):
+    """What the outputs say: as sure as the labels are right when left out, or as they stand."""
+    spread = model.about.get("spread")
+    if spread is None:
+        return simplex(outputs)
+    return likelihoods(torch.as_tensor(outputs), spread * torch.as_tensor(variance).clamp_min(1e-9))
+
+
 def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
     done = campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
@@ -80,14 +90,18 @@ def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
     )
     raw = data.images.values[new]
     said = model.predict(raw)
-    assert np.allclose(said.probabilities, simplex(outputs), atol=1e-5)
+    wanted = likely(model, outputs, variances)
+    assert np.allclose(said.probabilities, wanted, atol=1e-4)
+    assert np.array_equal(said.probabilities.argmax(1), outputs.argmax(1))
     assert np.allclose(said.variance, variances, atol=1e-5)
     assert np.allclose(model.spread.alone, alone, atol=1e-5)
     assert model.threshold == pytest.approx(np.quantile(alone, 0.95), abs=1e-5)
     assert torch.equal(said.unlike, said.variance > model.threshold)
     p, variance = onnx_says(folder, raw.numpy())
-    assert np.allclose(p, simplex(outputs), atol=1e-4)
+    assert np.allclose(p, wanted, atol=1e-4)
     assert np.allclose(variance, variances, atol=1e-4)
+    bare = replace(model, about={**model.about, "spread": None})
+    assert np.allclose(bare.predict(raw).probabilities, simplex(outputs), atol=1e-5)
     every = model.predict(data.images.values)
     right = (every.probabilities.argmax(1) == answers.take(torch.arange(len(data))))[data.test]
     assert float(right.double().mean()) == done.rounds[-1].accuracy
@@ -131,7 +145,7 @@ def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
     again = finished.predict(source)
     with torch.no_grad():
         outputs = done.model(data.inputs).double().numpy()
-    assert np.allclose(again.probabilities, simplex(outputs), atol=1e-5)
+    assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-4)
     # Others, of another file whose columns stand elsewhere, are judged by the pool's statistics alone.
     fresh = table(tmp_path / "more.csv", 40, seed=1)
     said = la.load_model(folder).predict(fresh)
@@ -203,7 +217,8 @@ def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
     finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
     with torch.no_grad():
         outputs = done.model(prepare(done.campaign).rows).double().numpy()
-    assert np.allclose(finished.predict(source).probabilities, simplex(outputs), atol=1e-4)
+    again = finished.predict(source)
+    assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-3)
     said = finished.predict(table(tmp_path / "more.csv", 20, seed=1))
     assert sum(a == b for a, b in zip(said.labels, ["fish", "bird"] * 10, strict=True)) > 18
 
@@ -291,7 +306,8 @@ def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
     said = finished.predict(source)
     assert said.items == tuple(data.ids)
     with torch.no_grad():
-        assert np.allclose(said.probabilities, simplex(done.model(data.inputs).double().numpy()), atol=1e-5)
+        outputs = done.model(data.inputs).double().numpy()
+    assert np.allclose(said.probabilities, likely(finished, outputs, said.variance), atol=1e-4)
     new = pictures(tmp_path / "new", 8, seed=3, classes=())
     (new / "broken.png").write_bytes(b"no picture")
     fresh = finished.predict([new, source / "dark" / "00.png"])

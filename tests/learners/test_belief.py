@@ -62,6 +62,7 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
         naive = from_scratch(labels, classes, rank)
         assert torch.allclose(belief.posterior.mean, naive.mean, atol=1e-9)
         assert torch.allclose(belief.posterior.variance(), naive.variance(), atol=1e-9)
+        assert belief.posterior.amplitude() == pytest.approx(naive.amplitude())
         assert belief.knows(labels, classes)
         assert not belief.knows({**labels, 40: 0 if labels.get(40) else 1}, classes)
         unlabelled = [p for p in POINTS.tolist() if p not in labels]
@@ -69,6 +70,38 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
         some = [p for p in labels if p in belief] + unlabelled[:2]
         at = [POINTS.tolist().index(p) for p in some]
         assert torch.allclose(belief.mean(some), naive.mean[at], atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans(), st.sampled_from(["flip", "mlmoc"]))
+def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
+    """Sums over evaluation points are carried along through corrections, undone labels and new classes."""
+    belief, labels, classes = Belief(POINTS, start(rank=rank), hold=hold), {}, C
+    for kind, position, label in steps:
+        if kind == "label":
+            labels[position] = label
+        elif kind == "take back":
+            labels.pop(position, None)
+        else:
+            classes += 1
+        belief = belief.told(labels, classes)
+        if not len(belief.view.candidates):
+            continue
+        naive = Belief(POINTS, start(classes, rank), labels)
+        naive.view = view(naive.posterior, belief.view.candidates, belief.view.evaluation)
+        assert torch.allclose(belief.scores(criterion), naive.scores(criterion), atol=1e-7)
+
+
+def test_what_takes_milliseconds():
+    belief = Belief(POINTS, start(), {40: 0, 3: 1, 17: 2})
+    assert belief.nearby({40: 0, 3: 1, 17: 2, 8: 0, 7: 1})
+    assert belief.nearby({40: 2, 3: 0, 17: 2})
+    assert belief.nearby({40: 0, 3: 1})
+    assert belief.nearby({})
+    assert not belief.nearby({3: 1, 17: 2})
+    wide = Belief(POINTS[:4], prior(torch.zeros(4, 2).double(), torch.eye(8).double(), noise=1e-2), {40: 0})
+    assert not wide.nearby({40: 1})
+    assert torch.allclose(wide.told({40: 1}).posterior.mean[0], torch.tensor([0, 1 / 1.01]).double())
 
 
 def test_labels_given_at_once_are_as_told():

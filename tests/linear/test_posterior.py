@@ -56,7 +56,7 @@ def test_without_a_label_there_is_no_system(p):
 
 def test_classes_that_nobody_has_heard_of_are_zero(p):
     if p.b > 1:
-        with pytest.raises(InputError, match="expected more classes, no label and a scalar kernel"):
+        with pytest.raises(InputError, match="expected more classes and a scalar kernel"):
             p.prior().widened(5)
         return
     post = p.prior().widened(5)
@@ -69,7 +69,43 @@ def test_classes_that_nobody_has_heard_of_are_zero(p):
     ref.close(later.mean, from_scratch.mean)
     assert later.amplitude() == pytest.approx(from_scratch.amplitude())
     with pytest.raises(InputError, match="expected more classes"):
-        later.widened(6)
+        later.widened(4)
+    known = p.prior().condition(LABELLED, p.targets[LABELLED]).widened(5)
+    targets[0] = torch.nn.functional.pad(p.targets[LABELLED][0], (0, 2))
+    at_once = post.condition(LABELLED, targets)
+    ref.close(known.mean, at_once.mean)
+    assert known.amplitude() == pytest.approx(at_once.amplitude())
+
+
+@pytest.mark.parametrize("portions", [1, 2, 5])
+def test_other_targets_and_labels_taken_back_are_a_refit(p, portions):
+    if p.b > 1:
+        assert not p.prior().revisable
+        return
+    post = p.prior()
+    assert post.revisable
+    for part in torch.tensor(LABELLED).chunk(portions):
+        post = post.condition(part, p.targets[part])
+    post.variance()
+    which = torch.tensor([1, len(LABELLED) - 1, 0])
+    others = torch.randn(3, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    changed = p.targets[LABELLED].clone()
+    changed[which] = others
+    again = p.prior().condition(LABELLED, changed)
+    corrected = post.corrected(which, others)
+    for one, other in (
+        (corrected, again),
+        (post.without_last(2), p.prior().condition(LABELLED[:-2], p.targets[LABELLED[:-2]])),
+    ):
+        ref.close(one.mean, other.mean)
+        ref.close(one.columns([4, 2, 3]), other.columns([4, 2, 3]))
+        ref.close(one.variance(), other.variance())
+        assert one.amplitude() == pytest.approx(other.amplitude())
+        free = [i for i in range(24) if i not in LABELLED][:1]
+        y = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64)
+        further, naive = one.condition(free, y), other.condition(free, y)
+        ref.close(further.mean, naive.mean)
+        assert further.amplitude() == pytest.approx(naive.amplitude())
 
 
 def test_condition_equals_a_refit(p):

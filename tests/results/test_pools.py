@@ -275,3 +275,19 @@ def test_tables_of_a_package_are_read_as_they_are(tmp_path):
     assert path.read_text().splitlines() == ["column 1,column 2,label", "1.5,red,class 1", "2.5,blue,class 2"]
     with pytest.raises(InputError, match="no table 'huge'"):
         rows.make("huge", tmp_path)
+
+
+def test_photos_are_the_largest_classes_of_caltech(pools, tmp_path):
+    sizes = {"tiger": 3, "ant": 1, "bear": 2, "cat": 2, "BACKGROUND_Google": 9}
+    with zipfile.ZipFile(tmp_path / "caltech101_128px.zip", "w") as archive:
+        for name, count in sizes.items():
+            for i in range(count):
+                archive.writestr(f"101_ObjectCategories/{name}/{i}.jpg", f"{name} {i}")
+    made = pools.pool_file("photos:caltech2", tmp_path, tmp_path / "out")
+    with zipfile.ZipFile(made) as archive:
+        assert archive.namelist() == ["bear/0.jpg", "bear/1.jpg", "tiger/0.jpg", "tiger/1.jpg", "tiger/2.jpg"]
+        assert archive.read("bear/1.jpg") == b"bear 1"
+    with pytest.raises(InputError, match="no photos 'caltech1'; expected caltech8"):
+        pools.pool_file("photos:caltech1", tmp_path, tmp_path / "out")
+    with pytest.raises(InputError, match="Caltech101 was not found"):
+        pools.pool_file("photos:caltech8", tmp_path / "elsewhere", tmp_path / "out")

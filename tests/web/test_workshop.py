@@ -187,7 +187,7 @@ def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
     time.sleep(after)
     server.send_signal(signal.SIGKILL)
     server.wait()
-    for _ in range(100):
+    for _ in range(900):  # one that is still being started looks around when it has been
         if not _running(worker):
             break
         time.sleep(0.1)

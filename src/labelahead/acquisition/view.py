@@ -383,6 +383,24 @@ class View:
             known=known,
         )
 
+    def revised(self, posterior: Posterior) -> "View":
+        """The view of a posterior with other targets, or more classes, at the same labelled points: k is the same."""
+        k, known = self._known.cross, _Known(cross=self._known.cross, factors=self._known.factors)
+        other = View(
+            posterior,
+            self.candidates,
+            self.evaluation,
+            self.embedding,
+            hold=self._hold,
+            rows=self._rows if k is not None else None,
+            known=known,
+        )
+        if k is not None and self._known.moments is not None:
+            squares = self._known.moments.squares
+            drift = k.product(posterior.folded(other.drift()))
+            known.moments = Moments(squares, drift.view(len(squares), posterior.width, -1))
+        return other
+
     def _fallen(self, before: Cross, step: Step) -> Moments:
         """The moments after a step, from those before it and one product with k."""
         assert step.fall is not None

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.card import card
 from labelahead.campaign.config import assemble
-from labelahead.campaign.graph import Front, Graph, Spread, write_onnx
+from labelahead.campaign.graph import LEAST, Front, Graph, Spread, write_onnx
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.run import remember
 from labelahead.campaign.store import Store
@@ -41,7 +41,8 @@ from labelahead.data.text import guarded
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError
 from labelahead.extras import need
 from labelahead.files import in_one_step, replace
-from labelahead.learners.exact import EXACT, ExactModel
+from labelahead.learners.exact import EXACT, ExactModel, spread_of
+from labelahead.linear.calibration import likelihoods
 from labelahead.models import MODELS, build
 from labelahead.models.sentences import DIMENSIONS, SentenceEncoder
 from labelahead.seeds import training_seed
@@ -130,7 +131,18 @@ class Finished:
         return self._of(self._given(items), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape)."""
+        """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape).
+
+        The exact learner is as sure as its labels are right when each is left out.
+        """
+        out, spread = self._outputs(values)
+        factor = self.about.get("spread")
+        if spread is not None and factor is not None:
+            return likelihoods(out[:, : len(self.classes)], factor * spread.double().clamp_min(LEAST)), spread
+        p = probabilities(out, "softmax" if self.loss == "cross-entropy" else "simplex")[:, : len(self.classes)]
+        return p / p.sum(1, keepdim=True).clamp_min(1e-30), spread
+
+    def _outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
         out, spread = [], []
         for start in range(0, len(values), ROWS):
             part = values[start : start + ROWS]
@@ -140,10 +152,8 @@ class Finished:
                     assert isinstance(self.network, ExactModel)
                     spread.append(self.spread(self.spread.kernel(self.network.unit(x))))
             out.append(predict(self.network, x).double())
-        p = torch.cat(out) if out else torch.zeros((0, max(len(self.classes), 2)), dtype=torch.float64)
-        p = probabilities(p, "softmax" if self.loss == "cross-entropy" else "simplex")[:, : len(self.classes)]
-        p = p / p.sum(1, keepdim=True).clamp_min(1e-30)
-        return p, torch.cat(spread) if spread else None
+        both = torch.cat(out) if out else torch.zeros((0, max(len(self.classes), 2)), dtype=torch.float64)
+        return both, torch.cat(spread) if spread else None
 
     def _encode(self, texts: list[str]) -> Tensor:
         """(n, 384) what the sentence encoder reads in texts."""
@@ -213,7 +223,8 @@ class Finished:
         """Write it, and what there is to say of it."""
         try:
             example = self._example()
-            graph = Graph(self.front, self.network, self.spread, self.loss, len(self.classes))
+            factor = self.about.get("spread")
+            graph = Graph(self.front, self.network, self.spread, self.loss, len(self.classes), factor)
             return {"onnx": write_onnx(graph, example, self.outputs(example), path)}
         except (MissingExtra, ModelError, InputError) as error:
             if required:
@@ -278,6 +289,7 @@ def finish(
             "shape": shape,
         },
         "accuracy": dict(accuracy),
+        "spread": spread_of(network) if isinstance(network, ExactModel) and len(network.support) else None,
     }
     loss = "squared" if campaign.model.name == EXACT else ready.training.loss
     model = Finished(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)

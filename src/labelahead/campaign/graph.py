@@ -14,12 +14,14 @@ from labelahead.data.reading import Reading
 from labelahead.errors import InputError, LabelaheadError, ModelError
 from labelahead.extras import need
 from labelahead.learners.exact import ExactModel, mixed
+from labelahead.linear.calibration import FEW, quadrature
 from labelahead.linear.linalg import cholesky
 from labelahead.models.backbone import BACKBONES, pixels, pretrained
 
-__all__ = ["Front", "Graph", "Spread", "write_onnx"]
+__all__ = ["LEAST", "Front", "Graph", "Spread", "write_onnx"]
 
 OPSET = 18
+LEAST = 1e-9  # a variance is never less
 TOLERANCE = 1e-4  # of probabilities and variances, beside our own
 EXAMPLES = 5
 
@@ -80,9 +82,18 @@ class Graph(nn.Module):
     Written out once more, without steps that depend on the numbers: what is held against `Finished.outputs`.
     """
 
-    def __init__(self, front: Front | None, network: nn.Module, spread: Spread | None, loss: str, classes: int) -> None:
+    def __init__(
+        self,
+        front: Front | None,
+        network: nn.Module,
+        spread: Spread | None,
+        loss: str,
+        classes: int,
+        factor: float | None = None,
+    ) -> None:
         super().__init__()
         self.front, self.network, self.spread, self.loss, self.classes = front, network, spread, loss, classes
+        self.factor = factor  # of the variances, where they say how sure the outputs are
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Both as float32."""
@@ -92,12 +103,42 @@ class Graph(nn.Module):
         model = self.network
         assert isinstance(model, ExactModel)
         K = self.spread.kernel(model.unit(x))
-        return self._probabilities(1 / model.classes + K.double() @ model.alpha), self.spread(K).float()
+        outputs, variance = 1 / model.classes + K.double() @ model.alpha, self.spread(K)
+        if self.factor is None:
+            return self._probabilities(outputs), variance.float()
+        return _likelihoods(
+            outputs[:, : self.classes], self.factor * variance.clamp_min(LEAST)
+        ).float(), variance.float()
 
     def _probabilities(self, outputs: Tensor) -> Tensor:
         p = torch.softmax(outputs, 1) if self.loss == "cross-entropy" else _projected(outputs)
         p = p[:, : self.classes]
         return (p / p.sum(1, keepdim=True).clamp_min(1e-30)).float()
+
+
+def _likelihoods(mean: Tensor, variance: Tensor) -> Tensor:
+    """As `linear.calibration.likelihoods`, of steps that ONNX has: erf and products."""
+    nodes, weights = quadrature(mean.device)
+    classes = mean.shape[1]
+    if classes <= FEW:
+        ahead = (mean[:, :, None] - mean[:, None, :]) / variance.sqrt()[:, None, None]
+        below = _normal(ahead[..., None] + nodes)  # (n, C, C, nodes): whether a is above c
+        own = torch.eye(classes, dtype=torch.bool, device=mean.device)[:, :, None]
+        p = torch.where(own, 1.0, below).prod(2) @ weights
+        return p / p.sum(1, keepdim=True)
+    first = mean.argmax(1, keepdim=True)
+    own = torch.arange(classes, device=mean.device)[None] == first
+    behind = mean - mean.gather(1, first)
+    below = _normal(nodes - behind[..., None] / variance.sqrt()[:, None, None])
+    top = torch.where(own[..., None], 1.0, below).prod(1) @ weights
+    others = torch.where(own, 0.0, _normal(behind / (2 * variance)[:, None].sqrt()))
+    share = others / others.sum(1, keepdim=True).clamp_min(1e-300) * (1 - top)[:, None]
+    p = torch.where(own, top[:, None], torch.minimum(share, top[:, None]))
+    return p / p.sum(1, keepdim=True)
+
+
+def _normal(z: Tensor) -> Tensor:
+    return (1 + torch.erf((z / 2**0.5).float()).double()) / 2  # onnxruntime has no other erf
 
 
 def _projected(z: Tensor) -> Tensor:

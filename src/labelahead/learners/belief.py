@@ -10,6 +10,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition, select
 from labelahead.acquisition.probability import probabilities
@@ -18,6 +19,9 @@ from labelahead.errors import InputError
 from labelahead.linear.posterior import Posterior
 
 __all__ = ["Belief"]
+
+MANY = 64  # labels that are added at once
+FEW = 16  # labels that are changed or taken back one by one; of more a new beginning costs less
 
 
 class Belief:
@@ -49,31 +53,57 @@ class Belief:
         post = replace(self.start, _memo={})
         if self.labels:
             post = post.condition(self.places(self.labels), torch.tensor(list(self.labels.values())))
-        left = (~post.is_labelled).nonzero().squeeze(1)
-        if len(left):
-            limit = self.evaluation
-            self.view = view(post, left, left if limit is None else left[:limit], hold=self.hold)
-        else:  # nothing to ask for, but labels may still be corrected
-            self.view = View(post, left, left, None, hold=self.hold)
+        self.view = self._seen(post)
         self._scores: dict[str | Acquisition, Tensor] = {}
+
+    def _seen(self, post: Posterior) -> View:
+        left = (~post.is_labelled).nonzero().squeeze(1)
+        if not len(left):  # nothing to ask for, but labels may still be corrected
+            return View(post, left, left, None, hold=self.hold)
+        return view(post, left, left if self.evaluation is None else left[: self.evaluation], hold=self.hold)
+
+    def nearby(self, labels: Mapping[int, int]) -> bool:
+        """Whether it can be told these labels in milliseconds: not if many are new, nor if early ones are gone."""
+        known = self._in_play(labels)
+        if len(known.keys() - self.labels.keys()) > MANY:
+            return False
+        gone = [p for p in self.labels if p not in known]
+        changed = sum(known[p] != c for p, c in self.labels.items() if p in known)
+        if not gone and not changed:
+            return True
+        few = len(gone) <= FEW and changed <= FEW and self.posterior.revisable
+        return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
 
     def told(self, labels: Mapping[int, int], classes: int = 0) -> "Belief":
         """The belief that knows exactly these labels, of at least so many classes.
 
-        Labels that only add to what it knows are conditioned on: milliseconds. One that was changed
-        or taken back, or a new class, means to begin again from the start: tens of milliseconds.
+        Milliseconds for new labels, a few changed ones, the last few taken back (METHOD §4 with k and targets apart),
+        and classes that nobody has heard of. Otherwise it begins again from the start: see `nearby`.
         """
         known, classes = self._in_play(labels), max(classes, self.classes)
         other = object.__new__(Belief)
         other.points, other.evaluation, other.hold, other._place = self.points, self.evaluation, self.hold, self._place
-        other.start = self.start if classes == self.classes else self.start.widened(classes)
-        if classes != self.classes or any(known.get(p) != c for p, c in self.labels.items()):
+        wider = classes != self.classes
+        other.start = self.start.widened(classes) if wider else self.start
+        if not self.nearby(known) or (wider and self.posterior.width != 1):
             other._begin(known)
             return other
+        gone = len(self.labels.keys() - known.keys())
+        held = {p: known[p] for p in self.labels if p in known}
         new = {p: c for p, c in known.items() if p not in self.labels}
-        other.labels, other.view, other._scores = {**self.labels, **new}, self.view, self._scores
+        changed = [i for i, p in enumerate(held) if held[p] != self.labels[p]]
+        other.labels, other.view, other._scores = {**held, **new}, self.view, self._scores
+        if wider:
+            other.view = other.view.revised(self.posterior.widened(classes))
+        if gone:
+            other.view = other._seen(other.posterior.without_last(gone))
+        if changed:
+            at = other.view.candidates.new_tensor(changed)
+            targets = one_hot(at.new_tensor([list(held.values())[i] for i in changed]), classes).double()
+            other.view = other.view.revised(other.posterior.corrected(at, targets))
         if new:
-            other.view = self.view.condition(self.places(new), torch.tensor(list(new.values())))
+            other.view = other.view.condition(self.places(new), torch.tensor(list(new.values())))
+        if other.view is not self.view:
             other._scores = {}
         return other
 

@@ -24,6 +24,7 @@ from labelahead.errors import InputError
 from labelahead.inputs import Samples
 from labelahead.learners.network import Learnt
 from labelahead.learners.outlook import Outlook, outlook
+from labelahead.linear.calibration import calibrate
 from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
 from labelahead.linear.posterior import prior
@@ -45,6 +46,7 @@ __all__ = [
     "lift_of",
     "mixed",
     "mixture_kernel",
+    "spread_of",
 ]
 
 ABOUT = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
@@ -326,6 +328,17 @@ class ExactLearner:
         start = torch.full((len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device)
         post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
         return outlook(post.condition(torch.arange(len(labelled)), labels), torch.arange(len(labelled), len(points)))
+
+
+def spread_of(model: ExactModel) -> float:
+    """s²a² of a model that knows labels of several classes: see `linear.calibration`."""
+    mixture, n = model.weights(), len(model.support)
+    cosines = (model.support @ model.support.T).fill_diagonal_(1.0).double()
+    targets = mixed(cosines, mixture.weights) @ model.alpha + mixture.noise * model.alpha + 1 / model.classes
+    start = torch.full((n, model.classes), 1 / model.classes, dtype=torch.float64, device=targets.device)
+    post = prior(start, mixture_kernel(model.support, mixture.weights), noise=mixture.noise)
+    post = post.condition(torch.arange(n), targets)
+    return calibrate(post).scale ** 2 * post.amplitude()
 
 
 def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> Learnt:

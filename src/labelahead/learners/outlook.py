@@ -21,24 +21,29 @@ BRINGS = 2.0
 
 
 class Outlook(NamedTuple):
-    """error: share of wrong predictions in the pool. fall: by how much the next `AHEAD` labels will lower it."""
+    """error: share of wrong predictions in the pool. fall: by how much the next `AHEAD` labels will lower it.
+
+    spread: s²a², by which posterior variances are multiplied to be those of f (see `linear.calibration`).
+    """
 
     error: ErrorRate
     fall: float
+    spread: float
 
 
 def outlook(posterior: Posterior, at: Tensor) -> Outlook:
     """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random order."""
     known = calibrate(posterior)
+    spread = known.scale**2 * posterior.amplitude()
     some = at[:LOOKED_AT]
     some = some[~posterior.is_labelled[some]]
     if not len(some):
-        return Outlook(error_rate(posterior, at, known), 0.0)
+        return Outlook(error_rate(posterior, at, known), 0.0, spread)
     seen = view(posterior, some, some, hold=True)
     picks = greedy(seen, partial(resolve, temper=known.scale**2), min(AHEAD, len(some)), believe="mean")
     error = error_rate(posterior, at, known)
     brought = BRINGS * float(picks.scores.sum()) / len(some)
-    return Outlook(error, min(brought, fastest(error.rate, len(posterior.labelled))))
+    return Outlook(error, min(brought, fastest(error.rate, len(posterior.labelled))), spread)
 
 
 def fastest(rate: float, labels: int) -> float:

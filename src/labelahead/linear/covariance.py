@@ -262,6 +262,11 @@ class Covariance:
             factor = torch.cat([factors.pop(), factor])
         return Covariance(self.prior, (*factors, factor))
 
+    def without_last(self) -> "Covariance":
+        """As before the last factor row."""
+        *factors, last = self.factors
+        return Covariance(self.prior, (*factors, *((last[:-1],) if len(last) > 1 else ())))
+
     def block(self, rows: Tensor, cols: Tensor) -> Tensor:
         """(p,), (q,) -> (p, q), in the prior's dtype."""
         return self.prior.block(self.factors, rows, cols)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from labelahead.errors import InputError
 from labelahead.linear import checks
@@ -30,6 +31,7 @@ from labelahead.linear.linalg import cholesky, solve_factored, whiten
 __all__ = ["Posterior", "Step", "prior"]
 
 LABELLED = "the kernel of the labelled points"
+REVISABLE = 1e-4  # of the scale: the least σ by which a float32 kernel may be divided
 _NARROW = 64  # up to this many factor rows, a step also knows its fall at every position
 
 
@@ -122,16 +124,65 @@ class Posterior:
         return Step(after, factor, fall, gain)
 
     def widened(self, classes: int) -> "Posterior":
-        """With classes that the network has not heard of yet: f = 0. Scalar kernel, before any label."""
-        if self.width != 1 or len(self.labelled) or classes < self.classes:
+        """With classes that the network has not heard of yet: f = 0, and no label speaks for them. Scalar kernel."""
+        if self.width != 1 or classes < self.classes:
             raise InputError(
-                f"{classes} classes asked of a posterior with {self.classes}, {len(self.labelled)} labels and "
-                f"{self.width} kernel rows a point; expected more classes, no label and a scalar kernel"
+                f"{classes} classes asked of a posterior with {self.classes} and {self.width} kernel rows a point; "
+                "expected more classes and a scalar kernel"
             )
-        outputs = torch.nn.functional.pad(self.outputs, (0, classes - self.classes))
-        empty = outputs.new_zeros((0, classes))
-        white = outputs.new_zeros((0, classes + 1))
-        return replace(self, outputs=outputs, mean=outputs, targets=empty, _white=white, _memo={})
+        more = classes - self.classes
+        outputs, mean, targets = (pad(x, (0, more)) for x in (self.outputs, self.mean, self.targets))
+        white = torch.cat([pad(self._white[:, :-1], (0, more)), self._white[:, -1:]], 1)
+        return replace(self, outputs=outputs, mean=mean, targets=targets, _white=white, _memo=self._memo.copy())
+
+    @property
+    def revisable(self) -> bool:
+        """Whether labels can be changed and taken back without beginning anew: what is divided by σ must bear it."""
+        return self.width == 1 and self.jitter == 0.0 and self.noise >= REVISABLE * self.scale
+
+    def corrected(self, which: Tensor, targets: Tensor) -> "Posterior":
+        """With other targets (q, C) for the labels at (q,) places among `labelled`. Scalar kernel, σ > 0.
+
+        The covariance knows no targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's column of it is k(x,xⱼ) =
+        σ (Θ(x,X) A)ⱼ: what a change of target j moves every output by. And W(xⱼ) = L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ
+        = Lᵀeⱼ − σL⁻¹eⱼ has L⁻¹eⱼ below place j, and at it the root of a square.
+        """
+        at, kernel = self.labelled[which], self.covariance.prior
+        change = targets - self.targets[which]
+        columns = kernel.spread(self.covariance.rows(at)) / self.noise
+        here = torch.cat([kernel.lift(factor, at) for factor in self.covariance.factors])
+        place = torch.arange(len(here), device=here.device)[:, None]
+        own = 1 / _pivot(here[which, torch.arange(len(which))], self.noise)
+        inverse = torch.where(place > which, here / -self.noise, torch.where(place == which, own, 0.0))
+        white = self._white.clone()
+        white[:, : self.classes] += inverse @ change
+        return replace(
+            self,
+            mean=self.mean + columns.T @ change,
+            targets=self.targets.index_copy(0, which, targets),
+            _white=white,
+            _memo=self._memo.copy(),  # of the covariance alone
+        )
+
+    def without_last(self, q: int) -> "Posterior":
+        """As before the last q labels came. Scalar kernel, σ > 0."""
+        post = self
+        for _ in range(q):
+            at, row = post.labelled[-1], post.covariance.factors[-1][-1:]
+            fall = post.covariance.prior.spread(row)[0]
+            # y − f_lin = σ/l · gain at the label itself, where f_lin has moved by fall · gain and fall = l − σ/l.
+            gain = (post.targets[-1] - post.mean[at]) * _pivot(fall[at], self.noise) / self.noise
+            post = replace(
+                post,
+                mean=post.mean - fall[:, None] * gain,
+                covariance=post.covariance.without_last(),
+                labelled=post.labelled[:-1],
+                targets=post.targets[:-1],
+                is_labelled=post.is_labelled.index_fill(0, at, False),
+                _white=post._white[:-1],
+                _memo={},
+            )
+        return post
 
     def system(self, at: Tensor | None = None) -> Tensor:
         """Θ(X,X) + σI at positions (q,), default the labelled: (q·b, q·b), float64, a fresh copy."""
@@ -230,6 +281,11 @@ class Posterior:
             if value * self.scale > 1e-12 * max(1.0, float(self.targets.square().mean())):
                 return value
         return (1 / c) * (1 - 1 / c) / self.scale if c > 1 else 1.0 / self.scale
+
+
+def _pivot(fall: Tensor, noise: float) -> Tensor:
+    """l > 0 with l − σ/l = fall."""
+    return (fall + (fall.square() + 4 * noise).sqrt()) / 2
 
 
 def prior(

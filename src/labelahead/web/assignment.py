@@ -6,7 +6,7 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
@@ -27,7 +27,6 @@ SECOND = "second opinion"
 TAKEN_BACK = "taken back"
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
-RECENT = 40  # posteriors that are kept for undoing
 PREFETCH = 3  # further pictures that a browser may fetch ahead
 UNTAUGHT = ("keep", "doubt")  # they change no label
 TRUSTED = 20  # labels of a random sample, from which on accuracy is estimated by them alone
@@ -61,7 +60,8 @@ class Assignment:
         self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
         self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
         self.opinion: Opinion | None = None
-        self._past: deque[Opinion] = deque(maxlen=RECENT)
+        self.behind = False  # whether the opinion lacks an answer, or holds one that was taken back
+        self._learning = threading.Lock()  # held by whoever moves the opinion
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
@@ -132,7 +132,8 @@ class Assignment:
             self._check(self.tally, position, kind, label)
             self._seen[who] = time.monotonic()
             event = self.journal.add(kind, who, position, label, key=key)
-            changed = None if kind in UNTAUGHT else self._learn()
+        changed = None if kind in UNTAUGHT else self._learn()
+        with self.lock:
             asked = self.question(who)
             return {"event": _shown(event), "changed": changed, "labels": len(self.tally.labels), "next": asked}
 
@@ -148,10 +149,11 @@ class Assignment:
                 return {"undone": None, "next": self.question(who)}
             together = max(1, confirmed - len(self.tally.confirmed))
             taken = self.journal.event(event.ref) if event.ref is not None else event
-            if taken.kind in CHANGES:
-                self._reclassed()
-            else:
-                self._learn()
+        if taken.kind in CHANGES:
+            self._reclassed()
+        else:
+            self._learn()
+        with self.lock:
             again = None if taken.kind in ("keep", "confirm") else taken.position
             if again is not None and self.journal.lease(again, who, self.lease):
                 self._taken_back[who] = again
@@ -163,10 +165,9 @@ class Assignment:
     def add_class(self, who: str, name: str) -> dict[str, Any]:
         """A class that nobody thought of before."""
         with self.lock:
-            number, tally = self.journal.add_class(who, name), self.tally
-            if self.opinion is not None:
-                self.opinion = self.opinion.told(tally.labels, len(tally.classes))
-            return next(c for c in self.classes() if c["number"] == number)
+            number = self.journal.add_class(who, name)
+        self._learn()
+        return next(c for c in self.classes() if c["number"] == number)
 
     def change_class(self, who: str, kind: str, number: int, name: str | None) -> dict[str, Any]:
         """Rename a class, merge it into the one of that name, or remove it; undo takes it back."""
@@ -174,15 +175,14 @@ class Assignment:
             if kind != "rename" and len(self.tally.alive) <= FEWEST:
                 raise InputError(f"{kind} one of {FEWEST} classes; expected more, so that {FEWEST} are left")
             event = self.journal.change_class(who, kind, number, name)
-            self._reclassed()
-            return {"event": _shown(event), "classes": self.classes(), "labels": len(self.tally.labels)}
+        self._reclassed()
+        return {"event": _shown(event), "classes": self.classes(), "labels": len(self.tally.labels)}
 
     def _reclassed(self) -> None:
-        """Begin the opinion again with the classes as they stand."""
-        self.moved.notify_all()
-        self._past.clear()
-        if self.opinion is not None:
-            self.opinion = self._standing(self.opinion, self.tally)
+        """Whoever changes classes waits until the opinion has them."""
+        self.catch_up()
+        with self.lock:
+            self.moved.notify_all()
 
     def grid(self, who: str, n: int = GRID, label: int | None = None) -> dict[str, Any]:
         """Items that are predicted alike and surely, to be confirmed at once: of a class, or of the one with most.
@@ -196,7 +196,7 @@ class Assignment:
         if opinion is None or not opinion.informed:
             return {"label": None, "items": [], "sure": []}
         without = taken | self.closed | tally.labels.keys() | self.broken.keys() | tally.answered.get(who, frozenset())
-        surest = opinion.surest(SURE, without)
+        surest = [row for row in opinion.surest(SURE, without) if row[1] in tally.alive]
         alike = Counter(c for _, c, _ in surest)
         if label is None and alike:
             label = alike.most_common(1)[0][0]
@@ -218,7 +218,8 @@ class Assignment:
                 self._check(tally, position, "label", label)
             self._seen[who] = time.monotonic()
             events = self.journal.confirm(who, positions, label, key=key)
-            changed = self._learn() if events else None
+        changed = self._learn() if events else None
+        with self.lock:
             return {
                 "confirmed": [e.position for e in events],
                 "label": label,
@@ -234,17 +235,16 @@ class Assignment:
             for position, _, _ in rows:
                 self._check(before, position, "skip", None)
             self.journal.add_labels(rows)
-            self._learn()
+        self._learn()
+        with self.lock:
             new = [c for c in self.tally.classes if c not in before.classes]
             return {"labels": len(rows), "new_classes": new}
 
     def take(self, opinion: Opinion) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""
         with self.lock:
-            tally = self.tally
-            self.opinion = self._standing(opinion, tally)
-            self._past.clear()
-            self._past.append(self.opinion)
+            self.opinion = opinion
+        self._learn()
 
     @staticmethod
     def _standing(opinion: Opinion, tally: Tally) -> Opinion:
@@ -281,18 +281,45 @@ class Assignment:
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _learn(self) -> int | None:
-        """Move the posterior to the labels as they stand; how many items changed their mind."""
-        self.moved.notify_all()
-        before = self.opinion
+        """Move the opinion to the labels as they stand; how many items changed their mind, if it has moved.
+
+        One at a time, and nobody waits for it: where somebody is at it, or where it would take long, this is left to
+        `catch_up`, and questions come from the opinion that there is.
+        """
+        with self.lock:
+            self.moved.notify_all()
+            opinion, tally = self.opinion, self.tally
+            if opinion is None:
+                return None
+            near = opinion.fits(tally.counts_as) and opinion.belief.nearby(tally.labels)
+            if not near or not self._learning.acquire(blocking=False):
+                self.behind = True
+                return None
+        try:
+            return self._move()
+        finally:
+            self._learning.release()
+
+    def catch_up(self) -> None:
+        """Move the opinion to the labels as they stand, however long it takes."""
+        with self._learning:
+            self._move()
+
+    def _move(self) -> int | None:
+        """Whoever learns does it outside the lock; an opinion that has been replaced meanwhile is not moved."""
+        with self.lock:
+            before, tally = self.opinion, self.tally
+            self.behind = False
         if before is None:
             return None
-        tally = self.tally
-        labels, classes = tally.labels, len(tally.classes)
-        # What was taken back leads to where one has been: no need to begin again from the prior.
-        known = (opinion for opinion in reversed(self._past) if opinion.belief.knows(labels, classes))
-        self.opinion = next(known, None) or before.told(labels, classes)
-        self._past.append(self.opinion)
-        return self.opinion.changed_from(before)
+        after = self._standing(before, tally)
+        after.gain()  # a question must not wait for scores
+        with self.lock:
+            if self.opinion is before:
+                self.opinion = after
+            else:
+                self.behind = True
+        return after.changed_from(before)
 
     def _reason(self, tally: Tally, position: int) -> str:
         """Why an item is asked about, said of one that may have been chosen a while ago."""
@@ -341,6 +368,7 @@ class Assignment:
             # A second opinion that has seen the first is none: the posterior has learnt it.
             # So has a training the answer that was taken back.
             guess = [] if reason in (SECOND, TAKEN_BACK) else self.opinion.guess(position)
+            guess = [(c, p) for c, p in guess if c in tally.alive]  # it may not have heard yet
             if self.items.kind == "image":
                 ahead = self.opinion.runners_up(PREFETCH, {position})
         urls = [self.items.describe(p)["url"] for p in ahead]

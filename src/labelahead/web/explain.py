@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
 from labelahead.learners.belief import Belief
+from labelahead.linear.calibration import leading, likelihoods
 from labelahead.strategies import find
 from labelahead.web.snapshot import Snapshot
 
@@ -74,7 +76,7 @@ class Opinion:
 
     def surest(self, least: float, without: Collection[int] = ()) -> list[tuple[int, int, float]]:
         """(position, class, probability) of items whose class is at least so probable, the surest first."""
-        sure, best = self.belief.probabilities.max(1)
+        sure, best = self.sure, self.belief.guesses
         order = torch.sort(sure, descending=True, stable=True).indices[: int((sure >= least).sum())]
         rows = zip(self.belief.points[order].tolist(), best[order].tolist(), sure[order].tolist(), strict=True)
         return [row for row in rows if row[0] not in without]
@@ -87,9 +89,40 @@ class Opinion:
         """The likeliest classes of an item with their probabilities; nothing if not in play."""
         if position not in self.belief or not self.informed:
             return []
-        place = int(self.belief.places([position]))
-        p, label = self.belief.probabilities[place].topk(min(n, self.belief.classes))
+        p, label = self.chances(self.belief.places([position]))[0].topk(min(n, self.belief.classes))
         return [(int(c), float(q)) for c, q in zip(label, p, strict=True)]
+
+    def chances(self, places: Tensor) -> Tensor:
+        """(q, C) how likely each class is at (q,) places.
+
+        The exact learner knows how far off its labels are when left out, and says so; a trained network's outputs have
+        seen them.
+        """
+        if self.snapshot.units is None:
+            return self.belief.probabilities[places]
+        post, there = self.belief.posterior, self._there
+        variance = self._spread * post.variance()[places].clamp_min(1e-9 * post.scale)
+        chances = likelihoods(post.mean[places][:, there], variance)
+        return chances.new_zeros(len(places), self.belief.classes).index_copy_(1, there, chances)
+
+    @cached_property
+    def _there(self) -> Tensor:
+        """Classes that are neither merged into others nor removed; those that are new since are there."""
+        begun = len(self.counts_as)
+        there = [c for c in range(self.belief.classes) if c >= begun or self.counts_as[c] == c]
+        return torch.tensor(there, device=self.belief.points.device)
+
+    @cached_property
+    def _spread(self) -> float:
+        return float(self.snapshot.facts.get("spread") or self.belief.posterior.amplitude())
+
+    @cached_property
+    def sure(self) -> Tensor:
+        """(n,) how likely the leading class is the right one, of every item in play."""
+        if self.snapshot.units is None:
+            return self.belief.probabilities.amax(1)
+        post = self.belief.posterior
+        return leading(post.mean[:, self._there], self._spread * post.variance().clamp_min(1e-9 * post.scale))
 
     def why(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.

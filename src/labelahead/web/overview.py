@@ -100,7 +100,7 @@ def pool_map(assignment: Assignment) -> dict[str, Any]:
         else:
             i = int(belief.places([p]))
             guess = int(belief.guesses[i]) if opinion.informed else None
-            sure = round(float(belief.probabilities[i].max()), 3) if opinion.informed else None
+            sure = round(float(opinion.sure[i]), 3) if opinion.informed else None
             points.append([p, x, y, guess, sure])
     return {"points": points, "labelled": labelled, "round": opinion.snapshot.round}
 
@@ -208,9 +208,9 @@ def able(assignment: Assignment) -> bool:
 def predictions(assignment: Assignment) -> dict[int, tuple[int, float]]:
     """Class and probability of every unlabelled item in play, for pre-labelling."""
     with assignment.lock:
-        opinion, labels = assignment.opinion, assignment.tally.labels
+        opinion, tally = assignment.opinion, assignment.tally
+        labels, there = tally.labels, set(tally.alive)
     if opinion is None or not able(assignment):
         return {}
-    sure, best = opinion.belief.probabilities.max(1)
-    rows = zip(opinion.snapshot.points.tolist(), best.tolist(), sure.tolist(), strict=True)
-    return {p: (c, s) for p, c, s in rows if p not in labels}
+    rows = zip(opinion.snapshot.points.tolist(), opinion.belief.guesses.tolist(), opinion.sure.tolist(), strict=True)
+    return {p: (c, s) for p, c, s in rows if p not in labels and c in there}

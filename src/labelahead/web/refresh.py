@@ -66,7 +66,8 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
 
 def told(outlook: Outlook) -> dict[str, float]:
     """An outlook as facts."""
-    return {**{f"error_{k}": v for k, v in outlook.error._asdict().items()}, "fall": outlook.fall}
+    error = {f"error_{k}": v for k, v in outlook.error._asdict().items()}
+    return {**error, "fall": outlook.fall, "spread": outlook.spread}
 
 
 def second_look(

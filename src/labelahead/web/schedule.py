@@ -79,7 +79,8 @@ class Schedule:
         """Nothing is being trained and nothing is due."""
         with self.assignment.lock:
             looking = self._wider is not None or (self._looking is not None and self._looking.is_alive())
-            return not looking and self.state in ("idle", "waiting") and self._due() is None
+            at_rest = self.state in ("idle", "waiting") and not self.assignment.behind
+            return not looking and at_rest and self._due() is None
 
     def status(self) -> dict[str, Any]:
         """For the page."""
@@ -151,6 +152,8 @@ class Schedule:
 
     def _run(self) -> None:
         while not self._ending.is_set():
+            if self.assignment.behind:
+                self._catch_up()
             with self.assignment.moved:
                 wider = self._wider
                 try:
@@ -161,12 +164,23 @@ class Schedule:
                 if order is None and wider is None:
                     if self._looking is None or not self._looking.is_alive():
                         self.state, self.done = "idle", 0.0
-                    self.assignment.moved.wait()
+                    if not self.assignment.behind:
+                        self.assignment.moved.wait()
                     continue
             self._carry_out(order or Order(0, (), 2), wider)
             with self.assignment.lock:
                 if self._wider is wider:
                     self._wider = None
+
+    def _catch_up(self) -> None:
+        began = time.monotonic()
+        try:
+            self.assignment.catch_up()
+            # Answers that come faster than they can be learnt from are learnt together; they come first.
+            self._ending.wait(min(time.monotonic() - began, 1.0))
+        except Exception as error:
+            self._failed(error)
+            self._ending.wait(RETRY)
 
     def _again(self) -> Order:
         """What is to be learnt with more items in play: as much as was learnt without them, or more."""

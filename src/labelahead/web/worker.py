@@ -27,6 +27,7 @@ from labelahead.web.workshop import Tell, Workshop, page_data
 __all__ = ["Order", "Worker"]
 
 POSIX = os.name == "posix"
+PATIENCE = 5.0  # seconds for a process to end by itself
 
 
 def _work(
@@ -150,9 +151,13 @@ class Worker:
 
     def stop(self) -> None:
         """End the process; the next order starts another."""
-        if self._process is not None and self._process.is_alive():
-            self._process.terminate()
-            self._process.join(5)
-        if self._pipe is not None:
-            self._pipe.close()
-        self._process = self._pipe = None
+        process, pipe = self._process, self._pipe
+        self._process = self._pipe = None  # whoever else stops it has nothing to do
+        if process is not None and process.is_alive():
+            process.terminate()
+            process.join(PATIENCE)
+            if process.is_alive():
+                process.kill()
+                process.join(PATIENCE)
+        if pipe is not None:
+            pipe.close()
