@@ -1,6 +1,11 @@
 """Many items confirmed at once, and classes that change: what the page makes of it."""
 
 import json
+import os
+import random
+import signal
+import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,6 +14,7 @@ import torch
 from labelahead.campaign.config import parse
 from labelahead.errors import InputError
 from labelahead.web.finished import page_model
+from labelahead.web.journal import Journal
 from labelahead.web.session import opened
 from tests.support.web_sessions import CHANGE, page, photos
 from tests.web.test_assignment import answer, wait
@@ -83,6 +89,42 @@ def test_a_grid_is_confirmed_and_undone_as_one(tmp_path):
         assert session.assignment.tally.confirmed == set(at[1:]) - {at[5]}
         assert post(client, "/api/confirmations", {"positions": [10**6], "label": 0}, status=400)["error"]
         assert post(client, "/api/confirmations", {"positions": at, "label": 7}, status=400)["error"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and kill -9")
+def test_a_killed_writer_leaves_whole_grids(tmp_path):
+    rng, items = random.Random(3), [f"{i}.png" for i in range(24 * 8)]
+
+    def work():
+        with Journal(tmp_path, items=items, fingerprint="f", classes=NAMES) as journal:
+            journal.tally  # noqa: B018 (reads the file)
+            os.write(ready, b".")
+            for turn in range(10**6):
+                first = 24 * (turn % 8)
+                journal.confirm("anna", range(first, first + 24), turn % 3)
+                journal.undo("anna")
+
+    for _ in range(12):
+        begun, ready = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                work()
+            finally:
+                os._exit(1)
+        os.read(begun, 1)
+        time.sleep(rng.uniform(0.0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(begun)
+        os.close(ready)
+        with Journal(tmp_path, items=items, fingerprint="f", classes=NAMES) as journal:
+            events = journal.events()
+            assert set(Counter(e.ref for e in events if e.kind == "confirm").values()) <= {24}
+            assert sum(e.kind == "undo" for e in events) % 24 == 0
+            assert len(journal.tally.labels) in (0, 24)
+            journal.undo("anna")
+    assert len(events) > 48
 
 
 def test_what_was_confirmed_is_no_random_sample(tmp_path):

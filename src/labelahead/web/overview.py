@@ -117,15 +117,16 @@ def _enough(judged: Sequence[Any]) -> bool:
 def _doubtful(opinion: Opinion | None, tally: Tally) -> list[Any]:
     """Rows of the second look whose labels are in doubt, the most doubtful first."""
     judged, alive = _judged(opinion), set(tally.alive)
-    # How much more the other labels say for another class than for the one given decides the order.
-    return [
+    rows = [
         row
-        for row in (sorted(judged, key=lambda row: row[5] - row[4]) if _enough(judged) else ())
+        for row in judged
         if row[4] - row[5] > CLEARLY
         and tally.labels.get(row[0]) == row[1]
         and row[0] not in tally.kept
         and row[2] in alive
     ]
+    # How much more the other labels say for another class than for the one given decides the order.
+    return sorted(rows, key=lambda row: row[5] - row[4]) if _enough(judged) else []
 
 
 def doubts(assignment: Assignment, n: int = 24) -> dict[str, Any]:

@@ -10,9 +10,11 @@ const box = $("many");
 let grid = null;
 let exceptions = new Set(); // positions, of this grid
 let left = []; // those of the grids before, to be asked about afterwards
+let saved = []; // numbers of the grids that were confirmed, the newest last
+let number = 0;
 
 async function open() {
-  if (!box.open) { left = []; box.showModal(); $("manytold").textContent = ""; }
+  if (!box.open) { left = []; saved = []; box.showModal(); $("manytold").textContent = ""; }
   await load();
 }
 
@@ -69,7 +71,9 @@ async function confirm() {
     return answered ?? { confirmed: [] };
   });
   if (!done) { $("manytold").textContent = $("said").textContent; return; }
-  left.push(...out.map((item) => ({ ...item, kind: "exception", why: `You said that it is not “${nameOf(label)}”` })));
+  number += 1;
+  if (positions.length) saved.push(number);
+  left.push(...out.map((item) => ({ ...item, grid: number, kind: "exception", why: `You said that it is not “${nameOf(label)}”` })));
   $("manytold").textContent = `Saved: ${count(done.confirmed.length, "item is", "items are")} “${nameOf(label)}”.`
     + (left.length ? ` ${count(left.length, "exception is", "exceptions are")} asked about afterwards.` : "");
   say($("manytold").textContent);
@@ -79,8 +83,8 @@ async function confirm() {
 async function takeBack() {
   const taken = await undo();
   $("manytold").textContent = undone(taken ?? null);
-  const back = new Set(taken?.kind === "confirm" ? [] : [taken?.position]);
-  left = left.filter((item) => !back.has(item.position));
+  const back = taken?.kind === "confirm" ? saved.pop() : null;
+  left = left.filter((item) => item.grid !== back); // its exceptions are shown again
   await load();
 }
 
