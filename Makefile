@@ -86,6 +86,10 @@ types: $(VENV)/.installed-check ## mypy, strict, on src
 check: lint types test ## what CI runs
 
 BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page embed
+.PHONY: soak
+soak: $(VENV)/.installed-test ## twenty minutes of kills, undos, corrections and imports: nothing lost, memory flat, nobody left
+	@OMP_NUM_THREADS=1 $(PY) benchmarks/soak.py $(ARGS)
+
 .PHONY: $(BENCHES:%=bench-%) linear-operator
 $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) benchmarks/$*.py $(ARGS)

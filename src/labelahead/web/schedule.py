@@ -144,7 +144,9 @@ class Schedule:
             return None if self.exact else Order(0, (), classes)  # the items are being looked at
         trained = opinion.snapshot.labels if opinion else {}
         differing = {p for p, _ in labels.items() ^ trained.items()}
-        enough = len(differing) >= self.every and len(set(labels.values())) > 1
+        # The exact learner has absorbed every label; only its kernel is chosen anew, which many labels change little.
+        wait = max(self.every, len(labels) // 20) if self.exact else self.every
+        enough = len(differing) >= wait and len(set(labels.values())) > 1
         if enough and labels != self._tried:
             number = (opinion.snapshot.round if opinion else 0) + 1
             return Order(number, tuple(labels.items()), classes, self.assignment.trusted(tally))

@@ -1,5 +1,6 @@
 """Serving a session: a socket, uvicorn, an orderly end."""
 
+import ctypes
 import logging
 import os
 import secrets
@@ -9,7 +10,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -33,6 +34,7 @@ CONNECTIONS = 512  # at a time; a browser has a few
 HEADERS_WITHIN, BODY_WITHIN, CHECKED = 10.0, 120.0, 2.0  # seconds to ask, to send all of it, between two looks
 REPEATED = 60.0  # seconds for which the log does not repeat itself
 FILES = 65536
+MALLOC = {-8: 2, -3: 4 << 20, -1: 32 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 TRIED = 20  # ports after the one that is busy
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -68,6 +70,7 @@ def serve(
             "put a proxy with TLS before it (docs/labelling.md), or use an SSH tunnel"
         )
     _more_files()
+    _lean_memory()
     for name in ("asyncio", "uvicorn.error"):
         logging.getLogger(name).addFilter(_Once())
     config = uvicorn.Config(
@@ -155,6 +158,14 @@ def _more_files() -> None:
         wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _lean_memory() -> None:
+    """Few heaps, and large blocks straight from the system: what forty threads have freed goes back to it (glibc)."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        for parameter, value in MALLOC.items():
+            libc.mallopt(parameter, value)
 
 
 class _Server(uvicorn.Server):

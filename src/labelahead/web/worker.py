@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,18 @@ import torch
 
 from labelahead.campaign.config import parse
 from labelahead.errors import LabelaheadError
+from labelahead.web.apart import begin
 from labelahead.web.refresh import Order
 from labelahead.web.snapshot import save_snapshot
 from labelahead.web.workshop import Tell, Workshop, page_data
 
-__all__ = ["Order", "Worker"]
+__all__ = ["Order", "Worker", "work"]
 
 POSIX = os.name == "posix"
 PATIENCE = 5.0  # seconds for a process to end by itself
 
 
-def _work(
+def work(
     tables: Mapping[str, Any],
     folder: str,
     threads: int,
@@ -39,7 +40,6 @@ def _work(
     pipe: Connection,
 ) -> None:
     """The process: one order at a time until the pipe closes."""
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
     with suppress(OSError, AttributeError):
         os.nice(10)  # answers come first
     torch.set_num_threads(threads)
@@ -61,14 +61,6 @@ def _work(
     except Exception as error:  # told to whoever waits, then the process ends
         with suppress(OSError):
             pipe.send(("failed", LabelaheadError(f"{type(error).__name__}: {error}")))
-
-
-def _end_with_the_server() -> None:
-    """A server that was killed has no chance to say so: whoever works for it must not go on for nobody."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
 
 
 class Worker:
@@ -100,7 +92,7 @@ class Worker:
     def _started(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(*self._args, other), daemon=True)
+        self._process = context.Process(target=begin, args=(*self._args, other), daemon=True)
         # Ctrl-C goes to all processes of a terminal; this one is told by whoever started it. The mask is inherited, so
         # it holds from the first instruction on. The tracker goes first: on its start it would take the mask off again.
         if POSIX:
