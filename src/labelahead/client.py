@@ -10,7 +10,7 @@ Answers are the JSON of the server (docs/labelling.md), as dictionaries and list
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -81,6 +81,22 @@ class Client:
     def add_class(self, name: str) -> dict[str, Any]:
         """A new class, or the one of that name."""
         return dict(self._post("/api/classes", {"name": name}))
+
+    def change_class(self, name: str, kind: str, to: str | None = None) -> dict[str, Any]:
+        """Rename a class (to: the new name), merge it (to: another class) or remove it; undo takes it back."""
+        number, self._numbers = self._number(name), {}
+        return dict(self._post(f"/api/classes/{number}", {"kind": kind, "name": to}))
+
+    def grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
+        """Items that are predicted alike and surely, of one class."""
+        number = self._number(label) if isinstance(label, str) else label
+        return dict(self._get("/api/confirmations", {"n": n} | ({} if number is None else {"label": number})))
+
+    def confirm(self, positions: Sequence[int], label: int | str, *, key: str | None = None) -> dict[str, Any]:
+        """Say that all of these items are of one class; one undo takes them back."""
+        number = self._number(label) if isinstance(label, str) else label
+        said = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
+        return dict(self._post("/api/confirmations", said, tries=TRIES))
 
     def why(self, position: int) -> dict[str, Any]:
         """What an answer would change, and what speaks for the guess."""

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import pickle
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from labelahead.campaign.finished import load_finished, run_model, write_predict
 from labelahead.campaign.graph import Graph
 from labelahead.campaign.prepare import prepare
 from labelahead.data import from_arrays, load
-from labelahead.errors import InputError, LabelaheadError, MissingExtra
+from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
 from labelahead.linear.calibration import likelihoods
 from labelahead.models.sentences import sentences_available
 from tests.support.campaigns import blobs
@@ -434,3 +435,21 @@ def test_data_from_python_leave_with_the_model(tmp_path):
     model = run_model(tmp_path / "run", data=data)
     said = load_finished(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
     assert np.mean([ord(label) - ord("a") == int(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
+
+
+def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
+    """torch writes files of its own, and speaks of its own lines where that fails."""
+    resource = pytest.importorskip("resource", reason="needs a limit on the size of files")
+    run = campaign(tmp_path)
+    model = run_model(tmp_path / "run")
+    assert run.rounds
+    old, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot be written to") as refused:
+            model.save(tmp_path / "model", onnx=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, old)
+    assert "enforce" not in str(refused.value)
+    assert not (tmp_path / "model").exists()

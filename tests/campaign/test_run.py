@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.config import Budget, Campaign, Network, parse
 from labelahead.campaign.run import resume, run
 from labelahead.campaign.store import Store
@@ -212,6 +213,51 @@ def test_a_campaign_with_an_absent_class_is_resumed(tmp_path, balanced):
         path = tmp_path / "a" / name
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:keep]))
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def confirming(missed):
+    budget = Budget(initial=5, labels=17, retrain_every=4, confirm=8, confirm_cost=0.25, missed=missed)
+    return replace(SMALL, training={"steps": 15}, budget=budget)
+
+
+def test_what_is_surest_is_confirmed_at_a_cost():
+    _, answers = data()
+    for missed in (0.0, 1.0):
+        result = run(confirming(missed), data=data())
+        assert [r.labels for r in result.rounds] == [5, 9, 13, 17]  # two answers and eight looks a round
+        assert [r.asked for r in result.rounds] == [2, 2, 2, 0]
+        truth = answers.take(result.pool.labelled)
+        wrong = int((truth != result.pool.labels).sum())
+        assert wrong == result.rounds[-1].let_through
+        assert (wrong > 0) == bool(missed)  # 15 steps: it is not always right where it is sure
+        assert len(result.pool) == 17 - 3 * 2 + result.rounds[-1].confirmed
+        assert result.rounds[-1].confirmed == 24 or not missed
+    first = run(confirming(1.0), data=data()).pool.labelled.tolist()
+    budget = Budget(initial=5, labels=5, retrain_every=4)
+    model = run(replace(confirming(1.0), budget=budget), data=data()).model
+    x = from_arrays(*blobs(80, (32,)), test=range(60, 80))[0].inputs
+    open_ = [p for p in range(60) if p not in first[:7]]
+    with torch.no_grad():
+        sure = probabilities(model(x[open_]).double(), "simplex").max(1).values
+    assert set(first[7:15]) == {open_[i] for i in sure.topk(8).indices}
+
+
+@pytest.mark.parametrize("keep", [6, 8, 11, 15, 17, 24])
+def test_a_campaign_that_confirms_is_resumed(tmp_path, keep):
+    campaign = confirming(0.5)
+    whole = run(campaign, data=data(), out=tmp_path / "a")
+    labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
+    kept = labels.read_bytes().splitlines(keepends=True)[:keep]
+    begun = max(json.loads(line)["round"] for line in kept)
+    labels.write_bytes(b"".join(kept))
+    rounds.write_bytes(b"".join(rounds.read_bytes().splitlines(keepends=True)[: max(0, begun - 1)]))
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+@pytest.mark.parametrize("wrong", [{"confirm": -1}, {"missed": 1.5}, {"confirm": 100}, {"confirm_cost": float("nan")}])
+def test_confirming_is_checked(wrong):
+    with pytest.raises(InputError, match="confirm"):
+        Budget(**wrong)
 
 
 def test_a_folder_from_before_there_was_absent_is_resumed(tmp_path):

@@ -1,6 +1,7 @@
 """The command line as a stranger uses it, mostly in this process."""
 
 import csv
+import io
 import json
 import os
 import signal
@@ -112,6 +113,15 @@ def test_lists(what):
     assert all(name in words for name in members)
 
 
+def test_all_that_there_is_by_name():
+    from labelahead.strategies import STRATEGIES
+
+    done = invoke("list")
+    assert done.exit_code == 0, done.output
+    words = done.output.replace(",", " ").split()
+    assert {*STRATEGIES, "mlp", "exact", "digits", "strategies", "models", "embeddings", "data"} <= set(words)
+
+
 COMMANDS = ("run", "resume", "query", "list", "compare", "report", "label", "study")
 
 
@@ -158,6 +168,8 @@ def test_help_shows_examples(command):
         (["query", "--data", "/nowhere.csv"], 1, "/nowhere.csv"),
         (["query", "--data", "digits", "--format", "xml"], 2, "csv or json"),
         (["query", "--data", "digits", "--n", "0"], 2, "--n"),
+        (["query", "--data", "digits", "--classes", "cat,Cat"], 1, "expected every class once"),
+        (["run", "--data", "digits", "--target", "y"], 1, "target"),
         (["frobnicate"], 2, "frobnicate"),
     ],
 )
@@ -182,6 +194,21 @@ def test_query_a_table(tmp_path):
     done = invoke("query", "--data", data, "--n", 3, "--format", "json", "--out", found)
     assert done.exit_code == 0
     assert [r["position"] for r in json.loads(found.read_text())] == [int(r["position"]) for r in rows]
+
+
+def test_query_a_table_of_texts_says_how_they_begin(tmp_path):
+    said = [f"Post {i}: the arm cannot\nlift its own weight, {'again and ' * 40}again." for i in range(5)]
+    with (tmp_path / "posts.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [["text"], *([t] for t in ["=1+1 is the sum that nobody would run here, really", *said])]
+        )
+    arguments = ("query", "--data", tmp_path / "posts.csv", "--n", 6, "--classes", "a,b", "--embedding", "words")
+    rows = list(csv.DictReader(io.StringIO(invoke(*arguments).stdout)))
+    texts = {int(r["position"]): r["text"] for r in rows}
+    assert texts[0].startswith("'=1+1")
+    assert texts[3].startswith("Post 2: the arm cannot lift")
+    assert all(len(t) < 210 and "\n" not in t for t in texts.values())
+    assert json.loads(invoke(*arguments, "--format", "json").stdout)[0]["text"]
 
 
 def test_query_before_the_first_label(tmp_path):

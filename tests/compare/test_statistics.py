@@ -239,3 +239,11 @@ def test_critical_differences_of_demsar():
     # Demšar 2006, section 3.2.2: q = 2.569 for four, 14 data sets; Table 5a: 2.728 for five
     assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
     assert critical_difference(5, 30) == pytest.approx(2.728 * (5 * 6 / (6 * 30)) ** 0.5, abs=1e-3)
+
+
+def test_no_accuracy_is_said_to_exceed_all():
+    values = np.array([0.99, 1.0, 1.0])
+    free, bounded = t_interval(values), t_interval(values, share=True)
+    assert free.high > 1
+    assert (bounded.mean, bounded.low, bounded.high) == (free.mean, free.low, 1.0)
+    assert t_interval(1 - values, share=True).low == 0.0

@@ -88,7 +88,7 @@ class Server:
 
     def labels(self) -> dict[str, str]:
         """Item -> the name of its class, as the server has it."""
-        names = [c["name"] for c in self.get("/api/session")["classes"]]
+        names = {c["number"]: c["name"] for c in self.get("/api/session")["classes"]}
         rows = self.get("/api/history?n=1000")
         return {r["item"]: names[r["current"]] for r in rows if r["current"] is not None}
 

@@ -132,12 +132,16 @@ def test_labels_that_speak_for_the_guess_add_up_to_it():
     mean = taken.outputs[i] + weights.sum(0)
     torch.testing.assert_close(mean, opinion.belief.posterior.mean[i], rtol=1e-5, atol=1e-6)
     guess = int(mean.argmax())
-    shown = opinion.why(int(POSITIONS[i]))["because"]
-    best = [(int(POSITIONS[at[j]]), float(weights[j, guess])) for j in range(len(at))]
-    best = sorted((b for b in best if b[1] > 0), key=lambda b: -b[1])[:6]
-    assert [p for p, _, _ in shown] == [p for p, _ in best]
-    assert [w for _, _, w in shown] == pytest.approx([w for _, w in best], rel=1e-5)
-    assert all(labels[p] == c for p, c, _ in shown)
+    shown = opinion.why(int(POSITIONS[i]))
+    every = [(int(POSITIONS[at[j]]), float(weights[j, guess])) for j in range(len(at))]
+    best = sorted((b for b in every if b[1] > 0), key=lambda b: (labels[b[0]] != guess, -b[1]))[:6]
+    worst = sorted((b for b in every if b[1] < 0), key=lambda b: b[1])[:6]
+    assert best
+    assert worst
+    for side, wanted in (("because", best), ("against", worst)):
+        assert [p for p, _, _ in shown[side]] == [p for p, _ in wanted]
+        assert [w for _, _, w in shown[side]] == pytest.approx([w for _, w in wanted], rel=1e-5)
+        assert all(labels[p] == c for p, c, _ in shown[side])
 
 
 def test_before_any_training_there_is_no_guess():

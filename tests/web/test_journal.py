@@ -23,12 +23,59 @@ class Plain:
     """The same rules without events: lists and dicts, every answer worked out from scratch."""
 
     def __init__(self, classes):
-        self.classes = list(classes)
         self.said = []  # [person, position, kind, label, seq, still there]
-        self.seq = len(self.classes)
+        self.seq = len(classes)
         self.keys = {}
         self.held = {}  # person -> (position, until)
         self.kept = {}  # position -> [its row of said, whether there was a conflict]
+        self.begun = list(classes)
+        self.changes = []  # rows of said: [person, None, kind, class, seq, still there, into which, name]
+        self.grids = []  # lists of rows that were confirmed together
+
+    def as_now(self, label):
+        """What a label counts as after all changes that stand; None: removed."""
+        for row in self.changes:
+            if row[5] and row[2] != "rename" and label == row[3]:
+                label = row[6]
+        return label
+
+    def names(self):
+        """Number -> name, of every class that ever was."""
+        names = dict(enumerate(self.begun))
+        for row in self.changes:
+            if row[5] and row[2] == "rename":
+                names[row[3]] = row[7]
+        return names
+
+    def there(self):
+        """Lower-case name -> number, of the classes that are there."""
+        return {name.lower(): c for c, name in self.names().items() if self.as_now(c) == c}
+
+    def change(self, who, kind, label, into=None, name=None):
+        self.seq += 1
+        row = [who, None, kind, label, self.seq, True, into, name]
+        self.said.append(row)
+        self.changes.append(row)
+        self.look_at_kept()
+
+    def new_class(self, name):
+        self.seq += 1
+        self.begun.append(name)
+
+    def called(self, name):
+        """The class that has this name, or had it last, as it counts now."""
+        begun = [(c, n) for c, n in enumerate(self.begun)] + [
+            (r[3], r[7]) for r in self.changes if r[5] and r[2] == "rename"
+        ]
+        had = [c for c, n in begun if n.lower() == name.lower()]
+        return self.as_now(self.there().get(name.lower(), had[-1] if had else -1)) if had else None
+
+    def undoing(self, row):
+        """Whether a change can be taken back: no two classes would have one name."""
+        row[5] = False
+        there = [name.lower() for c, name in self.names().items() if self.as_now(c) == c]
+        row[5] = True
+        return len(set(there)) == len(there)
 
     def answer(self, who, position, kind, label):
         self.seq += 1
@@ -50,7 +97,7 @@ class Plain:
         for position, (row, before) in list(self.kept.items()):
             labels = self.open(position)
             conflict = len(set(labels)) > 1
-            if not row[5] or labels[-1:] != [row[3]] or (conflict and not before):
+            if not row[5] or labels[-1:] != [self.as_now(row[3])] or (conflict and not before):
                 self.doubt(position)
             else:
                 self.kept[position][1] = conflict
@@ -62,8 +109,13 @@ class Plain:
 
     def undo(self, who):
         own = [row for row in self.said if row[0] == who and row[5]]
+        if own and own[-1] in self.changes and not self.undoing(own[-1]):
+            return False
         if own:
-            self.take_back(own[-1])
+            grid = next((g for g in self.grids if own[-1] in g), [own[-1]])
+            for row in reversed([r for r in grid if r[5]]):
+                self.take_back(row)
+        return True
 
     def lease(self, position, who, seconds, now):
         for other, (p, until) in self.held.items():
@@ -75,21 +127,27 @@ class Plain:
     def now(self, position):
         """person -> (kind, label, seq), of those that count."""
         rows = [row for row in self.said if row[1] == position and row[5]]
-        return {row[0]: tuple(row[2:5]) for row in rows if row[2] not in ("settle", "keep")}
+        last = {row[0]: row[2:5] for row in rows if row[2] not in ("settle", "keep")}
+        now = {who: (kind, self.as_now(label), seq) for who, (kind, label, seq) in last.items()}
+        return {who: a for who, a in now.items() if a[1] is not None or a[0] in ("skip", "unsure")}
 
     def rulings(self, position):
-        return [r for r in self.said if r[1] == position and r[5] and r[2] == "settle"]
+        rows = [r for r in self.said if r[1] == position and r[5] and r[2] == "settle"]
+        return [[*r[:3], self.as_now(r[3]), *r[4:]] for r in rows[-1:] if self.as_now(r[3]) is not None]
 
     def open(self, position):
         """The last settlement's label, and those that were given after it."""
         rulings = self.rulings(position)
         since = rulings[-1][4] if rulings else 0
         later = sorted(self.now(position).values(), key=lambda answer: answer[2])
-        given = [label for kind, label, seq in later if kind == "label" and seq > since]
+        given = [label for kind, label, seq in later if label is not None and seq > since]
         return [row[3] for row in rulings[-1:]] + given
 
     def check(self, tally):
-        assert list(tally.classes) == self.classes
+        assert list(tally.classes) == list(self.names().values())
+        assert list(tally.counts_as) == [self.as_now(c) for c in range(len(self.begun))]
+        assert tally.alive == tuple(self.there().values())
+        confirmed = set()
         labels, conflicts, skipped, unsure, compared, differ = {}, [], set(), set(), 0, 0
         for position in range(len(ITEMS)):
             now = self.now(position)
@@ -97,7 +155,7 @@ class Plain:
             got = [(a.who, a.kind, a.label, a.seq) for a in tally.answers.get(position, ())]
             assert got == [(who, *now[who]) for who in order]
             assert set(order) == {who for who, answered in tally.answered.items() if position in answered}
-            given = [now[who][1] for who in order if now[who][0] == "label"]
+            given = [now[who][1] for who in order if now[who][1] is not None]
             rulings, open_now = self.rulings(position), self.open(position)
             if open_now:
                 labels[position] = open_now[-1]
@@ -110,12 +168,16 @@ class Plain:
             if position in tally.settled:
                 assert tally.settled[position].seq == rulings[-1][4]
             assert (position in tally.settled) == (bool(rulings) and len(open_now) == 1)
+            says = [now[who][0] for who in order if now[who][1] is not None]
+            if says and says[-1] == "confirm" and position not in tally.settled:
+                confirmed.add(position)
+        assert tally.confirmed == confirmed
         assert tally.labels == labels
         assert tally.conflicts == tuple(conflicts)
         assert (tally.skipped, tally.unsure) == (skipped, unsure)
         assert tally.agreement == (compared, compared - differ)
         kept = {p: (a.who, a.label, a.seq) for p, a in tally.kept.items()}
-        assert kept == {p: (row[0], row[3], row[4]) for p, (row, _) in self.kept.items()}
+        assert kept == {p: (row[0], self.as_now(row[3]), row[4]) for p, (row, _) in self.kept.items()}
 
 
 people, positions = st.sampled_from(PEOPLE), st.integers(0, len(ITEMS) - 1)
@@ -134,9 +196,17 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "journal"):
             self.journal.close()
 
+    def some(self, label):
+        """A class that is there."""
+        there = sorted(self.plain.there().values())
+        return there[label % len(there)]
+
     @rule(who=people, position=positions, label=st.integers(0, 9), key=st.integers(0, 12))
     def label(self, who, position, label, key):
-        label %= len(self.plain.classes)
+        label = self.some(label)
+        said = self.plain.keys.get(key, (who, position, label))
+        if said[2] != label and self.plain.as_now(said[2]) != said[2]:
+            return  # sent again after its class is gone
         said = (who, position, label)
         if self.plain.keys.get(key, said) != said:
             with pytest.raises(InputError, match="came with another answer"):
@@ -150,14 +220,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=people, position=positions, label=st.integers(0, 9))
     def settle(self, who, position, label):
-        label %= len(self.plain.classes)
+        label = self.some(label)
         self.journal.add("settle", who, position, label)
         self.plain.answer(who, position, "settle", label)
 
     @rule(who=people, position=positions, label=st.integers(0, 9), right=st.booleans())
     def keep(self, who, position, label, right):
         now = self.plain.open(position)
-        label = now[-1] if right and now else label % len(self.plain.classes)
+        label = now[-1] if right and now else self.some(label)
         if now[-1:] == [label]:
             self.journal.add("keep", who, position, label)
             self.plain.keep(who, position, label)
@@ -180,11 +250,53 @@ class Machine(RuleBasedStateMachine):
         self.journal.add(kind, who, position)
         self.plain.answer(who, position, kind, None)
 
+    @rule(who=people, at=st.lists(positions, min_size=1, max_size=4, unique=True), label=st.integers(0, 9))
+    def confirm(self, who, at, label):
+        label = self.some(label)
+        events = self.journal.confirm(who, at, label)
+        free = [p for p in at if not self.plain.open(p)]
+        assert [(e.position, e.label, e.ref) for e in events] == [(p, label, events[0].seq) for p in free]
+        for position in free:
+            self.plain.answer(who, position, "confirm", label)
+        if free:
+            self.plain.grids.append(self.plain.said[-len(free) :])
+
+    @rule(who=people, label=st.integers(0, 9), name=st.sampled_from(["Wolf", "cat", "DOG", "lynx"]))
+    def rename(self, who, label, name):
+        label, there = self.some(label), self.plain.there()
+        if there.get(name.lower(), label) != label:
+            with pytest.raises(InputError, match="already"):
+                self.journal.change_class(who, "rename", label, name)
+            return
+        self.journal.change_class(who, "rename", label, name)
+        self.plain.change(who, "rename", label, name=name)
+
+    @rule(who=people, label=st.integers(0, 9), into=st.integers(0, 9))
+    def merge(self, who, label, into):
+        label, into = self.some(label), self.some(into)
+        name = self.plain.names()[into]
+        if label == into:
+            with pytest.raises(InputError, match="into itself"):
+                self.journal.change_class(who, "merge", label, name)
+            return
+        self.journal.change_class(who, "merge", label, name)
+        self.plain.change(who, "merge", label, into)
+
+    @rule(who=people, label=st.integers(0, 9))
+    def remove(self, who, label):
+        label = self.some(label)
+        if len(self.plain.there()) > 1:
+            self.journal.change_class(who, "remove", label)
+            self.plain.change(who, "remove", label)
+
     @rule(who=people)
     def undo(self, who):
         before = self.plain.seq
-        self.plain.undo(who)
-        assert (self.journal.undo(who) is None) == (self.plain.seq == before)
+        if self.plain.undo(who):
+            assert (self.journal.undo(who) is None) == (self.plain.seq == before)
+        else:
+            with pytest.raises(InputError, match="rename that one first"):
+                self.journal.undo(who)
 
     @rule(who=people, which=st.integers(0, 30))
     def undo_one(self, who, which):
@@ -193,6 +305,9 @@ class Machine(RuleBasedStateMachine):
         row = self.plain.said[which % len(self.plain.said)]
         if row[0] != who:
             with pytest.raises(InputError, match="own"):
+                self.journal.undo(who, row[4])
+        elif row[5] and row in self.plain.changes and not self.plain.undoing(row):
+            with pytest.raises(InputError, match="rename that one first"):
                 self.journal.undo(who, row[4])
         elif self.journal.undo(who, row[4]) is None:
             assert not row[5]
@@ -203,12 +318,9 @@ class Machine(RuleBasedStateMachine):
     @rule(who=people, name=st.sampled_from(["Fox ", "fOX", "<s>", "dog", "🦊\n", "' OR 1"]))
     def add_class(self, who, name):
         number = self.journal.add_class(who, name)
-        folded = [c.lower() for c in self.plain.classes]
-        if name.strip().lower() not in folded:
-            folded.append(name.strip().lower())
-            self.plain.classes.append(name.strip())
-            self.plain.seq += 1
-        assert number == folded.index(name.strip().lower())
+        if name.strip().lower() not in self.plain.there():
+            self.plain.new_class(name.strip())
+        assert number == self.plain.there()[name.strip().lower()]
 
     @rule(who=people, position=positions, seconds=st.sampled_from([1.0, 5.0, 60.0]))
     def lease(self, who, position, seconds):
@@ -228,12 +340,10 @@ class Machine(RuleBasedStateMachine):
     def add_labels(self, rows):
         self.journal.add_labels(rows)
         for position, name, who in rows:
-            folded = [c.lower() for c in self.plain.classes]
-            if name.lower() not in folded:
-                folded.append(name)
-                self.plain.classes.append(name)
-                self.plain.seq += 1
-            label = folded.index(name.lower())
+            label = self.plain.called(name)
+            if label is None:
+                self.plain.new_class(name)
+                label = self.plain.there()[name.lower()]
             if self.plain.now(position).get(who, (None, None))[1] != label:
                 self.plain.answer(who, position, "label", label)
 
@@ -473,12 +583,12 @@ def test_an_empty_file_is_migrated_and_a_failed_migration_changes_nothing(tmp_pa
         journal(tmp_path)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
-    """Version 1 knew no settling, version 2 no keeping."""
+    """Version 1 knew no settling, version 2 no keeping, version 3 no sizes, version 4 no confirming and no merging."""
     db = connect(tmp_path / "labels.db", MIGRATIONS[:version])
     db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
-    db.executemany("INSERT INTO items VALUES (?, ?)", enumerate(["x", "y"]))
+    db.executemany("INSERT INTO items (position, item) VALUES (?, ?)", enumerate(["x", "y"]))
     row = "INSERT INTO events (at, who, kind, position, label, ref, key, text) VALUES "
     for values in (
         "('t', '', 'class', NULL, 0, NULL, NULL, 'cat')",
@@ -492,8 +602,9 @@ def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
     settled = version > 1
     if settled:
         db.execute(row + "('t', 'cleo', 'settle', 0, 0, NULL, 's', NULL)")
+    unknown = "'keep', 0, 0, NULL" if version < 3 else "'confirm', 0, 0, 8"
     with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
-        db.execute(row + "('t', 'cleo', 'keep', 0, 0, NULL, NULL, NULL)")
+        db.execute(row + f"('t', 'cleo', {unknown}, NULL, NULL)")
     db.close()
     with Journal(tmp_path, items=["x", "y"], fingerprint="f") as b:
         assert [e.seq for e in b.events()] == list(range(1, 8 if settled else 7))
@@ -503,6 +614,8 @@ def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
         assert (b.tally.conflicts, b.tally.labels) == ((), {0: 0})
         assert b.tally.kept == {}
         assert b.add("keep", "ben", 0, 0).seq == 8
+        assert [e.seq for e in b.confirm("ben", [1], 1)] == [9]
+        assert b.change_class("ben", "rename", 1, "hound").seq == 10
         before = b.tally
     with Journal(tmp_path, items=["x", "y"], fingerprint="f") as b:
         assert b.tally == before

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from labelahead.learners.outlook import AHEAD
 
-__all__ = ["loo_estimate", "stop_advice"]
+__all__ = ["enough", "loo_estimate", "stop_advice"]
 
 ENOUGH = 50  # labels from which on the estimated error can be relied on (docs/results.md)
 PAYS = 0.005  # share of the pool: so much should the next labels put right
@@ -28,6 +28,13 @@ def loo_estimate(others: Tensor, residual: Tensor, labels: Tensor, random: int) 
     """
     right = float((others[:random].argmax(1) == labels[:random]).double().mean())
     return LeaveOneOut(right, float(residual[:random].square().sum(1).mean()))
+
+
+def enough(labels: int, error: float | None, fall: float | None) -> float | None:
+    """How far it is to where `stop_advice` speaks: 1 there, and below it the share of what is furthest from it."""
+    if error is None or fall is None:
+        return None
+    return min(1.0, labels / ENOUGH, GOOD / max(error, GOOD), PAYS / max(fall, PAYS))
 
 
 def stop_advice(

@@ -3,6 +3,7 @@
 Unknown keys are errors with a suggestion; every value is checked before any work begins.
 """
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,11 @@ class Budget:
 
     In the modes top and greedy the labels between two trainings are one batch; in sequential mode
     they are asked for one by one.
+
+    confirm, of simulations: after every training so many items, those that are predicted most surely, are looked at in
+    grids, as on the page. An item in a grid costs `confirm_cost` of an answer; what the grids cost is taken off the
+    answers of the round, so that `labels` counts answers and what costs as much. Of the items that are predicted
+    wrongly the person overlooks the share `missed`, which get the wrong label; the others stay without one.
     """
 
     initial: int = 20
@@ -79,6 +85,14 @@ class Budget:
     retrain_every: int = 10
     balanced: bool = False  # the same number of initial labels from every class
     absent: int = 0  # so many classes, the last by number, are not among the initial labels
+    confirm: int = 0
+    confirm_cost: float = 0.2
+    missed: float = 0.1
+
+    @property
+    def price(self) -> int:
+        """What a round's grids cost, in answers."""
+        return math.ceil(round(self.confirm * self.confirm_cost, 9))
 
     def __post_init__(self) -> None:
         if self.initial < 0 or self.retrain_every < 1:
@@ -92,6 +106,16 @@ class Budget:
             )
         if self.absent < 0:
             raise InputError(f"absent is {self.absent}; expected a number of classes, 0 or more")
+        if self.confirm < 0 or not self.confirm_cost >= 0 or not 0 <= self.missed <= 1:
+            raise InputError(
+                f"confirm is {self.confirm}, confirm_cost {self.confirm_cost}, missed {self.missed}; expected a number "
+                "of items, a share of an answer's cost, and a share from 0 to 1"
+            )
+        if self.price >= self.retrain_every:
+            raise InputError(
+                f"to confirm {self.confirm} items costs {self.price} answers of the {self.retrain_every} between two "
+                "trainings (retrain_every); expected fewer, so that something is asked"
+            )
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,8 @@ class Finished:
         with in_one_step(target) as partial:
             partial.mkdir()
             about |= self._onnx(partial / "model.onnx", required=onnx is True) if onnx is not False else {}
-            torch.save(state | {f"reading.{k}": t for k, t in tensors.items()}, partial / "weights.pt")
+            weights = state | {f"reading.{k}": t for k, t in tensors.items()}
+            replace(partial / "weights.pt", lambda file: torch.save(weights, file))  # says what the disk says
             (partial / "model.json").write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
             (partial / "README.md").write_text(card(about), encoding="utf-8")
         return target

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.advice import loo_estimate
 from labelahead.campaign.config import Budget
 from labelahead.campaign.store import Label, Round, Store
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learners.exact import ExactLearner
-from labelahead.learners.network import NetworkLearner
+from labelahead.learners.network import Learnt, NetworkLearner
 from labelahead.learners.outlook import Outlook
 from labelahead.seeds import stream, training_seed
 from labelahead.strategies import find
@@ -47,6 +48,7 @@ class Simulation:
 
 
 JUDGED = 1000  # items of the pool by which its error is estimated
+CONFIRMED = "confirmed"  # who said what was confirmed in a grid
 NOTHING = Trained(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
 
 
@@ -80,7 +82,7 @@ def rounds(
                 pool.label([label.position], [label.label])
         if number + 1 < len(done) or done[number].asked:
             yield done[number]
-    left = min(plan.budget.labels - len(pool), len(pool.unlabelled))
+    left = min(plan.budget.labels - here.spent(pool.labelled), len(pool.unlabelled))
     if done and done[-1].asked == 0 and left > 0:
         done = done[:-1]  # the budget has grown: the last round goes on asking
     elif done and done[-1].asked == 0:
@@ -111,6 +113,9 @@ class _Rounds:
         self.plan, self.store, self.tell = plan, store, tell
         self.pool = Pool(len(plan.learner.inputs), test=plan.closed)
         self._known = {entry.position: entry for entry in log}  # on record when the campaign was opened
+        self._confirmed = {
+            e.position: e.round for e in log if e.by == CONFIRMED
+        }  # position -> the round that trains on it
         self._looks_ahead = find(plan.asking.strategy).look_ahead
         free = self.pool.unlabelled
         self._judged = free[torch.randperm(len(free), generator=stream(plan.seed, "outlook"))]
@@ -148,48 +153,92 @@ class _Rounds:
             self.tell("testing", 0, 1)
         accuracy = learnt.accuracy(plan.test, plan.test_labels)
         seconds["test"] = time.perf_counter() - start
-        count = min(plan.budget.labels - len(pool), plan.budget.retrain_every, len(pool.unlabelled))
+        count, confirming = self._next(labelled)
         query, notes, loo = None, trained.notes, None
         if count > 0:
             query = self._ask(learnt.model, number, count, memory)
             seconds |= query.seconds
+        asked = sum(p not in self._confirmed for p in pool.labelled[len(labelled) :].tolist())
+        if query and confirming:
+            self._confirm(learnt, number, labelled, query.positions)
         start = time.perf_counter()
         ahead: Outlook | None = None
         try:
             if query and len(labels) > 1 and plan.budget.initial:
                 others, residual = learner.others_say(labelled, labels, seed=seed)
                 loo = loo_estimate(others, residual, labels, plan.budget.initial)
-            if (
-                plan.outlook
-                and bool((labels != labels[:1]).any())
-                and (isinstance(learner, ExactLearner) or self._looks_ahead)
-            ):
+            several = bool((labels != labels[:1]).any())
+            if plan.outlook and several and (isinstance(learner, ExactLearner) or self._looks_ahead):
                 ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed)
         except LabelaheadError as error:  # advice only: strategies without a kernel go on
             notes = (*notes, f"no estimate by leave-one-out: {error}")
         seconds["leave-one-out"] = time.perf_counter() - start
         entry = Round(
             number=number,
-            labels=len(labelled),
+            labels=self.spent(labelled),
             accuracy=accuracy,
             train_accuracy=trained.accuracy,
             train_loss=trained.loss,
             steps=trained.steps,
-            asked=len(pool) - len(labelled),
+            asked=asked,
             gain=query.gain if query else None,
             loo=loo.accuracy if loo else None,
             loo_error=loo.error if loo else None,
             seconds=seconds,
             notes=notes,
             memory=query.memory if query else None,
-            error=ahead.error.rate if ahead else None,
-            error_low=ahead.error.low if ahead else None,
-            error_high=ahead.error.high if ahead else None,
-            fall=ahead.fall if ahead else None,
+            **_told(ahead),
+            **self._grids(labelled, labels),
         )
         if store:
             store.add_round(entry)
         return learnt.model, entry
+
+    def _next(self, labelled: Tensor) -> tuple[int, bool]:
+        """How many answers to ask for, and whether there is something left for grids."""
+        budget = self.plan.budget
+        left = budget.labels - self.spent(labelled)
+        confirming = bool(budget.confirm) and left > budget.price
+        answers = budget.retrain_every - budget.price if confirming else budget.retrain_every
+        return min(left, answers, len(self.pool.unlabelled)), confirming
+
+    def spent(self, labelled: Tensor) -> int:
+        """Answers that these labels took, and what their confirmations cost."""
+        rounds = {self._confirmed[p] for p in labelled.tolist() if p in self._confirmed}
+        confirmed = sum(p in self._confirmed for p in labelled.tolist())
+        return len(labelled) - confirmed + self.plan.budget.price * len(rounds)
+
+    def _grids(self, labelled: Tensor, labels: Tensor) -> dict[str, int]:
+        """How many of these labels were confirmed, and how many of those are wrong."""
+        given = [(p, c) for p, c in zip(labelled.tolist(), labels.tolist(), strict=True) if p in self._confirmed]
+        return {"confirmed": len(given), "let_through": sum(self.plan.labeller(p) != c for p, c in given)}
+
+    def _confirm(self, learnt: Learnt, number: int, labelled: Tensor, asked: Tensor) -> None:
+        """Look at what is predicted most surely, and label what looks right."""
+        plan, budget = self.plan, self.plan.budget
+        if learnt.trained is None:
+            return
+        open_ = torch.ones(len(plan.learner.inputs), dtype=torch.bool)
+        open_[torch.cat([labelled, asked.cpu(), plan.closed])] = False
+        at = open_.nonzero().squeeze(1)
+        method = "softmax" if learnt.loss == "cross-entropy" else "simplex"
+        sure, guess = probabilities(learnt.outputs(at), method).max(1)
+        shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
+        there = set(self.pool.labelled.tolist())  # those that are on record since the round was begun before
+        overlooked = torch.rand(len(shown), generator=stream(plan.seed, "confirm", number)) < budget.missed
+        for i, missed in zip(shown.tolist(), overlooked.tolist(), strict=True):
+            position, label = int(at[i]), int(guess[i])
+            if position in self._known:
+                label = self._known[position].label
+            elif plan.labeller(position) != label and not missed:
+                continue
+            elif self.store:
+                item = plan.ids[position] if plan.ids else ""
+                name = plan.names[label] if plan.names else ""
+                self.store.add_label(position, label, number + 1, CONFIRMED, item=item, name=name)
+            self._confirmed[position] = number + 1
+            if position not in there:
+                self.pool.label([position], [label])
 
     def _sample(self, labelled: Tensor) -> Tensor:
         """Unlabelled items at random, on which the estimate of the error rests."""
@@ -247,6 +296,14 @@ class _Rounds:
             name = plan.names[label] if plan.names else ""
             self.store.add_label(position, label, round, item=item, name=name)
         return label
+
+
+def _told(ahead: Outlook | None) -> dict[str, Any]:
+    """An outlook as a round has it."""
+    if ahead is None:
+        return {}
+    rate, low, high = ahead.error
+    return {"error": rate, "error_low": low, "error_high": high, "fall": ahead.fall}
 
 
 def _arranged(plan: Simulation, order: list[int]) -> list[int]:

@@ -11,13 +11,17 @@ from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.config import Campaign
 from labelahead.campaign.loop import Progress
 from labelahead.campaign.prepare import Prepared, prepare
-from labelahead.data import read_labels
+from labelahead.data import Data, read_labels
+from labelahead.data.classes import each_once
 from labelahead.data.pool import Pool
+from labelahead.data.text import guarded
 from labelahead.errors import InputError, did_you_mean
 from labelahead.strategies import find
 from labelahead.strategies.propose import propose
 
 __all__ = ["Question", "as_text", "questions", "with_classes"]
+
+BEGINNING = 200  # characters of a text
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Question:
     score: float
     guess: str | None  # the class the network would say; None before the first label
     probability: float | None
+    text: str | None = None  # the beginning of what it says, where items are texts
 
 
 def questions(
@@ -45,9 +50,8 @@ def questions(
     names of classes that may have no label yet.
     """
     tell = progress or (lambda what, done, total: None)
-    whole = replace(campaign, data=replace(campaign.data, test_fraction=0.0))
     tell("loading", 0, 1)
-    ready = prepare(whole, progress=progress)
+    ready = prepare(replace(campaign, data=replace(campaign.data, test_fraction=0.0)), progress=progress)
     pool, names, notes = _labelled(ready, labels, classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
@@ -88,10 +92,19 @@ def questions(
             score=score,
             guess=names[int(best[i])] if len(pool) else None,
             probability=round(float(sure[i]), 4) if len(pool) else None,
+            text=_beginning(ready.data, position),
         )
         for i, (position, score) in enumerate(rows)
     ]
     return asked, replace(ready, notes=(*ready.notes, *notes))
+
+
+def _beginning(data: Data, position: int) -> str | None:
+    """What a text says first, on one line; a row number alone tells nobody what to label."""
+    if data.rows is None or data.rows.text is None:
+        return None
+    words = " ".join(str(data.rows.columns[data.rows.text][position] or "").split())
+    return words if len(words) <= BEGINNING else f"{words[:BEGINNING]} …"
 
 
 def _labelled(
@@ -128,6 +141,7 @@ def with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ..
     """All class names; where a list was given, a label that is not on it is a slip."""
     if not wanted:
         return names
+    wanted = each_once(wanted)
     for name in names:
         if name not in wanted:
             hint = did_you_mean(name, wanted)
@@ -135,16 +149,18 @@ def with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ..
                 f"a label is {name!r}, but --classes names {', '.join(wanted)}; {hint}correct the "
                 "label, or add the class to the list"
             )
-    return (*names, *(c for c in dict.fromkeys(wanted) if c not in names))
+    return (*names, *(c for c in wanted if c not in names))
 
 
 def as_text(questions: Sequence[Question], form: str) -> str:
-    """The questions as "csv" or "json"."""
-    rows = [asdict(q) for q in questions]
+    """The questions as "csv" or "json"; with their texts where they are texts."""
+    said = any(q.text is not None for q in questions)
+    names = [f.name for f in fields(Question) if said or f.name != "text"]
+    rows = [{name: value for name, value in asdict(q).items() if name in names} for q in questions]
     if form == "json":
         return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
     text = io.StringIO()
-    writer = csv.DictWriter(text, [f.name for f in fields(Question)], lineterminator="\n")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({**row, "text": guarded(row["text"])} if said else row for row in rows)
     return text.getvalue()

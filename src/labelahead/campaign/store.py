@@ -47,6 +47,8 @@ class Round:
     accuracy: on the test items, None without any. gain: score of the best candidate, in the
     strategy's own unit. loo, loo_error: leave-one-out accuracy and
     squared error on the random initial labels. memory: what the strategy is told at the next round.
+    labels: answers so far, and what cost as much; confirmed: labels that were confirmed in grids besides, let_through:
+    those of them that are wrong (`Budget.confirm`).
     error: estimated share of wrong predictions in the pool, with the ends of its interval; fall: what the next 20
     labels are expected to take off it. All without a test label; None where nothing can be told.
     """
@@ -68,6 +70,8 @@ class Round:
     error_low: float | None = None
     error_high: float | None = None
     fall: float | None = None
+    confirmed: int = 0
+    let_through: int = 0
 
 
 class Store:

@@ -16,6 +16,7 @@ def run(
     context: typer.Context,
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
+    target: shell.TargetOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
     width: shell.WidthOpt = None,
@@ -48,9 +49,9 @@ def run(
     from labelahead.strategies import find
 
     name = Path(campaign.data.name).stem or "data"
-    target = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{campaign.seed}")
-    with reported(lambda: _resume_hint(target)):
-        _campaign(lambda **watch: run_campaign(campaign, out=target, **watch), campaign)
+    place = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{campaign.seed}")
+    with reported(lambda: _resume_hint(place)):
+        _campaign(lambda **watch: run_campaign(campaign, out=place, **watch), campaign)
 
 
 @app.command()
@@ -94,7 +95,7 @@ def query(
     embedding: shell.EmbeddingOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
-    target: Annotated[Text, Option("--target", help="A table's column of labels.")] = None,
+    target: shell.TargetOpt = None,
     strategy: shell.StrategyOpt = None,
     mode: shell.ModeOpt = None,
     kernel: shell.KernelOpt = None,
@@ -146,16 +147,19 @@ def query(
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="strategies, models, embeddings or data")]) -> None:
-    """What there is: strategies, models, embeddings, data.
+def list_(what: Annotated[Text, typer.Argument(help="strategies, models, embeddings or data")] = None) -> None:
+    """What there is: strategies, models, embeddings, data; without a word, the names of all of them.
 
     Example:
 
       labelahead list strategies
     """
     with reported():
-        from labelahead.cli.terminal import CATALOGUES, catalogue
+        from labelahead.cli.terminal import CATALOGUES, catalogue, overview
 
+        if what is None:
+            out.print(overview())
+            return
         if what not in CATALOGUES:
             raise UsageError(f"no list of {what!r}; expected one of {', '.join(CATALOGUES)}")
         out.print(catalogue(what))

@@ -42,6 +42,7 @@ def compare(
     first: Annotated[Number, Option("--seed", min=0, help="The first seed. (default: 0)")] = None,
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
+    target: shell.TargetOpt = None,
     model: shell.ModelOpt = None,
     width: shell.WidthOpt = None,
     kernel: shell.KernelOpt = None,
@@ -68,13 +69,13 @@ def compare(
     """
     with reported():
         comparison = _comparison(folder, strategies, first, seeds, context)
-    target = folder or free_folder("compare-" + (Path(comparison.campaign.data.name).stem or "data"))
-    again = f"labelahead compare --out {shlex.quote(str(target))}"
-    begun = target / "compare.toml"
+    place = folder or free_folder("compare-" + (Path(comparison.campaign.data.name).stem or "data"))
+    again = f"labelahead compare --out {shlex.quote(str(place))}"
+    begun = place / "compare.toml"
     with reported(lambda: f"; nothing is lost: {again}" if begun.exists() else ""):
-        outcome = _compare(comparison, target, workers)
+        outcome = _compare(comparison, place, workers)
         try:
-            _report(target, ())
+            _report(place, ())
         except LabelaheadError as error:  # the campaigns are what counts
             err.print(f"no report: {error}", style="yellow", markup=False, soft_wrap=True)
         if outcome.failed:

@@ -28,7 +28,6 @@ BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open a brows
 TakeOpt = Annotated[Path | None, Option("--labels", help="Take in the labels of this file.")]
 FoldersOpt = Annotated[bool, Option("--start-from-folders", help="Take in the labels that the data carry.")]
 TestOpt = Annotated[Text, Option("--test", help="Measure on these: a file of item,label, or a share of the data.")]
-TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
 EveryOpt = Annotated[int, Option("--retrain-every", min=1, help="Labels between trainings.")]
 OverlapOpt = Annotated[float, Option("--overlap", min=0, max=0.9, help="Share of questions for a second opinion.")]
 BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
@@ -50,7 +49,7 @@ def label(
     labels: TakeOpt = None,
     start_from_folders: FoldersOpt = False,
     test: TestOpt = None,
-    target: TargetOpt = None,
+    target: shell.TargetOpt = None,
     strategy: shell.StrategyOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,

@@ -97,6 +97,7 @@ ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as mod
 EmbeddingOpt = Annotated[
     Text, Option("--embedding", help="What it learns from: `list embeddings`, a column, file.py:name.")
 ]
+TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
 StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]

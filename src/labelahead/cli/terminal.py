@@ -13,7 +13,7 @@ from rich.text import Text
 from labelahead.campaign.advice import stop_advice
 from labelahead.campaign.store import Round
 
-__all__ = ["CATALOGUES", "board", "catalogue", "curve_png", "doing", "rounds_table"]
+__all__ = ["CATALOGUES", "board", "catalogue", "curve_png", "doing", "overview", "rounds_table"]
 
 CATALOGUES = ("strategies", "models", "embeddings", "data")
 
@@ -141,6 +141,16 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
             "—" if r.gain is None else f"{r.gain:.3g}",
             f"{sum(r.seconds.values()):.1f}",
         )
+    return table
+
+
+def overview() -> Table:
+    """The names of all there is, by kind."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("labelahead list", "names"):
+        table.add_column(name, overflow="fold")
+    for what in CATALOGUES:
+        table.add_row(what, ", ".join(str(cell) for cell in catalogue(what).columns[0].cells))
     return table
 
 

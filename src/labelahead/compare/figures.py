@@ -71,9 +71,9 @@ def _figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _line(axes: Any, labels: Array, curves: Array, style: Style, name: str, band: bool) -> None:
-    """Mean line, and the 95 % interval as a band."""
-    each = [t_interval(column) for column in curves.T]
+def _line(axes: Any, labels: Array, curves: Array, style: Style, name: str, band: bool, *, share: bool = False) -> None:
+    """Mean line, and the 95 % interval as a band. share: of accuracies."""
+    each = [t_interval(column, share=share) for column in curves.T]
     axes.plot(
         labels,
         [100 * e.mean for e in each],
@@ -115,7 +115,7 @@ def _curves(s: Summary, styles: Mapping[Arm, Style]) -> Any:
     curves, banded = s.curves, _banded(s)
     for row in sorted(s.rows, key=lambda r: -r.final.mean):
         own = curves.stack(row.arm, curves.seeds(row.arm))
-        _line(axes, curves.labels, own, styles[row.arm], row.arm.name, row.arm in banded)
+        _line(axes, curves.labels, own, styles[row.arm], row.arm.name, row.arm in banded, share=True)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), min(high, 100.5))
     _mark_saving(axes, s, styles)

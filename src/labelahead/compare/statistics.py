@@ -98,13 +98,14 @@ class Saving:
     other_high: float | None
 
 
-def t_interval(values: Array) -> Estimate:
-    """Mean and 95 % interval by Student's t."""
+def t_interval(values: Array, *, share: bool = False) -> Estimate:
+    """Mean and 95 % interval by Student's t. share: of accuracies, which lie between 0 and 1."""
     n, mean = len(values), float(np.mean(values))
     if n < 2:
         return Estimate(mean, None, None, n)
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
-    return Estimate(mean, mean - half, mean + half, n)
+    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
+    return Estimate(mean, low, high, n)
 
 
 def area(labels: Array, accuracy: Array) -> Array:

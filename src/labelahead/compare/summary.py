@@ -156,8 +156,8 @@ def _row(curves: Curves, arm: Arm, reference: Arm, extra: Sequence[float]) -> Ro
         needs = [_need(curves.labels, theirs, mine, t, common) for t in (None, *extra)]
     return Row(
         arm,
-        t_interval(area(curves.labels, own)),
-        t_interval(own[:, -1]),
+        t_interval(area(curves.labels, own), share=True),
+        t_interval(own[:, -1], share=True),
         gain,
         final_gain,
         tuple(needs),

@@ -97,7 +97,7 @@ def _curves(s: Summary) -> Iterator[dict[str, object]]:
                 "strategy": arm.name,
                 "labels": f"{count:g}",
                 "seeds": len(own),
-                **_ends("accuracy", t_interval(own[:, i])),
+                **_ends("accuracy", t_interval(own[:, i], share=True)),
                 "paired_seeds": len(common),
                 **_ends("difference", None if gap is None else t_interval(gap[:, i])),
             }

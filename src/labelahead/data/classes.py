@@ -11,7 +11,7 @@ from torch import Tensor
 from labelahead.data.dataset import UNKNOWN
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["alike", "check_text", "checked_name", "encode", "in_order"]
+__all__ = ["alike", "check_text", "checked_name", "each_once", "encode", "in_order"]
 
 LONGEST = 200  # characters of a name
 Array = np.ndarray[Any, Any]
@@ -40,6 +40,16 @@ def checked_name(name: object, what: str) -> str:
     if turning:
         raise InputError(f"{what} holds {', '.join(turning)}, which turns the text around it; expected a name without")
     return name
+
+
+def each_once(names: Sequence[str]) -> list[str]:
+    """The names as given; an error if a class is among them twice, whatever its capital letters."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if alike(name) in seen:
+            raise InputError(f"classes names {seen[alike(name)]!r} and {name!r}; expected every class once")
+        seen[alike(name)] = name
+    return list(names)
 
 
 def check_text(text: str, what: str) -> None:

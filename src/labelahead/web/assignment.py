@@ -6,6 +6,7 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
@@ -17,18 +18,22 @@ from labelahead.seeds import stream
 from labelahead.web.explain import Opinion
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal
-from labelahead.web.tally import Event, Tally
+from labelahead.web.tally import CHANGES, Event, Tally
 from labelahead.web.workshop import in_random_order
 
-__all__ = ["Assignment"]
+__all__ = ["GRID", "Assignment"]
 
 SECOND = "second opinion"
+TAKEN_BACK = "taken back"
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
 PREFETCH = 3  # further pictures that a browser may fetch ahead
 UNTAUGHT = ("keep", "doubt")  # they change no label
 TRUSTED = 20  # labels of a random sample, from which on accuracy is estimated by them alone
 KINDS = ("label", "skip", "unsure", "settle", *UNTAUGHT)
+FEWEST = 2  # classes
+GRID = 24  # items that are confirmed at once
+SURE = 0.8  # probability from which on an item is offered for that
 
 
 class Assignment:
@@ -60,6 +65,7 @@ class Assignment:
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
+        self._taken_back: dict[str, int] = {}  # person -> the item whose answer they took back last
         self._random = [p for p in in_random_order(len(items), seed).tolist() if p not in self.closed]
         self._coin = stream(seed, "overlap")
 
@@ -70,11 +76,9 @@ class Assignment:
 
     def classes(self) -> list[dict[str, Any]]:
         """Number, name and key of every class."""
-        names = self.tally.classes
-        return [
-            {"number": i, "name": name, "key": key}
-            for i, (name, key) in enumerate(zip(names, keys(names), strict=True))
-        ]
+        tally = self.tally
+        key = keys(tally.classes)
+        return [{"number": c, "name": tally.classes[c], "key": key[c]} for c in tally.alive]
 
     def question(self, who: str, *, fresh: bool = False) -> dict[str, Any]:
         """What this person is asked now; asking again without an answer gives the same item.
@@ -88,7 +92,8 @@ class Assignment:
             tally, leases = self.tally, self.journal.leases()
             mine = next((p for p, name in leases.items() if name == who), None)
             if mine is not None and mine not in tally.answered.get(who, ()) and mine not in self.broken:
-                return self._question(tally, mine, None, self._reason(tally, mine))
+                reason = TAKEN_BACK if self._taken_back.get(who) == mine else self._reason(tally, mine)
+                return self._question(tally, mine, None, reason)
             taken = {p for p, name in leases.items() if name != who}
             while True:
                 choice = self._choose(tally, who, taken)
@@ -138,25 +143,90 @@ class Assignment:
         A label that was kept still stands, so it is not asked for.
         """
         with self.lock:
+            confirmed = len(self.tally.confirmed)
             event = self.journal.undo(who, seq, key=key)
             if event is None:
                 return {"undone": None, "next": self.question(who)}
-        self._learn()
-        with self.lock:
+            together = max(1, confirmed - len(self.tally.confirmed))
             taken = self.journal.event(event.ref) if event.ref is not None else event
-            again = None if taken.kind == "keep" else taken.position
+        if taken.kind in CHANGES:
+            self._reclassed()
+        else:
+            self._learn()
+        with self.lock:
+            again = None if taken.kind in ("keep", "confirm") else taken.position
             if again is not None and self.journal.lease(again, who, self.lease):
-                asked = self._question(self.tally, again, None, "taken back")
+                self._taken_back[who] = again
+                asked = self._question(self.tally, again, None, TAKEN_BACK)
             else:
                 asked = self.question(who)
-            return {"undone": _shown(taken), "next": asked}
+            return {"undone": {**_shown(taken), "together": together}, "next": asked}
 
     def add_class(self, who: str, name: str) -> dict[str, Any]:
         """A class that nobody thought of before."""
         with self.lock:
             number = self.journal.add_class(who, name)
         self._learn()
-        return self.classes()[number]
+        return next(c for c in self.classes() if c["number"] == number)
+
+    def change_class(self, who: str, kind: str, number: int, name: str | None) -> dict[str, Any]:
+        """Rename a class, merge it into the one of that name, or remove it; undo takes it back."""
+        with self.lock:
+            if kind != "rename" and len(self.tally.alive) <= FEWEST:
+                raise InputError(f"{kind} one of {FEWEST} classes; expected more, so that {FEWEST} are left")
+            event = self.journal.change_class(who, kind, number, name)
+        self._reclassed()
+        return {"event": _shown(event), "classes": self.classes(), "labels": len(self.tally.labels)}
+
+    def _reclassed(self) -> None:
+        """Whoever changes classes waits until the opinion has them."""
+        self.catch_up()
+        with self.lock:
+            self.moved.notify_all()
+
+    def grid(self, who: str, n: int = GRID, label: int | None = None) -> dict[str, Any]:
+        """Items that are predicted alike and surely, to be confirmed at once: of a class, or of the one with most.
+
+        sure: how many there are in all, for each class that has any.
+        """
+        with self.lock:
+            opinion, tally = self.opinion, self.tally
+            self._seen[who] = time.monotonic()
+            taken = {p for p, name in self.journal.leases().items() if name != who}
+        if opinion is None or not opinion.informed:
+            return {"label": None, "items": [], "sure": []}
+        without = taken | self.closed | tally.labels.keys() | self.broken.keys() | tally.answered.get(who, frozenset())
+        surest = [row for row in opinion.surest(SURE, without) if row[1] in tally.alive]
+        alike = Counter(c for _, c, _ in surest)
+        if label is None and alike:
+            label = alike.most_common(1)[0][0]
+        shown = [(p, sure) for p, c, sure in surest if c == label][:n]
+        return {
+            "label": label,
+            "items": [{**self.items.describe(p), "p": round(sure, 4)} for p, sure in shown],
+            "sure": [{"label": c, "items": count} for c, count in alike.most_common()],
+        }
+
+    def confirm(self, who: str, positions: Collection[int], label: int, key: str | None = None) -> dict[str, Any]:
+        """Take in that all of these are of one class: on the disk together when this returns.
+
+        Those that somebody has labelled meanwhile are left as they are.
+        """
+        with self.lock:
+            tally = self.tally
+            for position in positions:
+                self._check(tally, position, "label", label)
+            self._seen[who] = time.monotonic()
+            events = self.journal.confirm(who, positions, label, key=key)
+        changed = self._learn() if events else None
+        with self.lock:
+            return {
+                "confirmed": [e.position for e in events],
+                "label": label,
+                "changed": changed,
+                "labels": len(self.tally.labels),
+                "next": self.question(who),
+            }
 
     def bring_in(self, rows: Collection[tuple[int, str, str]]) -> dict[str, Any]:
         """Labels from a file: (position, class name, who)."""
@@ -176,12 +246,21 @@ class Assignment:
             self.opinion = opinion
         self._learn()
 
+    @staticmethod
+    def _standing(opinion: Opinion, tally: Tally) -> Opinion:
+        """The opinion that knows the labels, and the classes as they stand."""
+        if opinion.fits(tally.counts_as):
+            return opinion.told(tally.labels, len(tally.classes))
+        return Opinion.of(opinion.snapshot, tally.labels, len(tally.classes), tally.counts_as)
+
     def trusted(self, tally: Tally) -> tuple[int, ...]:
         """Labelled items that are a random sample of all, however each came to be labelled; none if too few.
 
-        In the fixed random order, up to the first item without an answer; what was skipped is passed over.
+        In the fixed random order, up to the first item without an answer of its own; what was skipped is passed over.
+        What was confirmed among many is not looked at closely enough to judge predictions by.
         """
-        answered = takewhile(lambda p: p in tally.labels or p in tally.answers, self._random)
+        own = (tally.labels.keys() | tally.answers.keys()) - tally.confirmed
+        answered = takewhile(lambda p: p in own, self._random)
         sample = tuple(p for p in answered if p in tally.labels)
         return sample if len(sample) >= TRUSTED else ()
 
@@ -209,10 +288,11 @@ class Assignment:
         """
         with self.lock:
             self.moved.notify_all()
-            opinion, labels = self.opinion, self.tally.labels
+            opinion, tally = self.opinion, self.tally
             if opinion is None:
                 return None
-            if not opinion.belief.nearby(labels) or not self._learning.acquire(blocking=False):
+            near = opinion.fits(tally.counts_as) and opinion.belief.nearby(tally.labels)
+            if not near or not self._learning.acquire(blocking=False):
                 self.behind = True
                 return None
         try:
@@ -232,7 +312,7 @@ class Assignment:
             self.behind = False
         if before is None:
             return None
-        after = before.told(tally.labels, len(tally.classes))
+        after = self._standing(before, tally)
         after.gain()  # a question must not wait for scores
         with self.lock:
             if self.opinion is before:
@@ -286,7 +366,9 @@ class Assignment:
         ahead: list[int] = []
         if self.opinion is not None:
             # A second opinion that has seen the first is none: the posterior has learnt it.
-            guess = [] if reason == SECOND else self.opinion.guess(position)
+            # So has a training the answer that was taken back.
+            guess = [] if reason in (SECOND, TAKEN_BACK) else self.opinion.guess(position)
+            guess = [(c, p) for c, p in guess if c in tally.alive]  # it may not have heard yet
             if self.items.kind == "image":
                 ahead = self.opinion.runners_up(PREFETCH, {position})
         urls = [self.items.describe(p)["url"] for p in ahead]

@@ -43,7 +43,8 @@ def export_labels(assignment: Assignment, form: str, out: Path, *, rest: bool = 
 
 def import_labels(assignment: Assignment, path: Path, form: str | None = None) -> dict[str, Any]:
     """The labels of a file or folder; what is not in the data, or held out, is counted."""
-    imported = read_import(path, assignment.items.ids, assignment.tally.classes, form=form)
+    tally = assignment.tally
+    imported = read_import(path, assignment.items.ids, [tally.classes[c] for c in tally.alive], form=form)
     rows = [row for row in imported.labels if row[0] not in assignment.closed]
     done = assignment.bring_in(rows)
     return done | {
@@ -84,7 +85,7 @@ def export(
         elif form == "parquet":
             _write_parquet(partial, rows)
         elif form == "hf":
-            _write_hf(partial, rows, tally.classes)
+            _write_hf(partial, rows, [tally.classes[c] for c in tally.alive])
         else:
             _write_folders(partial, rows, {item: i for i, item in enumerate(items)}, opener)
     return len(rows)

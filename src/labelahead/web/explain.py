@@ -1,10 +1,11 @@
 """What the network thinks of the pool after every answer, and why: read off the belief, without training."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -20,27 +21,40 @@ SHOWN = 6  # items that an explanation names
 HYPOTHESES = 12  # answers that an explanation tries, the likeliest first
 
 
+def _whole(counts_as: Sequence[int | None], first: int = 0) -> bool:
+    """Whether every class counts as itself."""
+    return all(now == c for c, now in enumerate(counts_as, first))
+
+
 @dataclass(frozen=True, eq=False)
 class Opinion:
     """A snapshot and the belief that every answer since has moved. An immutable value.
 
-    criterion: what candidates are scored by.
+    criterion: what candidates are scored by. counts_as: of each class that was there when it began, as in `Tally`.
     """
 
     snapshot: Snapshot
     belief: Belief
     criterion: str | Acquisition
+    counts_as: tuple[int | None, ...] = ()
 
     @classmethod
-    def of(cls, snapshot: Snapshot, labels: Mapping[int, int], classes: int) -> "Opinion":
+    def of(
+        cls, snapshot: Snapshot, labels: Mapping[int, int], classes: int, counts_as: tuple[int | None, ...] = ()
+    ) -> "Opinion":
         """That of a snapshot, given these labels."""
         criterion = find(snapshot.strategy).criterion
         assert criterion is not None  # the page takes look-ahead only
-        return cls(snapshot, snapshot.belief(labels, classes), criterion)
+        return cls(snapshot, snapshot.belief(labels, classes, counts_as), criterion, counts_as)
 
     def told(self, labels: Mapping[int, int], classes: int) -> "Opinion":
         """The opinion that knows exactly these labels."""
-        return Opinion(self.snapshot, self.belief.told(labels, classes), self.criterion)
+        return Opinion(self.snapshot, self.belief.told(labels, classes), self.criterion, self.counts_as)
+
+    def fits(self, counts_as: Sequence[int | None]) -> bool:
+        """Whether classes stand as when it began; those that are new since count as themselves."""
+        begun = len(self.counts_as)
+        return list(self.counts_as) == list(counts_as[:begun]) and _whole(counts_as[begun:], begun)
 
     @property
     def informed(self) -> bool:
@@ -59,6 +73,13 @@ class Opinion:
         """The next few after the best: likely to be asked for soon."""
         ranked = self.belief.ranked(self.criterion, n + len(without) + 1)
         return [p for p in ranked if p not in without][:n]
+
+    def surest(self, least: float, without: Collection[int] = ()) -> list[tuple[int, int, float]]:
+        """(position, class, probability) of items whose class is at least so probable, the surest first."""
+        sure, best = self.sure, self.belief.guesses
+        order = torch.sort(sure, descending=True, stable=True).indices[: int((sure >= least).sum())]
+        rows = zip(self.belief.points[order].tolist(), best[order].tolist(), sure[order].tolist(), strict=True)
+        return [row for row in rows if row[0] not in without]
 
     def changed_from(self, before: "Opinion") -> int:
         """How many items in play have changed their class since."""
@@ -79,8 +100,17 @@ class Opinion:
         """
         if self.snapshot.units is None:
             return self.belief.probabilities[places]
-        post = self.belief.posterior
-        return likelihoods(post.mean[places], self._spread * post.variance()[places].clamp_min(1e-9 * post.scale))
+        post, there = self.belief.posterior, self._there
+        variance = self._spread * post.variance()[places].clamp_min(1e-9 * post.scale)
+        chances = likelihoods(post.mean[places][:, there], variance)
+        return chances.new_zeros(len(places), self.belief.classes).index_copy_(1, there, chances)
+
+    @cached_property
+    def _there(self) -> Tensor:
+        """Classes that are neither merged into others nor removed; those that are new since are there."""
+        begun = len(self.counts_as)
+        there = [c for c in range(self.belief.classes) if c >= begun or self.counts_as[c] == c]
+        return torch.tensor(there, device=self.belief.points.device)
 
     @cached_property
     def _spread(self) -> float:
@@ -92,7 +122,7 @@ class Opinion:
         if self.snapshot.units is None:
             return self.belief.probabilities.amax(1)
         post = self.belief.posterior
-        return leading(post.mean, self._spread * post.variance().clamp_min(1e-9 * post.scale))
+        return leading(post.mean[:, self._there], self._spread * post.variance().clamp_min(1e-9 * post.scale))
 
     def why(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.
@@ -102,9 +132,9 @@ class Opinion:
         belief = self.belief
         i, post = int(belief.places([position])), belief.posterior
         now = self.guess(position, HYPOTHESES)
-        reasons: dict[str, Any] = {"now": now, "if": [], "affected": [], "because": []}
+        reasons: dict[str, Any] = {"now": now, "if": [], "affected": [], "because": [], "against": []}
         if now and belief.labels:
-            reasons["because"] = self._because(i, now[0][0])
+            reasons["because"], reasons["against"] = self._because(i, now[0][0])
         if bool(post.is_labelled[i]) or not now:
             return reasons
         left = belief.view.candidates[belief.view.candidates != i]
@@ -125,18 +155,17 @@ class Opinion:
         points = self.belief.points[left[most]].tolist()
         return [(p, int(before[k]), int(then[k]), float(shift[k])) for p, k in zip(points, most.tolist(), strict=True)]
 
-    def _because(self, i: int, label: int) -> list[tuple[int, int, float]]:
-        """(position, class, weight): what each label adds to f_lin of that class, the most first.
+    def _because(self, i: int, label: int) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]:
+        """(position, class, weight): what each label adds to f_lin of that class, and what each takes off it.
 
-        f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)).
+        f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)). The most first; but of those that add, the
+        class's own labels before others, which add by being unlike x.
         """
         post = self.belief.posterior
         theta, at = post.covariance.prior, post.labelled
         column = theta.lift(theta.rows(at.new_tensor([i])), at)[0]
         weight = column * post.weights()[:, label]
         points = self.belief.points[at].tolist()
-        return [
-            (points[j], int(post.targets[j].argmax()), float(weight[j]))
-            for j in weight.topk(min(SHOWN, len(at))).indices.tolist()
-            if float(weight[j]) > 0
-        ]
+        rows = list(zip(points, post.targets.argmax(1).tolist(), weight.tolist(), strict=True))
+        adding = sorted((r for r in rows if r[2] > 0), key=lambda r: (r[1] != label, -r[2]))
+        return adding[:SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[:SHOWN]

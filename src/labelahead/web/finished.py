@@ -41,7 +41,9 @@ def page_model(assignment: Assignment, schedule: Schedule) -> Finished:
     """Learnt from all labels that there are by now, as the page's own network is."""
     with assignment.lock:
         tally, opinion = assignment.tally, assignment.opinion
-        labels, classes = dict(tally.labels), list(tally.classes)
+        number = {c: i for i, c in enumerate(tally.alive)}  # without classes that are no more
+        labels = {p: number[c] for p, c in tally.labels.items()}
+        classes = [tally.classes[c] for c in tally.alive]
         last = schedule.rounds[-1] if schedule.rounds else {}
     if len(set(labels.values())) < 2:
         raise InputError(

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, BinaryIO
 
 from labelahead.data import Data
+from labelahead.data.classes import alike
 from labelahead.data.dataset import Unreadable, hashed
 from labelahead.data.folder import Photos
 from labelahead.errors import InputError
@@ -21,7 +22,7 @@ from labelahead.extras import need
 
 __all__ = ["Items"]
 
-LARGE, SMALL = 1024, 256  # pixels of the longer side
+FULL, LARGE, SMALL = 4096, 1024, 256  # pixels of the longer side
 CACHE = 64 << 20  # bytes of encoded pictures
 CRISP = SMALL * SMALL  # up to so many pixels a picture is kept to the last bit
 MOST_COLUMNS = 60
@@ -61,7 +62,8 @@ class Items:
     def describe(self, position: int) -> dict[str, Any]:
         """What the page needs to show an item."""
         self._check(position)
-        shown: dict[str, Any] = {"position": position, "item": self.data.ids[position]}
+        name = self.data.ids[position]
+        shown: dict[str, Any] = {"position": position, "item": name, "shown": self._unsaid(name)}
         shown |= {"url": None, "text": None, "row": None}
         if self.kind == "image":
             shown["url"] = f"/items/{position}?v={self.version}"
@@ -75,6 +77,15 @@ class Items:
             values = self.data.inputs[position].flatten()[:MOST_COLUMNS].tolist()
             shown["row"] = [{"name": str(i), "value": round(v, 4)} for i, v in enumerate(values)]
         return shown
+
+    def _unsaid(self, name: str) -> str:
+        """A path without the folders that say the class: whoever is asked should look at the item."""
+        *folders, last = name.split("/")
+        return "/".join(["…" if alike(folder) in self._classes else folder for folder in folders] + [last])
+
+    @cached_property
+    def _classes(self) -> set[str]:
+        return {alike(c) for c in self.data.classes}
 
     def picture(self, position: int, size: int = LARGE) -> tuple[bytes, str]:
         """An item's picture and its media type."""

@@ -3,16 +3,16 @@
     labels.db      SQLite; events are only ever added, each on the disk before it counts
     labels.lock    held by the process that has the journal open: there is one at a time
 
-Details: `undo` takes back answers, never classes, since others may have used them. Answers to items that were leased to
-someone else are accepted: a lease is a courtesy of whoever hands out items, not a right. Leases are in the database, so
-that a restart keeps them, but need not survive a power cut; they end by the wall clock. A process that is forked while
-a journal is open inherits the lock: start others by spawning.
+Details: `undo` takes back answers and changes of classes, never new classes, since others may have used them. Answers
+to items that were leased to someone else are accepted: a lease is a courtesy of whoever hands out items, not a right.
+Leases are in the database, so that a restart keeps them, but need not survive a power cut; they end by the wall clock.
+A process that is forked while a journal is open inherits the lock: start others by spawning.
 """
 
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from operator import index
@@ -40,7 +40,17 @@ GUARDS = (  # of the table `events`; they go when it goes
 )
 
 
-def _table_of_events(name: str, kinds: str, labelled: str) -> str:
+FIRST_RULES = """
+            CHECK ((kind = 'class') = (position IS NULL)),
+            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
+            CHECK ((kind = 'class') = (text IS NOT NULL))"""
+RULES = """
+            CHECK (kind = 'undo' OR (kind IN ('class', 'rename', 'merge', 'remove')) = (position IS NULL)),
+            CHECK ((kind IN ('undo', 'confirm')) = (ref IS NOT NULL)),
+            CHECK ((kind IN ('class', 'rename', 'merge')) = (text IS NOT NULL))"""
+
+
+def _table_of_events(name: str, kinds: str, labelled: str, rules: str = FIRST_RULES) -> str:
     """The table of events that knows these kinds; labelled: those that come with a label."""
     return f"""CREATE TABLE {name} (
             seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -52,17 +62,14 @@ def _table_of_events(name: str, kinds: str, labelled: str) -> str:
             ref INTEGER,
             key TEXT,
             text TEXT,
-            CHECK ((kind IN ({labelled})) = (label IS NOT NULL)),
-            CHECK ((kind = 'class') = (position IS NULL)),
-            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
-            CHECK ((kind = 'class') = (text IS NOT NULL))
+            CHECK ((kind IN ({labelled})) = (label IS NOT NULL)),{rules}
         )"""
 
 
-def _new_kinds(name: str, kinds: str, labelled: str) -> tuple[str, ...]:
+def _new_kinds(name: str, kinds: str, labelled: str, rules: str = FIRST_RULES) -> tuple[str, ...]:
     """SQLite changes no CHECK of a table, so it is made anew: all that was in `events` goes to another one."""
     return (
-        _table_of_events(name, kinds, labelled),
+        _table_of_events(name, kinds, labelled, rules),
         f"""INSERT INTO {name} (seq, at, who, kind, position, label, ref, key, text)
             SELECT seq, at, who, kind, position, label, ref, key, text FROM events ORDER BY seq""",
         "DROP TABLE events",
@@ -92,6 +99,12 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "'label', 'settle', 'keep', 'class'",
     ),
     ("ALTER TABLE items ADD COLUMN size INTEGER",),  # bytes of an item's own file
+    _new_kinds(
+        "events_5",
+        "'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class', 'rename', 'merge', 'remove'",
+        "'label', 'confirm', 'settle', 'keep', 'class', 'rename', 'merge', 'remove'",
+        RULES,
+    ),
 ]
 
 
@@ -217,7 +230,8 @@ def _other_files(
     there = sum(size is not None for _, _, size in now)
     if 2 * there < len(before):
         return f"of its {len(before)} items {there} are there"
-    labelled = {p for (p,) in db.execute("SELECT DISTINCT position FROM events WHERE kind IN ('label', 'settle')")}
+    said = "SELECT DISTINCT position FROM events WHERE kind IN ('label', 'confirm', 'settle')"
+    labelled = {p for (p,) in db.execute(said)}
     known = [row for row, size in zip(now, before, strict=True) if size is not None and row[2] not in (None, size)]
     names = [name for position, name, _ in known if position in labelled]
     if not names:
@@ -341,7 +355,7 @@ class Journal:
             with self._writing() as db:
                 _claim(db, self.folder, self.items, fingerprint, sizes)
                 for name in names:
-                    if alike(name) not in self._counting.numbers:
+                    if not self._counting.ever(name):
                         self._insert(db, self._counting.next("class", "", text=name))
             self._damage = StorageError
         except BaseException:
@@ -389,11 +403,32 @@ class Journal:
             known = _by_key(db, more.get("key"), (kind, who, position, label))
             return known or self._insert(db, self._counting.next(kind, who, position, label, **more))
 
-    def undo(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
-        """Take back a person's newest surviving answer, or their answer `seq`.
+    def confirm(self, who: str, positions: Collection[int], label: int, *, key: str | None = None) -> list[Event]:
+        """Record that all these items are of one class, each by an event of its own: all of them, or none.
 
-        Again and again goes back further. None where nothing is left to take back, or where `seq`
-        has been taken back before.
+        Those that have a label by now are left as they are.
+        """
+        who, events = checked_name(who, "the person's name"), list[Event]()
+        with self._writing() as db:
+            known = _by_key(db, key, ("confirm", who))
+            if known is not None:
+                before = _read_events(db, "WHERE kind = 'confirm' AND ref = ? ORDER BY seq", (known.seq,))
+                if not {(e.position, e.label) for e in before} <= {(index(p), label) for p in positions}:
+                    raise InputError(f"the key {key!r} came with other items; expected a new one for every grid")
+                return before
+            first = self._counting.seq + 1
+            for position in dict.fromkeys(positions):
+                if self._counting.labelled(position):
+                    continue
+                event = self._counting.next("confirm", who, position, label, ref=first, key=None if events else key)
+                events.append(self._insert(db, event))
+        return events
+
+    def undo(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
+        """Take back a person's newest surviving answer or change of classes, or their answer `seq`.
+
+        Again and again goes back further. What was confirmed with the newest answer goes with it. None where nothing
+        is left to take back, or where `seq` has been taken back before.
         """
         who = checked_name(who, "the person's name")
         with self._writing() as db:
@@ -402,12 +437,20 @@ class Journal:
                 raise InputError(
                     f"the key {key!r} took back answer {before.ref}, not {seq}; expected a new one for every answer"
                 )
-            seq = self._counting.newest(who) if seq is None else index(seq)
-            if before or seq is None:
+            newest = self._counting.newest(who) if seq is None else index(seq)
+            if before or newest is None:
                 return before
-            if self._counting.own(who, seq) is None:
+            if not self._counting.stands(who, newest):
                 return None
-            return self._insert(db, self._counting.next("undo", who, ref=seq, key=key))
+            event = self._insert(db, self._counting.next("undo", who, ref=newest, key=key))
+            for other in self._counting.together(who, newest)[1:] if seq is None else ():
+                self._insert(db, self._counting.next("undo", who, ref=other))
+            return event
+
+    def number(self, name: str) -> int | None:
+        """The class of this name, or that once had it; None: there is none, or no more."""
+        with self._reading():
+            return self._counting.known(name)
 
     def add_class(self, who: str, name: str) -> int:
         """The number of a new class, or of the one that has this name already."""
@@ -419,18 +462,25 @@ class Journal:
                 self._insert(db, self._counting.next("class", who, text=name))
             return number
 
+    def change_class(self, who: str, kind: str, number: int, name: str | None = None) -> Event:
+        """Rename a class, merge it into the one of that name, or remove it."""
+        who = checked_name(who, "the person's name")
+        with self._writing() as db:
+            return self._insert(db, self._counting.next(kind, who, label=number, text=name))
+
     def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
         """Record many labels (position, class name, person) at once: all of them, or none.
 
-        Classes are made as needed. A label that this person's answer says already adds nothing, so
-        the same file can be taken in twice. Returned are the events added, classes among them.
+        Classes are made as needed; a name that a class had before means that class. A label that this person's answer
+        says already adds nothing, so the same file can be taken in twice. Returned are the events added, classes among
+        them.
         """
         added = []
         with self._writing() as db:
             for position, name, who in labels:
                 who = checked_name(who, "the person's name")
                 name = checked_name(name, "the class's name")
-                number = self._counting.numbers.get(alike(name))
+                number = self._counting.known(name)
                 if number is None:
                     number = len(self._counting.classes)
                     added.append(self._insert(db, self._counting.next("class", who, text=name)))

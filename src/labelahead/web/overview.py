@@ -1,12 +1,16 @@
 """What the page shows beside the question: why, how it goes, the map, doubts, people, history."""
 
 from collections import Counter
+from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any
 
 from labelahead.campaign.advice import ENOUGH as ENOUGH_LABELS
+from labelahead.campaign.advice import enough
 from labelahead.web.assignment import Assignment
+from labelahead.web.explain import Opinion
 from labelahead.web.schedule import OUTLOOK, Schedule
+from labelahead.web.tally import Tally
 
 __all__ = ["able", "doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
 
@@ -25,7 +29,7 @@ def why(assignment: Assignment, position: int) -> dict[str, Any]:
     with assignment.lock:
         opinion = assignment.opinion
     if opinion is None or position not in opinion.belief:
-        return {"position": position, "now": [], "if": [], "affected": [], "because": []}
+        return {"position": position, "now": [], "if": [], "affected": [], "because": [], "against": []}
     reasons, describe = opinion.why(position), assignment.items.describe
     return {
         "position": position,
@@ -34,7 +38,10 @@ def why(assignment: Assignment, position: int) -> dict[str, Any]:
         "affected": [
             {**describe(p), "before": b, "after": a, "shift": round(s, 4)} for p, b, a, s in reasons["affected"]
         ],
-        "because": [{**describe(p), "label": c, "weight": round(w, 4)} for p, c, w in reasons["because"]],
+        **{
+            side: [{**describe(p), "label": c, "weight": round(w, 4)} for p, c, w in reasons[side]]
+            for side in ("because", "against")
+        },
     }
 
 
@@ -71,6 +78,10 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
         "accuracy": {"measured": measured, "estimated": estimated},
         "gain": gain,
         "advice": schedule.advice(),
+        "enough": enough(last.get("labels", 0), last.get("error_rate"), last.get("fall")),
+        "doubts": len(_doubtful(opinion, tally)),
+        "confirmed": len(tally.confirmed),
+        "classes_seq": tally.classes_seq,
         "training": status,
     }
 
@@ -94,6 +105,30 @@ def pool_map(assignment: Assignment) -> dict[str, Any]:
     return {"points": points, "labelled": labelled, "round": opinion.snapshot.round}
 
 
+def _judged(opinion: Opinion | None) -> Sequence[Any]:
+    """What the others say of every label, as of the last training."""
+    return opinion.snapshot.facts.get("second_look", ()) if opinion else ()
+
+
+def _enough(judged: Sequence[Any]) -> bool:
+    return len(judged) >= ENOUGH * max(1, len({row[1] for row in judged}))
+
+
+def _doubtful(opinion: Opinion | None, tally: Tally) -> list[Any]:
+    """Rows of the second look whose labels are in doubt, the most doubtful first."""
+    judged, alive = _judged(opinion), set(tally.alive)
+    rows = [
+        row
+        for row in judged
+        if row[4] - row[5] > CLEARLY
+        and tally.labels.get(row[0]) == row[1]
+        and row[0] not in tally.kept
+        and row[2] in alive
+    ]
+    # How much more the other labels say for another class than for the one given decides the order.
+    return sorted(rows, key=lambda row: row[5] - row[4]) if _enough(judged) else []
+
+
 def doubts(assignment: Assignment, n: int = 24) -> dict[str, Any]:
     """Labels that the others contradict clearly, the most doubtful first.
 
@@ -103,19 +138,21 @@ def doubts(assignment: Assignment, n: int = 24) -> dict[str, Any]:
     """
     with assignment.lock:
         opinion, tally, describe = assignment.opinion, assignment.tally, assignment.items.describe
-    judged = opinion.snapshot.facts.get("second_look", ()) if opinion else ()
-    enough = len(judged) >= ENOUGH * max(1, len({row[1] for row in judged}))
-    rows: list[dict[str, Any]] = []
-    # How much more the other labels say for another class than for the one given decides the order.
-    for p, label, suggested, _, output, own in sorted(judged, key=lambda row: row[5] - row[4]) if enough else ():
-        clear = tally.labels.get(p) == label and output - own > CLEARLY
-        if not clear or p in tally.kept or len(rows) == n:
-            continue
-        said = {"label": label, "who": tally.counts(p).who, "suggested": suggested}
-        rows.append({**describe(p), **said, "output": output, "output_of_label": own})
+    judged = _judged(opinion)
+    rows = [
+        {
+            **describe(p),
+            "label": label,
+            "who": tally.counts(p).who,
+            "suggested": suggested,
+            "output": output,
+            "output_of_label": own,
+        }
+        for p, label, suggested, _, output, own in _doubtful(opinion, tally)[:n]
+    ]
     newest = sorted(tally.kept.items(), key=lambda pair: -pair[1].seq)[:n]
     return {
-        "enough": bool(judged) and enough,
+        "enough": bool(judged) and _enough(judged),
         "per_class": ENOUGH,
         "doubts": rows,
         "kept_count": len(tally.kept),
@@ -131,7 +168,7 @@ def people(assignment: Assignment) -> dict[str, Any]:
     skips: Counter[str] = Counter()
     for answers in tally.answers.values():
         for a in answers:
-            (labels if a.kind == "label" else skips)[a.who] += 1
+            (skips if a.label is None else labels)[a.who] += 1
     names = sorted(set(labels) | set(skips) | here)
     return {
         "people": [{"who": w, "labels": labels[w], "skips": skips[w], "active": w in here} for w in names],
@@ -142,7 +179,7 @@ def people(assignment: Assignment) -> dict[str, Any]:
             {
                 **assignment.items.describe(p),
                 "counts": tally.labels[p],
-                "answers": [a.said("who", "label", "at") for a in tally.answers[p] if a.kind == "label"],
+                "answers": [a.said("who", "label", "at") for a in tally.answers[p] if a.label is not None],
             }
             for p in tally.conflicts
         ],
@@ -172,8 +209,9 @@ def able(assignment: Assignment) -> bool:
 def predictions(assignment: Assignment) -> dict[int, tuple[int, float]]:
     """Class and probability of every unlabelled item in play, for pre-labelling."""
     with assignment.lock:
-        opinion, labels = assignment.opinion, assignment.tally.labels
+        opinion, tally = assignment.opinion, assignment.tally
+        labels, there = tally.labels, set(tally.alive)
     if opinion is None or not able(assignment):
         return {}
     rows = zip(opinion.snapshot.points.tolist(), opinion.belief.guesses.tolist(), opinion.sure.tolist(), strict=True)
-    return {p: (c, s) for p, c, s in rows if p not in labels}
+    return {p: (c, s) for p, c, s in rows if p not in labels and c in there}

@@ -23,10 +23,10 @@ from starlette.background import BackgroundTask
 from labelahead.data.classes import checked_name
 from labelahead.errors import InputError
 from labelahead.web import overview
-from labelahead.web.assignment import Assignment
+from labelahead.web.assignment import GRID, Assignment
 from labelahead.web.exchange import FORMS, export_labels, import_labels
 from labelahead.web.finished import page_model
-from labelahead.web.items import LARGE, SMALL
+from labelahead.web.items import FULL, LARGE, SMALL
 from labelahead.web.schedule import Schedule
 from labelahead.web.security import cookies, set_cookie
 from labelahead.web.session import ROOM
@@ -45,6 +45,7 @@ SENT = {
     "folders": (".folders.zip", "application/zip"),
 }
 RECEIVED = {"csv": ".csv", "jsonl": ".jsonl", "label-studio": ".json", "parquet": ".parquet"}
+MOST_AT_ONCE = 200  # items that are confirmed with one click
 KEPT = "private, max-age=31536000, immutable"
 
 
@@ -96,6 +97,21 @@ class NewClass(BaseModel):
     name: str
 
 
+class ClassChange(BaseModel):
+    """What becomes of a class."""
+
+    kind: Literal["rename", "merge", "remove"]
+    name: str | None = Field(None, description="rename: the new name; merge: the class that it goes into.")
+
+
+class Confirmation(BaseModel):
+    """Items that are all of one class."""
+
+    positions: list[StrictInt] = Field(min_length=1, max_length=MOST_AT_ONCE)
+    label: StrictInt = Field(description="Their class number.")
+    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it counts once.")
+
+
 def all_routes(assignment: Assignment, schedule: Schedule) -> tuple[APIRouter, ...]:
     """All that can be asked for but the page itself."""
     return (
@@ -135,6 +151,7 @@ def _session(assignment: Assignment, who: str | None) -> dict[str, Any]:
         "name": assignment.items.data.name,
         "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
         "classes": assignment.classes(),
+        "classes_seq": assignment.tally.classes_seq,
         "kind": assignment.items.kind,
         "version": version("labelahead"),
         "who": who,
@@ -161,6 +178,13 @@ def _asking(assignment: Assignment) -> APIRouter:
         """
         return Json(assignment.question(who, fresh=fresh))
 
+    @routes.get("/confirmations", summary="Items that are predicted alike and surely")
+    def grid(
+        who: Who, n: Annotated[int, fastapi.Query(ge=1, le=MOST_AT_ONCE)] = GRID, label: int | None = None
+    ) -> Json:
+        """Of this class, or of the one that has most of them; `sure`: how many of each class there are."""
+        return Json(assignment.grid(who, n, label))
+
     return routes
 
 
@@ -186,9 +210,17 @@ def _changing(assignment: Assignment) -> APIRouter:
             raise InputError(f"{given.kind} with the label {given.label}; expected none")
         return Json(assignment.answer(who, given.position, given.kind, given.label, given.key))
 
+    @routes.post("/confirmations", summary="Confirm many items at once")
+    def confirmed(given: Annotated[Confirmation, Body()], who: Who) -> Json:
+        """Each is an answer of its own, marked as confirmed; undo takes all of them back. Labelled ones are left."""
+        return Json(assignment.confirm(who, given.positions, given.label, given.key))
+
     @routes.post("/undo", summary="Take an answer back")
     def undo(given: Annotated[Undo, Body()], who: Who) -> Json:
-        """The last answer of this person, or one by its number; as often as wanted."""
+        """The last answer of this person, or one by its number; as often as wanted.
+
+        Items that were confirmed at once are taken back at once, and so is a change of classes.
+        """
         return Json(assignment.undo(who, given.seq, given.key))
 
     @routes.post("/classes", summary="Add a class")
@@ -198,6 +230,11 @@ def _changing(assignment: Assignment) -> APIRouter:
             return assignment.add_class(who, given.name)
         except InputError as error:
             raise HTTPException(409, str(error)) from error
+
+    @routes.post("/classes/{number}", summary="Rename, merge or remove a class")
+    def change(number: int, given: Annotated[ClassChange, Body()], who: Who) -> dict[str, Any]:
+        """merge: its labels are the other class's from now on; remove: they are not given. Undo takes it back."""
+        return assignment.change_class(who, given.kind, number, given.name)
 
     return routes
 
@@ -318,10 +355,10 @@ def _files(assignment: Assignment) -> APIRouter:
                 raise InputError(str(error).replace(str(path), "the file")) from error
 
     @routes.get("/items/{position}", summary="An item's picture", response_class=Response)
-    def picture(position: int, v: str = "", small: bool = False) -> Response:
-        """By position in the data set, decoded and encoded anew. small=1: for a thumbnail."""
+    def picture(position: int, v: str = "", small: bool = False, full: bool = False) -> Response:
+        """By position in the data set, decoded and encoded anew. small=1: for a thumbnail; full=1: all its pixels."""
         try:
-            content, media = assignment.items.picture(position, SMALL if small else LARGE)
+            content, media = assignment.items.picture(position, SMALL if small else FULL if full else LARGE)
         except InputError as error:
             raise HTTPException(404, str(error)) from error
         cache = KEPT if v == assignment.items.version else "private, no-cache"

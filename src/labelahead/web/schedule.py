@@ -115,7 +115,9 @@ class Schedule:
         path = self.folder / "rounds.jsonl"
         # Class numbers are those of one record: after another was begun here, all of this is void.
         events = self.assignment.journal.events()
-        said = {(e.position, e.label) for e in events if e.kind in ("label", "settle")}
+        tally = self.assignment.tally
+        said = {(e.position, e.label) for e in events if e.kind in ("label", "confirm", "settle")}
+        said |= set(tally.labels.items())  # of merged classes
         if path.exists() and said:
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
@@ -124,10 +126,10 @@ class Schedule:
                     continue
         for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
             try:
-                snapshot, classes = load_snapshot(last), len(self.assignment.tally.classes)
+                snapshot, classes = load_snapshot(last), len(tally.classes)
                 fits = snapshot.outputs.shape[1] <= max(classes, 2)
                 if fits and said.issuperset(snapshot.labels.items()):
-                    opinion = Opinion.of(snapshot, snapshot.labels, classes)
+                    opinion = Opinion.of(snapshot, tally.labels, classes, tally.counts_as)
                     opinion.gain()  # a criterion that fails, fails here
                     self.assignment.take(opinion)
                     return
@@ -260,7 +262,7 @@ class Schedule:
         broken = snapshot.facts.get("unreadable", {})
         if set(broken) - self.assignment.broken.keys():
             self.assignment.leave_out(broken)
-        opinion = Opinion.of(snapshot, snapshot.labels, len(tally.classes)).told(tally.labels, len(tally.classes))
+        opinion = Opinion.of(snapshot, tally.labels, len(tally.classes), tally.counts_as)
         gain = opinion.gain() if opinion.belief.view.candidates.numel() and snapshot.round else None
         self.assignment.take(opinion)
         if snapshot.round and fresh:

@@ -14,7 +14,7 @@ from labelahead.campaign.config import Campaign, to_toml
 from labelahead.campaign.inputs import EMBEDDINGS
 from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
-from labelahead.data.classes import alike
+from labelahead.data.classes import alike, each_once
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import arranged
 from labelahead.data.loading import load_from
@@ -76,7 +76,7 @@ def opened(
     notes = [*data.notes, *decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
-    named = list(dict.fromkeys(classes or data.classes))
+    named = each_once(classes) or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
     items = Items(data)
@@ -84,11 +84,12 @@ def opened(
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
         for left in folder.glob(f"{ROOM}*"):  # by a server that was killed; ours is the lock
             shutil.rmtree(left, ignore_errors=True)
-        number = {alike(name): i for i, name in enumerate(journal.tally.classes)}
         labelled = journal.tally.labels
-        held = {p: number[alike(n)] for p, n in measured.items() if p not in labelled}
-        if len(held) < len(measured):
-            lost = len(measured) - len(held)
+        number = {name: journal.number(name) for name in {*measured.values()}}  # None: the class was removed
+        free = {p: number[n] for p, n in measured.items() if p not in labelled}
+        held = {p: c for p, c in free.items() if c is not None}
+        if len(free) < len(measured):
+            lost = len(measured) - len(free)
             notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
         assignment = Assignment(journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget)
         notes += _come_and_gone(assignment, len(recorded))

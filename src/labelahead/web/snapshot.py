@@ -1,6 +1,6 @@
 """What a training hands to the page: outputs and kernel of the items in play, as a file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,30 @@ class Snapshot:
     test: tuple[Tensor, Tensor] | None = None
     own_noise: float | None = None  # what somebody asked for, instead of the noise that goes with the weights
 
-    def belief(self, labels: Mapping[int, int], classes: int) -> Belief:
-        """What is held of the items in play, given these labels."""
+    def belief(self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()) -> Belief:
+        """What is held of the items in play, given these labels. counts_as: of each class, as in `Tally`."""
         kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
-        start = prior(self.outputs, kernel, features=self.features, noise=self.noise)
+        start = prior(_standing(self.outputs, counts_as), kernel, features=self.features, noise=self.noise)
         start = start.widened(max(classes, start.classes))
         return Belief(self.points, start, labels, evaluation=self.evaluation, hold=True)
+
+
+def _standing(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
+    """(n, C) with nothing for classes that are no more: a merged one's share goes to the other, a removed one's to all.
+
+    No label speaks for them, so they stay at nothing, and are nobody's guess.
+    """
+    gone = [c for c, now in enumerate(counts_as[: outputs.shape[1]]) if now != c]
+    if not gone:
+        return outputs
+    kept, total = outputs.clone(), outputs.sum(1, keepdim=True)
+    kept[:, gone] = 0
+    for c in gone:
+        into = counts_as[c]
+        if into is not None and into < outputs.shape[1]:
+            kept[:, into] += outputs[:, c]
+    here = kept.sum(1, keepdim=True)
+    return torch.where(here > 0, kept * total / here.clamp_min(torch.finfo(kept.dtype).tiny), kept)
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:

@@ -1,6 +1,6 @@
 """What the events of a labelling record amount to: a pure fold, without any file.
 
-An answer is an event `label`, `skip` or `unsure`. It survives until an `undo` of the same person
+An answer is an event `label`, `confirm`, `skip` or `unsure`. It survives until an `undo` of the same person
 names it; then that person's answer before it counts again, if there was one. Of every person only
 the newest surviving answer to an item counts, so a later skip withdraws that person's own label
 and nobody else's. An item's label is the newest of the labels that count.
@@ -12,10 +12,16 @@ conflict is open again when somebody says something else than what was settled.
 A label that the network doubts may be kept by anybody (`keep`, with the label that counts). That
 stands until the item's label changes or a conflict arises, by whatever event, or until anybody lets
 it be doubted again (`doubt`); it is no answer, and what ended it does not bring it back by an undo.
+
+A confirmation (`confirm`) is a label that was said of many items at once, those that were predicted alike: it counts as
+any label, and is known for what it is. `ref` names the first of those that were confirmed together.
+
+A class may be given another name (`rename`), be merged into another (`merge`) or be removed (`remove`). Numbers stay:
+labels of a merged class count as the other's, those of a removed class as not given, until the change is undone.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter, index
 from types import MappingProxyType
@@ -24,11 +30,13 @@ from typing import Any, NamedTuple
 from labelahead.data.classes import alike, checked_name
 from labelahead.errors import InputError
 
-__all__ = ["Counting", "Event", "Tally", "fold"]
+__all__ = ["CHANGES", "Counting", "Event", "Tally", "fold"]
 
-ANSWERS = ("label", "skip", "unsure")
+ANSWERS = ("label", "confirm", "skip", "unsure")
+CHANGES = ("rename", "merge", "remove")  # of classes
 NEEDED = {
     "label": ("position", "label"),
+    "confirm": ("position", "label", "ref"),
     "skip": ("position",),
     "unsure": ("position",),
     "settle": ("position", "label"),
@@ -36,6 +44,9 @@ NEEDED = {
     "doubt": ("position",),
     "undo": ("ref",),
     "class": ("text",),
+    "rename": ("label", "text"),
+    "merge": ("label", "text"),
+    "remove": ("label",),
 }
 
 
@@ -43,8 +54,9 @@ NEEDED = {
 class Event:
     """One line of the record; never changed, never removed.
 
-    kind: label, skip, unsure, settle, keep, doubt, undo (ref: seq of what is taken back; position:
-    its item) or class (label: the new class's number; text: its name). key: made by the sender, so
+    kind: label, confirm (ref: seq of the first that was confirmed with it), skip, unsure, settle, keep, doubt, undo
+    (ref: seq of what is taken back; position: its item), class (label: the new class's number; text: its name), rename
+    (text: the new name), merge (text: the name of the class that it becomes) or remove. key: made by the sender, so
     that an event sent twice is recorded once.
     """
 
@@ -86,12 +98,20 @@ class Tally:
     skipped: frozenset[int]  # newest answer is a skip, and there is no label
     unsure: frozenset[int]  # the same of unsure
     agreement: Agreement  # of what persons said themselves, whatever was settled later
+    counts_as: tuple[int | None, ...] = ()  # of each class, the one that its labels are of now; None: removed
+    confirmed: frozenset[int] = frozenset()  # positions whose label was confirmed among many
+    classes_seq: int = 0  # of the newest event that changed the classes
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Numbers of the classes that are neither merged into others nor removed."""
+        return tuple(c for c, now in enumerate(self.counts_as) if c == now)
 
     def counts(self, position: int) -> Event:
         """The answer that an item's label comes from."""
         if position in self.settled:
             return self.settled[position]
-        return next(a for a in reversed(self.answers[position]) if a.kind == "label")
+        return next(a for a in reversed(self.answers[position]) if a.label is not None)
 
 
 def fold(events: Iterable[Event]) -> Tally:
@@ -111,9 +131,16 @@ class Counting:
     def __init__(self) -> None:
         self.seq = 0  # of the last event
         self.classes: list[str] = []
-        self.numbers: dict[str, int] = {}  # of classes, by `alike` of their names
+        self.numbers: dict[str, int] = {}  # of classes that are there, by `alike` of their names
+        self.counts_as: list[int | None] = []
+        self._classes_seq = 0
+        self._begun: list[str] = []  # names that classes began with
+        self._former: dict[str, int] = {}  # of classes, by `alike` of every name that they ever had
+        self._changes: dict[int, tuple[str, int, int, str]] = {}  # surviving seq -> kind, class, into which, name
+        self._grids: dict[int, int] = {}  # confirmation -> the first of those with it
         self._by: dict[int, str] = {}  # whose an answer is, also of those taken back
-        self._own: dict[str, dict[int, int]] = {}  # person -> surviving seq -> position
+        # person -> surviving seq -> position; None: a change of classes
+        self._own: dict[str, dict[int, int | None]] = {}
         self._given: dict[int, dict[str, list[Event]]] = {}  # all surviving, oldest first
         self._settlements: dict[int, list[Event]] = {}  # surviving settlements, oldest first
         self._answers: dict[int, tuple[Event, ...]] = {}
@@ -122,18 +149,31 @@ class Counting:
         self._settled: dict[int, Event] = {}
         self._kept: dict[int, Event] = {}
         self._labels: dict[int, int] = {}
-        self._sets: dict[str, set[int]] = {name: set() for name in ("conflict", "skip", "unsure", "compared", "differ")}
+        names = ("conflict", "skip", "unsure", "compared", "differ", "confirm")
+        self._sets: dict[str, set[int]] = {name: set() for name in names}
         self._tally: Tally | None = None
 
     def add(self, event: Event) -> None:
         """Take one more event into account."""
         self.seq, self._tally = event.seq, None
         if event.kind == "class" and event.text is not None:
-            self.numbers.setdefault(alike(event.text), len(self.classes))
+            self._classes_seq = event.seq
+            for names in (self.numbers, self._former):
+                names[alike(event.text)] = len(self.classes)
+            self.counts_as.append(len(self.classes))
             self.classes.append(event.text)
-        elif event.kind == "undo" and event.ref is not None:
-            position = self._own.get(event.who, {}).pop(event.ref, None)
-            if position is not None:
+            self._begun.append(event.text)
+        elif event.kind in CHANGES and event.label is not None:
+            into = self.numbers.get(alike(event.text or ""), 0)
+            self._changes[event.seq] = event.kind, event.label, into, event.text or ""
+            self._own_answer(event, None)
+            self._reclass(event.seq)
+        elif event.kind == "undo" and event.ref is not None and event.ref in self._own.get(event.who, ()):
+            position = self._own[event.who].pop(event.ref)
+            if position is None:
+                del self._changes[event.ref]
+                self._reclass(event.seq)
+            else:
                 self._drop(position, event.who, event.ref)
                 self._recount(position)
         elif event.kind == "doubt" and event.position is not None:
@@ -149,11 +189,41 @@ class Counting:
                 self._settlements.setdefault(event.position, []).append(event)
             else:
                 self._given.setdefault(event.position, {}).setdefault(event.who, []).append(event)
-                self._answered.setdefault(event.who, set()).add(event.position)
-                self._frozen.pop(event.who, None)
+            if event.kind == "confirm" and event.ref is not None:
+                self._grids[event.seq] = event.ref
             self._recount(event.position)
 
-    def _own_answer(self, event: Event, position: int) -> None:
+    def _reclass(self, seq: int) -> None:
+        """Names and numbers of classes after the changes that survive, and all labels with them."""
+        self._classes_seq = seq
+        self.classes, self.counts_as = self._changed(self._changes.values())
+        self.numbers = {alike(self.classes[c]): c for c, now in enumerate(self.counts_as) if c == now}
+        renamed = ((text, c) for kind, c, _, text in self._changes.values() if kind == "rename")
+        self._former = {alike(name): c for name, c in (*((n, c) for c, n in enumerate(self._begun)), *renamed)}
+        for position in {*self._given, *self._settlements}:
+            self._recount(position)
+
+    def _changed(self, changes: Iterable[tuple[str, int, int, str]]) -> tuple[list[str], list[int | None]]:
+        """Name of each class, and what its labels count as, after these changes."""
+        names, counts_as = list(self._begun), list[int | None](range(len(self._begun)))
+        for kind, label, into, text in changes:
+            if kind == "rename":
+                names[label] = text
+            else:
+                now = counts_as[into] if kind == "merge" else None
+                counts_as = [now if c == label else c for c in counts_as]
+        return names, counts_as
+
+    def known(self, name: str) -> int | None:
+        """The class of this name, or that once had it, as it counts now."""
+        number = self.numbers.get(alike(name), self._former.get(alike(name)))
+        return None if number is None else self.counts_as[number]
+
+    def ever(self, name: str) -> bool:
+        """Whether some class has, or had, this name."""
+        return alike(name) in self.numbers or alike(name) in self._former
+
+    def _own_answer(self, event: Event, position: int | None) -> None:
         """What its person may take back."""
         self._by[event.seq] = event.who
         self._own.setdefault(event.who, {})[event.seq] = position
@@ -181,18 +251,35 @@ class Counting:
         """The seq of a person's newest surviving answer."""
         return next(reversed(self._own.get(who, {})), None)
 
-    def own(self, who: str, seq: int) -> int | None:
-        """The position of a person's own answer, None if taken back; an error of any other."""
+    def together(self, who: str, seq: int) -> list[int]:
+        """A person's answer and those that were given with it, as far as they survive; the newest first."""
+        grid = self._grids.get(seq)
+        same = [s for s in self._own.get(who, ()) if s != seq and grid is not None and self._grids.get(s) == grid]
+        return [seq, *reversed(same)]
+
+    def stands(self, who: str, seq: int) -> bool:
+        """Whether a person's own answer has not been taken back; an error of any other."""
         if seq not in self._by:
             raise InputError(f"event {seq} is no answer; expected the number of a given answer")
         if self._by[seq] != who:
             raise InputError(f"answer {seq} is {self._by[seq]!r}'s; expected one of {who!r}'s own")
-        return self._own[who].get(seq)
+        return seq in self._own[who]
 
     def says(self, who: str, position: int) -> Event | None:
         """A person's answer to an item that counts now."""
         given = self._given.get(position, {}).get(who)
-        return given[-1] if given else None
+        return self._now(given[-1]) if given else None
+
+    def labelled(self, position: int) -> bool:
+        """Whether an item has a label."""
+        return index(position) in self._labels
+
+    def _now(self, event: Event) -> Event | None:
+        """An answer as classes are now; None if its class was removed."""
+        if event.label is None or self.counts_as[event.label] == event.label:
+            return event
+        now = self.counts_as[event.label]
+        return None if now is None else replace(event, label=now)
 
     def next(
         self,
@@ -212,19 +299,21 @@ class Counting:
             raise InputError(f"kind is {kind!r}; expected one of {', '.join(NEEDED)}")
         if names != NEEDED[kind]:
             raise InputError(f"{kind} with {names}; expected {NEEDED[kind]} and nothing else")
-        classes = len(self.classes)
+        if label is not None:
+            label = self._class(label)
         if kind == "class":
-            text, label = checked_name(text, "the class's name"), classes
+            text, label = checked_name(text, "the class's name"), len(self.classes)
             if alike(text) in self.numbers:
                 raise InputError(f"there is a class {text!r} already; expected a new name")
-        elif ref is not None:
-            ref, position = index(ref), self.own(who, index(ref))
-            if position is None:
+        elif kind in CHANGES:
+            text = self._change(kind, label or 0, text)
+        elif kind == "undo":
+            ref = index(ref or 0)
+            if not self.stands(who, ref):
                 raise InputError(f"answer {ref} has been taken back already")
-        elif label is not None:
-            label = index(label)
-            if not 0 <= label < classes:
-                raise InputError(f"label is {label}; expected a class, from 0 to {classes - 1}")
+            position = self._own[who][ref]
+            if position is None:
+                self._check_undo(ref)
         if kind == "keep" and self._labels.get(index(position or 0)) != label:
             name = self.classes[label or 0]
             raise InputError(f"item {position} is not labelled {name!r} now; look at it again")
@@ -235,6 +324,36 @@ class Counting:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         where = None if position is None else index(position)
         return Event(self.seq + 1, at, who, kind, where, label, ref, key, text)
+
+    def _class(self, label: int) -> int:
+        """The number of a class that is there; an error of any other."""
+        label, count = index(label), len(self.classes)
+        if not 0 <= label < count:
+            raise InputError(f"label is {label}; expected a class, from 0 to {count - 1}")
+        if self.counts_as[label] != label:
+            raise InputError(f"the class {self.classes[label]!r} is no more; expected one of those that are there")
+        return label
+
+    def _change(self, kind: str, label: int, text: str | None) -> str | None:
+        """The name that goes with a change of a class; an error if there can be no such change."""
+        if kind == "remove":
+            return None
+        text = checked_name(text, "the class's name")
+        other, name = self.numbers.get(alike(text)), self.classes[label]
+        if kind == "rename" and other not in (None, label):
+            raise InputError(f"there is a class {text!r} already; expected a new name, or merge {name!r} into it")
+        if kind == "merge" and (other is None or other == label):
+            what = "itself" if other == label else f"{text!r}, which is no class"
+            raise InputError(f"{name!r} cannot be merged into {what}; expected another class that is there")
+        return text if kind == "rename" or other is None else self.classes[other]
+
+    def _check_undo(self, ref: int) -> None:
+        """A class whose change is taken back must not meet another of its name."""
+        names, counts_as = self._changed(change for seq, change in self._changes.items() if seq != ref)
+        there = [alike(names[c]) for c, now in enumerate(counts_as) if c == now]
+        twice = next((names[c] for c in range(len(names)) if there.count(alike(names[c])) > 1), None)
+        if twice is not None:
+            raise InputError(f"there is another class {twice!r} by now; rename that one first, then take this back")
 
     def tally(self) -> Tally:
         """The snapshot; made once for each state."""
@@ -253,7 +372,10 @@ class Counting:
                 skipped=frozenset(sets["skip"]),
                 unsure=frozenset(sets["unsure"]),
                 settled=MappingProxyType(self._settled.copy()),
-                kept=MappingProxyType(self._kept.copy()),
+                kept=MappingProxyType({p: self._now(a) or a for p, a in self._kept.items()}),
+                counts_as=tuple(self.counts_as),
+                confirmed=frozenset(sets["confirm"]),
+                classes_seq=self._classes_seq,
                 agreement=Agreement(compared, compared - len(sets["differ"])),
             )
         return self._tally
@@ -261,10 +383,16 @@ class Counting:
     def _recount(self, position: int) -> None:
         """Work out one item anew."""
         given = self._given.get(position, {})
-        newest = sorted((each[-1] for each in given.values()), key=attrgetter("seq"))
+        for who, each in given.items():
+            answered = self._answered.setdefault(who, set())
+            if (self._now(each[-1]) is not None) != (position in answered):
+                answered ^= {position}
+                self._frozen.pop(who, None)
+        newest = sorted(filter(None, (self._now(each[-1]) for each in given.values())), key=attrgetter("seq"))
         said = [a for a in newest if a.label is not None]
         labels = [a.label for a in said]
-        settlement = next(reversed(self._settlements.get(position, ())), None)
+        ruling = next(reversed(self._settlements.get(position, ())), None)
+        settlement = ruling and self._now(ruling)
         was_open = position in self._sets["conflict"]
         for known in (self._answers, self._labels, self._settled):
             known.pop(position, None)
@@ -278,6 +406,8 @@ class Counting:
             counts = self._settled.get(position) or said[-1]
             assert counts.label is not None
             self._labels[position] = counts.label
+            if counts.kind == "confirm":
+                self._sets["confirm"].add(position)
         elif newest:
             self._sets[newest[-1].kind].add(position)
         if len(labels) > 1:
@@ -289,5 +419,6 @@ class Counting:
         if len(later | ({settlement.label} if settlement else set())) > 1:
             self._sets["conflict"].add(position)
         kept, is_open = self._kept.get(position), position in self._sets["conflict"]
-        if kept and (kept.label != self._labels.get(position) or (is_open and not was_open)):
+        stays = kept and self._now(kept)
+        if kept and (not stays or stays.label != self._labels.get(position) or (is_open and not was_open)):
             self._let_go(position)

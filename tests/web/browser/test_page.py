@@ -373,10 +373,11 @@ def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
         page = person.page
         page.evaluate(AXE.read_text())
         assert serious(page) == []
-        page.fill("#first [name=a]", "space")
-        page.keyboard.press("Tab")
-        page.keyboard.type("cars")
-        page.keyboard.press("Enter")
+        page.fill("#first [name=names]", "space, Space")
+        page.click("#first button")
+        assert "twice" in page.inner_text("#first .lost")
+        page.fill("#first [name=names]", "space\ncars,\n\n")
+        page.keyboard.press("Control+Enter")
         page.wait_for_selector("#classes button")
         assert page.inner_text(".prose") in posts  # markup in data is text
         for _ in posts:
@@ -387,6 +388,152 @@ def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
         page.keyboard.press("1")  # there is nothing that it could answer
         person.press("Backspace")
         assert len(server.labels()) == len(posts) - 1
+        person.close()
+    finally:
+        server.kill()
+
+
+def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
+    data = pages.write_digits(tmp_path / "digits", 300)
+    server = pages.Server(data, tmp_path / "labels", "--classes", NAMES, "--model", "exact")
+    try:
+        client = Client(server.url)
+        client.wait(60)
+        asked = client.question()
+        for _ in range(60):
+            asked = client.answer(asked["position"], asked["item"][-5])["next"]
+        client.wait(60)
+        person = pages.Person(browser, server)
+        page, before = person.page, server.labels()
+        page.keyboard.press(",")
+        page.wait_for_selector("#many[open] #manyitems button")
+        page.evaluate(AXE.read_text())
+        assert serious(page) == []
+        wanted = re.search(r"“(\d)”", page.inner_text("#manytitle"))[1]
+        shown = [b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()]
+        wrong = [i for i, name in enumerate(shown) if name[-5] != wanted]
+        for i in {0, *wrong}:  # by its key, and again by the arrows and the space bar
+            page.keyboard.press("123456789abcdefghijklmnopqrstuvwxyz"[i])
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Space")
+        assert page.locator("#manyitems [aria-pressed=true]").count() == len({0, 1, *wrong})
+        confirmed = [name for i, name in enumerate(shown) if i not in {0, 1, *wrong}]
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#manytold:has-text('Saved')")
+        assert server.labels() == before | dict.fromkeys(confirmed, wanted)
+        server.kill()  # all of the grid is on the disk
+        server.start()
+        assert server.labels() == before | dict.fromkeys(confirmed, wanted)
+        again = [b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()]
+        assert not {*again} & {*shown}
+        page.keyboard.press("Backspace")
+        page.wait_for_selector(f"#manytold:has-text('Taken back: {len(confirmed)} ')")
+        assert server.labels() == before
+        page.wait_for_selector("#manyitems button")
+        out = [page.locator("#manyitems button").nth(i).get_attribute("title").split(":")[0] for i in (0, 1)]
+        for key in ("1", "2", "Enter"):
+            page.keyboard.press(key)
+        page.wait_for_selector("#manytold:has-text('2 exceptions are asked about afterwards')")
+        page.keyboard.press("Escape")
+        for name in out:
+            page.wait_for_selector("#mode:has-text('You said that it is not')")
+            assert person.item == name
+            person.press(person.digit)
+            assert server.labels()[name] == name[-5]
+        assert page.locator("#mode").is_hidden()
+        person.close()
+    finally:
+        server.kill()
+
+
+def test_classes_are_changed_on_the_page(browser, tmp_path):
+    data = pages.write_digits(tmp_path / "digits", 40)
+    server = pages.Server(data, tmp_path / "labels", "--classes", "odd,even,other,more", "--model", "exact")
+    try:
+        person, other = pages.Person(browser, server), pages.Person(browser, server)
+        page = person.page
+        for key in "123":
+            person.press(key)
+        page.click("#tab-data")
+        page.evaluate(AXE.read_text())
+        assert serious(page) == []
+        page.select_option("#class-which", label="other")
+        page.fill("#class-name", "neither")
+        page.click("#class-rename")
+        person.said("“other” is called “neither” now")
+        page.select_option("#class-which", label="neither")
+        page.select_option("#class-into", label="even")
+        page.click("#class-merge")
+        person.said("“neither” is part of “even” now")
+        assert sorted(server.labels().values()) == ["even", "even", "odd"]
+        other.page.wait_for_function("() => document.querySelectorAll('#classes button').length === 3", timeout=15_000)
+        page.select_option("#class-which", label="odd")
+        page.click("#class-remove")
+        person.said("its items are asked about again")
+        assert sorted(server.labels().values()) == ["even", "even"]
+        assert page.locator("#classes button").all_inner_texts() == ["2\neven", "4\nmore"]
+        page.click("#stage", position={"x": 5, "y": 5})
+        there = (
+            "names => !document.body.classList.contains('busy') && names === "
+            "[...document.querySelectorAll('#classes .called')].map(b => b.textContent).join()"
+        )
+        for names in ("odd,even,more", "odd,even,neither,more", "odd,even,other,more"):
+            page.keyboard.press("Backspace")
+            page.wait_for_function(there, arg=names)
+        page.keyboard.press("Backspace")
+        person.said("Asked again")
+        assert sorted(server.labels().values()) == ["even", "odd"]
+        assert page.locator("#classes button").count() == 4
+        person.close()
+        other.close()
+    finally:
+        server.kill()
+
+
+def test_what_is_seen_of_photographs(browser, tmp_path):
+    """No path that tells, room for the picture, all its pixels when enlarged, badges, an end."""
+    folder = tmp_path / "pets"
+    for i in range(14):
+        kind = "cat" if i % 2 else "dog"
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        pixels = pages.Image.effect_noise((1600, 1200), 40 + 20 * (i % 2)).convert("RGB")
+        pixels.save(folder / kind / f"{i:02d}.jpg", quality=60)
+    server = pages.Server(folder, tmp_path / "labels", "--model", "mlp", "--width", "8")
+    try:
+        person = pages.Person(browser, server)
+        page = person.page
+        assert re.fullmatch(r"…/\d\d\.jpg", person.item)
+        assert server.get("/api/question")["item"].startswith(("cat/", "dog/"))  # programs are told all
+        tall = page.locator("#item img").bounding_box()["height"]
+        assert tall > 0.5 * 900
+        assert "crisp" not in (page.get_attribute("#item img", "class") or "")
+        page.keyboard.press("+")
+        page.wait_for_function("() => document.querySelector('#large img')?.naturalWidth === 1600")
+        before = page.locator("#large img").bounding_box()["width"]
+        page.keyboard.press("+")
+        page.mouse.move(640, 400)
+        page.mouse.wheel(0, -100)
+        page.wait_for_function("w => document.querySelector('#large img').clientWidth > 1.4 * w", arg=before)
+        at = "document.querySelector('#large > div').scrollLeft"
+        left = page.evaluate(at)
+        page.mouse.down()
+        page.mouse.move(600, 380)
+        page.mouse.up()
+        assert page.evaluate(at) == pytest.approx(left + 40, abs=2)
+        page.keyboard.press("Escape")
+        person.press("1")
+        person.press("Backspace")  # whoever is asked again is not told what was learnt
+        assert "you took the answer back" in page.inner_text("#reason")
+        assert page.locator("#guess").is_hidden()
+        page.reload()
+        page.wait_for_selector("#reason:has-text('took the answer back')")
+        assert page.locator("#guess").is_hidden()
+        for i in range(14):
+            person.press("12"[i % 2])
+        page.wait_for_selector("#summary:has-text('14 labels: 7 × cat, 7 × dog')")
+        page.click("#item button:has-text('Export')")
+        page.wait_for_selector("#tab-data[aria-selected=true]")
+        assert page.evaluate("document.getElementById('bar').value") == 1
         person.close()
     finally:
         server.kill()

@@ -32,10 +32,10 @@ def errors(s: Any, rows: Sequence[Row]) -> Exhibit:
     """Linearisation error against width, with the bounds."""
     figure, axes = panels(2, height=3.6, share_y=True)
     fits = {}
-    for number, (panel, name) in enumerate(zip(axes, ("tanh", "relu"), strict=True)):
+    for panel, name in zip(axes, ("tanh", "relu"), strict=True):
         mine = where(rows, activation=name)
-        line(panel, *means(mine, "width", "error"), number, "measured", band=False)
-        line(panel, *means(mine, "width", "bound"), number + 2, "the lecture's bound", band=False)
+        line(panel, *means(mine, "width", "error"), 0, "measured", band=False)
+        line(panel, *means(mine, "width", "bound"), 2, "the lecture's bound", band=False)
         if name == "tanh":
             line(panel, *means(mine, "width", "worst"), 1, "worst direction", band=False)
         _logs(panel, "width m", "largest |f − f_lin|")
@@ -52,8 +52,8 @@ def errors(s: Any, rows: Sequence[Row]) -> Exhibit:
         "The linearisation error falls with width",
         f"The network is trained on {s.items} points for {s.steps} steps of gradient descent and "
         "compared with its linearisation at the initial weights, moved as far. Lecture: for smooth "
-        "σ the error is at most β/(2√m)·‖W − W₀‖², for any W; for ReLU at most (2B^{4/3} + "
-        "B·log(1/δ)^{1/4})/m^{1/6} within ‖W − W₀‖ ≤ B, with probability 1 − δ (drawn: δ = 0.05). "
+        "σ the error is at most β/(2√m)·‖W − W₀‖², for any W; for ReLU at most (2·∛B⁴ + "
+        "B·∜log(1/δ))/⁶√m within ‖W − W₀‖ ≤ B, with probability 1 − δ (drawn: δ = 0.05). "
         f"We find {broken or 'none'} of {len(rows)} errors above the bound; the closest for tanh "
         f"has {100 * closest:.0f} % of it. The exponent of m after training is "
         f"{span(fits['tanh'])} for tanh and {span(fits['relu'])} for ReLU, where the bounds "

@@ -13,7 +13,7 @@ export function make(tag, options = {}, ...children) {
   return node;
 }
 
-export const title = (found) => (/^\d*$/.test(String(found.item ?? "")) ? `item ${found.item || found.position}` : String(found.item));
+export const title = (found) => (/^\d*$/.test(String(found.item ?? "")) ? `item ${found.item || found.position}` : String(found.shown ?? found.item));
 export const percent = (p) => `${(100 * p).toFixed((p > 0.99 && p < 1) || (p < 0.01 && p > 0) ? 1 : 0)} %`;
 export const guessesHidden = () => { try { return localStorage.getItem("labelahead-hide") === "1"; } catch { return false; } };
 export const hideGuesses = (yes) => { try { localStorage.setItem("labelahead-hide", yes ? "1" : "0"); } catch { /* forbidden: until the page is closed */ } };
@@ -42,9 +42,10 @@ export function dot(label) {
   return node;
 }
 
-// A small picture has no more to show when it is blurred: crisp squares are easier to read.
-function crisp(image, most) {
-  const decide = () => image.classList.toggle("crisp", image.naturalWidth > 0 && image.naturalWidth <= most);
+// A tiny picture has no more to show when it is blurred: crisp squares are easier to read. A photograph is never one.
+const TINY = 32;
+function crisp(image) {
+  const decide = () => image.classList.toggle("crisp", image.naturalWidth > 0 && Math.max(image.naturalWidth, image.naturalHeight) <= TINY);
   if (image.complete) decide();
   image.addEventListener("load", decide);
 }
@@ -53,7 +54,7 @@ function picture(found, alt) {
   const image = make("img", { alt, decoding: "sync", draggable: false });
   image.addEventListener("error", () => image.replaceWith(
     make("p", { className: "lost", text: "This picture could not be loaded." })));
-  crisp(image, 128);
+  crisp(image);
   image.src = found.url;
   return image;
 }
@@ -80,12 +81,14 @@ function gist(found) {
   return title(found);
 }
 
-export const small = (url) => `${url}${url.includes("?") ? "&" : "?"}small=1`;
+const sized = (url, size) => `${url}${url.includes("?") ? "&" : "?"}${size}=1`;
+export const small = (url) => sized(url, "small");
+export const full = (url) => sized(url, "full");
 
 export function thumb(found) { // the item in small, beside words that name it
   if (found.url) {
     const image = make("img", { alt: "", className: "thumb", loading: "lazy", draggable: false });
-    crisp(image, 54); // as wide as it is shown
+    crisp(image);
     image.src = small(found.url);
     return image;
   }

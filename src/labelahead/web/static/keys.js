@@ -1,14 +1,16 @@
 // Keys, dialogues and the box for finding a class. Letters and digits belong to classes; commands
 // use keys that no class has.
 
-import { guessesHidden, hideGuesses, large, make } from "./items.js";
+import { full, guessesHidden, hideGuesses, large, make } from "./items.js";
 import { $, addClass, agree, alone, answer, askNow, drawClasses, drawItem, leaveAgain, matches, reload, say, state, undo } from "./label.js";
 import { send } from "./server.js";
+import { shrink, zoomable } from "./zoom.js";
 
 const COMMANDS = {
   Backspace: () => undo(),
   "-": () => answer("skip"),
   ".": () => answer("unsure"),
+  ",": () => $("manyopen").click(),
   "+": () => enlarge(),
   "=": () => enlarge(), // the same key without shift on many keyboards
   "?": () => $("keys").showModal(),
@@ -62,13 +64,14 @@ $("help").addEventListener("click", () => $("keys").showModal());
 function enlarge() {
   const found = state.again ?? state.question;
   if (!found || found.done) return;
-  $("large").firstElementChild.replaceChildren(large(found));
+  const room = $("large").firstElementChild;
+  room.replaceChildren(large(found.url ? { ...found, url: full(found.url) } : found));
+  shrink(room);
   $("large").showModal();
+  room.focus();
 }
-$("large").addEventListener("click", () => $("large").close());
-$("large").addEventListener("keydown", (event) => {
-  if (event.key === "+" || event.key === "=") { event.preventDefault(); $("large").close(); }
-});
+zoomable($("large").firstElementChild, $("nearer"), $("farther"));
+$("largenot").addEventListener("click", () => $("large").close());
 $("item").addEventListener("click", (event) => { if (event.target.matches("img")) enlarge(); });
 
 const hide = $("hide");
@@ -78,16 +81,19 @@ hide.addEventListener("change", () => {
   drawItem();
 });
 
-// ---- the first two classes ------------------------------------------------------------------
+// ---- the first classes ----------------------------------------------------------------------
 
+$("first").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); $("first").requestSubmit(); }
+});
 $("first").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const form = new FormData($("first"));
-  const names = [form.get("a").trim(), form.get("b").trim()];
+  const written = $("first").elements.names.value;
+  const names = written.split(written.includes("\n") ? /\r?\n/ : /[,;\t]/).map((name) => name.trim().replace(/[,;]$/, "").trim()).filter(Boolean);
+  const twice = names.find((name, n) => names.slice(0, n).some((other) => other.toLowerCase() === name.toLowerCase()));
   const old = $("first").querySelector(".lost");
   old?.remove();
-  const wrong = !names[0] || !names[1] ? "Both classes need a name."
-    : names[0].toLowerCase() === names[1].toLowerCase() ? "The two classes need different names." : "";
+  const wrong = names.length < 2 ? "There must be two classes or more." : twice ? `“${twice}” is there twice.` : "";
   if (wrong) { $("first").append(make("p", { className: "lost", role: "alert", text: wrong })); return; }
   await alone(async () => {
     for (const name of names) await send("/api/classes", { name });

@@ -1,7 +1,7 @@
 // The page: one item, one keystroke, the next item.
 
 import { REASONS, colour, count, dot, duration, guessesHidden, large, make, percent, thumb, title } from "./items.js";
-import { openPanels, refresh } from "./panels.js";
+import { choose, openPanels, refresh } from "./panels.js";
 import { Refused, get, leftOver, newKey, send, sendAnswer } from "./server.js";
 
 const $ = (id) => document.getElementById(id);
@@ -9,13 +9,14 @@ const state = {
   session: null,
   classes: [],
   question: null, // what the server asks
-  again: null, // an earlier answer that is being changed, instead of the question
+  again: null, // an item that is looked at instead of the question: an earlier answer, one of the map, of a list
+  queue: [], // what is to be looked at after it
   history: [],
   busy: false,
 };
 
-const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes[label]?.name ?? `class ${label}`);
-const hasLabel = (a) => a.kind === "label" || a.kind === "settle";
+const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes.find((c) => c.number === label)?.name ?? `class ${label}`);
+const hasLabel = (a) => ["label", "confirm", "settle"].includes(a.kind);
 const said = (a) => (hasLabel(a) ? nameOf(a.label)
   : { skip: "skipped", keep: `${nameOf(a.label)} is kept`, doubt: "it can be in doubt again" }[a.kind] ?? "not sure");
 const onStage = () => state.again ?? state.question;
@@ -27,15 +28,15 @@ function drawItem() {
   const found = onStage();
   const done = !state.again && state.question?.done;
   const start = state.classes.length < 2;
-  if (start && $("first").hidden) $("first").elements.a.value = state.classes[0]?.name ?? "";
+  if (start && $("first").hidden && state.classes.length) $("first").elements.names.value = `${state.classes[0].name}\n`;
   $("first").hidden = !start;
   $("answering").hidden = start;
   if (!found) return;
   $("mode").hidden = !state.again;
   $("answering").classList.toggle("done", Boolean(done));
   if (state.again) {
-    const was = hasLabel(state.again) ? `“${said(state.again)}”` : said(state.again);
-    $("mode").replaceChildren(`Changing an earlier answer: ${was}. Choose again, or `,
+    const more = state.queue.length ? ` ${count(state.queue.length, "more follows", "more follow")}.` : "";
+    $("mode").replaceChildren(`${lookedAt(state.again)}.${more} Choose, or `,
       make("button", { type: "button", className: "quiet", text: "go back", on: { click: leaveAgain } }),
       make("kbd", { text: "Esc" }));
   }
@@ -51,12 +52,33 @@ function drawItem() {
   drawClasses();
 }
 
+function lookedAt(item) { // why something else than the question is on the stage
+  if (item.why) return item.why;
+  return `Changing an earlier answer: ${hasLabel(item) ? `“${said(item)}”` : said(item)}`;
+}
+
 function drawDone() {
   const { reason } = state.question;
   const sentence = reason ? reason[0].toUpperCase() + reason.slice(1) : "Every item has an answer; thank you";
+  const summary = make("p", { id: "summary" });
+  const doubtful = make("button", { type: "button", id: "doubtful", hidden: true, text: "Label the doubtful ones", on: { click: lookAtDoubts } });
+  const button = (text, act) => make("button", { type: "button", text, on: { click: act } });
   $("item").replaceChildren(
-    make("h2", { text: "Nothing left to ask" }), make("p", { text: `${sentence}.` }),
-    make("p", {}, make("button", { type: "button", text: "Look again", on: { click: askAgain } })));
+    make("h2", { text: "Nothing left to ask" }), make("p", { text: `${sentence}.` }), summary,
+    make("p", { className: "row" }, button("Summary", () => choose("progress")), button("Export the labels", () => choose("data")),
+      doubtful, button("Look again", askAgain)));
+  get("/api/progress").then((found) => {
+    const { measured, estimated } = found.accuracy;
+    const good = measured ? `; measured accuracy ${percent(measured.value)}` : estimated ? `; estimated accuracy ${percent(estimated.value)}` : "";
+    const of = state.classes.filter((c) => found.per_class[c.number]).map((c) => `${found.per_class[c.number]} × ${c.name}`);
+    summary.textContent = `${count(found.labels, "label", "labels")}: ${of.slice(0, 12).join(", ")}${of.length > 12 ? " and others" : ""}${good}.`;
+    doubtful.hidden = !found.doubts;
+  }, () => null);
+}
+
+async function lookAtDoubts() {
+  const { doubts } = await get("/api/doubts?n=100");
+  lookAt(doubts.map((d) => ({ ...d, kind: "label", why: `It is “${nameOf(d.label)}”; the other labels say “${nameOf(d.suggested)}”` })));
 }
 
 function guesses() { // label -> probability, for what is on the stage
@@ -96,6 +118,7 @@ function drawClasses() {
   $("classes").classList.toggle("many", state.classes.length > 12);
   const longest = Math.max(...state.classes.map((c) => c.name.length));
   $("classes").classList.toggle("short", longest <= 3);
+  $("classes").classList.toggle("middling", longest > 6);
   $("classes").classList.toggle("long", longest > 11);
   $("classes").replaceChildren(...buttons);
   drawHint(wanted, found);
@@ -140,12 +163,19 @@ function drawHistory() {
   if (!state.history.length) $("history").append(make("li", { className: "faint", text: "None yet." }));
 }
 
-function drawTally(labels, budget) {
+// Towards what was planned, or else towards where further labels no longer pay: hardly anybody labels a whole pool.
+function drawTally(labels, budget, enough) {
   const { items } = state.session;
   state.budget = budget;
-  const of = budget ?? items;
-  $("tally").textContent = `${labels.toLocaleString("en")} of ${budget ? `${budget.toLocaleString("en")} planned` : items.toLocaleString("en")} labelled`;
-  $("bar").value = of ? Math.min(1, labels / of) : 0;
+  state.enough = enough ?? null;
+  const all = items <= labels;
+  $("tally").textContent = budget ? `${labels.toLocaleString("en")} of ${budget.toLocaleString("en")} planned labels`
+    : `${labels.toLocaleString("en")} labelled, ${items.toLocaleString("en")} items`;
+  $("bar").value = Math.min(1, all ? 1 : budget ? labels / budget : state.enough ?? 0);
+  $("bar").title = budget ? "Labels, of those that were planned" : state.enough === null && !all
+    ? "How far it is to enough labels: known after the first trainings"
+    : `${percent($("bar").value)} of the way to where further labels hardly pay`;
+  $("bar").setAttribute("aria-label", $("bar").title);
   $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
 }
 
@@ -172,7 +202,9 @@ function show(question) {
 
 // Whatever is only of interest comes after the item is on the screen.
 const afterPaint = (act) => requestAnimationFrame(() => setTimeout(act, 60));
-const context = () => ({ ...state, nameOf, answerFor, startAgain, askAgain, reload, onStage: onStage(), drawTally, drawLooking });
+const context = () => ({
+  ...state, nameOf, answerFor, startAgain, lookAt, askAgain, reload, changeClass, onStage: onStage(), drawTally, drawLooking,
+});
 
 async function refreshHistory() {
   try { state.history = await get("/api/history?n=40&mine=1"); } catch { return; }
@@ -200,9 +232,10 @@ async function alone(act, label) {
 
 function saved(answered) {
   const { event, changed, labels } = answered;
-  const moved = changed === null || changed === undefined ? "" : ` · ${count(changed, "item", "items")} changed their mind`;
-  drawTally(labels, state.budget);
+  const moved = changed === null || changed === undefined ? "" : ` · ${count(changed, "prediction", "predictions")} changed`;
+  drawTally(labels, state.budget, state.enough);
   show(answered.next);
+  if (state.queue.length) nextOfQueue();
   const next = answered.next.done ? "Nothing left to ask." : `Next: ${title(answered.next)}.`;
   $("said").replaceChildren(make("span", { text: `Saved: ${said(event)}${moved}. ` }), make("span", { className: "unseen", text: next }));
 }
@@ -237,12 +270,22 @@ function agree(event) {
 }
 
 async function undo() {
-  await alone(async () => {
+  return alone(async () => {
     const found = await send("/api/undo", { seq: null, key: newKey() }); // sent again, it takes back once
+    state.queue = [];
+    if (found.undone && ["rename", "merge", "remove"].includes(found.undone.kind)) await reload();
     show(found.next);
-    say(!found.undone ? "There is no answer of yours to take back."
-      : found.undone.kind === "keep" ? "Taken back: the label can be in doubt again." : "Taken back. Asked again.");
+    say(undone(found.undone));
+    return found.undone;
   });
+}
+
+function undone(taken) {
+  if (!taken) return "There is no answer of yours to take back.";
+  if (taken.kind === "keep") return "Taken back: the label can be in doubt again.";
+  if (taken.kind === "confirm") return `Taken back: ${count(taken.together, "confirmation", "confirmations")} of “${nameOf(taken.label)}”.`;
+  if (["rename", "merge", "remove"].includes(taken.kind)) return "Taken back: the classes are as before.";
+  return "Taken back. Asked again.";
 }
 
 function startAgain(h) {
@@ -254,8 +297,25 @@ function startAgain(h) {
   afterPaint(() => refresh(context()));
 }
 
+// Items to look at one after the other, each with a word on why.
+function lookAt(items) {
+  state.queue = [...items];
+  nextOfQueue();
+}
+
+function nextOfQueue() {
+  const next = state.queue.shift();
+  if (!next) return;
+  state.again = next;
+  drawItem();
+  drawHistory();
+  $("stage").focus({ preventScroll: true });
+  afterPaint(() => refresh(context()));
+}
+
 function leaveAgain() {
   state.again = null;
+  state.queue = [];
   drawItem();
   drawHistory();
   $("stage").focus({ preventScroll: true });
@@ -276,21 +336,38 @@ async function addClass(name) {
   });
 }
 
+async function changeClass(number, kind, name) {
+  return alone(async () => {
+    const done = await send(`/api/classes/${number}`, { kind, name: name ?? null });
+    const was = nameOf(number);
+    await reload();
+    await askNow();
+    say(kind === "rename" ? `“${was}” is called “${nameOf(number)}” now.`
+      : kind === "merge" ? `“${was}” is part of “${name}” now.` : `“${was}” is removed; its items are asked about again.`);
+    return done;
+  });
+}
+
 async function reload() { // names, classes, who: anybody may have changed them
   state.session = await get("/api/session");
   state.classes = state.session.classes;
+  state.classesSeq = state.session.classes_seq;
   $("name").textContent = state.session.name;
   $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
   if (state.question) drawItem();
   drawHistory();
 }
 
-export { $, addClass, agree, alone, answer, askNow, context, drawClasses, drawItem, leaveAgain, matches, reload, say, state, undo };
+export {
+  $, addClass, agree, alone, answer, askNow, context, drawClasses, drawItem, drawTally, leaveAgain, lookAt, matches, nameOf, reload, say, show, state,
+  undo, undone,
+};
 
 // ---- start ----------------------------------------------------------------------------------
 
 async function start() {
   await import("./keys.js");
+  await import("./many.js");
   openPanels(context);
   try {
     await reload();

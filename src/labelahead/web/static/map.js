@@ -4,7 +4,7 @@
 import { colour, count, dot, make, percent, thumb, title } from "./items.js";
 import { getOnce } from "./server.js";
 
-const SIZE = 360; // in CSS pixels; the picture scales with the panel
+const NAMES = "12px system-ui"; // how classes are named where their items lie
 
 export function drawMap(panel, found, context) {
   panel.querySelector("#map")?.remove();
@@ -14,17 +14,51 @@ export function drawMap(panel, found, context) {
     box.append(make("p", { className: "faint", text: "It is drawn once the kernel is known." }));
     return;
   }
-  const canvas = make("canvas", { role: "img", "aria-label": summary(found, context) });
   const told = make("p", { className: "hover" });
-  const spots = place(found);
-  box.append(canvas, told, make("p", { className: "faint", text: summary(found, context) }));
-  paint(canvas, spots, context.onStage?.position ?? found.current);
+  const canvas = chart(found, context, told);
+  box.append(canvas, told, make("p", {}, make("button", { type: "button", id: "map-large", text: "Enlarge the map", on: { click: () => enlarge(found, context) } })),
+    make("p", { className: "faint", text: summary(found, context) }));
+  const wide = Math.max(240, Math.min(box.clientWidth || 360, 640));
+  canvas.paint(wide, wide);
+}
+
+// The map as large as the window: with room for the names of a hundred classes.
+function enlarge(found, context) {
+  const told = make("p", { className: "hover" });
+  const canvas = chart(found, context, told);
+  const close = make("button", { type: "button", className: "quiet", on: { click: () => dialog.close() } }, "Close ", make("kbd", { text: "Esc" }));
+  const dialog = make("dialog", { id: "wide", "aria-label": "Map of the pool" }, canvas, make("div", { className: "row" }, told, close));
+  dialog.addEventListener("close", () => dialog.remove());
+  canvas.addEventListener("click", () => dialog.close());
+  document.body.append(dialog);
+  dialog.showModal();
+  canvas.paint(Math.max(240, dialog.clientWidth - 24), Math.max(240, dialog.clientHeight - 110));
+}
+
+function chart(found, context, told) {
+  const canvas = make("canvas", { role: "img", "aria-label": summary(found, context) });
+  let spots = [];
+  canvas.paint = (wide, high) => {
+    Object.assign(canvas.style, { width: `${wide}px`, height: `${high}px` });
+    spots = place(found, wide, high);
+    paint(canvas, wide, high, spots, context.onStage?.position ?? found.current, context);
+  };
   tell(told, null);
   canvas.addEventListener("pointermove", (event) => tell(told, nearest(canvas, spots, event), context));
   canvas.addEventListener("pointerleave", () => tell(told, null));
+  canvas.addEventListener("click", (event) => open(nearest(canvas, spots, event), context));
+  return canvas;
 }
 
-function place(found) { // all points, scaled into the square
+async function open(spot, context) {
+  if (!spot) return;
+  const item = await getOnce(`/api/items/${spot.position}`).catch(() => null);
+  if (!item) return;
+  const said = spot.label === null ? "no guess yet" : `${spot.known ? "labelled" : "predicted"} “${context.nameOf(spot.label)}”`;
+  context.lookAt([{ ...item, kind: "label", label: spot.known ? spot.label : null, why: `An item of the map, ${said}` }]);
+}
+
+function place(found, wide, high) { // all points, scaled into the room
   const all = [
     ...found.points.map(([position, x, y, label, p]) => ({ position, x, y, label, p, known: false })),
     ...found.labelled.map(([position, x, y, label]) => ({ position, x, y, label, known: true })),
@@ -38,15 +72,16 @@ function place(found) { // all points, scaled into the square
   const inside = (share) => Math.max(0, Math.min(1, share));
   const [left, width] = range("x"), [top, height] = range("y");
   for (const s of all) {
-    s.px = 14 + inside((s.x - left) / width) * (SIZE - 28);
-    s.py = SIZE - 14 - inside((s.y - top) / height) * (SIZE - 28);
+    s.px = 14 + inside((s.x - left) / width) * (wide - 28);
+    s.py = high - 14 - inside((s.y - top) / height) * (high - 28);
   }
   return all;
 }
 
-function paint(canvas, spots, here) {
+function paint(canvas, wide, high, spots, here, context) {
   const dense = globalThis.devicePixelRatio || 1;
-  canvas.width = canvas.height = Math.round(SIZE * dense);
+  canvas.width = Math.round(wide * dense);
+  canvas.height = Math.round(high * dense);
   const pen = canvas.getContext("2d");
   const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
   pen.scale(dense, dense);
@@ -66,6 +101,7 @@ function paint(canvas, spots, here) {
     pen.fill();
     pen.stroke();
   }
+  name(pen, wide, spots, ink, context);
   const now = spots.find((s) => s.position === here);
   if (!now) return;
   pen.strokeStyle = ink;
@@ -80,9 +116,37 @@ function paint(canvas, spots, here) {
   }
 }
 
+// Names where the classes lie, the largest first; one that would cover another is left out.
+function name(pen, room, spots, ink, context) {
+  const of = new Map();
+  for (const s of spots) if (s.label !== null) of.set(s.label, [...(of.get(s.label) ?? []), s]);
+  const paper = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
+  const taken = [];
+  const middle = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
+  pen.font = NAMES;
+  pen.textBaseline = "middle";
+  for (const [label, all] of [...of].sort((a, b) => b[1].length - a[1].length)) {
+    const text = context.nameOf(label), wide = pen.measureText(text).width + 16;
+    const x = Math.max(2, Math.min(room - wide - 2, middle(all.map((s) => s.px)) - wide / 2));
+    const y = middle(all.map((s) => s.py));
+    if (taken.some((t) => Math.abs(t.y - y) < 18 && x < t.x + t.wide && t.x < x + wide)) continue;
+    taken.push({ x, y, wide });
+    pen.globalAlpha = 0.85;
+    pen.fillStyle = paper;
+    pen.fillRect(x, y - 9, wide, 18);
+    pen.globalAlpha = 1;
+    pen.fillStyle = colour(label);
+    pen.beginPath();
+    pen.arc(x + 6, y, 4, 0, 2 * Math.PI);
+    pen.fill();
+    pen.fillStyle = ink;
+    pen.fillText(text, x + 13, y);
+  }
+}
+
 function nearest(canvas, spots, event) {
   const box = canvas.getBoundingClientRect();
-  const x = ((event.clientX - box.left) / box.width) * SIZE, y = ((event.clientY - box.top) / box.height) * SIZE;
+  const x = event.clientX - box.left, y = event.clientY - box.top;
   let best = null, least = 144;
   for (const s of spots) {
     const far = (s.px - x) ** 2 + (s.py - y) ** 2;
@@ -97,7 +161,7 @@ let pointed = null;
 async function tell(told, spot, context) {
   if (pointed === spot && spot) return;
   pointed = spot;
-  if (!spot) { told.replaceChildren("Point at an item to see it."); return; }
+  if (!spot) { told.replaceChildren("Point at an item to see it; click to open it."); return; }
   if (!items.has(spot.position)) {
     try { items.set(spot.position, await getOnce(`/api/items/${spot.position}`)); } catch { return; }
     if (pointed !== spot) return; // the pointer is elsewhere by now

@@ -45,7 +45,14 @@ function arrow(event, id) {
   document.getElementById(`tab-${next}`).focus();
 }
 
-function choose(id, fetchNow = true) {
+// What is to be known wherever one is.
+function badge(id, text, words) {
+  const tab = document.getElementById(`tab-${id}`);
+  tab.querySelector(".badge")?.remove();
+  if (text) tab.append(make("span", { className: "badge", title: words }, text, make("span", { className: "unseen", text: ` ${words}` })));
+}
+
+export function choose(id, fetchNow = true) {
   open = id;
   for (const [name] of TABS) {
     const tab = document.getElementById(`tab-${name}`);
@@ -68,8 +75,10 @@ async function poll() {
       tell("poll", null);
       const context = current();
       state = found.training?.state ?? "idle";
-      if (context.session) { context.drawTally(found.labels, found.budget); context.drawLooking(found.training); }
-      if (context.session && found.per_class.length !== context.classes.length) await context.reload();
+      if (context.session) { context.drawTally(found.labels, found.budget, found.enough); context.drawLooking(found.training); }
+      if (context.session && found.classes_seq !== context.classesSeq) await context.reload();
+      badge("progress", found.advice ? "✓" : "", "you may stop here");
+      badge("doubts", found.doubts ? String(found.doubts) : "", found.doubts === 1 ? "label in doubt" : "labels in doubt");
       const fresh = found.training?.round !== round;
       round = found.training?.round;
       if (open === "progress") refresh(context, found); else if (fresh) refresh(context);
@@ -104,8 +113,9 @@ async function showWhy(context, late) {
     panel.replaceChildren(note("Guesses are hidden; the help window (?) shows them again."));
     return;
   }
-  if (item.reason === "second opinion") {
-    panel.replaceChildren(note("Somebody else has labelled this item. What the model thinks of it is hidden until you have answered, since it has learnt that label."));
+  const learnt = { "second opinion": "Somebody else has labelled this item", "taken back": "You took your answer back" }[item.reason];
+  if (learnt) {
+    panel.replaceChildren(note(`${learnt}. What the model thinks of it is hidden until you have answered, since it has learnt that label.`));
     return;
   }
   panel.classList.add("stale"); // what is shown is of the item before
@@ -118,21 +128,20 @@ async function showWhy(context, late) {
   }
   const { nameOf } = context;
   const best = why.now[0].label;
-  const because = why.because.filter((b) => b.weight > 0);
   panel.replaceChildren(...[
     section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, percent(g.p)]), nameOf)),
-    why.if.length ? section("How many others would change their mind", ifLines(why.if, nameOf)) : null,
+    why.if.length ? section("How many other predictions would change", ifLines(why.if, nameOf)) : null,
     why.affected.length ? section(`Most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
       ? [dot(a.after), `stays ${nameOf(a.after)}`]
       : [dot(a.before), `${nameOf(a.before)} → `, dot(a.after), nameOf(a.after)]))) : null,
-    because.length ? section(`Labels that speak for “${nameOf(best)}”`,
-      cards(because, (b) => [dot(b.label), nameOf(b.label)])) : null,
+    why.because.length ? section(`Labels that speak for “${nameOf(best)}”`, cards(why.because, (b) => [dot(b.label), nameOf(b.label)])) : null,
+    why.against.length ? section(`Labels that speak against “${nameOf(best)}”`, cards(why.against, (b) => [dot(b.label), nameOf(b.label)])) : null,
   ].filter(Boolean));
 }
 
 function ifLines(found, nameOf) {
   const rows = [...found].sort((a, b) => b.changes - a.changes).slice(0, 8);
-  const most = Math.max(1, ...rows.map((r) => r.changes));
+  const most = Math.max(10, ...rows.map((r) => r.changes)); // one change alone is no full bar
   return lines(rows.map((r) => [r.label, r.changes / most, String(r.changes), "if "]), nameOf);
 }
 
@@ -237,7 +246,12 @@ const FORMS = [["csv", "CSV table"], ["jsonl", "JSON lines"], ["parquet", "Parqu
   ["label-studio", "Label Studio tasks"], ["folders", "Class folders (zip)"]];
 
 function showData(context) {
-  if (panel.querySelector("#importing")) return; // nothing in it changes with the question
+  const drawn = panel.querySelector("#importing"); // nothing in it changes with the question, but with the classes
+  if (drawn) {
+    const old = panel.querySelector("#classes-of");
+    if (old.dataset.seq !== String(context.classesSeq)) old.replaceWith(classesSection(context));
+    return;
+  }
   const rest = make("input", { type: "checkbox", id: "rest" });
   const links = FORMS.filter(([form]) => form !== "folders" || context.session?.kind === "image")
     .map(([form, text]) => make("a", { text, "data-form": form, download: "" }));
@@ -248,10 +262,33 @@ function showData(context) {
   const told = make("p", { role: "status", id: "imported" });
   file.addEventListener("change", () => bringIn(context, file, told));
   panel.replaceChildren(
+    classesSection(context),
     section("Take the labels with you", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
       make("label", { className: "check" }, rest, " with predictions and their confidence for the rest")),
     modelSection(),
     section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told));
+}
+
+function classesSection(context) {
+  const options = () => context.classes.map((c) => make("option", { value: String(c.number), text: c.name }));
+  const which = make("select", { id: "class-which", "aria-label": "Class" }, ...options());
+  const name = make("input", { id: "class-name", maxLength: 200, autocomplete: "off", "aria-label": "New name", placeholder: "New name" });
+  const into = make("select", { id: "class-into", "aria-label": "Into which class" }, ...options());
+  const chosen = () => Number(which.value);
+  const act = (text, kind, value) => make("button", { type: "button", text, id: `class-${kind}`, on: { click: async () => {
+    const other = value();
+    if (kind === "rename" && !other.trim()) { name.focus(); return; }
+    if (await context.changeClass(chosen(), kind, other)) refresh(current());
+  } } });
+  const box = section("Classes", make("div", { className: "choices" },
+    make("span", { text: "Class" }), which, make("span"),
+    make("span", { text: "is called" }), name, act("Rename", "rename", () => name.value),
+    make("span", { text: "is part of" }), into, act("Merge", "merge", () => context.nameOf(Number(into.value))),
+    make("span", { text: "is no class" }), make("span", { className: "faint", text: "its items are asked about again" }), act("Remove", "remove", () => null)),
+  note("Undo takes it back. Labels keep what was said; exports have the classes as they are now."));
+  box.id = "classes-of";
+  box.dataset.seq = String(context.classesSeq);
+  return box;
 }
 
 function modelSection() {

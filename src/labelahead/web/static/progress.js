@@ -37,7 +37,9 @@ function figures(found) {
   if (measured) all.append(figure(percent(measured.value), "measured accuracy"));
   else if (estimated) all.append(figure(percent(estimated.value), estimated.low === undefined ? "accuracy, estimated"
     : `accuracy, estimated (${percent(estimated.low)} to ${percent(estimated.high)})`));
-  if (found.gain !== null && found.gain !== undefined) all.append(figure(found.gain.toPrecision(2), "expected gain of the next label"));
+  const fall = found.curve.at(-1)?.fall, open = found.items - found.labels;
+  if (typeof fall === "number" && open > 0) all.append(figure(`about ${Math.round(fall * open).toLocaleString("en")} of ${open.toLocaleString("en")}`,
+    "predictions would be put right by the next 20 labels"));
   const box = make("section", {}, all);
   if (!measured && estimated?.warning) box.append(make("p", { className: "faint", text: `Estimated: ${estimated.warning}.` }));
   const aside = [found.skipped && `${found.skipped} skipped`, found.unsure && `${found.unsure} not sure`].filter(Boolean).join(", ");
@@ -51,11 +53,11 @@ function advice(found) {
 
 function training(status) {
   const box = make("section", {}, make("h2", { text: "The model" }));
-  const busy = ["features", "training", "kernel"].includes(status.state);
+  const busy = ["features", "training", "kernel", "map"].includes(status.state);
   const left = typeof status.seconds_left === "number" ? ` About ${duration(status.seconds_left)} left.` : "";
   const among = status.state === "features" && status.in_play ? ` ${count(status.in_play, "item is", "items are")} in play.` : "";
   const last = status.round ? ` Round ${status.round}, learnt from ${count(status.labels_at_last, "label", "labels")}.` : "";
-  box.append(make("p", { text: (STATES[status.state] ?? status.state) + among + left + last }));
+  box.append(make("p", { text: (STATES[status.state] ?? "Working …") + among + left + last }));
   if (busy) box.append(make("progress", { max: 1, value: status.done ?? 0, "aria-label": "Training" }));
   if (status.model) box.append(make("p", { className: "faint", text: `Learns by: ${status.model}.` }));
   if (status.message) box.append(make("p", { className: "faint", text: status.message }));
@@ -76,7 +78,7 @@ function drawCurve(box, curve) {
   new uPlot({
     width: Math.max(240, box.clientWidth || 360), height: 170, legend: { show: false }, cursor: { show: false },
     scales: { x: { time: false }, y: { range: (u, low, high) => [Math.max(0, low - 0.05), Math.min(1, high + 0.03)] } },
-    axes: [{ ...axis, size: 30 }, { ...axis, size: 46, values: (u, ticks) => ticks.map((t) => `${Math.round(100 * t)} %`) }],
+    axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (u, ticks) => ticks.map((t) => `${Math.round(100 * t)} %`) }],
     series: [{}, { stroke: accent, width: 2, points: { show: true, size: 6, fill: accent } }],
   }, [rows.map((r) => r.labels), rows.map(value)], box);
   const first = rows[0], last = rows.at(-1);
@@ -85,12 +87,22 @@ function drawCurve(box, curve) {
 }
 
 function balance(found, context) {
-  const most = Math.max(1, ...found.per_class);
-  const total = found.predicted_per_class.reduce((a, b) => a + b, 0);
-  const rows = found.per_class.map((n, label) => make("li", {},
-    make("span", { className: "called" }, dot(label), context.nameOf(label)), bar(n / most, label),
-    make("span", { className: "number", text: total ? `${n} · ${percent(found.predicted_per_class[label] / total)}` : String(n) })));
+  const sum = (all) => Math.max(1, all.reduce((a, b) => a + b, 0));
+  const labels = sum(found.per_class), total = sum(found.predicted_per_class);
+  const predicted = found.predicted_per_class.some(Boolean);
+  const most = Math.max(...found.per_class.map((n) => n / labels), ...found.predicted_per_class.map((n) => n / total), 1e-9);
+  const rows = context.classes.map(({ number: label, name }) => {
+    const n = found.per_class[label] ?? 0, share = (found.predicted_per_class[label] ?? 0) / total;
+    const drawn = bar(n / labels / most, label);
+    if (predicted) {
+      const tick = make("i");
+      tick.style.left = `${(100 * share) / most}%`;
+      drawn.append(tick);
+    }
+    return make("li", {}, make("span", { className: "called" }, dot(label), name), drawn,
+      make("span", { className: "number", text: predicted ? `${n} · ${percent(share)}` : String(n) }));
+  });
   return make("section", {}, make("h2", { text: "Labels of each class" }),
     make("ul", { className: "bars" }, ...rows),
-    total ? make("p", { className: "faint", text: "Beside the number of labels: the share of the pool that is predicted to be of the class." }) : "");
+    predicted ? make("p", { className: "faint", text: "A bar is the class's share of the labels; the tick, and the percentage, the share of the pool that is predicted to be of it, on the same scale." }) : "");
 }

@@ -97,7 +97,7 @@ export async function sendAnswer(answer) {
   keep(whole);
   try {
     return await untilAnswered("answer", "Your answer is not saved yet", async () => {
-      try { return await post("/api/answers", whole); } catch (error) {
+      try { return await post(whole.positions ? "/api/confirmations" : "/api/answers", whole); } catch (error) {
         unsaved = !(error instanceof Refused);
         throw error;
       }

@@ -1,0 +1,119 @@
+// Many at once: items that are predicted alike and surely; a click or a key names an exception, Enter confirms the rest.
+
+import { count, dot, make, percent, thumb, title } from "./items.js";
+import { $, alone, drawTally, lookAt, nameOf, say, show, state, undo, undone } from "./label.js";
+import { get, sendAnswer } from "./server.js";
+
+const KEYS = "123456789abcdefghijklmnopqrstuvwxyz"; // of the items, in the order in which they are shown
+const COLUMNS = 6; // as wide as the grid is at most
+const box = $("many");
+let grid = null;
+let exceptions = new Set(); // positions, of this grid
+let left = []; // those of the grids before, to be asked about afterwards
+let saved = []; // numbers of the grids that were confirmed, the newest last
+let number = 0;
+
+async function open() {
+  if (!box.open) { left = []; saved = []; box.showModal(); $("manytold").textContent = ""; }
+  await load();
+}
+
+async function load(label) {
+  grid = await get(`/api/confirmations?n=24${label === undefined ? "" : `&label=${label}`}`);
+  exceptions = new Set();
+  const known = new Set(left.map((item) => item.position)); // what was said to be something else is not offered again
+  grid.items = grid.items.filter((item) => !known.has(item.position));
+  draw();
+}
+
+function draw() {
+  const name = nameOf(grid.label);
+  $("manytitle").replaceChildren(...(grid.items.length
+    ? ["These are all ", dot(grid.label), ` “${name}”: click the exceptions`] : ["Nothing is sure enough by now"]));
+  $("manywhich").replaceChildren(...grid.sure.map(({ label, items }) => make("option", { value: String(label), text: `${nameOf(label)} (${items})` })));
+  $("manywhich").value = String(grid.label);
+  $("manywhich").parentElement.hidden = grid.sure.length < 2;
+  $("manyitems").replaceChildren(...grid.items.map((item, n) => {
+    const button = make("button", {
+      type: "button", "data-position": String(item.position), title: `${title(item)}: ${percent(item.p)}`, "aria-pressed": "false",
+      on: { click: () => toggle(n) },
+    }, KEYS[n] ? make("kbd", { text: KEYS[n] }) : null, thumb(item), item.url ? make("span", { className: "unseen", text: title(item) }) : null);
+    return make("li", {}, button);
+  }));
+  $("manyleast").textContent = grid.items.length ? `The least sure of them at ${percent(grid.items.at(-1).p)}.`
+    : "Items appear here that are predicted with 80 % or more, once the model has learnt enough.";
+  $("manyitems").querySelector("button")?.focus({ preventScroll: true });
+  drawRest();
+}
+
+function drawRest() {
+  const rest = grid.items.length - exceptions.size;
+  $("manyyes").hidden = !grid.items.length;
+  $("manyyes").replaceChildren(rest ? `Confirm ${count(rest, "item", "items")} ` : "None of them ", make("kbd", { text: "Enter" }));
+}
+
+function toggle(n) {
+  const item = grid.items[n];
+  if (!item) return;
+  if (!exceptions.delete(item.position)) exceptions.add(item.position);
+  $("manyitems").children[n].firstElementChild.setAttribute("aria-pressed", String(exceptions.has(item.position)));
+  drawRest();
+}
+
+async function confirm() {
+  if (!grid?.items.length) return;
+  const { label } = grid;
+  const out = grid.items.filter((item) => exceptions.has(item.position));
+  const positions = grid.items.filter((item) => !exceptions.has(item.position)).map((item) => item.position);
+  const done = await alone(async () => {
+    const answered = positions.length ? await sendAnswer({ positions, label }) : null;
+    if (answered) { drawTally(answered.labels, state.budget, state.enough); show(answered.next); }
+    return answered ?? { confirmed: [] };
+  });
+  if (!done) { $("manytold").textContent = $("said").textContent; return; }
+  number += 1;
+  if (positions.length) saved.push(number);
+  left.push(...out.map((item) => ({ ...item, grid: number, kind: "exception", why: `You said that it is not “${nameOf(label)}”` })));
+  $("manytold").textContent = `Saved: ${count(done.confirmed.length, "item is", "items are")} “${nameOf(label)}”.`
+    + (left.length ? ` ${count(left.length, "exception is", "exceptions are")} asked about afterwards.` : "");
+  say($("manytold").textContent);
+  await load();
+}
+
+async function takeBack() {
+  const taken = await undo();
+  $("manytold").textContent = undone(taken ?? null);
+  const back = taken?.kind === "confirm" ? saved.pop() : null;
+  left = left.filter((item) => item.grid !== back); // its exceptions are shown again
+  await load();
+}
+
+function move(step) {
+  const all = [...$("manyitems").querySelectorAll("button")];
+  const at = all.indexOf(document.activeElement);
+  all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + step))]?.focus();
+}
+
+const columns = () => getComputedStyle($("manyitems")).gridTemplateColumns.split(" ").length || COLUMNS;
+const MOVES = { ArrowLeft: () => -1, ArrowRight: () => 1, ArrowUp: () => -columns(), ArrowDown: () => columns() };
+
+box.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.target.matches("select")) return;
+  const known = event.key.length === 1 ? KEYS.indexOf(event.key.toLowerCase()) : -1;
+  const act = event.key in MOVES ? () => move(MOVES[event.key]())
+    : event.key === "Backspace" ? takeBack
+      : event.key === "Enter" && event.target.id !== "manynot" ? confirm : known >= 0 ? () => toggle(known) : null;
+  if (!act) return;
+  event.preventDefault();
+  if (!event.repeat || event.key in MOVES) act();
+});
+box.addEventListener("close", () => {
+  $("stage").focus({ preventScroll: true });
+  if (left.length) lookAt(left);
+});
+$("manyopen").addEventListener("click", open);
+$("manyyes").addEventListener("click", confirm);
+$("manynot").addEventListener("click", () => box.close());
+$("manywhich").addEventListener("change", () => load($("manywhich").value));
+
+export { open };
