@@ -2,9 +2,9 @@
 
 from labelahead.cli.shell import app  # first: says what to install when it is not there
 
-from labelahead.cli import campaigns, compare, label, models, study  # isort: skip  # they put their commands into app
+from labelahead.cli import campaigns, compare, label, label_studio, models, study  # isort: skip  # they put their commands into app
 
-__all__ = ["app", "campaigns", "compare", "label", "main", "models", "study"]
+__all__ = ["app", "campaigns", "compare", "label", "label_studio", "main", "models", "study"]
 
 
 def main() -> None:

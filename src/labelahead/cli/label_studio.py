@@ -1,0 +1,158 @@
+"""The command that makes Label Studio an active learner."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+
+from labelahead.cli import shell
+from labelahead.cli.label import EveryOpt, ExportOpt, HostOpt, PortOpt, RestOpt, ToOpt, check_together, opened_session
+from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
+from labelahead.extras import need
+
+KEY = "LABEL_STUDIO_API_KEY"
+RETRY = 5.0  # seconds between two tries of a Label Studio that is not up
+UrlArg = Annotated[str, typer.Argument(help="Where Label Studio is, such as http://localhost:8080")]
+ProjectOpt = Annotated[int, Option("--project", min=1, help="The number in the project's address.")]
+FolderOpt = Annotated[
+    Path | None, Option("--out", help="Where labels and items are kept. (default: labels-label-studio-N)")
+]
+WebhookOpt = Annotated[Text, Option("--webhook-url", help="This command's address as Label Studio sees it.")]
+PredictOpt = Annotated[bool, Option("--predictions", help="Show annotators the likely choice, with its confidence.")]
+Answer = TypeVar("Answer")
+
+
+@app.command(name="label-studio")
+def label_studio(
+    context: typer.Context,
+    url: UrlArg,
+    project: ProjectOpt,
+    folder: FolderOpt = None,
+    host: HostOpt = "127.0.0.1",
+    port: PortOpt = 8770,
+    webhook: WebhookOpt = None,
+    predictions: PredictOpt = False,
+    strategy: shell.StrategyOpt = None,
+    model: shell.ModelOpt = None,
+    embedding: shell.EmbeddingOpt = None,
+    every: EveryOpt = 10,
+    seed: shell.SeedOpt = None,
+    threads: shell.ThreadOpt = None,
+    export: ExportOpt = None,
+    to: ToOpt = None,
+    rest: RestOpt = False,
+    config: shell.ConfigOpt = None,
+    changes: shell.SetOpt = None,
+) -> None:
+    """Label in Label Studio: the next task is the one whose label matters most, after every submission.
+
+    The access token comes from the variable LABEL_STUDIO_API_KEY, or is asked for.
+
+    Examples:
+
+      labelahead label-studio http://localhost:8080 --project 1
+
+      labelahead label-studio http://localhost:8080 --project 1 --predictions
+
+      labelahead label-studio http://localhost:8080 --project 1 --export csv --to labels.csv
+    """
+    kept = ""
+
+    def hint() -> str:
+        return f"; every label is kept in {kept}: the same command goes on" if kept else ""
+
+    with reported(hint):
+        check_together(export, to, rest)
+        for module in ("fastapi", "uvicorn", "jinja2"):
+            need(module, "web", "labelling in Label Studio")
+        from labelahead.label_studio.connection import Connection
+
+        key = _key()
+        connection = _patiently(lambda: Connection.made(url, key, project, folder))
+        with _counted() as tell:
+            fetched = _patiently(lambda: connection.fetch(tell))
+        kept = str(connection.folder)
+        for note in fetched.notes:
+            say(note, "dim")
+        named = {"name": str(fetched.folder)} | ({"embedding": fetched.embedding} if fetched.embedding else {})
+        campaign = shell.configured(context, {"data": named})
+        options = {"classes": connection.interface.choices, "every": every}
+        with opened_session(campaign, connection.folder, **options) as ready:
+            from labelahead.web.session import write_out
+
+            bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
+            new, gone = _patiently(bridge.reconcile)
+            say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
+            if export is not None and to is not None:
+                say(write_out(ready, export, to, rest=rest))
+                return
+            say(f"labels are kept in {kept}; Ctrl-C ends")
+            _serve(connection, bridge, ready, host, port, webhook)
+
+
+def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> None:
+    from labelahead.label_studio.server import SECRET, Doors, protocol
+    from labelahead.web.security import is_loopback
+    from labelahead.web.serve import serve
+
+    secret = token_urlsafe(24)
+    calls = protocol(bridge, secret, open_to_all=is_loopback(host))
+    at = connection.labelling_url
+
+    def up(url: str) -> None:
+        base = webhook or urlsplit(url)._replace(query="").geturl()
+        where = base.rstrip("/").removesuffix("/webhook") + "/webhook"
+        bridge.start(where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out))
+        say(f"progress, people and exports are to be seen at {url}", "dim")
+
+    try:
+        serve(ready, host=host, port=port, browser=False, tell=up, around=lambda page: Doors(calls, page))
+    finally:
+        bridge.stop()
+
+
+def _key() -> str:
+    key = os.environ.get(KEY, "").strip()
+    if key:
+        return key
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"there is no access token; put it into the variable {KEY}: Label Studio shows it under Account & Settings"
+        )
+    return str(typer.prompt("Label Studio's access token (Account & Settings)", hide_input=True, err=True))
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
+    """What Label Studio says, once it is up."""
+    from labelahead.label_studio.api import Unreachable
+
+    said = ""
+    while True:
+        try:
+            return ask()
+        except Unreachable as error:
+            if str(error) != said:
+                said = str(error)
+                say(f"{said}; tried again every {RETRY:g} s until it answers, Ctrl-C ends", "yellow")
+            time.sleep(RETRY)
+
+
+@contextmanager
+def _counted() -> Any:
+    """What tells how many tasks have been fetched."""
+    with err.status("reading the tasks") as status:
+        lock = threading.Lock()
+
+        def tell(done: int, of: int) -> None:
+            with lock:
+                status.update(f"fetching tasks: {done} of {of}")
+
+        yield tell
