@@ -26,7 +26,7 @@ DELETED, NEW_TASKS, LOST_TASKS = "ANNOTATIONS_DELETED", "TASKS_CREATED", "TASKS_
 ACTIONS = (*CHANGED, DELETED, NEW_TASKS, LOST_TASKS)  # not PROJECT_UPDATED: it is our own doing
 KEY = "label-studio"
 VERSION = "labelahead"
-FEW = 10  # tasks that are served ahead to a single annotator, so that a lock or a skip leaves some
+FEW = 3  # tasks that are served ahead to a single annotator, so that a lock or a skip leaves some
 SPARE = 2  # beyond one for each annotator
 GLANCE, LOOK = 1.0, 10.0  # seconds between two looks at our own state, and at Label Studio's
 GONE = "its task is deleted"
@@ -280,9 +280,6 @@ class Bridge:
                     self._connect = None
                 elif self._opinion is not self.assignment.opinion or not self._served:
                     self.serve()
-                for version in list(self._stale):
-                    self.studio.forget(version)
-                    self._stale.discard(version)
                 if time.monotonic() - looked > LOOK:
                     looked = time.monotonic()
                     self._look()
@@ -309,3 +306,6 @@ class Bridge:
             if self._down:
                 log.warning("%s answers again: nothing is missing", self.studio.url)
             self._down = False
+        for version in list(self._stale):
+            self.studio.forget(version)
+            self._stale.discard(version)
