@@ -3,6 +3,7 @@
 Unknown keys are errors with a suggestion; every value is checked before any work begins.
 """
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -22,6 +23,8 @@ __all__ = ["Budget", "Campaign", "Network", "Source", "fill", "gather", "parse",
 
 T = TypeVar("T")
 NONE = "none"
+
+MOST_THREADS = 16  # for each core
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,9 @@ class Campaign:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected 0 or more")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"threads is {self.threads}; expected 1 or more")
+        most = MOST_THREADS * (os.cpu_count() or 1)  # torch dies of a million
+        if self.threads is not None and not 1 <= self.threads <= most:
+            raise InputError(f"threads is {self.threads}; expected 1 to {most}")
         strategy = find(self.asking.strategy)
         strategy.mode(self.asking.mode, ask=True)
         _known_keys(self.training, Training, "training")

@@ -139,7 +139,17 @@ class Store:
 
     def labels(self) -> list[Label]:
         """All accepted answers, in order."""
-        return [_value(Label, row, where) for row, where in read_lines(self.folder / "labels.jsonl")]
+        entries = []
+        for row, where in read_lines(self.folder / "labels.jsonl"):
+            entry = _value(Label, row, where)
+            whole = [isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (entry.position, entry.label)]
+            if not all(whole):
+                raise InputError(
+                    f"{where} says position {entry.position!r}, label {entry.label!r}; expected whole numbers from 0 "
+                    "on: restore the file from a copy"
+                )
+            entries.append(entry)
+        return entries
 
     def add_round(self, entry: Round) -> None:
         """Record a finished round."""

@@ -16,7 +16,14 @@ ClassesOpt = Annotated[str, Option("--classes", help="Class names, comma-separat
 OutOpt = Annotated[Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")]
 HostOpt = Annotated[str, Option("--host", help="0.0.0.0: for others on the network too.")]
 PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="If busy, the next free one.")]
-TokenOpt = Annotated[Text, Option("--token", help="Ask for it; auto: make one. Beyond this machine: always.")]
+TokenOpt = Annotated[
+    Text,
+    Option(
+        "--token",
+        envvar="LABELAHEAD_TOKEN",
+        help="Ask for it; auto: make one; @FILE: what is in it. Beyond this machine: always.",
+    ),
+]
 BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open a browser.")]
 TakeOpt = Annotated[Path | None, Option("--labels", help="Take in the labels of this file.")]
 FoldersOpt = Annotated[bool, Option("--start-from-folders", help="Take in the labels that the data carry.")]
@@ -90,7 +97,7 @@ def label(
                 say(write_out(ready, export, to, rest=rest))
                 return
             say(f"labels are kept in {kept}; Ctrl-C ends")
-            code = "" if token == "auto" else token
+            code = _token(token)
             serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
 
 
@@ -109,7 +116,21 @@ def opened_session(campaign: Any, folder: Path | None, **options: Any) -> Iterat
         yield ready
 
 
+<<<<<<< HEAD
 def check_together(export: str | None, to: Path | None, rest: bool) -> None:
+=======
+def _token(given: str | None) -> str | None:
+    """What everybody must know to come in; others on this machine see the command line, but not a file."""
+    if given is None or not given.startswith("@"):
+        return "" if given == "auto" else given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--token {given}: cannot be read ({error}); expected a file that holds the token") from error
+
+
+def _together(export: str | None, to: Path | None, rest: bool) -> None:
+>>>>>>> main
     """What makes sense only with another option is refused without it."""
     if (export is None) != (to is None):
         raise UsageError("--export and --to go together; expected both or neither")

@@ -108,6 +108,9 @@ def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webho
     at = connection.labelling_url
 
     def up(url: str) -> None:
+        if not url.startswith("http"):  # what else there is to say
+            say(url, "yellow")
+            return
         base = webhook or urlsplit(url)._replace(query="").geturl()
         where = base.rstrip("/").removesuffix("/webhook") + "/webhook"
         bridge.start(where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out))

@@ -261,6 +261,7 @@ def read_npz(path: Path) -> dict[str, Array]:
         if isinstance(opened, np.ndarray):
             raise InputError(f"{path} is a single array; expected an .npz archive of several")
         with opened as archive:
+            _require_memory(path, archive)
             for key in archive.files:
                 if key.lower() in arrays:
                     raise InputError(f"{path} holds {key!r} in capital and small letters; expected one of them")
@@ -273,6 +274,25 @@ def read_npz(path: Path) -> dict[str, Array]:
             "numpy.savez (object arrays are refused, since reading them can run code)"
         ) from error
     return arrays
+
+
+def _require_memory(path: Path, archive: Any) -> None:
+    """Raise before anything is unpacked that does not fit: a small archive may hold any number of zeros."""
+    size, free = sum(info.file_size for info in archive.zip.infolist()), _free_memory()
+    if free is not None and 2 * size > free:  # inputs are standardised into a second copy
+        raise InputError(
+            f"{path} takes {size / 2**30:.1f} GB unpacked, of which two are held, and {free / 2**30:.1f} GB of memory "
+            "are free; expected less: keep fewer items or smaller ones in it, or use a folder of files"
+        )
+
+
+def _free_memory() -> int | None:
+    """Bytes that programs can still have, where the system says it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return None
 
 
 def npz_parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:

@@ -22,6 +22,10 @@ def alike(name: str) -> str:
     return unicodedata.normalize("NFC", name.casefold())
 
 
+# Marks that change the direction of what follows: a name with one of them shows as another.
+TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c")
+
+
 def checked_name(name: object, what: str) -> str:
     """A name of a class or a person: trimmed; anything but empty, overlong or not storable."""
     if not isinstance(name, str):
@@ -32,6 +36,9 @@ def checked_name(name: object, what: str) -> str:
     if len(name) > LONGEST:
         raise InputError(f"{what} has {len(name)} characters; expected at most {LONGEST}")
     check_text(name, what)
+    turning = sorted({f"U+{ord(c):04X}" for c in name if c in TURNING})
+    if turning:
+        raise InputError(f"{what} holds {', '.join(turning)}, which turns the text around it; expected a name without")
     return name
 
 

@@ -33,6 +33,7 @@ __all__ = ["read_import", "read_labels"]
 
 log = logging.getLogger("labelahead")
 
+MOST_ROWS = 500_000  # of a table of labels
 ITEM = ("item", "path", "file", "filename", "file_name", "image", "text")
 LABEL = ("label", "class", "target", "choice", "choices")
 WHO = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
@@ -440,6 +441,8 @@ def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
     if not isinstance(annotations, list):
         raise InputError(f"{path}, {where}: annotations are {annotations!r:.80}; expected a list")
     predictions = task.get("predictions") or []
+    if not isinstance(predictions, list):
+        raise InputError(f"{path}, {where}: predictions are {predictions!r:.80}; expected a list")
     yield from (Entry(where, names, predicted=True) for _ in predictions)
     if not annotations and not predictions:
         yield Entry(where, names)
@@ -462,6 +465,9 @@ def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
         # Pictures and the like stay where they are.
         columns = [n for n in schema.names if n.casefold() in wanted and "struct" not in str(schema.field(n).type)]
         _check_columns([n.casefold() for n in columns], str(path))
+        count = parquet.read_metadata(path).num_rows
+        if count > MOST_ROWS:  # equal rows take next to nothing in the file, and minutes to read
+            raise InputError(f"{path} has {count:,} rows; expected at most {MOST_ROWS:,}: split it")
         rows = parquet.read_table(path, columns=columns).to_pylist()
     except InputError:
         raise

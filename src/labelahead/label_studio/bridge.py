@@ -97,7 +97,9 @@ class Bridge:
     @property
     def current(self) -> bool:
         """Whether Label Studio serves what matters most by all that is known now."""
-        return bool(self._served) and self._opinion is self.assignment.opinion and not self._down
+        with self._turn:
+            told = self._opinion is self.assignment.opinion and not self.assignment.behind
+            return told and bool(self._served) and not self._down
 
     def hear(self, told: Mapping[str, Any]) -> None:
         """What a webhook says: on the disk, learnt from and answered by new first tasks when this returns."""
@@ -120,7 +122,7 @@ class Bridge:
 
     def take(self, annotations: Iterable[Mapping[str, Any]]) -> int:
         """Record annotations as they are now; how many said something new. Twice the same adds nothing."""
-        with self._turn, self.assignment.lock:
+        with self._turn:
             new = sum(self._record(annotation) for annotation in annotations)
             if new:
                 self.assignment.bring_in(())  # learn from the labels as they stand
@@ -128,7 +130,7 @@ class Bridge:
 
     def take_back(self, ids: Iterable[int]) -> int:
         """Undo all that these annotations have said; how many had said anything."""
-        with self._turn, self.assignment.lock:
+        with self._turn:
             gone = [number for number in ids if self._said.get(number)]
             for number in gone:
                 self._undo(number, self._said[number])

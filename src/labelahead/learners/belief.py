@@ -20,6 +20,7 @@ from labelahead.linear.posterior import Posterior
 
 __all__ = ["Belief"]
 
+MANY = 64  # labels that are added at once
 FEW = 16  # labels that are changed or taken back one by one; of more a new beginning costs less
 
 
@@ -62,8 +63,10 @@ class Belief:
         return view(post, left, left if self.evaluation is None else left[: self.evaluation], hold=self.hold)
 
     def nearby(self, labels: Mapping[int, int]) -> bool:
-        """Whether it can be told these labels in milliseconds: all but what takes many or early ones back."""
+        """Whether it can be told these labels in milliseconds: not if many are new, nor if early ones are gone."""
         known = self._in_play(labels)
+        if len(known.keys() - self.labels.keys()) > MANY:
+            return False
         gone = [p for p in self.labels if p not in known]
         changed = sum(known[p] != c for p, c in self.labels.items() if p in known)
         if not gone and not changed:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import nn
 
 from labelahead.errors import InputError, did_you_mean
@@ -41,6 +42,9 @@ _WIDE = _adam(1e-2, 150)
 _DENSE = _adam(2e-3, 200)
 OWN_TRAINING: Recipe = MappingProxyType({**_adam(2e-3, 150), "clip": 5.0})
 """How a user's own network is trained unless they say: Adam forgives most architectures."""
+
+WIDE, WIDEST = 4096, 10**6  # widths that are looked at, that are refused
+LARGEST = 2 * 10**9  # parameters: 8 GB
 
 
 @dataclass(frozen=True)
@@ -149,8 +153,25 @@ def build(
         if key not in known:
             listed = f"there are {', '.join(known)}" if known else "it has none"
             raise InputError(f"{name} has no option {key!r}: {did_you_mean(key, known)}{listed}")
+    _require_room(entry, shape, classes, asked)
     with seeded(seed):
         return entry.make(shape, classes, **asked)
+
+
+def _require_room(entry: ModelSpec, shape: tuple[int, ...], classes: int, asked: dict[str, Any]) -> None:
+    """Raise before a network is made that no machine can hold; small ones are not asked."""
+    width = asked.get("width")
+    if not isinstance(width, int | float) or isinstance(width, bool) or width <= WIDE:
+        return
+    if width <= WIDEST:
+        with torch.device("meta"):
+            size = sum(p.numel() for p in entry.make(shape, classes, **asked).parameters())
+        if size <= LARGEST:
+            return
+        grown = f"would have {size:,} parameters; expected at most {LARGEST:,}"
+    else:
+        grown = f"is wider than {WIDEST:,}"
+    raise InputError(f"{entry.name} with width={width:g} {grown}: make it narrower")
 
 
 def default_model(kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False) -> tuple[str, str]:

@@ -55,7 +55,8 @@ class Assignment:
         self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
         self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
         self.opinion: Opinion | None = None
-        self.behind = False  # whether the opinion holds labels that were taken back, until somebody catches up
+        self.behind = False  # whether the opinion lacks an answer, or holds one that was taken back
+        self._learning = threading.Lock()  # held by whoever moves the opinion
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
@@ -126,7 +127,8 @@ class Assignment:
             self._check(self.tally, position, kind, label)
             self._seen[who] = time.monotonic()
             event = self.journal.add(kind, who, position, label, key=key)
-            changed = None if kind in UNTAUGHT else self._learn()
+        changed = None if kind in UNTAUGHT else self._learn()
+        with self.lock:
             asked = self.question(who)
             return {"event": _shown(event), "changed": changed, "labels": len(self.tally.labels), "next": asked}
 
@@ -139,7 +141,8 @@ class Assignment:
             event = self.journal.undo(who, seq, key=key)
             if event is None:
                 return {"undone": None, "next": self.question(who)}
-            self._learn()
+        self._learn()
+        with self.lock:
             taken = self.journal.event(event.ref) if event.ref is not None else event
             again = None if taken.kind == "keep" else taken.position
             if again is not None and self.journal.lease(again, who, self.lease):
@@ -151,10 +154,9 @@ class Assignment:
     def add_class(self, who: str, name: str) -> dict[str, Any]:
         """A class that nobody thought of before."""
         with self.lock:
-            number, tally = self.journal.add_class(who, name), self.tally
-            if self.opinion is not None and not self.behind:
-                self.opinion = self.opinion.told(tally.labels, len(tally.classes))
-            return self.classes()[number]
+            number = self.journal.add_class(who, name)
+        self._learn()
+        return self.classes()[number]
 
     def bring_in(self, rows: Collection[tuple[int, str, str]]) -> dict[str, Any]:
         """Labels from a file: (position, class name, who)."""
@@ -163,7 +165,8 @@ class Assignment:
             for position, _, _ in rows:
                 self._check(before, position, "skip", None)
             self.journal.add_labels(rows)
-            self._learn()
+        self._learn()
+        with self.lock:
             new = [c for c in self.tally.classes if c not in before.classes]
             return {"labels": len(rows), "new_classes": new}
 
@@ -171,7 +174,7 @@ class Assignment:
         """A training's new opinion; it learns whatever was answered meanwhile."""
         with self.lock:
             self.opinion = opinion
-            self._follow()
+        self._learn()
 
     def trusted(self, tally: Tally) -> tuple[int, ...]:
         """Labelled items that are a random sample of all, however each came to be labelled; none if too few.
@@ -199,33 +202,44 @@ class Assignment:
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _learn(self) -> int | None:
-        """Move the posterior to the labels as they stand; how many items changed their mind."""
-        self.moved.notify_all()
-        before = self.opinion
-        if before is None:
-            return None
-        self._follow()
-        return self.opinion.changed_from(before) if self.opinion else None
+        """Move the opinion to the labels as they stand; how many items changed their mind, if it has moved.
 
-    def _follow(self) -> None:
-        """Tell the opinion what it can be told at once; what takes longer is left to `catch_up`."""
-        if self.opinion is None:
-            return
-        tally = self.tally
-        self.behind = not self.opinion.belief.nearby(tally.labels)
-        if not self.behind:
-            self.opinion = self.opinion.told(tally.labels, len(tally.classes))
+        One at a time, and nobody waits for it: where somebody is at it, or where it would take long, this is left to
+        `catch_up`, and questions come from the opinion that there is.
+        """
+        with self.lock:
+            self.moved.notify_all()
+            opinion, labels = self.opinion, self.tally.labels
+            if opinion is None:
+                return None
+            if not opinion.belief.nearby(labels) or not self._learning.acquire(blocking=False):
+                self.behind = True
+                return None
+        try:
+            return self._move()
+        finally:
+            self._learning.release()
 
     def catch_up(self) -> None:
-        """Begin the opinion again from the labels as they stand; nobody waits meanwhile."""
+        """Move the opinion to the labels as they stand, however long it takes."""
+        with self._learning:
+            self._move()
+
+    def _move(self) -> int | None:
+        """Whoever learns does it outside the lock; an opinion that has been replaced meanwhile is not moved."""
         with self.lock:
-            opinion, tally = self.opinion, self.tally
-        if opinion is not None:
-            anew = opinion.told(tally.labels, len(tally.classes))
-            anew.gain()
-            with self.lock:
-                if self.opinion is not None and self.opinion.snapshot is opinion.snapshot:
-                    self.take(anew)
+            before, tally = self.opinion, self.tally
+            self.behind = False
+        if before is None:
+            return None
+        after = before.told(tally.labels, len(tally.classes))
+        after.gain()  # a question must not wait for scores
+        with self.lock:
+            if self.opinion is before:
+                self.opinion = after
+            else:
+                self.behind = True
+        return after.changed_from(before)
 
     def ranked(self) -> Iterator[int]:
         """Items without a label, in the order in which they would be asked for now, whoever is asked."""

@@ -331,6 +331,11 @@ class Journal:
         instead = "use the page that it serves, or stop it"
         self._held.enter_context(hold(self.folder, "labels.lock", by="labelahead", instead=instead))
         try:
+            if self.path.exists() and not self.path.stat().st_size and (self.folder / "rounds.jsonl").exists():
+                raise InputError(
+                    f"{self.path} is empty, though labels were learnt from here; put back a copy of it, or move it "
+                    "away to begin anew"
+                )
             self._db = connect(self.path)
             self._file = _identity(self.path)
             with self._writing() as db:
@@ -393,6 +398,10 @@ class Journal:
         who = checked_name(who, "the person's name")
         with self._writing() as db:
             before = _by_key(db, key, ("undo", who))
+            if before is not None and seq is not None and before.ref != index(seq):
+                raise InputError(
+                    f"the key {key!r} took back answer {before.ref}, not {seq}; expected a new one for every answer"
+                )
             seq = self._counting.newest(who) if seq is None else index(seq)
             if before or seq is None:
                 return before
@@ -496,7 +505,7 @@ class Journal:
             known = len(self._counting.classes)
             label, position = event.label or 0, event.position or 0
             sound = label == known if event.kind == "class" else label < max(known, 1)
-            if event.seq != self._counting.seq + 1 or not sound or position >= len(self.items):
+            if event.seq != self._counting.seq + 1 or not sound or not 0 <= position < len(self.items):
                 raise self._damage(
                     f"{self.path} is damaged: after event {self._counting.seq} comes {event}; put "
                     "back a copy, or move the file away to begin anew"

@@ -29,6 +29,7 @@ from labelahead.web.finished import page_model
 from labelahead.web.items import LARGE, SMALL
 from labelahead.web.schedule import Schedule
 from labelahead.web.security import cookies, set_cookie
+from labelahead.web.session import ROOM
 
 __all__ = ["Json", "all_routes"]
 
@@ -106,7 +107,7 @@ def all_routes(assignment: Assignment, schedule: Schedule) -> tuple[APIRouter, .
     )
 
 
-def _who(request: Request) -> str | None:
+async def _who(request: Request) -> str | None:
     """Who has said a name; one that is none counts as unsaid."""
     try:
         return _name(cookies(request.headers).get("la_who", ""))
@@ -114,8 +115,8 @@ def _who(request: Request) -> str | None:
         return None
 
 
-def _someone(request: Request) -> str:
-    return _who(request) or NOBODY
+async def _someone(request: Request) -> str:
+    return await _who(request) or NOBODY
 
 
 def _name(given: str) -> str:
@@ -153,12 +154,12 @@ def _asking(assignment: Assignment) -> APIRouter:
         return _session(assignment, who)
 
     @routes.get("/question", summary="The item to label now")
-    def question(who: Who, fresh: bool = False) -> dict[str, Any]:
+    def question(who: Who, fresh: bool = False) -> Json:
         """Asked again without an answer in between, it is the same item.
 
         fresh=1: hand that one back, and take what matters most by now, say after a training.
         """
-        return assignment.question(who, fresh=fresh)
+        return Json(assignment.question(who, fresh=fresh))
 
     return routes
 
@@ -175,7 +176,7 @@ def _changing(assignment: Assignment) -> APIRouter:
         return response
 
     @routes.post("/answers", summary="Answer")
-    def answers(given: Annotated[Answer, Body()], who: Who) -> dict[str, Any]:
+    def answers(given: Annotated[Answer, Body()], who: Who) -> Json:
         """On the disk when this returns. For a labelled item: a correction or second opinion.
 
         settle: what counts where people disagree; it changes nobody's own answer.
@@ -183,12 +184,12 @@ def _changing(assignment: Assignment) -> APIRouter:
         """
         if given.kind in ("skip", "unsure", "doubt") and given.label is not None:
             raise InputError(f"{given.kind} with the label {given.label}; expected none")
-        return assignment.answer(who, given.position, given.kind, given.label, given.key)
+        return Json(assignment.answer(who, given.position, given.kind, given.label, given.key))
 
     @routes.post("/undo", summary="Take an answer back")
-    def undo(given: Annotated[Undo, Body()], who: Who) -> dict[str, Any]:
+    def undo(given: Annotated[Undo, Body()], who: Who) -> Json:
         """The last answer of this person, or one by its number; as often as wanted."""
-        return assignment.undo(who, given.seq, given.key)
+        return Json(assignment.undo(who, given.seq, given.key))
 
     @routes.post("/classes", summary="Add a class")
     def classes(given: Annotated[NewClass, Body()], who: Who) -> dict[str, Any]:
@@ -245,7 +246,7 @@ def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
 
 def _sent(assignment: Assignment, ending: str, media: str, write: Callable[[Path], object]) -> FileResponse:
     """A file, or a zipped folder, that is gone from here once it has been sent."""
-    room = Path(tempfile.mkdtemp(prefix="labelahead-"))
+    room = Path(tempfile.mkdtemp(prefix=ROOM, dir=assignment.journal.folder))
     try:
         target = room / ending.removesuffix(".zip")
         write(target)
@@ -308,7 +309,7 @@ def _files(assignment: Assignment) -> APIRouter:
         """The file itself is the body, at most 20 MB; all of its labels are taken in, or none."""
         if form not in RECEIVED:
             raise InputError(f"form is {form!r}; expected one of {', '.join(RECEIVED)}")
-        with tempfile.TemporaryDirectory(prefix="labelahead-") as room:
+        with tempfile.TemporaryDirectory(prefix=ROOM, dir=assignment.journal.folder) as room:
             path = Path(room) / f"import{RECEIVED[form]}"
             path.write_bytes(body)
             try:

@@ -171,8 +171,11 @@ class Schedule:
                     self._wider = None
 
     def _catch_up(self) -> None:
+        began = time.monotonic()
         try:
             self.assignment.catch_up()
+            # Answers that come faster than they can be learnt from are learnt together; they come first.
+            self._ending.wait(min(time.monotonic() - began, 1.0))
         except Exception as error:
             self._failed(error)
             self._ending.wait(RETRY)

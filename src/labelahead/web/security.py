@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 import json
 import re
+import time
 from collections.abc import Iterable
 from typing import NoReturn
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -24,6 +25,8 @@ __all__ = ["ANY_ADDRESS", "LOOPBACK", "Guard", "cookies", "is_loopback", "set_co
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 BODY, IMPORT = 64 << 10, 20 << 20  # bytes
+GUESSES, GUESSES_WITHIN = 20, 60.0  # wrong tokens of one address, seconds
+ADDRESSES = 1000  # that are remembered at least
 ANY_ADDRESS = "*"  # a host that stands for every numeric address
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 READING = frozenset({"GET", "HEAD"})
@@ -56,6 +59,7 @@ class Guard:
                 "the token must be 8 to 200 letters, digits or any of . _ ~ -; leave its value out and one is made"
             )
         self.app, self.token = app, token
+        self._wrong: dict[str, list[float]] = {}  # address -> when it last gave a wrong token
         named = {host.lower() for host in hosts}
         self.hosts, self.numbers = frozenset(named - {ANY_ADDRESS}), ANY_ADDRESS in named
 
@@ -92,8 +96,10 @@ class Guard:
         if method not in CHANGING and method not in READING:
             return _error(405, "expected GET or POST")
         if self.token is not None:
+            if self._guessing(scope):
+                return _error(429, f"too many wrong tokens from this address; wait for {GUESSES_WITHIN:.0f} s")
             moved = self._by_address(scope)
-            if moved is not None or not self._let_in(request):
+            if moved is not None or not self._let_in(scope, request):
                 return moved or _no_token(scope, request)
         site = request.get("sec-fetch-site", "same-origin")
         navigating = method in READING and not path.startswith(("/api", "/items"))
@@ -117,29 +123,51 @@ class Guard:
         # A name can be made to point anywhere; a number points at what it says.
         return self.numbers and _address(name) is not None
 
-    def _let_in(self, request: Headers) -> bool:
-        given = cookies(request).get("la_token", "")
+    def _let_in(self, scope: Scope, request: Headers) -> bool:
+        given = cookies(request).get(_token_cookie(scope), "")
         kind, _, bearer = request.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             given = bearer.strip()
-        return self._right(given)
+        return self._right(scope, given)
 
-    def _right(self, given: str) -> bool:
-        """In the same time whatever was given."""
-        return hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
+    def _right(self, scope: Scope, given: str) -> bool:
+        """In the same time whatever was given; wrong ones are counted."""
+        right = hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
+        if given and not right:
+            self._wrong.setdefault(_client(scope), []).append(time.monotonic())
+        return right
+
+    def _guessing(self, scope: Scope) -> bool:
+        """Whether this address has given too many wrong tokens lately."""
+        since = time.monotonic() - GUESSES_WITHIN
+        if len(self._wrong) > ADDRESSES:
+            self._wrong = {who: times for who, times in self._wrong.items() if times[-1] > since}
+        times = self._wrong.get(_client(scope), [])
+        times[:] = [t for t in times[-GUESSES:] if t > since]
+        return len(times) >= GUESSES
 
     def _by_address(self, scope: Scope) -> Response | None:
         """A token in the address becomes a cookie, and leaves the address."""
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in pairs if name == "token"), None)
-        if given is None or scope["method"] != "GET" or not self._right(given):
+        if given is None or scope["method"] != "GET" or not self._right(scope, given):
             return None
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         # One slash: two would make the rest another host.
         path = quote("/" + scope["path"].lstrip("/\\"))
         response = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
-        set_cookie(response, "la_token", self.token or "")
+        set_cookie(response, _token_cookie(scope), self.token or "")
         return response
+
+
+def _token_cookie(scope: Scope) -> str:
+    """Browsers keep cookies by host alone: without the port two pages of one machine would take each other's."""
+    server = scope.get("server")
+    return f"la_token_{server[1]}" if server and server[1] else "la_token"
+
+
+def _client(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
 
 
 def _no_token(scope: Scope, request: Headers) -> Response:

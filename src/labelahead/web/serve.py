@@ -1,26 +1,39 @@
 """Serving a session: a socket, uvicorn, an orderly end."""
 
+import logging
 import os
 import secrets
 import signal
 import socket
 import threading
+import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelahead.errors import InputError
 from labelahead.web.app import create_app
 from labelahead.web.security import ANY_ADDRESS, LOOPBACK, is_loopback
 from labelahead.web.session import Session
 
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 __all__ = ["listen", "serve"]
 
 PORT = 8765
+CONNECTIONS = 512  # at a time; a browser has a few
+HEADERS_WITHIN, BODY_WITHIN, CHECKED = 10.0, 120.0, 2.0  # seconds to ask, to send all of it, between two looks
+REPEATED = 60.0  # seconds for which the log does not repeat itself
+FILES = 65536
 TRIED = 20  # ports after the one that is busy
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -51,8 +64,17 @@ def serve(
         if browser:  # some browsers are waited for until they are closed
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
+    if not is_loopback(host):
+        tell(
+            "nothing on the way is encrypted: who can listen to this network can read items, labels and the token; "
+            "put a proxy with TLS before it (docs/labelling.md), or use an SSH tunnel"
+        )
+    _more_files()
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(_Once())
     config = uvicorn.Config(
         app,
+        http=Patient,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -67,6 +89,74 @@ def serve(
             _Server(config, ready).run(sockets=[listening])
     finally:
         listening.close()
+
+
+class Patient(H11Protocol):
+    """HTTP with an end to patience: whoever connects must ask, and whoever asks must send all of it, in time.
+
+    Beyond so many connections those go first that have been silent the longest.
+    """
+
+    _since = 0.0  # when what is being waited for began
+
+    def connection_made(self, transport: Any) -> None:
+        """One more."""
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self._timer = self.loop.call_later(CHECKED, self._look)
+        silent = [c for c in self.connections if isinstance(c, Patient) and c.waiting] if self._crowded() else []
+        if silent:
+            min(silent, key=lambda c: c._since).transport.abort()
+
+    def _crowded(self) -> bool:
+        return len(self.connections) > CONNECTIONS
+
+    @property
+    def waiting(self) -> bool:
+        """For a request to begin, or to end."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def on_response_complete(self) -> None:
+        """The next request may take as long again."""
+        super().on_response_complete()
+        self._since = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """One less."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        sending = self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body
+        if self.waiting and self.loop.time() - self._since > (BODY_WITHIN if sending else HEADERS_WITHIN):
+            self.transport.abort()
+            return
+        self._timer = self.loop.call_later(CHECKED, self._look)
+
+
+class _Once(logging.Filter):
+    """What has been said in the last minute is not said again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """By its wording, whatever is filled in."""
+        now, what = time.monotonic(), str(record.msg).partition("\n")[0]
+        fresh = now - self._said.get(what, -REPEATED) >= REPEATED
+        if fresh:
+            self._said[what] = now
+        return fresh
+
+
+def _more_files() -> None:
+    """As many open files as this process may have: each connection is one."""
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):

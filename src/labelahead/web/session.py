@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -28,9 +29,10 @@ from labelahead.web.overview import able
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
 
-__all__ = ["Session", "opened", "write_out"]
+__all__ = ["ROOM", "Session", "opened", "write_out"]
 
 NAMED = 5  # files that a note names
+ROOM = "temporary-"  # how folders begin that hold what is being sent or taken in
 FOLDERS = "folders"  # who said what class folders say
 
 
@@ -80,6 +82,8 @@ def opened(
     items = Items(data)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
+        for left in folder.glob(f"{ROOM}*"):  # by a server that was killed; ours is the lock
+            shutil.rmtree(left, ignore_errors=True)
         number = {alike(name): i for i, name in enumerate(journal.tally.classes)}
         labelled = journal.tally.labels
         held = {p: number[alike(n)] for p, n in measured.items() if p not in labelled}
@@ -110,6 +114,9 @@ def _loaded(campaign: Campaign, out: str | Path | None) -> tuple[Path, list[str]
     data, answers = load_from(campaign.data, campaign.seed)
     named_after = re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"
     folder = Path(out) if out is not None else Path(f"labels-{named_after}")
+    if not folder.exists():
+        files.make(folder)
+        folder.chmod(0o700)  # labels and names are nobody else's business
     recorded = recorded_items(folder)
     return folder, recorded, arranged((data, answers), recorded)
 

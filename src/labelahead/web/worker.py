@@ -27,6 +27,7 @@ from labelahead.web.workshop import Tell, Workshop, page_data
 __all__ = ["Order", "Worker"]
 
 POSIX = os.name == "posix"
+PATIENCE = 5.0  # seconds for a process to end by itself
 
 
 def _work(
@@ -152,7 +153,10 @@ class Worker:
         """End the process; the next order starts another."""
         if self._process is not None and self._process.is_alive():
             self._process.terminate()
-            self._process.join(5)
+            self._process.join(PATIENCE)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join(PATIENCE)
         if self._pipe is not None:
             self._pipe.close()
         self._process = self._pipe = None
