@@ -116,9 +116,6 @@ def opened_session(campaign: Any, folder: Path | None, **options: Any) -> Iterat
         yield ready
 
 
-<<<<<<< HEAD
-def check_together(export: str | None, to: Path | None, rest: bool) -> None:
-=======
 def _token(given: str | None) -> str | None:
     """What everybody must know to come in; others on this machine see the command line, but not a file."""
     if given is None or not given.startswith("@"):
@@ -129,8 +126,7 @@ def _token(given: str | None) -> str | None:
         raise UsageError(f"--token {given}: cannot be read ({error}); expected a file that holds the token") from error
 
 
-def _together(export: str | None, to: Path | None, rest: bool) -> None:
->>>>>>> main
+def check_together(export: str | None, to: Path | None, rest: bool) -> None:
     """What makes sense only with another option is refused without it."""
     if (export is None) != (to is None):
         raise UsageError("--export and --to go together; expected both or neither")
