@@ -24,7 +24,7 @@ ROOMS = (
     ("campaign", "estimator"),
     ("client",),
     ("compare", "web"),
-    ("opening", "studies"),
+    ("label_studio", "opening", "studies"),
     ("__init__",),
     ("cli",),
     ("__main__",),

@@ -102,7 +102,7 @@ def label(
 
 
 @contextmanager
-def opened_session(campaign: Any, folder: Path | None, **options: Any) -> Iterator[Any]:
+def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> Iterator[Any]:
     """The session, with what it has to say said."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         need(module, "web", "the labelling page")

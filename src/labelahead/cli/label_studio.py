@@ -71,21 +71,11 @@ def label_studio(
 
     with reported(hint):
         check_together(export, to, rest)
-        for module in ("fastapi", "uvicorn", "jinja2"):
-            need(module, "web", "labelling in Label Studio")
-        from labelahead.label_studio.connection import Connection
-
-        key = _key()
-        connection = _patiently(lambda: Connection.made(url, key, project, folder))
-        with _counted() as tell:
-            fetched = _patiently(lambda: connection.fetch(tell))
+        connection, fetched = _connected(url, project, folder)
         kept = str(connection.folder)
-        for note in fetched.notes:
-            say(note, "dim")
         named = {"name": str(fetched.folder)} | ({"embedding": fetched.embedding} if fetched.embedding else {})
         campaign = shell.configured(context, {"data": named})
-        options = {"classes": connection.interface.choices, "every": every}
-        with opened_session(campaign, connection.folder, **options) as ready:
+        with opened_session(campaign, kept, classes=connection.interface.choices, every=every) as ready:
             from labelahead.web.session import write_out
 
             bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
@@ -96,6 +86,21 @@ def label_studio(
                 return
             say(f"labels are kept in {kept}; Ctrl-C ends")
             _serve(connection, bridge, ready, host, port, webhook)
+
+
+def _connected(url: str, project: int, folder: Path | None) -> tuple[Any, Any]:
+    """The project, and its tasks as files."""
+    for module in ("fastapi", "uvicorn", "jinja2"):
+        need(module, "web", "labelling in Label Studio")
+    from labelahead.label_studio.connection import Connection
+
+    key = _key()
+    connection = _patiently(lambda: Connection.made(url, key, project, folder))
+    with _counted() as tell:
+        fetched = _patiently(lambda: connection.fetch(tell))
+    for note in fetched.notes:
+        say(note, "dim")
+    return connection, fetched
 
 
 def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> None:
