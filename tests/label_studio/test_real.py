@@ -15,9 +15,10 @@ import pytest
 from PIL import Image
 
 from labelahead.client import Client
+from labelahead.label_studio.api import Studio
 from labelahead.web.exchange import export_labels, import_labels
 from tests.support import browser_pages as pages
-from tests.support.label_studio import CONFIG, RealBridge, RealStudio, choice, texts
+from tests.support.label_studio import CONFIG, RealBridge, RealStudio, choice, signed_in, texts
 from tests.support.web_sessions import page as served
 from tests.support.web_sessions import photos
 
@@ -98,9 +99,7 @@ def test_among_2000_tasks_nobody_waits(studio, tmp_path, started, capsys):
         asked = client.answer(asked["position"], truth)["next"]
     with capsys.disabled():
         p95, busy = sorted(took)[int(0.95 * len(took))], os.getloadavg()[0]
-        print(
-            f"\nsubmit to next: median {statistics.median(took):.3f} s, p95 {p95:.3f} s; load {busy:.1f}"
-        )
+        print(f"\nsubmit to next: median {statistics.median(took):.3f} s, p95 {p95:.3f} s; load {busy:.1f}")
 
 
 @pytest.mark.skipif(pages.browser_path() is None, reason="needs chromium")
@@ -133,14 +132,6 @@ def test_labelling_in_its_own_interface(studio, tmp_path, started):
 
 def tasks(studio, project: int) -> list[dict]:
     return studio.ask("GET", f"/api/projects/{project}/tasks/?page_size=500")
-
-
-def signed_in(shown, studio) -> None:
-    shown.goto(f"{studio.url}/user/login/")
-    shown.fill("input[name=email]", "anna@example.org")
-    shown.fill("input[name=password]", "anna-anna-1")
-    shown.keyboard.press("Enter")
-    shown.wait_for_url(re.compile("/(projects|$)"))
 
 
 def test_kills_at_random_moments_lose_and_double_nothing(tmp_path, started):
@@ -215,6 +206,17 @@ def test_people_skip_correct_delete_and_give_second_opinions(studio, tmp_path, s
     bridge.settle()
     assert str(first) not in {task for task, _, _ in recorded(out).values()}
     assert len(recorded(out)) == len(studio.annotations(project))
+
+
+def test_a_personal_token_opens_the_same_doors(studio):
+    project = studio.new_project(texts(3))
+    personal = studio.ask("POST", "/api/token/")["token"]
+    assert personal.count(".") == 2
+    reader = Studio(studio.url, personal, project)
+    assert reader.project()["id"] == project
+    assert len(list(reader.tasks())) == 3
+    reader._access = reader._access[:-4] + "AAAA"  # as one that has run out
+    assert reader.annotations() == []
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -195,7 +195,7 @@ class RealStudio(Program):
         return json.loads(said) if said else None
 
     def new_project(self, rows: list, config: str = CONFIG, **more) -> int:
-        number = self.ask("POST", "/api/projects/", {"title": "a project", "label_config": config, **more})["id"]
+        number = self.ask("POST", "/api/projects/", {"title": "a project", "label_config": config} | more)["id"]
         if rows:
             self.ask("POST", f"/api/projects/{number}/import", rows)
         return int(number)
@@ -237,3 +237,12 @@ class RealBridge(Program):
     def _get(self, path: str):
         with urllib.request.urlopen(self.url + path, timeout=30) as reply:
             return json.load(reply)
+
+
+def signed_in(shown, studio: RealStudio) -> None:
+    """In a browser."""
+    shown.goto(f"{studio.url}/user/login/")
+    shown.fill("input[name=email]", "anna@example.org")
+    shown.fill("input[name=password]", "anna-anna-1")
+    shown.keyboard.press("Enter")
+    shown.wait_for_url(lambda url: "login" not in url)

@@ -17,7 +17,8 @@ __all__ = ["Studio", "Unreachable"]
 PAGE = 500  # tasks that are asked for at a time
 UNCERTAINTY = "Uncertainty sampling"  # the lowest score is served first; hidden in the open edition, but honoured
 CLOUDS = ("s3://", "gs://", "azure-blob://", "azure_spi://")
-LARGEST = 512 << 20  # bytes of one download
+LARGEST = 1 << 30  # bytes of one answer
+EXPORT = 600.0  # seconds that all annotations of a large project may take
 
 
 class Unreachable(LabelaheadError):  # noqa: N818 (says what it is)
@@ -58,7 +59,7 @@ class Studio:
 
     def annotations(self) -> list[dict[str, Any]]:
         """Every annotation, skips among them, the oldest change first."""
-        tasks = self._json("GET", f"/api/projects/{self.number}/export?exportType=JSON")
+        tasks = self._json("GET", f"/api/projects/{self.number}/export?exportType=JSON", patience=EXPORT)
         made = [{**annotation, "task": task["id"]} for task in tasks for annotation in task["annotations"]]
         return sorted(made, key=lambda annotation: str(annotation["updated_at"]))
 
@@ -116,32 +117,35 @@ class Studio:
             )
         return self._ask(Request(absolute), own=absolute.startswith(self.url + "/"))
 
-    def _json(self, method: str, path: str, content: Any = None) -> Any:
+    def _json(self, method: str, path: str, content: Any = None, *, patience: float | None = None) -> Any:
         body = None if content is None else json.dumps(content).encode()
         request = Request(self.url + path, data=body, method=method, headers={"Content-Type": "application/json"})
-        reply = self._ask(request)
+        reply = self._ask(request, patience=patience)
         try:
             return json.loads(reply) if reply else None
         except ValueError as error:
             raise InputError(f"{self.url}{path} answers with no JSON; is that a Label Studio?") from error
 
-    def _ask(self, request: Request, *, own: bool = True, again: bool = True) -> bytes:
+    def _ask(self, request: Request, *, own: bool = True, again: bool = True, patience: float | None = None) -> bytes:
         if own:  # unredirected: a link to a cloud's storage must not see it
             request.add_unredirected_header("Authorization", self._authorization())
         try:
-            with self._opener.open(request, timeout=self.timeout) as reply:
-                return bytes(reply.read(LARGEST))
+            with self._opener.open(request, timeout=patience or self.timeout) as reply:
+                content = bytes(reply.read(LARGEST + 1))
         except HTTPError as error:
             with error:
                 said = _sentence(error.read())
             if error.code == 401 and own and again and self._access:  # the short-lived one has run out
                 self._access = ""
-                return self._ask(request, own=own, again=False)
+                return self._ask(request, own=own, again=False, patience=patience)
             raise self._refusal(request, error.code, said) from None
         except OSError as error:
             raise Unreachable(
                 f"{_origin(request.full_url)} cannot be reached ({getattr(error, 'reason', error)})"
             ) from error
+        if len(content) > LARGEST:
+            raise InputError(f"{urlsplit(request.full_url).path} is larger than {LARGEST >> 20} MB; expected less")
+        return content
 
     def _refusal(self, request: Request, code: int, said: str) -> LabelaheadError:
         where = f"{request.get_method()} {urlsplit(request.full_url).path}"
@@ -163,7 +167,7 @@ class Studio:
             if not self._access:
                 body = json.dumps({"refresh": self._key}).encode()
                 headers = {"Content-Type": "application/json"}
-                reply = self._ask(Request(f"{self.url}/api/token/refresh", data=body, headers=headers), own=False)
+                reply = self._ask(Request(f"{self.url}/api/token/refresh/", data=body, headers=headers), own=False)
                 self._access = str(json.loads(reply)["access"])
             return f"Bearer {self._access}"
 
