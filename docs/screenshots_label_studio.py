@@ -5,9 +5,11 @@ docs/screenshots_label_studio.py`; needs the extra `test` and chromium.
 """
 
 import os
+import random
 import re
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from PIL import Image
@@ -16,10 +18,38 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from tests.support import browser_pages as pages  # noqa: E402
-from tests.support.label_studio import RealBridge, RealStudio, signed_in, texts  # noqa: E402
+from tests.support.label_studio import RealBridge, RealStudio, signed_in  # noqa: E402
 
 OUT = ROOT / "docs" / "screenshots"
 COLOURS = 64  # a picture of a page needs no more
+NEWS = {
+    "sport": (
+        "The {0} won the {1} after a late goal.",
+        ["visitors", "home team", "young side"],
+        ["match", "cup", "derby"],
+    ),
+    "food": (
+        "A {0} with {1} is on the table in half an hour.",
+        ["soup", "salad", "stew"],
+        ["lentils", "old bread", "herbs"],
+    ),
+    "space": (
+        "The {0} sent its first pictures of {1}.",
+        ["probe", "telescope", "lander"],
+        ["Titan", "a comet", "the far side"],
+    ),
+}
+
+
+def news() -> list[dict[str, str]]:
+    """Short reports, each of one topic."""
+    rows = []
+    for topic, (sentence, first, second) in NEWS.items():
+        for one, other in product(first, second):
+            for more in ("Few had expected it.", "It took all morning.", "More tomorrow.", "Readers had asked for it."):
+                rows.append({"text": f"{sentence.format(one, other)} {more}", "truth": topic})
+    random.Random(0).shuffle(rows)
+    return rows
 
 
 def picture(shown, name: str) -> None:
@@ -36,8 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         studio = RealStudio(os.environ["LABELAHEAD_LABEL_STUDIO"], Path(folder) / "studio")
         try:
-            rows = [{"text": row["text"].rpartition(" (")[0], "truth": row["truth"]} for row in texts(120)]
-            project = studio.new_project(rows, title="Topics of news")
+            project = studio.new_project(news(), title="Topics of the news")
             bridge = RealBridge(studio, project, Path(folder) / "out", "--predictions")
             try:
                 bridge.settle()

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import threading
 import time
 from contextlib import contextmanager
 
@@ -234,6 +235,8 @@ def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
         bridge.serve(anew=True)
         rows = studio.sent("POST", "/import/predictions")[-1]
         opinion = session.assignment.opinion
+        asked = session.assignment.question(ANNA, fresh=True)
+        assert asked["position"] == bridge.positions[rows[0]["task"]] == next(session.assignment.ranked())
         for rank, row in enumerate(rows):
             (label, p), *_ = opinion.guess(bridge.positions[row["task"]])
             assert row["score"] == rank / 1000
@@ -296,6 +299,21 @@ def test_tasks_are_fetched_once_and_new_ones_come_into_play(tmp_path):
             assert bridge.positions[late["id"]] in set(session.assignment.ranked())
 
 
+def test_new_tasks_are_a_reason_to_begin_again_when_no_more_are_coming(tmp_path, monkeypatch):
+    monkeypatch.setattr(bridge_module, "QUIET", 0.2)
+    monkeypatch.setattr(bridge_module, "GLANCE", 0.05)
+    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, _, client):
+        ready, renewed = threading.Event(), threading.Event()
+        bridge.start("http://127.0.0.1:9/webhook", {SECRET: "s"}, ready.set, renewed.set)
+        assert ready.wait(30)
+        same = {**WEBHOOKS[0], "tasks": [{"id": number} for number in TASKS]}
+        client.post("/webhook", json=same)
+        assert not renewed.wait(0.5)
+        client.post("/webhook", json={**same, "tasks": [{"id": 10**6}]})
+        assert renewed.wait(30)
+        assert bridge.outdated
+
+
 def test_a_folder_is_of_one_project(tmp_path):
     with replay() as studio:
         Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
@@ -321,7 +339,7 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
         fetched = connection.fetch(lambda done, of: None)
         assert sorted(p.name for p in fetched.folder.iterdir()) == ["1.png", "2.png", "3.jpg"]
         assert {p.read_bytes() for p in fetched.folder.iterdir()} == {picture.read_bytes()}
-        assert fetched.tasks == {1, 2, 3}
+        assert fetched.tasks == {1, 2, 3, 4, 5}
         assert "2 tasks cannot be fetched" in fetched.notes[0]
         assert not elsewhere.asked  # with a token it would have been a call of the interface
 

@@ -206,6 +206,15 @@ def test_people_skip_correct_delete_and_give_second_opinions(studio, tmp_path, s
     bridge.settle()
     assert str(first) not in {task for task, _, _ in recorded(out).values()}
     assert len(recorded(out)) == len(studio.annotations(project))
+    studio.ask("POST", f"/api/projects/{project}/import", texts(3, seed=1))
+    late = tasks(studio, project)[-1]["id"]
+    for _ in range(600):
+        if (out / "items" / f"{late}.txt").exists():
+            break
+        time.sleep(0.1)
+    bridge.settle()
+    studio.annotate(late, "space")
+    assert (str(late), "label", "space") in recorded(out).values()
 
 
 def test_a_personal_token_opens_the_same_doors(studio):

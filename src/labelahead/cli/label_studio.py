@@ -1,10 +1,11 @@
 """The command that makes Label Studio an active learner."""
 
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_urlsafe
@@ -71,39 +72,48 @@ def label_studio(
 
     with reported(hint):
         check_together(export, to, rest)
-        connection, fetched = _connected(url, project, folder)
+        connection = _connected(url, project, folder)
         kept = str(connection.folder)
-        named = {"name": str(fetched.folder)} | ({"embedding": fetched.embedding} if fetched.embedding else {})
-        campaign = shell.configured(context, {"data": named})
-        with opened_session(campaign, kept, classes=connection.interface.choices, every=every) as ready:
-            from labelahead.web.session import write_out
+        again = True
+        while again:  # once more whenever there are new tasks
+            with _session(context, connection, predictions) as (ready, bridge):
+                from labelahead.web.session import write_out
 
-            bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
-            new, gone = _patiently(bridge.reconcile)
-            say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
-            if export is not None and to is not None:
-                say(write_out(ready, export, to, rest=rest))
-                return
-            say(f"labels are kept in {kept}; Ctrl-C ends")
-            _serve(connection, bridge, ready, host, port, webhook)
+                if export is not None and to is not None:
+                    say(write_out(ready, export, to, rest=rest))
+                    return
+                say(f"labels are kept in {kept}; Ctrl-C ends")
+                again = _serve(connection, bridge, ready, host, port, webhook)
 
 
-def _connected(url: str, project: int, folder: Path | None) -> tuple[Any, Any]:
-    """The project, and its tasks as files."""
+def _connected(url: str, project: int, folder: Path | None) -> Any:
+    """The project, if it can be served."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         need(module, "web", "labelling in Label Studio")
     from labelahead.label_studio.connection import Connection
 
     key = _key()
-    connection = _patiently(lambda: Connection.made(url, key, project, folder))
+    return _patiently(lambda: Connection.made(url, key, project, folder))
+
+
+@contextmanager
+def _session(context: typer.Context, connection: Any, predictions: bool) -> Iterator[tuple[Any, Any]]:
+    """All tasks as a session, which knows all annotations, and the bridge to it."""
     with _counted() as tell:
         fetched = _patiently(lambda: connection.fetch(tell))
     for note in fetched.notes:
         say(note, "dim")
-    return connection, fetched
+    named = {"name": str(fetched.folder)} | ({"embedding": fetched.embedding} if fetched.embedding else {})
+    campaign, choices = shell.configured(context, {"data": named}), connection.interface.choices
+    with opened_session(campaign, connection.folder, classes=choices, every=context.params["every"]) as ready:
+        bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
+        new, gone = _patiently(bridge.reconcile)
+        say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
+        yield ready, bridge
 
 
-def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> None:
+def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> bool:
+    """Until a signal comes, or new tasks do; whether it was these."""
     from labelahead.label_studio.server import SECRET, Doors, protocol
     from labelahead.web.security import is_loopback
     from labelahead.web.serve import serve
@@ -112,19 +122,27 @@ def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webho
     calls = protocol(bridge, secret, open_to_all=is_loopback(host))
     at = connection.labelling_url
 
+    def renew() -> None:
+        say("there are new tasks: they come into play now", "dim")
+        os.kill(os.getpid(), signal.SIGINT)
+
     def up(url: str) -> None:
         if not url.startswith("http"):  # what else there is to say
             say(url, "yellow")
             return
         base = webhook or urlsplit(url)._replace(query="").geturl()
         where = base.rstrip("/").removesuffix("/webhook") + "/webhook"
-        bridge.start(where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out))
+        bridge.start(where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out), renew)
         say(f"progress, people and exports are to be seen at {url}", "dim")
 
     try:
         serve(ready, host=host, port=port, browser=False, tell=up, around=lambda page: Doors(calls, page))
+    except KeyboardInterrupt:
+        if not bridge.outdated:
+            raise
     finally:
         bridge.stop()
+    return bool(bridge.outdated)
 
 
 def _key() -> str:
@@ -154,7 +172,7 @@ def _patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 @contextmanager
-def _counted() -> Any:
+def _counted() -> Iterator[Callable[[int, int], None]]:
     """What tells how many tasks have been fetched."""
     with err.status("reading the tasks") as status:
         lock = threading.Lock()

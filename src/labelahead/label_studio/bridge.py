@@ -28,6 +28,7 @@ KEY = "label-studio"
 VERSION = "labelahead"
 FEW = 3  # tasks that are served ahead to a single annotator, so that a lock or a skip leaves some
 SPARE = 2  # beyond one for each annotator
+QUIET = 5.0  # seconds without a further new task, after which they are brought into play
 GLANCE, LOOK = 1.0, 10.0  # seconds between two looks at our own state, and at Label Studio's
 GONE = "its task is deleted"
 NOBODY = "label-studio"  # who annotated what no user is named for
@@ -57,7 +58,8 @@ class Bridge:
         self.studio, self.interface, self.assignment, self.predictions = studio, interface, assignment, predictions
         self.positions = {task_of(item): p for p, item in enumerate(assignment.items.ids)}
         self.tasks = {p: task for task, p in self.positions.items()}
-        self.unknown = 0  # tasks that came after the session was opened
+        self.outdated = False  # whether there are tasks that came after the session was opened
+        self._known, self._newest = set(tasks), 0.0  # tasks, and when one was heard of that is not among them
         self._turn = threading.RLock()
         self._said: dict[int, list[Event]] = {}  # annotation -> its surviving events, oldest first
         self._count: dict[int, int] = {}  # annotation -> all of its events
@@ -66,17 +68,23 @@ class Bridge:
         self._version, self._stale = "", set[str]()
         self._opinion: object = None  # that the served ones come from
         self._down = self._warned = False
-        self._seen = (0, 0)  # annotations at the last look: in Label Studio, in the record
+        self._missing = self._lacking = (
+            0  # annotations that the record has not: at the last look, after the last comparison
+        )
         self._connect: Callable[[], None] | None = None
+        self._renew: Callable[[], None] | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="label-studio")
         for event in assignment.journal.events():
             self._remember(event)
-        gone = self.positions.keys() - set(tasks)
+        gone = self.positions.keys() - self._known
         assignment.leave_out({self.positions[task]: GONE for task in gone})
 
-    def start(self, url: str, headers: Mapping[str, str], tell: Callable[[], None]) -> None:
-        """Have Label Studio call this address, and look after what no webhook tells. tell: hears when that is done."""
+    def start(self, url: str, headers: Mapping[str, str], tell: Callable[[], None], renew: Callable[[], None]) -> None:
+        """Have Label Studio call this address, and look after what no webhook tells.
+
+        tell: hears when that is done. renew: is called when there are new tasks, and no more are coming.
+        """
 
         def connect() -> None:
             self.studio.call_back(url, ACTIONS, headers)
@@ -85,13 +93,13 @@ class Bridge:
             self._stale |= {v for v in self.studio.versions() if v.startswith(f"{VERSION}-") and v != self._version}
             tell()
 
-        self._connect = connect
+        self._connect, self._renew = connect, renew
         self._thread.start()
 
     def stop(self) -> None:
         """End that."""
         self._ending.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5)
 
     @property
@@ -115,6 +123,7 @@ class Bridge:
             elif action == LOST_TASKS:
                 gone = [self.positions[t["id"]] for t in told["tasks"] if t["id"] in self.positions]
                 self.assignment.leave_out(dict.fromkeys(gone, GONE))
+                self._known -= {int(t["id"]) for t in told["tasks"]}
             elif action == NEW_TASKS:
                 self._new_tasks(int(t["id"]) for t in told["tasks"])
             with suppress(LabelaheadError):  # what is recorded is recorded: the first tasks follow when it is back
@@ -204,8 +213,8 @@ class Bridge:
     def _record(self, annotation: Mapping[str, Any]) -> bool:
         """One annotation as it is now; whether that is new."""
         number, position = int(annotation["id"]), self.positions.get(int(annotation["task"]))
-        if position is None or position in self.assignment.closed:
-            self._new_tasks([int(annotation["task"])] if position is None else [])
+        if position is None:
+            self._new_tasks([int(annotation["task"])])
             return False
         name = None if annotation.get("was_cancelled") else self.interface.label(annotation)
         kind = "skip" if annotation.get("was_cancelled") else "unsure" if name is None else "label"
@@ -262,10 +271,8 @@ class Bridge:
         return len(gone)
 
     def _new_tasks(self, numbers: Iterable[int]) -> None:
-        new = sum(number not in self.positions for number in numbers)
-        if new and not self.unknown:
-            log.warning("there are new tasks: they come into play when this command is started again")
-        self.unknown += new
+        if not self._known.issuperset(numbers):
+            self._newest = time.monotonic()
 
     def _lost(self, error: LabelaheadError) -> None:
         """Said once, not with every try."""
@@ -282,6 +289,10 @@ class Bridge:
                     self._connect = None
                 elif self._opinion is not self.assignment.opinion or not self._served:
                     self.serve()
+                if self._newest and time.monotonic() - self._newest > QUIET and self._renew is not None:
+                    self.outdated = True
+                    self._renew()
+                    return
                 if time.monotonic() - looked > LOOK:
                     looked = time.monotonic()
                     self._look()
@@ -292,19 +303,27 @@ class Bridge:
             if self._ending.wait(GLANCE):
                 return
 
+    def _heard(self) -> int:
+        """Annotations that say something in the record."""
+        return sum(map(bool, self._said.values()))
+
     def _look(self) -> None:
         """Whether Label Studio has what the record has; if not, or if it was away, all of it is compared."""
         project = self.studio.project()
         with self._turn:
             there = project["total_annotations_number"] + project["skipped_annotations_number"]
-            before, self._seen = self._seen, (there, sum(map(bool, self._said.values())))
-            # A webhook may be on its way: what differs must differ in the same way for two looks.
-            if self._down or (self._seen == before and there != before[1]):
+            before, self._missing = self._missing, there - self._heard()
+            # A webhook may be on its way: what differs must differ in the same way for two looks. Annotations of tasks
+            # that could not be fetched are missing for good.
+            if self._down or (self._missing == before != self._lacking):
                 new, _ = self.reconcile()
+                self._lacking = there - self._heard()
                 if new and not self._down and not self._warned:
                     self._warned = True
                     log.warning(UNHEARD)
                 self.serve(anew=self._down)
+            if project["task_number"] > len(self._known):
+                self._newest = self._newest or time.monotonic()
             if self._down:
                 log.warning("%s answers again: nothing is missing", self.studio.url)
             self._down = False

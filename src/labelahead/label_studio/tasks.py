@@ -35,7 +35,7 @@ class Fetched:
     folder: Path
     embedding: str | None
     notes: tuple[str, ...]
-    tasks: frozenset[int]  # that Label Studio has now
+    tasks: frozenset[int]  # that Label Studio has now, also those that could not be fetched
 
 
 def task_of(item: str) -> int:
@@ -92,7 +92,7 @@ def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[in
         why = next(iter(failed.values()), "it has no tasks")
         raise InputError(f"none of the project's {len(tasks)} tasks can be labelled ({why}); import some first")
     embedding = BOTH if interface.pictures and interface.texts else None
-    return Fetched(items, embedding, tuple(_said(failed)), frozenset(int(t["id"]) for t in tasks) - failed.keys())
+    return Fetched(items, embedding, tuple(_said(failed)), frozenset(int(t["id"]) for t in tasks))
 
 
 def _said(failed: Mapping[int, str]) -> Iterable[str]:
