@@ -102,6 +102,13 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
         before = len(studio.asked)
         bridge.serve()
         assert len(studio.asked) == before  # the same again is not sent again
+        label = {**WEBHOOKS[1]["annotation"], "id": 900, "task": rows[0]["task"]}
+        client.post("/webhook", json={**WEBHOOKS[1], "annotation": label})
+        (lower,) = studio.sent("POST", "/import/predictions")[-1]
+        assert lower["model_version"] == rows[0]["model_version"]  # one call: a lower score than all before
+        assert lower["score"] < rows[0]["score"]
+        assert f"{lower['task']}.txt" == session.assignment.question(ANNA, fresh=True)["item"]
+        assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
 
 
 def test_of_several_annotators_each_has_one_whatever_the_others_hold(tmp_path):
@@ -160,8 +167,10 @@ def test_what_was_missed_is_made_up_for(tmp_path):
 def test_without_label_studio_an_annotation_counts_and_the_rest_follows(tmp_path, monkeypatch, caplog):
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
         client.post("/webhook", json=WEBHOOKS[1])
+        first = studio.sent("POST", "/import/predictions")[-1][0]["task"]
+        second = {**WEBHOOKS[4], "annotation": {**WEBHOOKS[4]["annotation"], "task": first}}
         studio.down = True
-        assert client.post("/webhook", json=WEBHOOKS[4]).status_code == 201
+        assert client.post("/webhook", json=second).status_code == 201
         assert len(session.assignment.tally.labels) == 2
         assert not bridge.current
         assert "no annotation is lost" in caplog.text
@@ -169,7 +178,7 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(tmp_path
             bridge._look()
         studio.down, before = False, len(studio.sent("POST", "/import/predictions"))
         studio.replies["annotations"] = [
-            {"id": w["annotation"]["task"], "annotations": [w["annotation"]]} for w in (WEBHOOKS[1], WEBHOOKS[4])
+            {"id": w["annotation"]["task"], "annotations": [w["annotation"]]} for w in (WEBHOOKS[1], second)
         ]
         bridge._look()
         assert bridge.current

@@ -67,10 +67,13 @@ class Studio:
         """The address of every user, by id."""
         return {int(user["id"]): str(user["email"]) for user in self._json("GET", "/api/users/")}
 
-    def serve_first(self, version: str, predictions: Sequence[Mapping[str, Any]]) -> None:
-        """From now on these are served, the lowest score first. predictions: task, result and score of each."""
+    def add_predictions(self, version: str, predictions: Sequence[Mapping[str, Any]]) -> None:
+        """Task, result and score of each, under a model version."""
         rows = [{**one, "model_version": version} for one in predictions]
         self._json("POST", f"/api/projects/{self.number}/import/predictions", rows)
+
+    def serve_lowest(self, version: str) -> None:
+        """From now on tasks with predictions of this version are served, the lowest score first."""
         self._json("PATCH", f"/api/projects/{self.number}/", {"model_version": version, "sampling": UNCERTAINTY})
 
     def versions(self) -> list[str]:

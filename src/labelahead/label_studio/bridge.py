@@ -27,6 +27,7 @@ ACTIONS = (*CHANGED, DELETED, NEW_TASKS, LOST_TASKS)  # not PROJECT_UPDATED: it 
 KEY = "label-studio"
 VERSION = "labelahead"
 FEW = 3  # tasks that are served ahead to a single annotator, so that a lock or a skip leaves some
+LOWEST = 100  # predictions that are added before a new version begins
 SPARE = 2  # beyond one for each annotator
 QUIET = 5.0  # seconds without a further new task, after which they are brought into play
 GLANCE, LOOK = 1.0, 10.0  # seconds between two looks at our own state, and at Label Studio's
@@ -65,7 +66,7 @@ class Bridge:
         self._count: dict[int, int] = {}  # annotation -> all of its events
         self._people: dict[int, str] = {}
         self._served: list[int] = []
-        self._version, self._stale = "", set[str]()
+        self._version, self._lower, self._stale = "", 0, set[str]()  # lower: scores below those it began with
         self._opinion: object = None  # that the served ones come from
         self._down = self._warned = False
         self._missing = self._lacking = (
@@ -162,20 +163,37 @@ class Bridge:
             wanted = self._first()
             if not wanted or (wanted == self._served and not anew):
                 return
-            version = f"{VERSION}-{time.time_ns() // 1_000_000}"
-            try:
-                self.studio.serve_first(version, [self._prediction(p, i) for i, p in enumerate(wanted)])
-            except LabelaheadError as error:
-                self._served = []
-                self._stale.add(version)
-                if isinstance(error, InputError) and self._missing_tasks():
-                    self.serve()
-                    return
-                self._lost(error)
-                raise
-            if self._version:
-                self._stale.add(self._version)
-            self._version, self._served = version, wanted
+            # One annotator gets the lowest score: a still lower one for the best is enough, and half the calls.
+            added = not anew and bool(self._served) and self._alone and self._lower < LOWEST
+            if not (added and wanted[0] == self._served[0]):
+                try:
+                    self._send(wanted, added=added)
+                except LabelaheadError as error:
+                    self._served = []
+                    if isinstance(error, InputError) and self._missing_tasks():
+                        self.serve()
+                        return
+                    self._lost(error)
+                    raise
+            self._served = wanted
+
+    def _send(self, wanted: Sequence[int], *, added: bool) -> None:
+        """Predictions whose scores are ranks. added: of the first alone, below all before; else a new version."""
+        if added:
+            self._lower += 1
+            self.studio.add_predictions(self._version, [self._prediction(wanted[0], -self._lower)])
+            return
+        version = f"{VERSION}-{time.time_ns() // 1_000_000}"
+        self._stale |= {version, self._version} - {""}
+        self.studio.add_predictions(version, [self._prediction(p, i) for i, p in enumerate(wanted)])
+        self.studio.serve_lowest(version)
+        self._stale.discard(version)
+        self._version, self._lower = version, 0
+
+    @property
+    def _alone(self) -> bool:
+        """Whether it is by scores that Label Studio chooses, and by nothing else that predictions are looked at."""
+        return len(self.assignment.tally.answered) < 2 and not self.predictions
 
     def predict(self, tasks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """What is likely of each task, as an ML backend says it; an empty result of what is not in play."""
@@ -188,7 +206,7 @@ class Bridge:
         Everybody needs one more than others may hold, not counting what they answered themselves.
         """
         answered = self.assignment.tally.answered
-        enough = len(answered) + SPARE if len(answered) > 1 else FEW
+        enough = FEW if len(answered) < 2 else len(answered) + SPARE
         few: list[int] = []
         for position in self.assignment.ranked():
             few.append(position)
