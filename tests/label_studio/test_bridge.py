@@ -106,7 +106,7 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
         client.post("/webhook", json={**WEBHOOKS[1], "annotation": label})
         (lower,) = studio.sent("POST", "/import/predictions")[-1]
         assert lower["model_version"] == rows[0]["model_version"]  # one call: a lower score than all before
-        assert lower["score"] < rows[0]["score"]
+        assert 0 < lower["score"] < rows[0]["score"]
         assert f"{lower['task']}.txt" == session.assignment.question(ANNA, fresh=True)["item"]
         assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
 
@@ -248,7 +248,7 @@ def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
         assert asked["position"] == bridge.positions[rows[0]["task"]] == next(session.assignment.ranked())
         for rank, row in enumerate(rows):
             (label, p), *_ = opinion.guess(bridge.positions[row["task"]])
-            assert row["score"] == rank / 1000
+            assert row["score"] == 0.5 + rank / 1000
             assert row["result"][0]["value"]["choices"] == [session.assignment.tally.classes[label]]
             assert row["result"][0]["score"] == round(p, 4)
         results = client.post("/predict", json={"tasks": [{"id": TASKS[3]}, {"id": 10**6}]}).json()["results"]

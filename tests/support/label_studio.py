@@ -78,7 +78,8 @@ class Replay(ThreadingHTTPServer):
         }
         if method == "GET":
             return self.replies[known[path]] if path in known else None
-        return {"created": 1}
+        sent = self.asked[-1][2]
+        return {"created": len(sent) if isinstance(sent, list) else 1}
 
 
 class _Replaying(BaseHTTPRequestHandler):

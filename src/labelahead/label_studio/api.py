@@ -70,7 +70,9 @@ class Studio:
     def add_predictions(self, version: str, predictions: Sequence[Mapping[str, Any]]) -> None:
         """Task, result and score of each, under a model version."""
         rows = [{**one, "model_version": version} for one in predictions]
-        self._json("POST", f"/api/projects/{self.number}/import/predictions", rows)
+        done = self._json("POST", f"/api/projects/{self.number}/import/predictions", rows)
+        if done["created"] != len(rows):  # it says 201 all the same
+            raise InputError(f"{self.url} took {done['created']} of {len(rows)} predictions; its log says why")
 
     def serve_lowest(self, version: str) -> None:
         """From now on tasks with predictions of this version are served, the lowest score first."""

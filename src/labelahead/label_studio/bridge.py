@@ -27,6 +27,7 @@ ACTIONS = (*CHANGED, DELETED, NEW_TASKS, LOST_TASKS)  # not PROJECT_UPDATED: it 
 KEY = "label-studio"
 VERSION = "labelahead"
 FEW = 3  # tasks that are served ahead to a single annotator, so that a lock or a skip leaves some
+MIDDLE = 0.5  # the first score of a version: below 0 and above 1 Label Studio drops predictions without a word
 LOWEST = 100  # predictions that are added before a new version begins
 SPARE = 2  # beyond one for each annotator
 QUIET = 5.0  # seconds without a further new task, after which they are brought into play
@@ -218,7 +219,7 @@ class Bridge:
     def _prediction(self, position: int, rank: int) -> dict[str, Any]:
         """The score is the rank, since by it Label Studio orders; how likely the choice is stands beside the choice."""
         result = self._guess(position)[0] if self.predictions else []
-        return {"task": self.tasks[position], "result": result, "score": rank / 1000}
+        return {"task": self.tasks[position], "result": result, "score": MIDDLE + rank / 1000}
 
     def _guess(self, position: int) -> tuple[list[dict[str, Any]], float]:
         opinion = self.assignment.opinion
