@@ -63,6 +63,19 @@ test-zoo: $(ZOO)/.installed ## the engine on 150 networks of others, against exp
 bench-kernel-zoo: $(ZOO)/.installed ## the kernel of networks that people use, against a loop and vmap
 	@OMP_NUM_THREADS=1 $(ZOO)/bin/python benchmarks/kernel_zoo.py $(ARGS)
 
+# Label Studio lives apart as well: it brings a hundred packages with versions of their own.
+STUDIO := .venv-label-studio
+
+$(STUDIO)/.installed: benchmarks/label-studio.txt | $(PY)
+	@echo "installing Label Studio into $(STUDIO) (some minutes, 1 GB) ..."
+	@test -x $(STUDIO)/bin/python || $(PYTHON) -m venv $(STUDIO)
+	@$(STUDIO)/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/label-studio.txt
+	@touch $@
+
+.PHONY: test-label-studio
+test-label-studio: $(VENV)/.installed-test $(STUDIO)/.installed browser ## a real Label Studio, by its API and in its own interface (ten minutes)
+	@LABELAHEAD_LABEL_STUDIO=$(STUDIO)/bin/label-studio OMP_NUM_THREADS=1 $(PY) -m pytest tests/label_studio $(ARGS)
+
 # The labelling page is tested in Debian's chromium; where it cannot be had, those tests are skipped.
 .PHONY: browser
 browser:

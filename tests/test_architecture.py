@@ -25,7 +25,7 @@ ROOMS = (
     ("client",),
     ("scale",),
     ("compare", "web"),
-    ("opening", "studies"),
+    ("label_studio", "opening", "studies"),
     ("__init__",),
     ("cli",),
     ("__main__",),

@@ -2,9 +2,10 @@
 
 from labelahead.cli.shell import app  # first: says what to install when it is not there
 
-from labelahead.cli import campaigns, compare, label, models, pool, study  # isort: skip  # they put their commands into app
+# They put their commands into app.
+from labelahead.cli import campaigns, compare, label, label_studio, models, pool, study  # isort: skip
 
-__all__ = ["app", "campaigns", "compare", "label", "main", "models", "pool", "study"]
+__all__ = ["app", "campaigns", "compare", "label", "label_studio", "main", "models", "pool", "study"]
 
 
 def main() -> None:

@@ -84,10 +84,10 @@ def label(
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
     with reported(hint):
-        _together(export, to, rest)
+        check_together(export, to, rest)
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
-        with _opened(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
+        with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
             from labelahead.web.serve import serve
             from labelahead.web.session import write_out
 
@@ -101,7 +101,7 @@ def label(
 
 
 @contextmanager
-def _opened(campaign: Any, folder: Path | None, **options: Any) -> Iterator[Any]:
+def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> Iterator[Any]:
     """The session, with what it has to say said."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         need(module, "web", "the labelling page")
@@ -125,7 +125,7 @@ def _token(given: str | None) -> str | None:
         raise UsageError(f"--token {given}: cannot be read ({error}); expected a file that holds the token") from error
 
 
-def _together(export: str | None, to: Path | None, rest: bool) -> None:
+def check_together(export: str | None, to: Path | None, rest: bool) -> None:
     """What makes sense only with another option is refused without it."""
     if (export is None) != (to is None):
         raise UsageError("--export and --to go together; expected both or neither")

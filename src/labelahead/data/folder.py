@@ -23,7 +23,18 @@ from torch import Tensor
 
 from labelahead.data.arrays import Held, Pixels, Values, bundle, spread
 from labelahead.data.classes import in_order
-from labelahead.data.dataset import UNKNOWN, Images, Loaded, Rows, Texts, Unreadable, as_positions, check_size, hashed
+from labelahead.data.dataset import (
+    UNKNOWN,
+    Answers,
+    Images,
+    Loaded,
+    Rows,
+    Texts,
+    Unreadable,
+    as_positions,
+    check_size,
+    hashed,
+)
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.data.text import decoded
@@ -229,25 +240,28 @@ class Undecoded(Held):
 
 
 def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
-    """Pictures in the order of a record that has these: they come first, also those that are gone, then new ones."""
+    """Files in the order of a record that has these: they come first, also pictures that are gone, then new ones."""
     data, answers = loaded
-    photos = data.images
-    if not isinstance(photos, Photos) or tuple(ids) == tuple(data.ids):
-        return loaded
+    photos, texts = data.images, data.rows is not None and data.rows.files
     here = {name: i for i, name in enumerate(data.ids)}
+    of_files = isinstance(photos, Photos) or (texts and here.keys() >= set(ids))  # a text that is gone is a refusal
+    if not of_files or tuple(ids) == tuple(data.ids):
+        return loaded
     new = dict.fromkeys(data.ids)
     for name in ids:
         new.pop(name, None)
     order = [*ids, *new]
     at = torch.tensor([here.get(name, UNKNOWN) for name in order])
-    photos = replace(photos, names=tuple(photos.names[here[n]] if n in here else n for n in order))
-    test = torch.isin(at, data.test).nonzero().flatten()
-    held = photos.as_inputs(torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten())
     labels = torch.full((len(order),), UNKNOWN)
     if answers is not None:
         known = at >= 0
         known[known.clone()] = answers.known[at[known]]
         labels[known] = answers.take(at[known])
+    if not isinstance(photos, Photos):
+        return data.only(at), None if answers is None else Answers(labels, tuple(order))
+    photos = replace(photos, names=tuple(photos.names[here[n]] if n in here else n for n in order))
+    test = torch.isin(at, data.test).nonzero().flatten()
+    held = photos.as_inputs(torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten())
     split = Split(torch.arange(len(order)), test, ())
     return bundle(data.name, held, photos, split, labels, data.classes, ids=tuple(order), notes=data.notes)
 

@@ -21,7 +21,7 @@ from labelahead.web.routes import Json, all_routes
 from labelahead.web.schedule import Schedule
 from labelahead.web.security import LOOPBACK, Guard
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "one_sentence"]
 
 HERE = Path(__file__).parent
 ABOUT = """The server behind the labelling page. Every POST needs the header `X-Labelahead: 1`, and
@@ -45,7 +45,7 @@ def create_app(
         redoc_url=None,
         default_response_class=Json,
     )
-    _errors(app)
+    one_sentence(app)
     for routes in all_routes(assignment, schedule):
         app.include_router(routes)
     _pages(app, assignment)
@@ -70,7 +70,7 @@ def _pages(app: FastAPI, assignment: Assignment) -> None:
     app.mount("/static", Static(directory=HERE / "static"), name="static")
 
 
-def _errors(app: FastAPI) -> None:
+def one_sentence(app: FastAPI) -> None:
     """Every error is one sentence."""
 
     @app.exception_handler(InputError)

@@ -7,7 +7,7 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -320,6 +320,16 @@ class Assignment:
             else:
                 self.behind = True
         return after.changed_from(before)
+
+    def ranked(self) -> Iterator[int]:
+        """Items without a label, in the order in which they would be asked for now, whoever is asked."""
+        with self.lock:
+            opinion, without = self.opinion, self.closed | self.tally.labels.keys() | self.broken.keys()
+            best = None if opinion is None else opinion.best(without)  # first: of equal scores a sort may have another
+            some = [] if opinion is None or best is None else [best[0], *opinion.belief.ranked(opinion.criterion)]
+        for position in dict.fromkeys((*some, *self._random)):
+            if position not in without and self._visible(position):
+                yield position
 
     def _reason(self, tally: Tally, position: int) -> str:
         """Why an item is asked about, said of one that may have been chosen a while ago."""

@@ -51,7 +51,9 @@ class Items:
     @cached_property
     def sizes(self) -> list[int | None] | None:
         """Bytes of each item's file, None for one that is gone; None if items are no files."""
-        photos = self.data.images
+        photos, rows = self.data.images, self.data.rows
+        if rows is not None and rows.files and rows.text is not None:
+            return [len(text.encode("utf-8", "surrogatepass")) for text in rows.columns[rows.text]]
         return photos.sizes() if isinstance(photos, Photos) else None
 
     @property

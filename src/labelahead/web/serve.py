@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelahead.errors import InputError
@@ -47,16 +48,17 @@ def serve(
     token: str | None = None,
     browser: bool = True,
     tell: Callable[[str], None] = print,
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> None:
     """Serve until a signal comes: SIGINT and SIGTERM end as KeyboardInterrupt, all closed.
 
     token: beyond this machine there is always one; "" or none: one is made where needed. tell:
-    hears the address, once it answers.
+    hears the address, once it answers. around: what else is served, given the page.
     """
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
     listening = listen(host, port)
-    app = create_app(session.assignment, session.schedule, token=token, hosts=_names(host))
+    app = around(create_app(session.assignment, session.schedule, token=token, hosts=_names(host)))
     url = _url(host, listening.getsockname()[1], token)
 
     def ready() -> None:

@@ -129,7 +129,8 @@ def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
     if sizes is None:
         return notes
     if 0 < recorded < len(ids):
-        notes.append(f"{len(ids) - recorded} new pictures since the last time: they come into play")
+        kind = "pictures" if assignment.items.kind == "image" else "texts"
+        notes.append(f"{len(ids) - recorded} new {kind} since the last time: they come into play")
     gone = [p for p, size in enumerate(sizes) if size is None]
     if gone:
         assignment.leave_out(dict.fromkeys(gone, "it is gone"))

@@ -1,0 +1,184 @@
+"""The command that makes Label Studio an active learner."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+
+from labelahead.cli import shell
+from labelahead.cli.label import EveryOpt, ExportOpt, HostOpt, PortOpt, RestOpt, ToOpt, check_together, opened_session
+from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
+from labelahead.extras import need
+
+KEY = "LABEL_STUDIO_API_KEY"
+RETRY = 5.0  # seconds between two tries of a Label Studio that is not up
+UrlArg = Annotated[str, typer.Argument(help="Where Label Studio is, such as http://localhost:8080")]
+ProjectOpt = Annotated[int, Option("--project", min=1, help="The number in the project's address.")]
+FolderOpt = Annotated[
+    Path | None, Option("--out", help="Where labels and items are kept. (default: labels-label-studio-N)")
+]
+WebhookOpt = Annotated[Text, Option("--webhook-url", help="This command's address as Label Studio sees it.")]
+PredictOpt = Annotated[bool, Option("--predictions", help="Show annotators the likely choice, with its confidence.")]
+Answer = TypeVar("Answer")
+
+
+@app.command(name="label-studio")
+def label_studio(
+    context: typer.Context,
+    url: UrlArg,
+    project: ProjectOpt,
+    folder: FolderOpt = None,
+    host: HostOpt = "127.0.0.1",
+    port: PortOpt = 8770,
+    webhook: WebhookOpt = None,
+    predictions: PredictOpt = False,
+    strategy: shell.StrategyOpt = None,
+    model: shell.ModelOpt = None,
+    embedding: shell.EmbeddingOpt = None,
+    every: EveryOpt = 10,
+    seed: shell.SeedOpt = None,
+    threads: shell.ThreadOpt = None,
+    export: ExportOpt = None,
+    to: ToOpt = None,
+    rest: RestOpt = False,
+    config: shell.ConfigOpt = None,
+    changes: shell.SetOpt = None,
+) -> None:
+    """Label in Label Studio: the next task is the one whose label matters most, after every submission.
+
+    The access token comes from the variable LABEL_STUDIO_API_KEY, or is asked for.
+
+    Examples:
+
+      labelahead label-studio http://localhost:8080 --project 1
+
+      labelahead label-studio http://localhost:8080 --project 1 --predictions
+
+      labelahead label-studio http://localhost:8080 --project 1 --export csv --to labels.csv
+    """
+    kept = ""
+
+    def hint() -> str:
+        return f"; every label is kept in {kept}: the same command goes on" if kept else ""
+
+    with reported(hint):
+        check_together(export, to, rest)
+        connection = _connected(url, project, folder)
+        kept = str(connection.folder)
+        again = True
+        while again:  # once more whenever there are new tasks
+            with _session(context, connection, predictions) as (ready, bridge):
+                from labelahead.web.session import write_out
+
+                if export is not None and to is not None:
+                    say(write_out(ready, export, to, rest=rest))
+                    return
+                say(f"labels are kept in {kept}; Ctrl-C ends")
+                again = _serve(connection, bridge, ready, host, port, webhook)
+
+
+def _connected(url: str, project: int, folder: Path | None) -> Any:
+    """The project, if it can be served."""
+    for module in ("fastapi", "uvicorn", "jinja2"):
+        need(module, "web", "labelling in Label Studio")
+    from labelahead.label_studio.connection import Connection
+
+    key = _key()
+    return _patiently(lambda: Connection.made(url, key, project, folder))
+
+
+@contextmanager
+def _session(context: typer.Context, connection: Any, predictions: bool) -> Iterator[tuple[Any, Any]]:
+    """All tasks as a session, which knows all annotations, and the bridge to it."""
+    with _counted() as tell:
+        fetched = _patiently(lambda: connection.fetch(tell))
+    for note in fetched.notes:
+        say(note, "dim")
+    named = {"name": str(fetched.folder)} | ({"embedding": fetched.embedding} if fetched.embedding else {})
+    campaign, choices = shell.configured(context, {"data": named}), connection.interface.choices
+    with opened_session(campaign, connection.folder, classes=choices, every=context.params["every"]) as ready:
+        bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
+        new, gone = _patiently(bridge.reconcile)
+        say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
+        yield ready, bridge
+
+
+def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> bool:
+    """Until a signal comes, or new tasks do; whether it was these."""
+    from labelahead.label_studio.server import SECRET, Doors, protocol
+    from labelahead.web.security import is_loopback
+    from labelahead.web.serve import serve
+
+    secret = token_urlsafe(24)
+    calls = protocol(bridge, secret, open_to_all=is_loopback(host))
+    at = connection.labelling_url
+
+    def renew() -> None:
+        say("there are new tasks: they come into play now", "dim")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def up(url: str) -> None:
+        if not url.startswith("http"):  # what else there is to say
+            say(url, "yellow")
+            return
+        base = webhook or urlsplit(url)._replace(query="").geturl()
+        where = base.rstrip("/").removesuffix("/webhook") + "/webhook"
+        bridge.start(where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out), renew)
+        say(f"progress, people and exports are to be seen at {url}", "dim")
+
+    try:
+        serve(ready, host=host, port=port, browser=False, tell=up, around=lambda page: Doors(calls, page))
+    except KeyboardInterrupt:
+        if not bridge.outdated:
+            raise
+    finally:
+        bridge.stop()
+    return bool(bridge.outdated)
+
+
+def _key() -> str:
+    key = os.environ.get(KEY, "").strip()
+    if key:
+        return key
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"there is no access token; put it into the variable {KEY}: Label Studio shows it under Account & Settings"
+        )
+    return str(typer.prompt("Label Studio's access token (Account & Settings)", hide_input=True, err=True))
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
+    """What Label Studio says, once it is up."""
+    from labelahead.label_studio.api import Unreachable
+
+    said = ""
+    while True:
+        try:
+            return ask()
+        except Unreachable as error:
+            if str(error) != said:
+                said = str(error)
+                say(f"{said}; tried again every {RETRY:g} s until it answers, Ctrl-C ends", "yellow")
+            time.sleep(RETRY)
+
+
+@contextmanager
+def _counted() -> Iterator[Callable[[int, int], None]]:
+    """What tells how many tasks have been fetched."""
+    with err.status("reading the tasks") as status:
+        lock = threading.Lock()
+
+        def tell(done: int, of: int) -> None:
+            with lock:
+                status.update(f"fetching tasks: {done} of {of}")
+
+        yield tell

@@ -1,0 +1,351 @@
+"""Between Label Studio and a session: every annotation goes into the record, what matters most comes out first.
+
+Which annotation an event is of stands in the event's key, so that the record alone says what to take back when
+Label Studio names nothing but the id of what was deleted, and what has been heard already.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from labelahead.data.classes import alike
+from labelahead.errors import InputError, LabelaheadError
+from labelahead.label_studio.api import Studio
+from labelahead.label_studio.interface import Interface
+from labelahead.label_studio.tasks import task_of
+from labelahead.web.assignment import Assignment
+from labelahead.web.tally import Event
+
+__all__ = ["ACTIONS", "Bridge"]
+
+CHANGED = ("ANNOTATION_CREATED", "ANNOTATIONS_CREATED", "ANNOTATION_UPDATED")
+DELETED, NEW_TASKS, LOST_TASKS = "ANNOTATIONS_DELETED", "TASKS_CREATED", "TASKS_DELETED"
+ACTIONS = (*CHANGED, DELETED, NEW_TASKS, LOST_TASKS)  # not PROJECT_UPDATED: it is our own doing
+KEY = "label-studio"
+VERSION = "labelahead"
+FEW = 3  # tasks that are served ahead to a single annotator, so that a lock or a skip leaves some
+MIDDLE = 0.5  # the first score of a version: below 0 and above 1 Label Studio drops predictions without a word
+LOWEST = 100  # predictions that are added before a new version begins
+SPARE = 2  # beyond one for each annotator
+QUIET = 5.0  # seconds without a further new task, after which they are brought into play
+GLANCE, LOOK = 1.0, 10.0  # seconds between two looks at our own state, and at Label Studio's
+GONE = "its task is deleted"
+NOBODY = "label-studio"  # who annotated what no user is named for
+UNHEARD = (
+    "annotations came that no webhook told of, so tasks are served late: Label Studio must be able to call the "
+    "address that was printed (--webhook-url), and may call one of its own machine only with "
+    "SSRF_PROTECTION_ENABLED=false; WEBHOOK_TIMEOUT=10 leaves it time"
+)
+log = logging.getLogger("labelahead")
+
+
+class Bridge:
+    """One for a session. Methods may be called from any thread; annotations are taken in one at a time.
+
+    tasks: that Label Studio has now. predictions: whether annotators are shown what is likely.
+    """
+
+    def __init__(
+        self,
+        studio: Studio,
+        interface: Interface,
+        assignment: Assignment,
+        tasks: Iterable[int],
+        *,
+        predictions: bool = False,
+    ) -> None:
+        self.studio, self.interface, self.assignment, self.predictions = studio, interface, assignment, predictions
+        self.positions = {task_of(item): p for p, item in enumerate(assignment.items.ids)}
+        self.tasks = {p: task for task, p in self.positions.items()}
+        self.outdated = False  # whether there are tasks that came after the session was opened
+        self._known, self._newest = set(tasks), 0.0  # tasks, and when one was heard of that is not among them
+        self._turn = threading.RLock()
+        self._said: dict[int, list[Event]] = {}  # annotation -> its surviving events, oldest first
+        self._count: dict[int, int] = {}  # annotation -> all of its events
+        self._people: dict[int, str] = {}
+        self._served: list[int] = []
+        self._version, self._lower, self._stale = "", 0, set[str]()  # lower: scores below those it began with
+        self._opinion: object = None  # that the served ones come from
+        self._down = self._warned = False
+        self._missing = self._lacking = (
+            0  # annotations that the record has not: at the last look, after the last comparison
+        )
+        self._connect: Callable[[], None] | None = None
+        self._renew: Callable[[], None] | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="label-studio")
+        for event in assignment.journal.events():
+            self._remember(event)
+        gone = self.positions.keys() - self._known
+        assignment.leave_out({self.positions[task]: GONE for task in gone})
+
+    def start(self, url: str, headers: Mapping[str, str], tell: Callable[[], None], renew: Callable[[], None]) -> None:
+        """Have Label Studio call this address, and look after what no webhook tells.
+
+        tell: hears when that is done. renew: is called when there are new tasks, and no more are coming.
+        """
+
+        def connect() -> None:
+            self.studio.call_back(url, ACTIONS, headers)
+            self.reconcile()
+            self.serve(anew=True)
+            self._stale |= {v for v in self.studio.versions() if v.startswith(f"{VERSION}-") and v != self._version}
+            tell()
+
+        self._connect, self._renew = connect, renew
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End that."""
+        self._ending.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(5)
+
+    @property
+    def current(self) -> bool:
+        """Whether Label Studio serves what matters most by all that is known now."""
+        with self._turn:
+            told = self._opinion is self.assignment.opinion and not self.assignment.behind
+            return told and bool(self._served) and not self._down
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """What a webhook says: on the disk, learnt from and answered by new first tasks when this returns."""
+        action, project = told.get("action"), told.get("project") or {}
+        if action not in ACTIONS or project.get("id", self.studio.number) != self.studio.number:
+            return
+        with self._turn:
+            if action in CHANGED:
+                given = told["annotation"]
+                self.take(given if isinstance(given, list) else [given])
+            elif action == DELETED:
+                self.take_back([int(a["id"]) for a in told["annotations"]])
+            elif action == LOST_TASKS:
+                gone = [self.positions[t["id"]] for t in told["tasks"] if t["id"] in self.positions]
+                self.assignment.leave_out(dict.fromkeys(gone, GONE))
+                self._known -= {int(t["id"]) for t in told["tasks"]}
+            elif action == NEW_TASKS:
+                self._new_tasks(int(t["id"]) for t in told["tasks"])
+            with suppress(LabelaheadError):  # what is recorded is recorded: the first tasks follow when it is back
+                self.serve()
+
+    def take(self, annotations: Iterable[Mapping[str, Any]]) -> int:
+        """Record annotations as they are now; how many said something new. Twice the same adds nothing."""
+        with self._turn:
+            new = sum(self._record(annotation) for annotation in annotations)
+            if new:
+                self.assignment.bring_in(())  # learn from the labels as they stand
+            return new
+
+    def take_back(self, ids: Iterable[int]) -> int:
+        """Undo all that these annotations have said; how many had said anything."""
+        with self._turn:
+            gone = [number for number in ids if self._said.get(number)]
+            for number in gone:
+                self._undo(number, self._said[number])
+            if gone:
+                self.assignment.bring_in(())
+            return len(gone)
+
+    def reconcile(self) -> tuple[int, int]:
+        """Make the record say what Label Studio has, whatever was missed; how many were new, how many are gone."""
+        with self._turn:
+            there = self.studio.annotations()
+            self._people = self.studio.people()
+            ids = {int(annotation["id"]) for annotation in there}
+            return self.take(there), self.take_back([i for i, said in self._said.items() if said and i not in ids])
+
+    def serve(self, *, anew: bool = False) -> None:
+        """Have Label Studio serve what matters most now; nothing if that is what it serves. anew: in any case."""
+        with self._turn:
+            self._opinion = self.assignment.opinion
+            wanted = self._first()
+            if not wanted or (wanted == self._served and not anew):
+                return
+            # One annotator gets the lowest score: a still lower one for the best is enough, and half the calls.
+            added = not anew and bool(self._served) and self._alone and self._lower < LOWEST
+            if not (added and wanted[0] == self._served[0]):
+                try:
+                    self._send(wanted, added=added)
+                except LabelaheadError as error:
+                    self._served = []
+                    if isinstance(error, InputError) and self._missing_tasks():
+                        self.serve()
+                        return
+                    self._lost(error)
+                    raise
+            self._served = wanted
+
+    def _send(self, wanted: Sequence[int], *, added: bool) -> None:
+        """Predictions whose scores are ranks. added: of the first alone, below all before; else a new version."""
+        if added:
+            self._lower += 1
+            self.studio.add_predictions(self._version, [self._prediction(wanted[0], -self._lower)])
+            return
+        version = f"{VERSION}-{time.time_ns() // 1_000_000}"
+        self._stale |= {version, self._version} - {""}
+        self.studio.add_predictions(version, [self._prediction(p, i) for i, p in enumerate(wanted)])
+        self.studio.serve_lowest(version)
+        self._stale.discard(version)
+        self._version, self._lower = version, 0
+
+    @property
+    def _alone(self) -> bool:
+        """Whether it is by scores that Label Studio chooses, and by nothing else that predictions are looked at."""
+        return len(self.assignment.tally.answered) < 2 and not self.predictions
+
+    def predict(self, tasks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What is likely of each task, as an ML backend says it; an empty result of what is not in play."""
+        guesses = [self._guess(self.positions.get(int(task["id"]), -1)) for task in tasks]
+        return [{"result": result, "score": score, "model_version": VERSION} for result, score in guesses]
+
+    def _first(self) -> list[int]:
+        """Positions, the best first: few, since among them Label Studio gives several annotators any.
+
+        Everybody needs one more than others may hold, not counting what they answered themselves.
+        """
+        answered = self.assignment.tally.answered
+        enough = FEW if len(answered) < 2 else len(answered) + SPARE
+        few: list[int] = []
+        for position in self.assignment.ranked():
+            few.append(position)
+            left = (len(few) - len(mine.intersection(few)) for mine in (*answered.values(), frozenset()))
+            if min(left) >= enough:
+                break
+        return few
+
+    def _prediction(self, position: int, rank: int) -> dict[str, Any]:
+        """The score is the rank, since by it Label Studio orders; how likely the choice is stands beside the choice."""
+        result = self._guess(position)[0] if self.predictions else []
+        return {"task": self.tasks[position], "result": result, "score": MIDDLE + rank / 1000}
+
+    def _guess(self, position: int) -> tuple[list[dict[str, Any]], float]:
+        opinion = self.assignment.opinion
+        guess = opinion.guess(position, 1) if opinion is not None else []
+        if not guess:
+            return [], 0.0
+        label, p = guess[0]
+        return self.interface.result(self.assignment.tally.classes[label], round(p, 4)), round(p, 4)
+
+    def _record(self, annotation: Mapping[str, Any]) -> bool:
+        """One annotation as it is now; whether that is new."""
+        number, position = int(annotation["id"]), self.positions.get(int(annotation["task"]))
+        if position is None:
+            self._new_tasks([int(annotation["task"])])
+            return False
+        name = None if annotation.get("was_cancelled") else self.interface.label(annotation)
+        kind = "skip" if annotation.get("was_cancelled") else "unsure" if name is None else "label"
+        label = None if name is None else self._class(name)
+        who, said = self._who(annotation.get("completed_by")), self._said.get(number, [])
+        if said and (said[-1].kind, said[-1].label, said[-1].who, said[-1].position) == (kind, label, who, position):
+            return False
+        self._undo(number, [event for event in said if event.who != who or event.position != position])
+        self._add(number, lambda key: self.assignment.journal.add(kind, who, position, label, key=key))
+        return True
+
+    def _undo(self, number: int, events: Sequence[Event]) -> None:
+        for event in list(events):
+            self._add(number, lambda key, e=event: self.assignment.journal.undo(e.who, e.seq, key=key))
+
+    def _add(self, number: int, write: Any) -> None:
+        event = write(f"{KEY} {number} {self._count.get(number, 0)}")
+        if event is not None:
+            self._remember(event)
+
+    def _remember(self, event: Event) -> None:
+        """What an event says of its annotation."""
+        first, _, rest = (event.key or "").partition(" ")
+        if first != KEY:
+            return
+        number = int(rest.split()[0])
+        self._count[number] = self._count.get(number, 0) + 1
+        said = self._said.setdefault(number, [])
+        said[:] = [e for e in said if e.seq != event.ref] if event.kind == "undo" else [*said, event]
+
+    def _class(self, name: str) -> int:
+        names = [alike(c) for c in self.assignment.tally.classes]
+        return (
+            names.index(alike(name)) if alike(name) in names else int(self.assignment.add_class(NOBODY, name)["number"])
+        )
+
+    def _who(self, user: Any) -> str:
+        if isinstance(user, Mapping):
+            return str(user["email"])
+        if user is None:
+            return NOBODY
+        if int(user) not in self._people:
+            try:
+                self._people = self.studio.people()
+            except LabelaheadError as error:  # the answer counts all the same, and is set right at the next look
+                self._lost(error)
+        return self._people.get(int(user), f"user {int(user)}")
+
+    def _missing_tasks(self) -> int:
+        """Leave out what Label Studio has no more; how many those are."""
+        there = {int(task["id"]) for task in self.studio.tasks()}
+        gone = [p for task, p in self.positions.items() if task not in there and p not in self.assignment.broken]
+        self.assignment.leave_out(dict.fromkeys(gone, GONE))
+        return len(gone)
+
+    def _new_tasks(self, numbers: Iterable[int]) -> None:
+        if not self._known.issuperset(numbers):
+            self._newest = time.monotonic()
+
+    def _lost(self, error: LabelaheadError) -> None:
+        """Said once, not with every try."""
+        if not self._down:
+            log.warning("%s; tried again until it works: no annotation is lost", error)
+        self._down = True
+
+    def _watch(self) -> None:
+        looked = time.monotonic()
+        while True:
+            try:
+                if self._connect is not None:
+                    self._connect()
+                    self._connect = None
+                elif self._opinion is not self.assignment.opinion or not self._served:
+                    self.serve()
+                if self._newest and time.monotonic() - self._newest > QUIET and self._renew is not None:
+                    self.outdated = True
+                    self._renew()
+                    return
+                if time.monotonic() - looked > LOOK:
+                    looked = time.monotonic()
+                    self._look()
+            except LabelaheadError as error:
+                self._lost(error)
+            except Exception:  # this thread must be there for the next annotations
+                log.exception("looking after Label Studio failed; tried again")
+            if self._ending.wait(GLANCE):
+                return
+
+    def _heard(self) -> int:
+        """Annotations that say something in the record."""
+        return sum(map(bool, self._said.values()))
+
+    def _look(self) -> None:
+        """Whether Label Studio has what the record has; if not, or if it was away, all of it is compared."""
+        project = self.studio.project()
+        with self._turn:
+            there = project["total_annotations_number"] + project["skipped_annotations_number"]
+            before, self._missing = self._missing, there - self._heard()
+            # A webhook may be on its way: what differs must differ in the same way for two looks. Annotations of tasks
+            # that could not be fetched are missing for good.
+            if self._down or (self._missing == before != self._lacking):
+                new, _ = self.reconcile()
+                self._lacking = there - self._heard()
+                if new and not self._down and not self._warned:
+                    self._warned = True
+                    log.warning(UNHEARD)
+                self.serve(anew=self._down)
+            if project["task_number"] > len(self._known):
+                self._newest = self._newest or time.monotonic()
+            if self._down:
+                log.warning("%s answers again: nothing is missing", self.studio.url)
+            self._down = False
+        for version in list(self._stale):
+            self.studio.forget(version)
+            self._stale.discard(version)

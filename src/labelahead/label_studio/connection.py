@@ -1,0 +1,48 @@
+"""From an address and a token to a project, its folder and its tasks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import environ
+from pathlib import Path
+
+from labelahead.label_studio.api import Studio
+from labelahead.label_studio.both import PLACE
+from labelahead.label_studio.bridge import Bridge
+from labelahead.label_studio.interface import Interface, read_interface
+from labelahead.label_studio.tasks import PICTURES, Fetched, claim, fetch
+from labelahead.web.assignment import Assignment
+
+__all__ = ["Connection"]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A project that can be served, and the folder that is its own."""
+
+    studio: Studio
+    interface: Interface
+    folder: Path
+
+    @classmethod
+    def made(cls, url: str, key: str, project: int, folder: Path | None = None) -> "Connection":
+        """Ask what the project is; what cannot be served is refused before anything is written."""
+        studio = Studio(url, key, project)
+        about = studio.project()
+        interface = read_interface(str(about["label_config"]))
+        place = folder or Path(f"labels-label-studio-{project}")
+        claim(place, about)
+        return cls(studio, interface, place)
+
+    @property
+    def labelling_url(self) -> str:
+        """Where annotators begin."""
+        return f"{self.studio.url}/projects/{self.studio.number}/data"
+
+    def fetch(self, tell: Callable[[int, int], None]) -> Fetched:
+        """The tasks as files."""
+        environ[PLACE] = str((self.folder / PICTURES).resolve())  # for the process that looks at them
+        return fetch(self.studio, self.interface, self.folder, tell)
+
+    def bridge(self, assignment: Assignment, fetched: Fetched, *, predictions: bool) -> Bridge:
+        """Between this project and an open session."""
+        return Bridge(self.studio, self.interface, assignment, fetched.tasks, predictions=predictions)

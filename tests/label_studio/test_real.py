@@ -1,0 +1,291 @@
+"""A real Label Studio: `make test-label-studio` makes an environment for it and says where it is."""
+
+import json
+import os
+import random
+import re
+import sqlite3
+import statistics
+import threading
+import time
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+from PIL import Image
+
+from labelahead.client import Client
+from labelahead.label_studio.api import Studio
+from labelahead.web.exchange import export_labels, import_labels
+from tests.support import browser_pages as pages
+from tests.support.label_studio import CONFIG, RealBridge, RealStudio, choice, signed_in, texts
+from tests.support.web_sessions import page as served
+from tests.support.web_sessions import photos
+
+PROGRAM = os.environ.get("LABELAHEAD_LABEL_STUDIO", "")
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs Label Studio: make test-label-studio")
+TOPICS = "sport,food,space"
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory):
+    running = RealStudio(PROGRAM, tmp_path_factory.mktemp("studio"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def started(request):
+    """Starts programs that end with the test."""
+    running = []
+
+    def start(kind, *args):
+        running.append(kind(*args))
+        return running[-1]
+
+    yield start
+    for program in running:
+        program.kill()
+
+
+def recorded(out: Path) -> dict[str, tuple]:
+    """By task, what the record says: every label that counts, and who skipped; read from outside."""
+    with sqlite3.connect(f"file:{out / 'labels.db'}?mode=ro", uri=True) as db:
+        items = dict(db.execute("SELECT position, item FROM items"))
+        names = [row[0] for row in db.execute("SELECT text FROM events WHERE kind = 'class' ORDER BY seq")]
+        undone = {row[0] for row in db.execute("SELECT ref FROM events WHERE kind = 'undo'")}
+        rows = db.execute("SELECT seq, position, kind, label, key FROM events WHERE key IS NOT NULL AND kind != 'undo'")
+        said = {}
+        for seq, position, kind, label, key in rows:
+            if seq not in undone:
+                number = int(key.split()[1])
+                assert (number, key) not in said
+                said[number, key] = (Path(items[position]).stem, kind, None if label is None else names[label])
+    return said
+
+
+def beside_a_page(studio, tmp_path, started, count, *options):
+    """A project that is labelled in Label Studio, and a page of our own over the same items."""
+    project, out = studio.new_project(texts(count)), tmp_path / "out"
+    bridge = started(RealBridge, studio, project, out, *options)
+    bridge.settle(900)
+    page = started(pages.Server, out / "items", tmp_path / "page", "--classes", TOPICS, *options)
+    client = Client(page.url, who="anna@example.org")
+    client.wait(900)
+    return project, bridge, client, out
+
+
+def test_thirty_labels_are_asked_for_as_the_page_asks(studio, tmp_path, started):
+    project, bridge, client, out = beside_a_page(studio, tmp_path, started, 300)
+    for _ in range(30):
+        task, asked = studio.next_task(project), client.question(fresh=True)
+        assert asked["item"] == f"{task['id']}.txt"
+        studio.annotate(task["id"], task["data"]["truth"])
+        client.answer(asked["position"], task["data"]["truth"])
+        client.wait()  # a training may be under way here or there
+        bridge.settle()
+    assert len(recorded(out)) == 30
+
+
+def test_among_2000_tasks_nobody_waits(studio, tmp_path, started, capsys):
+    project, _, client, _ = beside_a_page(studio, tmp_path, started, 2000, "--retrain-every", "1000")
+    task, asked, took = studio.next_task(project), client.question(fresh=True), []
+    for _ in range(30):
+        assert asked["item"] == f"{task['id']}.txt"
+        truth, begin = task["data"]["truth"], time.perf_counter()
+        studio.annotate(task["id"], truth)
+        task = studio.next_task(project)
+        took.append(time.perf_counter() - begin)
+        asked = client.answer(asked["position"], truth)["next"]
+    with capsys.disabled():
+        p95, busy = sorted(took)[int(0.95 * len(took))], os.getloadavg()[0]
+        print(f"\nsubmit to next: median {statistics.median(took):.3f} s, p95 {p95:.3f} s; load {busy:.1f}")
+
+
+@pytest.mark.skipif(pages.browser_path() is None, reason="needs chromium")
+def test_labelling_in_its_own_interface(studio, tmp_path, started):
+    from playwright.sync_api import sync_playwright
+
+    project, _, client, out = beside_a_page(studio, tmp_path, started, 120)
+    truth = {t["data"]["text"]: t["data"]["truth"] for t in tasks(studio, project)}
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
+        shown = browser.new_page(viewport={"width": 1280, "height": 900})
+        signed_in(shown, studio)
+        shown.goto(f"{studio.url}/projects/{project}/data")
+        shown.get_by_role("button", name=re.compile("Label All Tasks", re.IGNORECASE)).first.click()
+        for _ in range(8):
+            asked = client.question(fresh=True)
+            expected = client._get(f"/api/items/{asked['position']}")["text"]
+            shown.get_by_text(expected).first.wait_for(timeout=60_000)
+            name = truth[expected]
+            shown.keyboard.press(str(TOPICS.split(",").index(name) + 1))
+            shown.get_by_role("button", name=re.compile("^Submit", re.IGNORECASE)).first.click()
+            client.answer(asked["position"], name)
+        for _ in range(300):
+            if len(recorded(out)) == 8:
+                break
+            time.sleep(0.1)
+        browser.close()
+    assert len(recorded(out)) == 8
+
+
+def tasks(studio, project: int) -> list[dict]:
+    return studio.ask("GET", f"/api/projects/{project}/tasks/?page_size=500")
+
+
+def test_kills_at_random_moments_lose_and_double_nothing(tmp_path, started):
+    """Its own Label Studio: it is killed, too."""
+    studio = started(RealStudio, PROGRAM, tmp_path / "studio")
+    project, out, rng = studio.new_project(texts(400)), tmp_path / "out", random.Random(os.getpid())
+    bridge = started(RealBridge, studio, project, out)
+    bridge.settle()
+    accepted, ending = [], threading.Event()
+
+    def annotate() -> None:
+        while not ending.is_set():
+            try:
+                task = studio.next_task(project)
+                accepted.append(
+                    (studio.annotate(task["id"], task["data"]["truth"]), str(task["id"]), task["data"]["truth"])
+                )
+            except (URLError, OSError, AssertionError):
+                time.sleep(0.2)
+
+    annotator = threading.Thread(target=annotate)
+    annotator.start()
+    try:
+        for kill in range(10):
+            time.sleep(rng.uniform(1, 4))
+            dead = (bridge, studio)[kill % 2]
+            dead.kill()
+            time.sleep(rng.uniform(0, 2))
+            dead.start()
+    finally:
+        ending.set()
+        annotator.join(120)
+    bridge.settle()
+    there = {(a["id"], str(a["task"]), a["result"][0]["value"]["choices"][0]) for a in studio.annotations(project)}
+    assert len(accepted) > 20
+    assert set(accepted) <= there
+    for _ in range(400):  # until the next look at what no webhook has told
+        ours = [(number, task, name) for (number, _), (task, _, name) in recorded(out).items()]
+        if set(ours) == there:
+            break
+        time.sleep(0.1)
+    assert set(ours) == there
+    assert len(ours) == len(there)
+
+
+def test_people_skip_correct_delete_and_give_second_opinions(studio, tmp_path, started):
+    studio.ask("POST", "/api/users/", {"email": "ben@example.org", "username": "ben", "password": "ben-ben-ben-1"})
+    project = studio.new_project(texts(30), maximum_annotations=2)
+    first, second, third = (t["id"] for t in tasks(studio, project)[:3])
+    early = studio.annotate(first, "food")  # before anybody listens
+    out = tmp_path / "out"
+    bridge = started(RealBridge, studio, project, out)
+    bridge.settle()
+    said = lambda: sorted(recorded(out).values())  # noqa: E731
+    assert said() == [(str(first), "label", "food")]
+    studio.ask("PATCH", f"/api/annotations/{early}/", {"result": choice("space")})
+    studio.ask("POST", f"/api/tasks/{second}/annotations/", {"result": [], "was_cancelled": True})
+    last = studio.annotate(third, "sport")
+    assert recorded(out)
+    newest = {task: (kind, name) for task, kind, name in recorded(out).values()}
+    assert newest == {str(first): ("label", "space"), str(second): ("skip", None), str(third): ("label", "sport")}
+    studio.ask("DELETE", f"/api/annotations/{last}/")
+    assert str(third) not in {task for task, _, _ in recorded(out).values()}
+    studio.ask("DELETE", f"/api/tasks/{third}/")
+    for _ in range(5):
+        task = studio.next_task(project)
+        assert task["id"] != third
+        studio.annotate(task["id"], task["data"]["truth"])
+    bridge.kill()
+    studio.ask("DELETE", f"/api/annotations/{early}/")  # while nobody listens
+    bridge.start()
+    bridge.settle()
+    assert str(first) not in {task for task, _, _ in recorded(out).values()}
+    assert len(recorded(out)) == len(studio.annotations(project))
+    studio.ask("POST", f"/api/projects/{project}/import", texts(3, seed=1))
+    late = tasks(studio, project)[-1]["id"]
+    for _ in range(600):
+        if (out / "items" / f"{late}.txt").exists():
+            break
+        time.sleep(0.1)
+    bridge.settle()
+    studio.annotate(late, "space")
+    assert (str(late), "label", "space") in recorded(out).values()
+
+
+def test_a_personal_token_opens_the_same_doors(studio):
+    project = studio.new_project(texts(3))
+    personal = studio.ask("POST", "/api/token/")["token"]
+    assert personal.count(".") == 2
+    reader = Studio(studio.url, personal, project)
+    assert reader.project()["id"] == project
+    assert len(list(reader.tasks())) == 3
+    reader._access = reader._access[:-4] + "AAAA"  # as one that has run out
+    assert reader.annotations() == []
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_pictures_by_local_files_with_and_without_a_text(studio, tmp_path, started, both):
+    folder = studio.files / f"digits-{both}"
+    pages.write_digits(folder, 40)
+    names = sorted(p.name for p in folder.iterdir())
+    caption = '<Text name="more" value="$caption"/>' if both else ""
+    seen = f'<Image name="text" value="$image"/>{caption}'
+    config = CONFIG.replace('<Text name="text" value="$text"/>', seen)
+    rows = [
+        {"image": f"/data/local-files/?d={folder.name}/{n}", "caption": f"the digit of file {n}", "truth": n[-5]}
+        for n in names
+    ]
+    project = studio.new_project([], config)
+    studio.ask(
+        "POST",
+        "/api/storages/localfiles/",
+        {"project": project, "path": str(folder), "use_blob_urls": False, "title": "d"},
+    )
+    studio.ask("POST", f"/api/projects/{project}/import", rows)
+    out = tmp_path / "out"
+    bridge = started(RealBridge, studio, project, out, "--predictions")
+    bridge.settle(600)
+    place = out / ("pictures" if both else "items")
+    data = {t["id"]: t["data"] for t in tasks(studio, project)}
+    assert {int(p.stem) for p in place.iterdir()} == set(data)
+    for path in place.iterdir():
+        assert Image.open(path).size == (8, 8)
+        assert path.read_bytes() == (folder / data[int(path.stem)]["image"].rpartition("/")[2]).read_bytes()
+    for _ in range(4):
+        task = studio.next_task(project)
+        studio.annotate(task["id"], ("sport", "food", "space")[int(task["data"]["truth"]) % 3])
+    task = studio.next_task(project)
+    shown = [p for p in task["predictions"] if p["model_version"].startswith("labelahead-")]
+    assert 0 < shown[0]["result"][0]["score"] <= 1
+    assert len(recorded(out)) == 4
+
+
+def test_our_export_is_read_by_label_studio_and_by_datasets(studio, tmp_path, started):
+    from datasets import load_dataset
+
+    with served(photos(tmp_path / "set", 8), tmp_path / "labels", classes=["dark", "light"]) as (_, session):
+        for position in range(6):
+            session.assignment.answer("anna", position, "label", position % 2)
+        session.assignment.answer("ben", 1, "label", 0)
+        for form in ("label-studio", "hf"):
+            export_labels(session.assignment, form, tmp_path / form)
+    config = """<View><Text name="item" value="$item"/><Choices name="label" toName="item">
+    <Choice value="dark"/><Choice value="light"/></Choices></View>"""
+    project = studio.new_project(json.loads((tmp_path / "label-studio").read_text()), config)
+    there = studio.annotations(project)
+    assert len(there) == 7
+    exported = tmp_path / "back.json"
+    exported.write_text(json.dumps(studio.ask("GET", f"/api/projects/{project}/export?exportType=JSON")))
+    with served(tmp_path / "set", tmp_path / "again", classes=["dark", "light"]) as (_, again):
+        done = import_labels(again.assignment, exported)
+        # Label Studio takes both persons of item 1 for whoever imported them, so that what they say is unclear.
+        assert (done["labels"], done["unclear"]) == (5, 1)
+        assert again.assignment.tally.labels == {p: p % 2 for p in (0, 2, 3, 4, 5)}
+    rows = load_dataset(str(tmp_path / "hf"), split="train")
+    assert rows.features["label"].names == ["dark", "light"]
+    assert len(rows) == 6
