@@ -17,14 +17,17 @@ from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike, each_once
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import arranged
+from labelahead.data.labels import names_in
 from labelahead.data.loading import load_from
 from labelahead.errors import InputError
 from labelahead.learners.exact import EXACT
+from labelahead.scale.store import is_store
 from labelahead.strategies import STRATEGIES, find
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal, recorded_items
+from labelahead.web.large import Holding
 from labelahead.web.overview import able
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
@@ -58,6 +61,8 @@ def opened(
     every: int = 10,
     overlap: float = 0.0,
     budget: int | None = None,
+    executor: Any = None,
+    refresh_every: int = 50,
 ) -> Iterator[Session]:
     """Open a folder of labels, or begin one; nothing is trained before `schedule.start()`.
 
@@ -65,21 +70,30 @@ def opened(
     carry. labels: a file to take in. start_from_folders: take in the labels that the data carry
     themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
     file of `item,label`; default: the data's own test part. every: labels between two trainings.
-    overlap: share of second opinions.
+    overlap: share of second opinions. executor, refresh_every: who scores a pool of millions (`scale.at_work`), and
+    after how many labels again.
     """
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
     campaign = _checked(campaign, test)
-    folder, recorded, (data, answers) = _loaded(campaign, out)
+    holding: Holding | None = None
+    if is_store(campaign.data.name):
+        _check_large(campaign, test, start_from_folders, refresh_every)
+        holding, folder, recorded = _held(campaign, out, classes, executor)
+        data, answers, network, embedding, decided = holding.data, None, EXACT, holding.embedding, ()
+    elif executor is not None:
+        raise InputError(f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster")
+    else:
+        folder, recorded, (data, answers) = _loaded(campaign, out)
+        network, embedding, decided = decide(campaign, data)
     measured = _test(data, answers, test)
-    network, embedding, decided = decide(campaign, data)
     notes = [*data.notes, *decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
     named = each_once(classes) or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = Items(data)
+    items = Items(data, holding and holding.fingerprint)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
         for left in folder.glob(f"{ROOM}*"):  # by a server that was killed; ours is the lock
@@ -91,17 +105,24 @@ def opened(
         if len(free) < len(measured):
             lost = len(measured) - len(free)
             notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
-        assignment = Assignment(journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget)
+        order = holding and holding.random
+        how = {"seed": campaign.seed, "overlap": overlap, "budget": budget}
+        assignment = Assignment(journal, items, closed=held, order=order, **how)  # type: ignore[arg-type]
+        if holding is not None:
+            holding.assignment = assignment
         notes += _come_and_gone(assignment, len(recorded))
         if start_from_folders:
             notes.append(_from_folders(assignment, data, answers))
         if labels is not None:
+            if holding is not None:
+                holding.take_in(list(names_in(labels)))
             counts = _counts(import_labels(assignment, Path(labels)))
             notes.append(f"{labels}: " + ", ".join(f"{count} {of}" for of, count in counts))
         files.replace(folder / "session.toml", to_toml(campaign))
         threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
-        worker = Worker(asdict(campaign), folder, threads, held, data.ids)
-        schedule = Schedule(assignment, worker, folder, every=every, exact=network == EXACT)
+        worker = holding or Worker(asdict(campaign), folder, threads, held, data.ids)
+        again = refresh_every if holding else None
+        schedule = Schedule(assignment, worker, folder, every=every, exact=network == EXACT, refresh_every=again)
         seen = EMBEDDINGS.get(embedding, embedding).partition(" (extra")[0]
         schedule.model = "; ".join([f"{network} on {seen}", *(n for n in decided if "pip install" in n)])
         try:
@@ -113,13 +134,48 @@ def opened(
 def _loaded(campaign: Campaign, out: str | Path | None) -> tuple[Path, list[str], Loaded]:
     """The folder of the labels, the items that its record knows, and the data in that order."""
     data, answers = load_from(campaign.data, campaign.seed)
-    named_after = re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"
+    folder = _folder(out, data.name)
+    recorded = recorded_items(folder)
+    return folder, recorded, arranged((data, answers), recorded)
+
+
+def _held(
+    campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any
+) -> tuple[Holding, Path, list[str]]:
+    """Of a pool of millions, what the page begins with, the folder of the labels, the items that its record knows."""
+    folder = _folder(out, Path(campaign.data.name).name)
+    recorded = recorded_items(folder)
+    how = {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
+    held = Holding(campaign.data.name, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
+    return held, folder, recorded
+
+
+def _check_large(campaign: Campaign, test: float | str | Path | None, start_from_folders: bool, again: int) -> None:
+    """What a page on a pool of millions can do nothing with is said before any work."""
+    if again < 1:
+        raise InputError(f"refresh-every is {again}; expected 1 or more")
+    if test is not None or start_from_folders:
+        raise InputError(
+            "test items and labels of class folders are for data that are held whole; of a large pool expected "
+            "neither: leave out --test and --start-from-folders"
+        )
+    if campaign.model.name not in ("auto", EXACT) or campaign.data.embedding not in (None, "auto"):
+        raise InputError(
+            f"model is {campaign.model.name!r}, embedding {campaign.data.embedding!r}; a large pool expects {EXACT} "
+            "on the features that `pool embed` wrote: leave them out"
+        )
+    if campaign.asking.strategy not in STRATEGIES:
+        raise InputError(f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name")
+
+
+def _folder(out: str | Path | None, name: str) -> Path:
+    """The folder of the labels, made if there is none."""
+    named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
     folder = Path(out) if out is not None else Path(f"labels-{named_after}")
     if not folder.exists():
         files.make(folder)
         folder.chmod(0o700)  # labels and names are nobody else's business
-    recorded = recorded_items(folder)
-    return folder, recorded, arranged((data, answers), recorded)
+    return folder
 
 
 def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
