@@ -5,6 +5,7 @@ cluster, at the beginning and after every so many labels; the best candidates jo
 leave it, so that positions on the page stay, and all that is held is in play.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +119,7 @@ class Holding:
     def fingerprint(self) -> str:
         """Of the pool, whatever is held of it."""
         reading = self.pool.manifest.reading
-        return f"{reading.root}|{reading.column}|{reading.id}"
+        return hashlib.sha256(f"{reading.root}|{reading.column}|{reading.id}".encode()).hexdigest()
 
     def run(self, order: Order, tell: Tell, wider: Callable[[Path], None] | None = None) -> Path:
         """As `Worker.run`: score the pool, hold the best of it. wider: is handed at first what is held already."""
@@ -144,8 +145,7 @@ class Holding:
         with at_work(self._executor) as engine:
             pool = self.pool.by(engine)
             pool.progress = progress
-            how = {"evaluation": SAMPLE, "candidates": CANDIDATES, "seed": self.seed}
-            held = pool.hold(told, strategy=self.strategy, **how)
+            held = pool.hold(told, strategy=self.strategy, evaluation=SAMPLE, candidates=CANDIDATES, seed=self.seed)
             self._grow(held.positions, engine)
         place = {p: i for i, p in enumerate(self.positions)}
         sample = held.positions[len(known) : len(known) + held.evaluation].tolist()

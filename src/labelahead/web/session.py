@@ -77,10 +77,11 @@ def opened(
         raise InputError(f"retrain-every is {every}; expected 1 or more")
     campaign = _checked(campaign, test)
     holding: Holding | None = None
+    decided: Sequence[str] = ()
     if is_store(campaign.data.name):
         _check_large(campaign, test, start_from_folders, refresh_every)
         holding, folder, recorded = _held(campaign, out, classes, executor)
-        data, answers, network, embedding, decided = holding.data, None, EXACT, holding.embedding, ()
+        data, answers, network, embedding = holding.data, None, EXACT, holding.embedding
     elif executor is not None:
         raise InputError(f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster")
     else:
@@ -93,7 +94,7 @@ def opened(
     named = each_once(classes) or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = Items(data, holding and holding.fingerprint)
+    items = Items(data, None if holding is None else holding.fingerprint)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
         for left in folder.glob(f"{ROOM}*"):  # by a server that was killed; ours is the lock
@@ -105,7 +106,7 @@ def opened(
         if len(free) < len(measured):
             lost = len(measured) - len(free)
             notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
-        order = holding and holding.random
+        order = None if holding is None else holding.random
         how = {"seed": campaign.seed, "overlap": overlap, "budget": budget}
         assignment = Assignment(journal, items, closed=held, order=order, **how)  # type: ignore[arg-type]
         if holding is not None:
