@@ -6,7 +6,7 @@ leave it, so that positions on the page stay, and all that is held is in play.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,10 +151,13 @@ class Holding:
         sample = held.positions[len(known) : len(known) + held.evaluation].tolist()
         return self._saved(held.model, [place[p] for p in sample if p in place], len(known))
 
-    def take_in(self, names: Sequence[str]) -> None:
-        """Hold these items too, as far as the pool has them: labels of them are to be taken in."""
-        with at_work(self._executor) as engine:
-            self._grow(torch.tensor(list(self.pool.find(names, engine).values()), dtype=torch.int64), engine)
+    def join(self, assignment: Assignment, names: Collection[str] = ()) -> None:
+        """Grow with these items from now on. names: to hold too, as far as the pool has them."""
+        self.assignment = assignment
+        if names:
+            with at_work(self._executor) as engine:
+                at = self.pool.find(list(names), engine).values()
+                self._grow(torch.tensor(list(at), dtype=torch.int64), engine)
 
     def stop(self) -> None:
         """There is no process between two scorings."""
