@@ -95,16 +95,13 @@ def label(
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every}
         with _opened(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
-            from labelahead.web.serve import serve
-            from labelahead.web.session import write_out
-
             kept = str(ready.folder)
             if export is not None and to is not None:
+                from labelahead.web.session import write_out
+
                 say(write_out(ready, export, to, rest=rest))
                 return
-            say(f"labels are kept in {kept}; Ctrl-C ends")
-            code = _token(token)
-            serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
+            _serve(ready, host=host, port=port, token=token, browser=browser)
 
 
 @contextmanager
@@ -120,6 +117,14 @@ def _opened(campaign: Any, folder: Path | None, **options: Any) -> Iterator[Any]
         for note in ready.notes:
             say(note, "dim")
         yield ready
+
+
+def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
+    """Until Ctrl-C."""
+    from labelahead.web.serve import serve
+
+    say(f"labels are kept in {ready.folder}; Ctrl-C ends")
+    serve(ready, token=_token(token), tell=lambda url: say(url, on=out), **how)
 
 
 def _token(given: str | None) -> str | None:
