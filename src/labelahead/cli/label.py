@@ -11,7 +11,9 @@ from labelahead.cli import shell
 from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
 from labelahead.extras import need
 
-SourceArg = Annotated[str, typer.Argument(help="A folder of pictures, a table, or a known set.")]
+SourceArg = Annotated[
+    str, typer.Argument(help="A folder of pictures, a table, a known set, or a store of `pool embed`.")
+]
 ClassesOpt = Annotated[str, Option("--classes", help="Class names, comma-separated. (default: those of the data)")]
 OutOpt = Annotated[Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")]
 HostOpt = Annotated[str, Option("--host", help="0.0.0.0: for others on the network too.")]
@@ -33,6 +35,8 @@ OverlapOpt = Annotated[float, Option("--overlap", min=0, max=0.9, help="Share of
 BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
 ExportOpt = Annotated[Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")]
 ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
+ClusterOpt = Annotated[Text, Option("--cluster", help="Of a store of `pool embed`: a Dask scheduler scores it.")]
+RefreshOpt = Annotated[int, Option("--refresh-every", min=1, help="Of such a store: labels between two scorings.")]
 RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
 
 
@@ -63,6 +67,8 @@ def label(
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
+    cluster: ClusterOpt = None,
+    refresh_every: RefreshOpt = 50,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
 ) -> None:
@@ -87,17 +93,15 @@ def label(
         check_together(export, to, rest)
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
+        more |= {"executor": cluster, "refresh_every": refresh_every}
         with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
-            from labelahead.web.serve import serve
-            from labelahead.web.session import write_out
-
             kept = str(ready.folder)
             if export is not None and to is not None:
+                from labelahead.web.session import write_out
+
                 say(write_out(ready, export, to, rest=rest))
                 return
-            say(f"labels are kept in {kept}; Ctrl-C ends")
-            code = _token(token)
-            serve(ready, host=host, port=port, token=code, browser=browser, tell=lambda url: say(url, on=out))
+            _serve(ready, host=host, port=port, token=token, browser=browser)
 
 
 @contextmanager
@@ -113,6 +117,14 @@ def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> 
         for note in ready.notes:
             say(note, "dim")
         yield ready
+
+
+def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
+    """Until Ctrl-C."""
+    from labelahead.web.serve import serve
+
+    say(f"labels are kept in {ready.folder}; Ctrl-C ends")
+    serve(ready, token=_token(token), tell=lambda url: say(url, on=out), **how)
 
 
 def _token(given: str | None) -> str | None:

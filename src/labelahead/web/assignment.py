@@ -7,12 +7,13 @@ and the next question is there. Training goes on elsewhere (`Worker`) and hands 
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
 import torch
 
+from labelahead.data import Data
 from labelahead.errors import InputError
 from labelahead.seeds import stream
 from labelahead.web.explain import Opinion
@@ -40,7 +41,8 @@ class Assignment:
     """Who is asked what; one for a server. Methods may be called from any thread, and none waits for training.
 
     lease: seconds for which an item is one person's. overlap: share of questions that repeat what
-    somebody else has labelled, to see whether people agree.
+    somebody else has labelled, to see whether people agree. order: positions in random order, where items are not
+    all of a pool, nor all drawn at random.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Assignment:
         lease: float = 600.0,
         overlap: float = 0.0,
         budget: int | None = None,
+        order: Sequence[int] | None = None,
     ) -> None:
         if not 0 <= overlap < 1:
             raise InputError(f"overlap is {overlap}; expected a share from 0 to below 1")
@@ -66,7 +69,8 @@ class Assignment:
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
         self._taken_back: dict[str, int] = {}  # person -> the item whose answer they took back last
-        self._random = [p for p in in_random_order(len(items), seed).tolist() if p not in self.closed]
+        order = in_random_order(len(items), seed).tolist() if order is None else order
+        self._random = [p for p in order if p not in self.closed]
         self._coin = stream(seed, "overlap")
 
     @property
@@ -239,6 +243,12 @@ class Assignment:
         with self.lock:
             new = [c for c in self.tally.classes if c not in before.classes]
             return {"labels": len(rows), "new_classes": new}
+
+    def grow(self, data: Data) -> None:
+        """The same items and more after them; these are asked about once an opinion has them in play."""
+        with self.lock:
+            self.journal.extend(data.ids[len(self.items) :])
+            self.items.data = data
 
     def take(self, opinion: Opinion) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""

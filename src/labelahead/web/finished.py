@@ -14,6 +14,7 @@ from labelahead.data.dataset import UNKNOWN
 from labelahead.errors import InputError
 from labelahead.learners.exact import ExactLearner
 from labelahead.learners.network import NetworkLearner
+from labelahead.scale.store import is_store
 from labelahead.seeds import stream, training_seed
 from labelahead.web.assignment import Assignment
 from labelahead.web.refresh import JUDGED
@@ -27,6 +28,7 @@ __all__ = ["page_model", "session_model"]
 def session_model(folder: str | Path) -> Finished:
     """Learnt from all labels that a page has kept in this folder; no page may be open on it."""
     campaign = _settings(Path(folder))
+    _refuse_large(campaign)
     with opened(campaign, folder, test=campaign.data.test_fraction or None) as session:
         session.schedule.remember()
         return page_model(session.assignment, session.schedule)
@@ -35,6 +37,14 @@ def session_model(folder: str | Path) -> Finished:
 def _settings(folder: Path) -> Campaign:
     """What the page was last opened with."""
     return assemble(folder / "session.toml", (), {})
+
+
+def _refuse_large(campaign: Campaign) -> None:
+    if is_store(campaign.data.name):
+        raise InputError(
+            f"{campaign.data.name} is a pool of millions, of which the page holds a part; export the labels, and "
+            "have all items predicted by `labelahead pool predict`"
+        )
 
 
 def page_model(assignment: Assignment, schedule: Schedule) -> Finished:
@@ -51,6 +61,7 @@ def page_model(assignment: Assignment, schedule: Schedule) -> Finished:
             "classes: label some more items"
         )
     campaign = replace(_settings(schedule.folder), threads=None)
+    _refuse_large(campaign)
     held = dict.fromkeys(assignment.closed, UNKNOWN)
     workshop = Workshop(campaign, (assignment.items.data, None), held, assignment.broken)
     points, ready = workshop.prepared(labels, [] if opinion is None else opinion.snapshot.points.tolist())

@@ -32,10 +32,10 @@ MOST_CHARACTERS = 20_000
 class Items:
     """The items of a data set, to look at. Threads may share it."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, fingerprint: str | None = None) -> None:
         self.data = data
         self.kind = _kind(data)
-        self.fingerprint = _fingerprint(data, self.sizes)
+        self.fingerprint = fingerprint or _fingerprint(data, self.sizes)
         self._cache: OrderedDict[tuple[int, int], tuple[bytes, str]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()

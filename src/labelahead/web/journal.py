@@ -376,6 +376,15 @@ class Journal:
                 self._db = None
             self._held.close()
 
+    def extend(self, items: Sequence[str]) -> None:
+        """More items, after those that there are."""
+        with self._writing() as db:
+            rows = [(position, item, None) for position, item in enumerate(items, len(self.items))]
+            for position, item, _ in rows:
+                check_text(item, f"the name of item {position}")
+            db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
+        self.items = (*self.items, *items)
+
     @property
     def tally(self) -> Tally:
         """What the record amounts to; equal to `fold(self.events())`."""

@@ -13,7 +13,7 @@ from labelahead.web.snapshot import Snapshot
 
 __all__ = ["Order", "refreshed", "second_look", "told"]
 
-KEPT = ("map", "unreadable", "whole")  # facts that no label changes
+KEPT = ("map", "unreadable", "whole", "random", "scored")  # facts that no label changes
 JUDGED = 1000  # items by which the error of the pool is estimated
 
 
@@ -51,7 +51,8 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     others, residual = learner.others_say(at, labels)
     facts |= second_look(others, residual, before.points[at], labels, order.trusted)
     rest = torch.ones(len(before.points), dtype=torch.bool).index_fill_(0, at, False).nonzero().squeeze(1)
-    if len(rest):  # points are in random order
+    rest = rest[rest < before.facts.get("random", len(before.points))]  # points are in random order, up to these
+    if len(rest):
         facts |= told(learner.outlook(at, labels, rest[:JUDGED]))
     return replace(
         before,

@@ -13,6 +13,7 @@ from labelahead.campaign.advice import stop_advice
 from labelahead.errors import LabelaheadError
 from labelahead.web.assignment import Assignment
 from labelahead.web.explain import Opinion
+from labelahead.web.large import Holding
 from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, load_snapshot
 from labelahead.web.worker import Worker
@@ -31,15 +32,25 @@ class Schedule:
     """Orders trainings as answers come in, and swaps in the new opinion when one is done.
 
     every: labels that were added, changed or taken back between two trainings. exact: the learner needs no training,
-    so that the worker only looks at the items, once, and more and more of them come into play meanwhile.
+    so that the worker only looks at the items, once, and more and more of them come into play meanwhile. refresh_every:
+    of a pool of millions, labels between two looks at it.
     """
 
     def __init__(
-        self, assignment: Assignment, worker: Worker, folder: Path, *, every: int = 10, exact: bool = False
+        self,
+        assignment: Assignment,
+        worker: Worker | Holding,
+        folder: Path,
+        *,
+        every: int = 10,
+        exact: bool = False,
+        refresh_every: int | None = None,
     ) -> None:
         self.assignment, self.worker, self.folder, self.every, self.exact = assignment, worker, folder, every, exact
         self.state, self.done, self.message = "waiting", 0.0, ""
+        self.refresh_every, self._scored = refresh_every, 0  # labels that the last look at the pool knew
         self._looking: threading.Thread | None = None
+        self._resting = True  # nobody is looking
         self._began: tuple[float, float] = (0.0, 0.0)  # when the items were begun to be looked at, how much was done
         self._wider: Snapshot | None = None  # with more items in play than the opinion has
         self.model = ""  # which network learns, and from what
@@ -51,7 +62,8 @@ class Schedule:
     def start(self) -> None:
         """Take up the last snapshot, if there is one that fits, and go on from there."""
         self.remember()
-        if self.exact and not self._complete():
+        self._resting = not self.exact or self._complete()
+        if not self._resting or self.refresh_every is not None:
             self._looking = threading.Thread(target=self._look, daemon=True, name="looking")
             self._looking.start()
         self._thread.start()
@@ -78,7 +90,7 @@ class Schedule:
     def idle(self) -> bool:
         """Nothing is being trained and nothing is due."""
         with self.assignment.lock:
-            looking = self._wider is not None or (self._looking is not None and self._looking.is_alive())
+            looking = self._wider is not None or not self._resting or self._stale()
             at_rest = self.state in ("idle", "waiting") and not self.assignment.behind
             return not looking and at_rest and self._due() is None
 
@@ -132,6 +144,7 @@ class Schedule:
                     opinion = Opinion.of(snapshot, tally.labels, classes, tally.counts_as)
                     opinion.gain()  # a criterion that fails, fails here
                     self.assignment.take(opinion)
+                    self._scored = int(snapshot.facts.get("scored", 0))
                     return
             except Exception as error:  # a snapshot is a convenience: labels are in the journal
                 log.warning("%s cannot be used (%s); a training makes it anew", last, error)
@@ -164,7 +177,7 @@ class Schedule:
                     log.warning("%s", error)
                     order, self.message = None, "the labels cannot be read now; tried again after the next answer"
                 if order is None and wider is None:
-                    if self._looking is None or not self._looking.is_alive():
+                    if self._resting:
                         self.state, self.done = "idle", 0.0
                     if not self.assignment.behind:
                         self.assignment.moved.wait()
@@ -200,7 +213,7 @@ class Schedule:
         def tell(what: str, done: float) -> None:
             if what == "features" and self.state != "features":
                 self._began = time.monotonic(), done
-            if what in ("loading", "features"):
+            if what in ("loading", "features", "scoring"):
                 self.state, self.done = what, done
 
         def wider(path: Path) -> None:
@@ -211,16 +224,29 @@ class Schedule:
 
         while not self._ending.is_set():
             try:
-                with self.assignment.lock:
+                with self.assignment.moved:
+                    while self._resting and not self._stale() and not self._ending.is_set():
+                        self.assignment.moved.wait()
+                    if self._ending.is_set():
+                        return
+                    self._resting = False
                     labels = tuple(self.assignment.tally.labels.items())
                 wider(self.worker.run(Order(0, labels, 2), tell, wider))
                 self.state, self.done = "idle", 0.0
                 self.worker.stop()  # from now on there is nothing to train: no process, no file
                 self._forget()
-                return
+                self._scored, self._resting = len(labels), True
+                if self.refresh_every is None:
+                    return
             except Exception as error:  # whatever it is, it must be tried again
                 self._failed(error)
                 self._ending.wait(RETRY)
+
+    def _stale(self) -> bool:
+        """Whether a pool of millions is to be scored again."""
+        if self.refresh_every is None or self._looking is None:
+            return False
+        return abs(len(self.assignment.tally.labels) - self._scored) >= self.refresh_every
 
     def _carry_out(self, order: Order, wider: Snapshot | None = None) -> None:
         def tell(what: str, done: float) -> None:

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,16 +15,18 @@ from labelahead.campaign.inputs import EMBEDDINGS
 from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike, each_once
-from labelahead.data.dataset import Loaded
 from labelahead.data.folder import arranged
+from labelahead.data.labels import names_in
 from labelahead.data.loading import load_from
 from labelahead.errors import InputError
 from labelahead.learners.exact import EXACT
+from labelahead.scale.store import is_store
 from labelahead.strategies import STRATEGIES, find
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal, recorded_items
+from labelahead.web.large import Holding
 from labelahead.web.overview import able
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
@@ -58,6 +60,8 @@ def opened(
     every: int = 10,
     overlap: float = 0.0,
     budget: int | None = None,
+    executor: Any = None,
+    refresh_every: int = 50,
 ) -> Iterator[Session]:
     """Open a folder of labels, or begin one; nothing is trained before `schedule.start()`.
 
@@ -65,61 +69,132 @@ def opened(
     carry. labels: a file to take in. start_from_folders: take in the labels that the data carry
     themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
     file of `item,label`; default: the data's own test part. every: labels between two trainings.
-    overlap: share of second opinions.
+    overlap: share of second opinions. executor, refresh_every: who scores a pool of millions (`scale.at_work`), and
+    after how many labels again.
     """
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
     campaign = _checked(campaign, test)
-    folder, recorded, (data, answers) = _loaded(campaign, out)
-    measured = _test(data, answers, test)
-    network, embedding, decided = decide(campaign, data)
-    notes = [*data.notes, *decided]
+    if is_store(campaign.data.name):
+        _check_large(campaign, test, start_from_folders, refresh_every)
+    elif executor is not None:
+        raise InputError(f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster")
+    begun = _begun(campaign, out, classes, executor)
+    data, folder, holding = begun.data, begun.folder, begun.holding
+    measured = _test(data, begun.answers, test)
+    notes = [*data.notes, *begun.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
     named = each_once(classes) or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = Items(data)
+    items = Items(data, holding.fingerprint if holding else None)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
         for left in folder.glob(f"{ROOM}*"):  # by a server that was killed; ours is the lock
             shutil.rmtree(left, ignore_errors=True)
-        labelled = journal.tally.labels
-        number = {name: journal.number(name) for name in {*measured.values()}}  # None: the class was removed
-        free = {p: number[n] for p, n in measured.items() if p not in labelled}
-        held = {p: c for p, c in free.items() if c is not None}
-        if len(free) < len(measured):
-            lost = len(measured) - len(free)
-            notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
-        assignment = Assignment(journal, items, closed=held, seed=campaign.seed, overlap=overlap, budget=budget)
-        notes += _come_and_gone(assignment, len(recorded))
+        held = _kept_apart(journal, measured, notes)
+        how = {"seed": campaign.seed, "overlap": overlap, "budget": budget, "order": holding and holding.random}
+        assignment = Assignment(journal, items, closed=held, **how)  # type: ignore[arg-type]
+        notes += _come_and_gone(assignment, len(begun.recorded))
+        if holding:
+            holding.join(assignment, names_in(labels) if labels is not None else ())
         if start_from_folders:
-            notes.append(_from_folders(assignment, data, answers))
+            notes.append(_from_folders(assignment, data, begun.answers))
         if labels is not None:
-            counts = _counts(import_labels(assignment, Path(labels)))
-            notes.append(f"{labels}: " + ", ".join(f"{count} {of}" for of, count in counts))
+            notes.append(f"{labels}: {_counted(import_labels(assignment, Path(labels)))}")
         files.replace(folder / "session.toml", to_toml(campaign))
-        threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
-        worker = Worker(asdict(campaign), folder, threads, held, data.ids)
-        schedule = Schedule(assignment, worker, folder, every=every, exact=network == EXACT)
-        seen = EMBEDDINGS.get(embedding, embedding).partition(" (extra")[0]
-        schedule.model = "; ".join([f"{network} on {seen}", *(n for n in decided if "pip install" in n)])
+        schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
         try:
             yield Session(assignment, schedule, folder, tuple(notes))
         finally:
             schedule.stop()
 
 
-def _loaded(campaign: Campaign, out: str | Path | None) -> tuple[Path, list[str], Loaded]:
-    """The folder of the labels, the items that its record knows, and the data in that order."""
-    data, answers = load_from(campaign.data, campaign.seed)
-    named_after = re.sub(r"[^\w.-]+", "-", data.name).strip("-.") or "data"
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """What a session begins with. recorded: the items that the record in the folder knows."""
+
+    folder: Path
+    recorded: list[str]
+    data: Data
+    answers: Answers | None
+    network: str
+    embedding: str
+    decided: Sequence[str] = ()
+    holding: Holding | None = None  # of a pool of millions
+
+
+def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any) -> Begun:
+    """Data that are held whole, in the order of the record, or what is held of a pool of millions."""
+    if is_store(campaign.data.name):
+        return _held(campaign, out, classes, executor)
+    loaded = load_from(campaign.data, campaign.seed)
+    folder = _folder(out, loaded[0].name)
+    recorded = recorded_items(folder)
+    data, answers = arranged(loaded, recorded)
+    return Begun(folder, recorded, data, answers, *decide(campaign, data))
+
+
+def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any) -> Begun:
+    """What the page holds of a pool of millions."""
+    store = campaign.data.name
+    folder = _folder(out, Path(store).name)
+    recorded, how = recorded_items(folder), {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
+    held = Holding(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
+    return Begun(folder, recorded, held.data, None, EXACT, held.embedding, holding=held)
+
+
+def _kept_apart(journal: Journal, measured: Mapping[int, str], notes: list[str]) -> dict[int, int]:
+    """Position and class of the items to measure on, but for those that have been labelled."""
+    labelled = journal.tally.labels
+    number = {name: journal.number(name) for name in {*measured.values()}}  # None: the class was removed
+    free = {p: number[n] for p, n in measured.items() if p not in labelled}
+    if len(free) < len(measured):
+        lost = len(measured) - len(free)
+        notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
+    return {p: c for p, c in free.items() if c is not None}
+
+
+def _schedule(
+    begun: Begun, assignment: Assignment, campaign: Campaign, held: Mapping[int, int], every: int, refresh_every: int
+) -> Schedule:
+    """With whoever trains, or scores."""
+    threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), begun.network == EXACT
+    worker = begun.holding or Worker(asdict(campaign), begun.folder, threads, held, begun.data.ids)
+    again = refresh_every if begun.holding else None
+    schedule = Schedule(assignment, worker, begun.folder, every=every, exact=exact, refresh_every=again)
+    seen = EMBEDDINGS.get(begun.embedding, begun.embedding).partition(" (extra")[0]
+    schedule.model = "; ".join([f"{begun.network} on {seen}", *(n for n in begun.decided if "pip install" in n)])
+    return schedule
+
+
+def _check_large(campaign: Campaign, test: float | str | Path | None, start_from_folders: bool, again: int) -> None:
+    """What a page on a pool of millions can do nothing with is said before any work."""
+    if again < 1:
+        raise InputError(f"refresh-every is {again}; expected 1 or more")
+    if test is not None or start_from_folders:
+        raise InputError(
+            "test items and labels of class folders are for data that are held whole; of a large pool expected "
+            "neither: leave out --test and --start-from-folders"
+        )
+    if campaign.model.name not in ("auto", EXACT) or campaign.data.embedding not in (None, "auto"):
+        raise InputError(
+            f"model is {campaign.model.name!r}, embedding {campaign.data.embedding!r}; a large pool expects {EXACT} "
+            "on the features that `pool embed` wrote: leave them out"
+        )
+    if campaign.asking.strategy not in STRATEGIES:
+        raise InputError(f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name")
+
+
+def _folder(out: str | Path | None, name: str) -> Path:
+    """The folder of the labels, made if there is none."""
+    named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
     folder = Path(out) if out is not None else Path(f"labels-{named_after}")
     if not folder.exists():
         files.make(folder)
         folder.chmod(0o700)  # labels and names are nobody else's business
-    recorded = recorded_items(folder)
-    return folder, recorded, arranged((data, answers), recorded)
+    return folder
 
 
 def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
@@ -208,7 +283,7 @@ def _from_folders(assignment: Assignment, data: Data, answers: Answers | None) -
     return f"{len(rows)} labels taken from the data themselves, as {FOLDERS!r}"
 
 
-def _counts(imported: dict[str, Any]) -> list[tuple[str, int]]:
+def _counted(imported: dict[str, Any]) -> str:
     words = {"labels": "labels", "unknown": "of unknown items", "unclear": "unclear", "held_out": "of test items"}
     counts = [(of, int(imported[key])) for key, of in words.items()]
-    return [counts[0], *(pair for pair in counts[1:] if pair[1])]
+    return ", ".join(f"{count} {of}" for of, count in [counts[0], *(pair for pair in counts[1:] if pair[1])])

@@ -30,7 +30,7 @@ from labelahead.strategies.situation import Situation
 from labelahead.web.refresh import Order, refreshed, second_look, told
 from labelahead.web.snapshot import Snapshot
 
-__all__ = ["IN_PLAY", "Tell", "Workshop", "in_random_order", "page_data", "snapshot"]
+__all__ = ["IN_PLAY", "Tell", "Workshop", "in_random_order", "mapped", "page_data", "snapshot"]
 
 FIRST, WIDER = 256, 4  # items that are looked at before anything is asked about; how many times as many come next
 IN_PLAY = 20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
@@ -179,7 +179,7 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     outputs = now.start if order.round else torch.zeros_like(now.start)
     facts["kernel_seconds"] = time.perf_counter() - start
     say("map", 0.9)
-    facts["map"] = _map(now.points, tangent)
+    facts["map"] = mapped(now.points, tangent)
     if len(pool) > 1:
         others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
         facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
@@ -222,7 +222,7 @@ def _units(ready: Prepared, say: Tell) -> Snapshot:
         own_noise=asking.noise,
         strategy=str(asking.strategy),
         evaluation=min(asking.evaluation or EVALUATED, EVALUATED) if len(points) > DENSE else asking.evaluation,
-        facts={"labels": 0, "map": _map(points, {"features": units})},
+        facts={"labels": 0, "map": mapped(points, {"features": units})},
         units=units,
         weights=model.weights().weights,
         test=(model.unit(inputs[known]).cpu(), ready.answers.take(known)) if ready.answers and len(known) else None,
@@ -259,7 +259,7 @@ def _known(ready: Prepared) -> Tensor:
     return test[:0] if ready.answers is None else test[ready.answers.known[test]]
 
 
-def _map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
+def mapped(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
     """The two leading components of the centred kernel, for so many points."""
     n = min(len(points), MAPPED)
     if n < 3:

@@ -7,6 +7,7 @@ const STATES = {
   waiting: "The model waits for more labels.",
   loading: "Getting ready …",
   features: "Looking at every item for the first time …",
+  scoring: "Scoring the whole pool …",
   map: "Drawing the map …",
   training: "Training …",
   kernel: "Working out who influences whom …",
@@ -53,7 +54,7 @@ function advice(found) {
 
 function training(status) {
   const box = make("section", {}, make("h2", { text: "The model" }));
-  const busy = ["features", "training", "kernel", "map"].includes(status.state);
+  const busy = ["features", "scoring", "training", "kernel", "map"].includes(status.state);
   const left = typeof status.seconds_left === "number" ? ` About ${duration(status.seconds_left)} left.` : "";
   const among = status.state === "features" && status.in_play ? ` ${count(status.in_play, "item is", "items are")} in play.` : "";
   const last = status.round ? ` Round ${status.round}, learnt from ${count(status.labels_at_last, "label", "labels")}.` : "";
