@@ -164,7 +164,7 @@ from tests.support.web_sessions import page
 if __name__ == "__main__":
     tables = {{"data": {{"name": {folder!r}, "embedding": {own!r}}}, "model": {{"name": "exact"}}}}
     with page({folder!r}, {out!r}, tables=tables, start=True, classes=["a", "b"]) as (client, session):
-        while session.schedule.worker._process is None:
+        while getattr(session.schedule.worker._process, "pid", None) is None:
             time.sleep(0.01)
         print(session.schedule.worker._process.pid, flush=True)
         time.sleep(60)
