@@ -44,17 +44,22 @@ STEP = st.one_of(
 )
 
 
+def done(step, labels, classes):
+    """Do a step to the labels; how many classes there are then."""
+    kind, position, label = step
+    if kind == "label":
+        labels[position] = label
+    elif kind == "take back":
+        labels.pop(position, None)
+    return classes + (kind == "class")
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
 def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
     belief, labels, classes = Belief(POINTS, start(rank=rank), evaluation=5, hold=hold), {}, C
-    for kind, position, label in steps:
-        if kind == "label":
-            labels[position] = label
-        elif kind == "take back":
-            labels.pop(position, None)
-        else:
-            classes += 1
+    for step in steps:
+        classes = done(step, labels, classes)
         before = belief.posterior.mean.clone()
         after = belief.told(labels, classes)
         assert torch.equal(belief.posterior.mean, before)  # an immutable value
@@ -77,13 +82,8 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
 def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
     """Sums over evaluation points are carried along through corrections, undone labels and new classes."""
     belief, labels, classes = Belief(POINTS, start(rank=rank), hold=hold), {}, C
-    for kind, position, label in steps:
-        if kind == "label":
-            labels[position] = label
-        elif kind == "take back":
-            labels.pop(position, None)
-        else:
-            classes += 1
+    for step in steps:
+        classes = done(step, labels, classes)
         belief = belief.told(labels, classes)
         if not len(belief.view.candidates):
             continue
