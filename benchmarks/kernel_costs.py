@@ -1,8 +1,9 @@
 """The cost model of the kernel's two forms, pairs of positions and multiplied-out gradients, against the clock.
 
-    python benchmarks/kernel_costs.py [--samples 128] [--rounds 5]
+    python benchmarks/kernel_costs.py [--samples 128] [--rounds 5] [--fitted]
 
-For each kind of layer: both forms on the same made-up factors; CPU seconds of one thread, medians, in turn.
+For each kind of layer: both forms on the same made-up factors; CPU seconds of one thread, medians, in turn. The
+layers are others than those that the model's constants were set by, which `--fitted` measures.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def lookup(positions: int, rows: int, entries: int) -> Callable[[int], OuterFact
     return make
 
 
-KINDS: dict[str, Callable[[int], OuterFactor]] = {
+FITTED: dict[str, Callable[[int], OuterFactor]] = {
     "linear 784 to 512": linear(1, 784, 512),
     "linear 512 to 10": linear(1, 512, 10),
     "linear 128 to 128, 4 tokens": linear(4, 128, 128),
@@ -72,6 +73,21 @@ KINDS: dict[str, Callable[[int], OuterFactor]] = {
     "3×3, 512 to 512, 4×4": convolution(512, 512, 4, 3),
     "1×1, 128 to 256, 4×4": convolution(128, 256, 4, 1),
     "5×5, 6 to 16, 12×12": convolution(6, 16, 12, 5),
+}
+
+FRESH: dict[str, Callable[[int], OuterFactor]] = {
+    "linear 1024 to 300": linear(1, 1024, 300),
+    "linear 96 to 96, 9 tokens": linear(9, 96, 96),
+    "linear 256 to 256, 12 tokens": linear(12, 256, 256),
+    "linear 64 to 192, 50 tokens": linear(50, 64, 192),
+    "embedding 2000 × 96, 20 tokens": lookup(20, 2000, 96),
+    "embedding 300 × 32, 60 tokens": lookup(60, 300, 32),
+    "3×3, 32 to 32, 8×8": convolution(32, 32, 8, 3),
+    "3×3, 256 to 256, 7×7": convolution(256, 256, 7, 3),
+    "3×3, 96 to 160, 5×5": convolution(96, 160, 5, 3),
+    "5×5, 48 to 48, 6×6": convolution(48, 48, 6, 5),
+    "1×1, 512 to 128, 3×3": convolution(512, 128, 3, 1),
+    "3×3, 8 to 24, 20×20": convolution(8, 24, 20, 3),
 }
 
 
@@ -98,10 +114,10 @@ def dense(f: OuterFactor, out: Tensor) -> None:
     gram_into(out, own, own, fold=True)
 
 
-def measure(n: int, rounds: int) -> list[dict[str, object]]:
+def measure(kinds: dict[str, Callable[[int], OuterFactor]], n: int, rounds: int) -> list[dict[str, object]]:
     """One row a kind of layer."""
     rows: list[dict[str, object]] = []
-    for name, make in KINDS.items():
+    for name, make in kinds.items():
         f = make(n)
         seconds: dict[str, list[float]] = {"pairs": [], "dense": []}
         for turn in range(rounds + 1):
@@ -131,12 +147,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--fitted", action="store_true")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print("| layer | pairs ms | dense ms | pairs / dense | predicted | chosen |\n| --- | --- | --- | --- | --- | --- |")
-    rows = measure(given.samples, given.rounds)
+    rows = measure(FITTED if given.fitted else FRESH, given.samples, given.rounds)
     for row in rows:
         chosen = "pairs" if row["predicted"] < 1 else "dense"
         right = (row["predicted"] < 1) == (row["measured"] < 1)

@@ -1,8 +1,8 @@
 """How long a person waits at the labelling page, and what it bears.
 
 Latency: from the key's press to the next item painted, in Chromium, at pools of 1,000, 4,000 and
-20,000 pictures, with the learner that needs no training and beside a network that is retrained all the
-time (after every 5 answers); the time the server takes is beside it, also when thousands of answers were given.
+20,000 pictures, with the learner that needs no training, and at up to 4,000 beside a network that is retrained all
+the time (after every 5 answers); the time the server takes is beside it, also when thousands of answers were given.
 Load: 100 people at once for 60 s over the HTTP interface, when 5,000 answers were given, with and without a
 kernel; every acknowledged answer has to be in the record, and no item may be with two people at once.
 """
@@ -22,6 +22,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from labelahead.errors import LabelaheadError
 
 RESULTS = HERE / "results" / "page.json"
 GOALS = {("mlp", 4000): 150.0, ("exact", 4000): 80.0, ("exact", 20000): 150.0}  # ms, p95
+TRAINED_UP_TO = 4000  # items of the pools at which a network is trained beside the answers
 WATCH = """() => {
   const stage = document.getElementById('stage');
   window.painted = [];
@@ -288,17 +290,27 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=60)
     parser.add_argument("--pause", type=float, default=150, help="ms between two answers")
     parser.add_argument("--people", type=int, default=100)
+    parser.add_argument("--given-before", type=int, nargs="*", default=[1000, 5000], help="for the server's own part")
     parser.add_argument("--before", type=int, default=5000, help="answers that were given when the people come")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--models", nargs="*", default=["exact", "mlp"])
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "latency": [], "server": [], "load": []}
+
+    def keep(part: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        """One measurement in a folder of its own; what was measured before it is on the disk if it fails."""
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(Path(folder)) | {"load_average": round(os.getloadavg()[0], 1)}
+        results[part].append(row)
+        given.results.write_text(json.dumps(results, indent=1) + "\n")
+        return row
+
     for model in given.models:
         for n in given.pools:
-            with tempfile.TemporaryDirectory() as folder:
-                row = latency(n, model, given, Path(folder))
-            results["latency"].append(row)
+            if model != "exact" and n > TRAINED_UP_TO:
+                continue
+            row = keep("latency", lambda folder, n=n, model=model: latency(n, model, given, folder))
             goal = f"goal {GOALS[model, n]:.0f}" if (model, n) in GOALS else ""
             print(
                 f"{model}, pool {n:6}: key to next item painted p50 {row['p50']} ms, p95 {row['p95']} ms "
@@ -306,15 +318,12 @@ def main() -> None:
                 f"server p50 {row['server']['p50']}, p95 {row['server']['p95']}",
                 flush=True,
             )
-    for before in (1000, given.before):
-        with tempfile.TemporaryDirectory() as folder:
-            results["server"].append(served(max(given.pools, default=1000), before, given, Path(folder)))
-        print(f"server's own part: {results['server'][-1]} (goal p95 30)", flush=True)
+    largest = max(given.pools, default=1000)
+    for before in given.given_before:
+        row = keep("server", lambda folder, before=before: served(largest, before, given, folder))
+        print(f"server's own part: {row} (goal p95 30)", flush=True)
     for kernel in (False, True):
-        with tempfile.TemporaryDirectory() as folder:
-            results["load"].append(load(kernel, given, Path(folder)))
-        print(f"load: {results['load'][-1]}", flush=True)
-    given.results.write_text(json.dumps(results, indent=1) + "\n")
+        print(f"load: {keep('load', lambda folder, kernel=kernel: load(kernel, given, folder))}", flush=True)
 
 
 if __name__ == "__main__":

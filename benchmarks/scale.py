@@ -4,8 +4,10 @@
 
 Features: sentence embeddings (384) of 3,600 Reuters texts, each repeated with Gaussian noise of 0.4 of its length: real
 directions and classes, but made up in number. A scheduler and workers are processes of their own, one thread each, with
-Dask's own settings (nanny). Every time is the best of three, since the machine is shared; processor seconds of the
-workers stand beside it. Rivals are given the same pool in one process, as they are made (benchmarks/scale_rivals.py).
+Dask's own settings (nanny), and have scored something before the clock starts: imports are not in it. Every time is the
+best of the repeats, since the machine is shared; all of them and processor seconds of the workers stand beside it. What
+sampling costs is read off `labelahead pool ask` itself. Rivals are given the same pool in one process, as they are made
+(benchmarks/scale_rivals.py).
 """
 
 import argparse
@@ -27,14 +29,22 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
 from labelahead.scale import LargePool, LocalProcesses, embed  # noqa: E402
+from labelahead.scale.execution import at_work  # noqa: E402
 from results.texts import make  # noqa: E402
 from tests.support.clusters import Cluster  # noqa: E402
 
 ROWS = 31_250  # of a file
 LABELS, EVALUATION, NOISE = 300, 1000, 0.4
 RIVALS = (("modAL", "margin"), ("modAL", "expected error"), ("skactiveml", "margin"), ("skactiveml", "coverage"))
-SAMPLES = ((1000, 0), (1000, 1000), (2000, 0), (2000, 1000), (4000, 0), (4000, 500))  # evaluation, finalists
-LIMIT = 300  # seconds that a rival is given
+BEST = 100
+WAYS = {  # of asking for the best, as options of the command
+    "top, as it comes": ["--mode", "top"],
+    "top by the sample alone": ["--mode", "top", "--evaluation", "1000", "--finalists", "0"],
+    "top by a larger sample": ["--mode", "top", "--evaluation", "2000", "--finalists", "0"],
+    "top, fewer finalists": ["--mode", "top", "--evaluation", "2000", "--finalists", "500"],
+    "greedy, as it comes": ["--mode", "greedy"],
+}
+LIMIT = 60  # seconds that a rival is given
 
 
 def base() -> tuple[np.ndarray, np.ndarray]:
@@ -58,8 +68,8 @@ def files(folder: Path, n: int) -> np.ndarray:
     return y[of]
 
 
-def stores(root: Path, n: int, sizes: list[int]) -> tuple[dict[int, Path], dict[str, str], float]:
-    """A store of the first so many items for every size; the labels of some of the first; seconds to read them all."""
+def stores(root: Path, n: int, sizes: list[int]) -> tuple[dict[int, Path], dict[str, str], float, np.ndarray]:
+    """A store of the first so many items for every size; labels of some of the first; seconds to read; all classes."""
     classes = files(root / "pool", n)
     made, seconds = {}, 0.0
     local = LocalProcesses(2)
@@ -78,7 +88,7 @@ def stores(root: Path, n: int, sizes: list[int]) -> tuple[dict[int, Path], dict[
         made[size] = root / f"store-{size}"
     local.close()
     at = np.random.default_rng(2).permutation(min(sizes))[:LABELS]
-    return made, {f"{i // ROWS:04d}.npy:{i % ROWS}": str(classes[i]) for i in at.tolist()}, seconds
+    return made, {f"{i // ROWS:04d}.npy:{i % ROWS}": str(classes[i]) for i in at.tolist()}, seconds, classes
 
 
 def processes(cluster: Cluster) -> list[psutil.Process]:
@@ -106,6 +116,8 @@ def scored(root: Path, workers: int, made: dict[int, Path], labels: dict, repeat
         client.wait_for_workers(workers)
         team = processes(cluster)
         assert len(team) >= workers, team
+        first = next(iter(made.values()))
+        LargePool(first, executor=client).hold(labels, strategy=strategy, evaluation=10, candidates=10)
         for size, store in made.items():
             walls, cpus = [], []
             for _ in range(repeats):
@@ -141,20 +153,42 @@ def absorbing(store: Path, labels: dict, executor: object) -> dict:
     return {"held": len(belief.points), "median_ms": statistics.median(took), "least_ms": min(took)}
 
 
-def sampling(store: Path, labels: dict, executor: object, strategies: list[str], many: tuple) -> list[dict]:
-    """How many of the best 100 are those of an evaluation by all items."""
-    rows = []
+def sampling(root: Path, store: Path, labels: dict, classes: np.ndarray, executor: object) -> list[dict]:
+    """How many of the best 100 by the command are those of all items against all, and what labels of them bring."""
     pool = LargePool(store, executor=executor)
-    for strategy in strategies:
-        every = pool.hold(labels, strategy=strategy, evaluation=len(pool), candidates=100).best.positions.tolist()
-        for evaluation, finalists in many:
-            how = {"evaluation": evaluation, "candidates": max(100, finalists), "finalists": finalists}
-            some = pool.hold(labels, strategy=strategy, **how).best.positions[:100].tolist()
-            overlap = len(set(every) & set(some)) / 100
-            rows.append({"strategy": strategy, "items": len(pool), "overlap": overlap, **how})
-            by = f"{evaluation:,} of {len(pool):,} evaluated, {finalists:,} finalists"
-            print(f"{strategy}, {by}: {overlap:.2f} of the best 100", flush=True)
+    began = time.perf_counter()
+    best = pool.hold(labels, evaluation=len(pool), candidates=BEST).best
+    took = time.perf_counter() - began
+    told = root / "labels.csv"
+    told.write_text("item,label\n" + "".join(f"{name},{label}\n" for name, label in labels.items()))
+    every = set(best.positions.tolist())
+    rows = [{"way": "all against all", "seconds": took, "accuracy": _right(pool, labels, sorted(every), classes)}]
+    for way, options in WAYS.items():
+        command = [sys.executable, "-m", "labelahead", "pool", "ask", str(store), "--labels", str(told), *options]
+        began = time.perf_counter()
+        run = subprocess.run([*command, "--n", str(BEST), "--format", "json"], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        took, asked = time.perf_counter() - began, [row["position"] for row in json.loads(run.stdout)]
+        rows.append({"way": way, "options": options, "seconds": took, "overlap": len(every & set(asked)) / BEST})
+        rows[-1]["accuracy"] = _right(pool, labels, asked, classes)
+    spread = pool.sample(BEST, pool.labelled(labels, (), executor).positions, 7).tolist()
+    rows.append({"way": "random", "accuracy": _right(pool, labels, spread, classes)})
+    rows.append({"way": "none", "accuracy": _right(pool, labels, [], classes)})
+    for row in rows:
+        print({key: value for key, value in row.items() if key != "options"}, flush=True)
     return rows
+
+
+def _right(pool: LargePool, labels: dict, more: list[int], classes: np.ndarray) -> float:
+    """Share of 10,000 random items that are predicted right once these have labels too."""
+    known = labels | {f"{p // ROWS:04d}.npy:{p % ROWS}": str(classes[p]) for p in more}
+    with at_work(pool._executor) as engine:
+        told = pool.labelled(known, (), engine)
+        at = pool.sample(10_000, told.positions, 11)
+        rows, _ = pool.take(torch.cat([told.positions, at]), engine)
+    guess = pool.learn(told, rows)(rows[len(told.positions) :]).argmax(1)
+    names = np.array(told.classes)
+    return float((names[guess.numpy()] == classes[at.numpy()].astype(str)).mean())
 
 
 def rivals(root: Path, python: Path, sizes: list[int], labels: dict) -> list[dict]:
@@ -190,11 +224,17 @@ def main() -> None:
     n = 125_000 if given.quick else 1_000_000
     sizes = [31_250, n] if given.quick else [125_000, 250_000, 500_000, n]
     small = 31_250 if given.quick else 50_000
-    made, labels, reading = stores(root, n, [small, *sizes])
-    report = json.loads(given.out.read_text()) if given.out.exists() else {}
-    report["about"] = {"load": os.getloadavg()[0], "cores": os.cpu_count(), "torch": torch.__version__}
+    made, labels, reading, classes = stores(root, n, [small, *sizes])
+    report: dict = {"about": {"load": os.getloadavg(), "cores": os.cpu_count(), "torch": torch.__version__}}
+    report["about"] |= {"repeats": given.repeats, "began": time.strftime("%Y-%m-%d %H:%M"), "rivals_limit": LIMIT}
     report["reading_seconds"] = reading
     main_sizes = {size: made[size] for size in sizes}
+
+    def save() -> None:
+        report["about"]["load_at_the_end"] = os.getloadavg()
+        if not given.quick:
+            given.out.write_text(json.dumps(report, indent=1) + "\n")
+
     if "scores" in given.only:
         both = scored(root, 2, main_sizes, labels, given.repeats, "resolve")
         one = scored(root, 1, {n: made[n]}, labels, given.repeats, "resolve")
@@ -210,17 +250,17 @@ def main() -> None:
         report["exponent"] = {what: exponent(what) for what in ("seconds", "worker_cpu_seconds")}
         report["two_against_one"] = one[0]["seconds"] / last["seconds"]
         print(f"exponents {report['exponent']}; two workers {report['two_against_one']:.2f} times one", flush=True)
+        save()
     local = LocalProcesses(2)
     if "label" in given.only:
         report["label"] = absorbing(made[small], labels, local)
     if "sampling" in given.only:
-        many = ((500, 0), (500, 500)) if given.quick else SAMPLES
-        report["sampling"] = sampling(made[small], labels, local, ["resolve", "variance", "flip", "mlmoc"], many)
+        report["sampling"] = sampling(root, made[small], labels, classes, local)
     local.close()
+    save()
     if "rivals" in given.only and given.peers.exists():
         report["rivals"] = rivals(root, given.peers, [small, *sizes], labels)
-    if not given.quick:
-        given.out.write_text(json.dumps(report, indent=1) + "\n")
+    save()
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ class Session:
                 while time.monotonic() < end and not asked.get("done"):
                     asked = self.one(client, name, asked, mind)
                     time.sleep(mind.uniform(0, 0.1))
+                time.sleep(0.5)  # the last items are with others, or all is done
             except (LabelaheadError, OSError):
                 time.sleep(0.5)  # killed, perhaps; nothing was acknowledged
 

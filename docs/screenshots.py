@@ -5,9 +5,12 @@ Run from the repository: `.venv/bin/python docs/screenshots.py [picture ...]`; n
 """
 
 import csv
+import os
+import random
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -18,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support import browser_pages as pages  # noqa: E402
 
 OUT = ROOT / "docs" / "screenshots"
+DATA = Path(os.environ.get("DATA", ROOT.parent / "shared" / "data"))  # of Caltech101
 DESKTOP, PHONE = {"width": 1360, "height": 880}, {"width": 360, "height": 740}
 
 
@@ -103,13 +107,46 @@ def row(browser, folder: Path) -> None:
     table(browser, folder, "row", rows, [str(n) for n in iris.target_names])
 
 
+def photographs(browser, folder: Path) -> None:
+    """Photographs of Caltech101 (CC BY 4.0), five of its classes, in one folder under names that tell nothing."""
+    shown = {
+        "Leopards": "leopard",
+        "wild_cat": "wild cat",
+        "cougar_body": "cougar",
+        "kangaroo": "kangaroo",
+        "llama": "llama",
+    }
+    names, truth = list(shown.values()), {}
+    target = folder / "photographs"
+    target.mkdir()
+    with zipfile.ZipFile(DATA / "caltech101_128px.zip") as archive:
+        members = sorted(archive.namelist())
+        chosen = [m for kind in shown for m in [x for x in members if f"{kind}/" in x and x.endswith(".jpg")][:40]]
+        random.Random(0).shuffle(chosen)
+        for n, member in enumerate(chosen):
+            (target / f"photo-{n:03d}.jpg").write_bytes(archive.read(member))
+            truth[n] = shown[Path(member).parent.name]
+    server = pages.Server(target, folder / "photographs-labels", "--classes", ",".join(names))
+    try:
+        person = pages.Person(browser, server)
+        person.call_me("anna")
+        for n in range(11):
+            if n == 4:
+                wait_for_training(server, 1)
+            person.press(str(names.index(truth[int(person.position)]) + 1))
+        picture(person, "photographs", "why", DESKTOP, "light")
+        person.close()
+    finally:
+        server.kill()
+
+
 def main() -> None:
     """Take them."""
     OUT.mkdir(exist_ok=True)
-    wanted = sys.argv[1:] or ["digits", "text", "row"]
+    wanted = sys.argv[1:] or ["digits", "text", "row", "photographs"]
     with sync_playwright() as p, tempfile.TemporaryDirectory() as folder:
         browser = p.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
-        for take in (digits, text, row):
+        for take in (digits, text, row, photographs):
             if take.__name__ in wanted:
                 take(browser, Path(folder))
         browser.close()

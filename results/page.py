@@ -1,7 +1,8 @@
 """docs/results.md with its numbers put in, and the same as a web page.
 
 The text is written by hand. What stands between `<!-- begin KIND -->` and `<!-- end -->` is
-replaced: `table NAME`, `group NAME` (all its tables), `overall`, `hard`, `tuning`, `comparators`.
+replaced: `papers`, `table NAME`, `found NAME` (what it shows, in words), `group NAME` (all its tables),
+`theory`, `dynamics`, `regression` (of the studies), `overall`, `hard`, `tuning`, `comparators`.
 """
 
 import re
@@ -17,12 +18,16 @@ from labelahead.compare.page import template, write_all
 from labelahead.errors import InputError
 from labelahead.extras import need
 from results import comparators
+from results.checks import Evidence
 from results.figures import critical, table_figure
+from results.found import FOUND, found_block
 from results.lines import TrialLine, read_csv
 from results.numbers import Numbers, Ranking, rankings, read_numbers
+from results.papers import papers_block
 from results.studies import write_studies
 from results.table import Table
-from results.text import ByVariant, hard_block, overall_block, overall_name, table_block
+from results.text import ACROSS, ByVariant, hard_block, overall_block, overall_name, table_block
+from results.theory import dynamics_block, regression_block, theory_block
 from results.tuning import FILE, read_trials, tuning_block
 
 PAGE = "results.md"
@@ -47,6 +52,7 @@ class Results:
     ranked: Sequence[Ranking]
     tuning: Sequence[TrialLine] = ()
     others: Sequence[TrialLine] = ()
+    studies: Path = Path()  # where those of the theory are kept
 
     def group(self, name: str) -> list[Table]:
         """Its tables, in order."""
@@ -67,7 +73,7 @@ def write_page(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[P
     tried = read_trials(docs / "results" / FILE)
     beside = docs / "results" / comparators.FILE
     others = read_csv(beside, TrialLine, f"run `{comparators.COMMAND}`") if beside.exists() else []
-    results = Results(tables, measured, rankings(_clean(tables, measured)), tried, others)
+    results = Results(tables, measured, rankings(_clean(tables, measured)), tried, others, docs / "results" / "studies")
     text = filled(page.read_text(encoding="utf-8"), results)
     for name, make in _figures(results):
         write_all(docs / "results" / "figures", {f"{name}.png": make().small}, last=f"{name}.png")
@@ -94,7 +100,7 @@ def _figures(results: Results) -> Iterator[tuple[str, Callable[[], Picture]]]:
         yield name, lambda n=name, r=ranking: critical(n, r)
     for table in results.tables:
         numbers = results.measured[table.name]
-        if numbers:
+        if numbers and len(table.variants) <= ACROSS:
             yield table.name, lambda n=table.name, v=numbers: table_figure(n, v)
 
 
@@ -131,6 +137,16 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
             return "\n\n".join(blocks), {t.name for t in shown}
         case ["group", name]:
             return "Nothing measured yet.", set()
+        case ["found", name] if name in by_name and name in FOUND:
+            return found_block(by_name[name], results.measured[name]), set()
+        case [("papers" | "theory" | "dynamics" | "regression") as kind]:
+            made = {
+                "papers": papers_block,
+                "theory": theory_block,
+                "dynamics": dynamics_block,
+                "regression": regression_block,
+            }
+            return made[kind](Evidence(results.measured, results.studies)), set()
         case ["overall"]:
             return overall_block(results.clean, results.ranked), set()
         case ["hard"]:
@@ -141,7 +157,8 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
             return comparators.comparators_block(results.others, results.measured), set()
     raise InputError(
         f"{PAGE}: `<!-- begin {' '.join(words)} -->` is unknown; expected `table NAME` with one of "
-        f"{', '.join(by_name)}, `group NAME`, `overall`, `hard`, `tuning` or `comparators`"
+        f"{', '.join(by_name)}, `found NAME`, `group NAME`, `papers`, `theory`, `dynamics`, `regression`, "
+        "`overall`, `hard`, `tuning` or `comparators`"
     )
 
 

@@ -10,6 +10,7 @@ from labelahead.compare.plan import arms
 from labelahead.errors import InputError, did_you_mean
 
 TABLES = Path(__file__).parent / "tables"
+START = "cold"  # how the trainings of all recorded numbers began; `same` has become the usual way since
 PEERS = "peers"  # the group that peers.py runs, in an environment of its own
 
 
@@ -33,6 +34,7 @@ class Written:
     peers: tuple[str, ...] = ()
     peers_learner: Literal["", "logistic"] = ""
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs that the paper speaks of
+    seconds: bool = False  # of a query, beside each variant
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,13 @@ class Table:
     variants: Mapping[str, Mapping[str, Any]]  # {"": {}} when the table has none
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs to be compared with each other
     peers_learner: str = ""
+    seconds: bool = False
 
     def read_campaign(self, variant: str, data: Path, pool: Path | None = None) -> Campaign:
         """Its campaign, checked, with {data} and `pool:NAME` replaced by paths; pool: the latter's file."""
         changes = dict(_dotted(self.variants[variant]))
-        tables = gather(None, (), changes, self.campaign)
+        training = {"start": START, **self.campaign.get("training", {})}
+        tables = gather(None, (), changes, {**self.campaign, "training": training})
         source = dict(tables.get("data", {}))
         for key in ("name", "root"):
             if isinstance(source.get(key), str):
@@ -113,6 +117,7 @@ def read_table(path: Path) -> Table:
             _variants(w.variant),
             w.contrasts,
             w.peers_learner,
+            w.seconds,
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

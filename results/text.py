@@ -12,6 +12,7 @@ from results.table import Table
 
 MARKS = {1: " ▲", 0: "", -1: " ▼"}
 FOLDED = ("hard",)  # groups that the page shows in a matrix first, table by table on demand
+ACROSS = 6  # variants that have room beside each other; more stand one below the other, without a figure
 
 ByVariant = Mapping[str, Numbers] | None  # variant -> numbers, or nothing measured yet
 
@@ -33,14 +34,15 @@ def _body(table: Table, measured: ByVariant) -> list[str]:
     if measured is None:
         return [f"Not measured yet: `{command}`."]
     several = len(measured) > 1 or "" not in measured
-    rows = _variants(measured) if several else _one(measured[""])
+    many = len(table.variants) > ACROSS
+    rows = _lines(measured) if many else _variants(measured, table.seconds) if several else _one(measured[""])
     sources = f"`{command}` · [numbers](results/tables/{table.name}.csv)"
     return [
         rows,
-        " ".join([*_tests(measured), *_unfinished(measured)]),
+        " ".join([*([] if many else _tests(measured)), *_unfinished(measured)]),
         _contrasts(table, measured),
         sources,
-        f"![{table.title}: difference from {RANDOM} against labels](results/figures/{table.name}.png)",
+        "" if many else f"![{table.title}: difference from {RANDOM} against labels](results/figures/{table.name}.png)",
     ]
 
 
@@ -63,17 +65,17 @@ def _cells(row: Row, budget: float) -> list[str]:
     return [
         _name(row.name),
         spread(row.final),
-        _difference(row.gain),
+        difference_text(row.gain),
         _p(row.gain),
         _needs(row.saving, budget, row.name == RANDOM),
-        _difference(row.lead),
+        difference_text(row.lead),
         _p(row.lead),
         seconds(row.query),
         seconds(row.whole),
     ]
 
 
-def _variants(measured: Mapping[str, Numbers]) -> str:
+def _variants(measured: Mapping[str, Numbers], spent: bool) -> str:
     """Strategies down, variants across; random in full, since it differs between variants too."""
     names = dict.fromkeys(r.name for n in measured.values() for r in n.rows)
     gains = {name: [_gain(n.row(name)) for n in measured.values()] for name in names}
@@ -86,11 +88,25 @@ def _variants(measured: Mapping[str, Numbers]) -> str:
     for name in order:
         cells = [n.row(name) for n in measured.values()]
         if RANDOM in names:
-            rows.append([_name(name), *(_difference(r and r.gain) for r in cells)])
+            rows.append([_name(name), *(difference_text(r and r.gain) for r in cells)])
         else:
             rows.append([_name(name), *(spread(r and r.area) for r in cells)])
+        if spent:
+            rows.append([f"{name}, s per query", *(seconds(r.query) if r else "—" for r in cells)])
     what = f"curve − {RANDOM}, points" if RANDOM in names else "curve, %"
     return grid([what, *(v or "plain" for v in measured)], rows)
+
+
+def _lines(measured: Mapping[str, Numbers]) -> str:
+    """Variants down, strategies across."""
+    names = list(dict.fromkeys(r.name for n in measured.values() for r in n.rows if r.name != RANDOM))
+    names.sort(key=lambda name: -_average([_gain(n.row(name)) for n in measured.values()]))
+    rows = []
+    for variant, n in measured.items():
+        base = n.row(RANDOM)
+        gains = [difference_text(r and r.gain) for r in (n.row(name) for name in names)]
+        rows.append([variant, spread(base and base.area), *gains])
+    return grid(["", f"{RANDOM}, curve, %", *(f"{name} − {RANDOM}, points" for name in names)], rows)
 
 
 def overall_block(blocks: Mapping[str, Numbers], ranked: Sequence[Ranking]) -> str:
@@ -163,7 +179,7 @@ def _matrix(columns: Sequence[tuple[Table, Numbers]]) -> str:
     if any(own):
         rows.append([f"{RANDOM}, curve, %", *(spread(r and r.area) for r in own), "—"])
     for name in sorted(names, key=lambda n: (-means[n], -_average(gains[n]))):
-        cells = [_difference(row and row.gain) for row in (n.row(name) for _, n in columns)]
+        cells = [difference_text(row and row.gain) for row in (n.row(name) for _, n in columns)]
         rows.append([_name(name), *cells, _signed(means[name])])
     return grid([f"curve − {RANDOM}, points", *(t.short for t, _ in columns), "mean"], rows)
 
@@ -182,7 +198,8 @@ def spread(e: Estimate | None, *, signed: bool = False) -> str:
     return mean(e, signed=signed) + half
 
 
-def _difference(versus: Versus | None) -> str:
+def difference_text(versus: Versus | None) -> str:
+    """+1.4 ± 0.7 ▲"""
     if versus is None:
         return "—"
     return spread(versus.difference, signed=True) + MARKS[versus.verdict]
@@ -230,7 +247,7 @@ def _contrasts(table: Table, measured: Mapping[str, Numbers]) -> str:
             versus = contrast(n.curves, one, two)
             if versus is not None:
                 where = f" ({variant})" if variant else ""
-                said.append(f"{one} − {two}{where} {_difference(versus)}, {p_text(versus.p)}")
+                said.append(f"{one} − {two}{where} {difference_text(versus)}, {p_text(versus.p)}")
     return f"Along the curve, paired, each p by itself: {'; '.join(said)}." if said else ""
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import select
-from labelahead.acquisition.criteria import _gain_by_table, flip
+from labelahead.acquisition.criteria import flip, gain_by_table
 from labelahead.acquisition.view import View
 from labelahead.errors import InputError
 from labelahead.learners.belief import Belief
@@ -204,7 +204,7 @@ def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1)
     """
     gaps, spread = _gaps(view, 1 + rivals)
     heights = (gaps / (2 * view.posterior.amplitude() * spread[:, None]).sqrt()).T
-    tables = [_gain_by_table(h.contiguous()) for h in heights]
+    tables = [gain_by_table(h.contiguous()) for h in heights]
     parts = []
     for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
         explained = (1 - _left(view, pairs, spread) / spread).clamp_(0, 1)

@@ -12,7 +12,7 @@ PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     ("errors",),
-    ("extras", "files", "inputs", "seeds"),
+    ("extras", "files", "inputs", "processes", "seeds"),
     ("tangent",),
     ("linear",),
     ("acquisition",),
@@ -88,6 +88,7 @@ def test_the_guide_says_who_imports_whom():
 
 
 TANGENT = [
+    "layers",
     "premises",
     "recurrence",
     "capture",

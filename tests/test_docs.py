@@ -1,5 +1,7 @@
 """Docs cannot drift: their code runs, and every option and key is in them."""
 
+import importlib
+import importlib.util
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from typer.testing import CliRunner
 
 from labelahead.campaign.config import Budget, Campaign, Network, Source
 from labelahead.campaign.store import Round
@@ -16,6 +19,7 @@ from labelahead.strategies import STRATEGIES
 from labelahead.strategies.asking import Asking
 from labelahead.studies import EXPERIMENTS
 from labelahead.train import Training
+from tests.support.public import PUBLIC
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "campaigns.md").read_text()
@@ -94,8 +98,100 @@ def test_the_files_of_a_run_are_in_the_guide():
     assert {f.name for f in fields(Round)} >= {"accuracy", "gain", "loo"}
 
 
-@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=str)
+PAGES = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/tutorials/*.md")), ROOT / "README.md"]
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as GitHub, and the site after it, make anchors of them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
+        if "://" in target:
+            assert re.fullmatch(r"https?://[\w.-]+(:\d+)?(/\S*)?", target), target
+            continue
+        there = (page.parent / target) if target else page
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            assert anchor in anchors(there) or f'<a id="{anchor}">' in there.read_text(), f"{target}#{anchor}"
+
+
+def extension(name: str):
+    """A module of docs/_ext."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_ext" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_public_name_is_on_a_page_of_the_reference():
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.rst"))
+    listed = re.findall(r"(?:auto(?:function|class|exception)|py:data):: labelahead\.(\S+)", pages)
+    assert len(listed) == len(set(listed))
+    assert set(re.findall(r"^   (\w+)$", (ROOT / "docs/api/index.rst").read_text(), re.MULTILINE)) == {
+        path.stem for path in (ROOT / "docs" / "api").glob("*.rst") if path.stem != "index"
+    }
+    for module in PUBLIC:
+        inside = module.removeprefix("labelahead").removeprefix(".")
+        for name in importlib.import_module(module).__all__:
+            own = f"{inside}.{name}".removeprefix(".")
+            assert own in listed or name in listed or name == "__version__", own
+
+
+def test_the_reference_of_commands_has_every_option():
+    command = re.compile(r"^##+ (labelahead[^\n]*)\n(.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
+    sections = dict(command.findall(extension("commands").reference()))
+    todo, seen = [("labelahead",)], set()
+    while todo:
+        words = todo.pop()
+        seen.add(" ".join(words))
+        # What the program itself says, not what the reference was made from.
+        said = CliRunner().invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).output
+        options = set(re.findall(r"^\W+(--[a-z-]+)", said, re.MULTILINE)) - {"--help"}
+        assert [o for o in options if f"`{o}`" not in sections[" ".join(words)]] == [], words
+        if "Commands" in said:
+            todo += [(*words, name) for name in re.findall(r"^│ ([a-z-]+)  ", said.split("Commands")[1], re.MULTILINE)]
+    assert seen == set(sections)
+    assert "labelahead pool ask" in seen
+
+
+def test_every_equation_that_is_cited_has_an_address():
+    page = (ROOT / "docs" / "papers.md").read_text()
+    for path in (*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/*.md")):
+        text = path.read_text()
+        for tag in set(re.findall(r"\b(?:LA|PN|DY)-\d+\b", text)):
+            assert f"\n### {tag}\n" in page, f"{path.name} cites {tag}"
+        assert not re.search(r"METHOD\b.§", text), f"{path.name}: nobody else has that page"
+
+
+@pytest.mark.parametrize(
+    ("link", "fault"),
+    [
+        ('<a href="other.html#there">', ""),
+        ('<a href="https://arxiv.org/abs/2206.12569">', ""),
+        ('<a href="other.html#gone">', "#gone, which is not on other.html"),
+        ('<a href="gone.html">', "gone.html, which is not there"),
+        ('<img src="gone.png">', "gone.png, which is not there"),
+        ('<a href="http:///nowhere">', "is no address"),
+        ('<script src="https://cdn.example/x.js">', "is loaded from elsewhere"),
+    ],
+)
+def test_broken_links_of_the_site_are_found(link, fault, tmp_path, capsys):
+    (tmp_path / "index.html").write_text(link)
+    (tmp_path / "other.html").write_text('<h1 id="there">Other</h1>')
+    assert extension("links").main(tmp_path) == (1 if fault else 0)
+    assert fault in capsys.readouterr().out
+
+
+def test_docstrings_become_what_sphinx_reads():
+    convert = extension("docstrings").converted
+    said = "\n".join(
+        convert(["The *k* of `x_1` (LA-12).", "", "at, mode: where|how.", "", ">>> 1", "1"], ["at", "mode"])
+    )
+    assert r"The \*k\* of \ ``x_1``\  (\ `LA-12 <../papers.html#la-12>`__\ )." in said
+    assert r"\ ``at``\ , \ ``mode``\ : where\|how." in said
+    assert said.endswith("\n>>> 1\n1\n")

@@ -1,11 +1,15 @@
 """Importing is cheap, and every public name is where it is said to be."""
 
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import labelahead
+from labelahead.cli.catalogue import FILE, KINDS, entries
 
 
 def run(code):
@@ -19,12 +23,24 @@ def test_neither_import_nor_help_needs_torch():
 import sys
 from typer.testing import CliRunner
 from labelahead.cli import app
-for words in (["--help"], ["label", "--help"], ["run", "--help"], ["compare", "--help"]):
-    done = CliRunner().invoke(app, words)
+import typer
+commands = typer.main.get_command(app).commands
+assert len(commands) > 10
+for words in ([], *([name] for name in commands), *(["pool", name] for name in commands["pool"].commands)):
+    done = CliRunner().invoke(app, [*words, "--help"])
     assert done.exit_code == 0 and "Usage" in done.output, done.output
-print("torch" in sys.modules)
+for words in ([], ["strategies"], ["models"], ["embeddings"], ["data"]):
+    done = CliRunner().invoke(app, ["list", *words])
+    assert done.exit_code == 0 and ("flip" in done.output) == (words in ([], ["strategies"])), done.output
+print("torch" in sys.modules, "numpy" in sys.modules)
 """
-    assert run(code).strip() == "False"
+    assert run(code).split() == ["False", "False"]
+
+
+def test_what_is_listed_is_what_there_is():
+    written = json.loads(FILE.read_text(encoding="utf-8"))
+    assert written == entries(), "run: python -m labelahead.cli.catalogue"
+    assert tuple(written) == KINDS
 
 
 def test_every_name_is_there_and_said_once():
@@ -35,3 +51,11 @@ def test_every_name_is_there_and_said_once():
     assert set(labelahead.__all__) <= set(dir(labelahead))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         labelahead.nothing  # noqa: B018
+
+
+def test_one_version():
+
+    root = Path(__file__).parents[1]
+    assert f"\nversion: {labelahead.__version__}\n" in (root / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert newest == labelahead.__version__

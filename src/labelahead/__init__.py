@@ -11,9 +11,11 @@ Importing does nothing, not even importing torch: what is asked for is fetched t
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as `typing` has it, which takes longer to import than all the rest of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, resolve, variance
     from labelahead.acquisition.select import Selection, best, greedy, sequential, top
     from labelahead.acquisition.view import View, view
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from labelahead.tangent import directional, features, infinite_kernel, inner_products, kernel, squared_norms
     from labelahead.train import Training
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ACQUISITIONS",
     "STRATEGIES",
@@ -125,6 +127,7 @@ _PACKAGES = frozenset(
         "linear",
         "models",
         "opening",
+        "scale",
         "strategies",
         "studies",
         "tangent",
@@ -134,7 +137,7 @@ _PACKAGES = frozenset(
 )
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _NAMES:
         value = getattr(import_module(f"labelahead.{_NAMES[name]}"), name)
         globals()[name] = value

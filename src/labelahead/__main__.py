@@ -1,6 +1,15 @@
-"""`python -m labelahead` is the command line."""
+"""`labelahead` and `python -m labelahead`: the command line."""
 
-from labelahead.cli import main
+from labelahead.processes import listen
+
+
+def main() -> None:
+    """The entry point."""
+    listen()  # before anything large is imported
+    from labelahead.cli import app
+
+    app()
+
 
 if __name__ == "__main__":
     main()

@@ -36,7 +36,15 @@ class _Stay(HTTPRedirectHandler):
 
 
 class Client:
-    """One person at a page. url: as it was printed, with or without its token."""
+    """One person at a page. url: as it was printed, with or without its token.
+
+    >>> from labelahead.client import Client
+    >>> page = Client("http://127.0.0.1:8765/", who="robot")
+    >>> asked = page.question()
+    >>> saved = page.answer(asked["position"], "7")  # by class number or name
+    >>> page.history()[0]["who"]
+    'robot'
+    """
 
     def __init__(
         self,

@@ -43,6 +43,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the exact learner, for
     features or rows of a table. strategy: how `query` chooses, a name, a `Strategy` or an `Asking`; None: resolve, and
     flip with a module. training: how the module is trained. random_state: a whole number for the same answers again.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from labelahead.estimator import Classifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> first = Classifier().query(X, 9)  # no label yet: rows that cover the data
+    >>> classifier = Classifier().fit(X[first], y[first])
+    >>> classifier.score(X, y) > 0.5, classifier.query(X, 3).shape
+    (True, (3,))
     """
 
     def __init__(

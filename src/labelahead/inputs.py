@@ -43,6 +43,12 @@ class Samples:
 
     source: such a mapping or tuple, or a data set with a length and items by number, as torch and Hugging Face have
     them. collate: a list of its items -> what the network takes, samples first and without labels; default: torch's.
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> words = la.Samples({"input_ids": torch.ones(5, 7), "attention_mask": torch.ones(5, 7)})
+    >>> len(words)
+    5
     """
 
     def __init__(self, source: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:

@@ -16,6 +16,13 @@ def load_model(folder: str | Path, *, network: nn.Module | str | None = None) ->
     A run's network is that of its last round; of a page's labels one is learnt now. Both need the data that they were
     made from; an exported folder needs nothing else, and nothing in it is run. network: your own, where it is one,
     or its name, file.py:function.
+
+    >>> import labelahead as la
+    >>> done = la.run({"model": {"name": "exact"}, "budget": {"labels": 40}, "threads": 1}, out="run", outlook=False)
+    >>> model = la.load_model("run")
+    >>> from labelahead.data import load
+    >>> len(model.predict(load("digits")[0].images.values[:3]).labels)
+    3
     """
     path = Path(folder)
     if (path / "model.json").exists():

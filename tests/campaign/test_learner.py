@@ -4,6 +4,7 @@ import torch
 from labelahead.acquisition import variance
 from labelahead.campaign.learner import Learner
 from labelahead.errors import InputError
+from labelahead.learners.exact import exact
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.look_ahead import by_look_ahead
@@ -209,3 +210,17 @@ def test_before_the_first_label_look_ahead_covers_the_pool():
     assert asked["variance"] != asked["resolve"]
     learner.teach(asked["resolve"], y[asked["resolve"]])
     assert not set(learner.query(3)) & set(asked["resolve"])
+
+
+def test_the_exact_learner_predicts_items_outside_its_kernel_with_every_answer():
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.arange(60) % 3
+    x = 4 * torch.randn(3, 5, generator=rng)[truth] + torch.randn(60, 5, generator=rng)
+    test = list(range(40, 60))
+    learner = Learner(exact(x, 3), x, "resolve", test=test, retrain_every=100)
+    learner.query(1)  # the kernel is of candidates alone
+    learner.teach(list(range(12)), truth[:12].tolist())
+    told = learner.predict(test)
+    assert (told.argmax(1) == truth[40:]).float().mean() > 0.9  # a third, if the answers were not heard
+    learner.train()
+    torch.testing.assert_close(told, learner.predict(test))

@@ -32,7 +32,7 @@ def outcome(result):
     )
 
 
-@pytest.mark.parametrize("start", ["cold", "warm", "shrink"])
+@pytest.mark.parametrize("start", ["same", "warm", "shrink"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bit_for_bit_from_its_seed(strategy, start):
     campaign = replace(
@@ -44,6 +44,30 @@ def test_bit_for_bit_from_its_seed(strategy, start):
     assert outcome(run(campaign, data=data())) == outcome(run(campaign, data=data()))
     other = replace(campaign, seed=1)
     assert outcome(run(campaign, data=data()))[1] != outcome(run(other, data=data()))[1]
+
+
+@pytest.mark.parametrize("start", ["same", "cold"])
+def test_where_the_rounds_begin(start):
+    """Without a step, the weights of the last round are those that it began with."""
+
+    def weights(rounds, seed=0):
+        budget = Budget(initial=5, labels=5 + 4 * rounds, retrain_every=4)
+        done = run(replace(SMALL, seed=seed, training={"steps": 0, "start": start}, budget=budget), data=data())
+        return torch.cat([p.detach().flatten() for p in done.model.parameters()])
+
+    assert [torch.equal(weights(0), weights(later)) for later in (1, 2)] == [start == "same"] * 2
+    assert not torch.equal(weights(0), weights(0, seed=1))
+
+
+def test_runs_of_before_go_on_as_they_began(tmp_path):
+    """They say `cold`; a comparison of before says nothing, and means it."""
+    comparison = Comparison(replace(SMALL, asking=Asking("random")), arms("random"), (0,))
+    text = comparison_text(comparison)
+    assert 'start = "same"' in text
+    (tmp_path / "compare.toml").write_text(text)
+    assert read_comparison(tmp_path) == comparison
+    (tmp_path / "compare.toml").write_text(text.replace('start = "same"\n', ""))
+    assert read_comparison(tmp_path).campaign.training["start"] == "cold"
 
 
 def test_rounds_count_labels_and_learn():

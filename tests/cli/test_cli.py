@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,25 @@ def test_run_resume_and_what_is_left_behind(tmp_path):
     whole = (folder / "labels.jsonl").read_bytes()
     assert invoke("resume", folder).exit_code == 0
     assert (folder / "labels.jsonl").read_bytes() == whole
+
+
+def test_against_another_until_it_is_as_good(tmp_path):
+    done = invoke("run", *QUICK, "--set=training.steps=60", "--against", "random", "--out", tmp_path / "a")
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    ours = [float(r["accuracy"]) for r in map(json.loads, (tmp_path / "a" / "rounds.jsonl").read_text().splitlines())]
+    rows = re.findall(r"^ +(\d+) +([\d.]+) % +([\d.]+) %$", done.output, re.MULTILINE)  # both, side by side
+    assert [row[1] for row in rows] == [f"{100 * value:.1f}" for value in ours]
+    assert rows[0][1] == rows[0][2]  # the same first labels, the same weights
+    lines = re.findall(r"random round +\d+ +(\d+) labels test accuracy ([\d.]+)%", text)
+    theirs = {int(n): float(right) for n, right in lines}
+    there = [n for n, right in theirs.items() if right >= round(100 * ours[-1], 1)]
+    said = f"random needed {there[0]} labels for this." if there else f"random had not got there with {max(theirs)}"
+    assert said in text
+    assert max(theirs) == max(24, *(there or [4 * 24])[:1])  # it stops then
+    wrong = invoke("run", *QUICK, "--against", "randon")
+    assert wrong.exit_code == 2
+    assert "did you mean" in wrong.output
 
 
 def test_default_folders_do_not_collide(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 import threading
 import time
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from labelahead.campaign.config import parse
 from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.label_studio import bridge as bridge_module
+from labelahead.label_studio import tasks as tasks_module
 from labelahead.label_studio.api import Studio, Unreachable
 from labelahead.label_studio.both import PLACE, picture_and_text
 from labelahead.label_studio.connection import Connection
@@ -24,7 +26,7 @@ from labelahead.label_studio.server import SECRET, Doors, protocol
 from labelahead.models import backbone, sentences
 from labelahead.web.app import create_app
 from labelahead.web.session import opened
-from tests.support.label_studio import CONFIG, KEY, RECORDED, choice, replay
+from tests.support.label_studio import CONFIG, KEY, RECORDED, choice, free_port, replay, texts
 
 TASKS = [t["id"] for t in RECORDED["replies"]["tasks"]["tasks"]]
 WEBHOOKS = [w["body"] for w in RECORDED["webhooks"]]
@@ -104,14 +106,60 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
         assert len(studio.asked) == before  # the same again is not sent again
         label = {**WEBHOOKS[1]["annotation"], "id": 900, "task": rows[0]["task"]}
         client.post("/webhook", json={**WEBHOOKS[1], "annotation": label})
-        (lower,) = studio.sent("POST", "/import/predictions")[-1]
-        assert lower["model_version"] == rows[0]["model_version"]  # one call: a lower score than all before
-        assert 0 < lower["score"] < rows[0]["score"]
-        assert f"{lower['task']}.txt" == session.assignment.question(ANNA, fresh=True)["item"]
-        assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
+        assert served_by(studio, [TASKS[0], rows[0]["task"]])[0] == int(
+            session.assignment.question(ANNA, fresh=True)["item"].removesuffix(".txt")
+        )
+        assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1  # at most one more call
 
 
-def test_of_several_annotators_each_has_one_whatever_the_others_hold(tmp_path):
+def served_by(studio, solved=frozenset()) -> list[int]:
+    """Tasks in the order in which Label Studio would serve them to one who has these behind them."""
+    version = studio.sent("PATCH", f"/projects/{studio.project}/")[-1]["model_version"]
+    sent = [row for rows in studio.sent("POST", "/import/predictions") for row in rows]
+    rows = sorted((row["score"], row["task"]) for row in sent if row["model_version"] == version)
+    assert all(0 < score < 1 for score, _ in rows)
+    assert len({score for score, _ in rows}) == len(rows)
+    return [task for task in dict.fromkeys(task for _, task in rows) if task not in solved]
+
+
+@pytest.mark.parametrize("people", [1, 3])
+def test_whoever_asks_next_gets_the_best_that_nobody_holds(tmp_path, people):
+    """By scores alone, as Label Studio chooses: whatever each of the others holds, and whoever is yet to come."""
+    with replay() as studio:
+        rows = [{"id": i, "data": row} for i, row in enumerate(texts(60), 1)]
+        studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
+        one = studio.replies["people"][0]
+        studio.replies["people"] = [{**one, "id": i, "email": f"{i}@example.org"} for i in range(1, 7)]
+        held, answered, rng = {}, [], random.Random(people)
+        with joined(studio, tmp_path / "out", started=True) as (bridge, session, client):
+            bridge.reconcile()
+            for number in range(24):
+                settled(session)
+                bridge.serve()
+                best = [bridge.tasks[p] for p in session.assignment.ranked()]
+                free = [t for t in served_by(studio, answered) if t not in held.values()]
+                assert len(free) >= min(6, len(best)) - len(held)  # nobody is told that there are no tasks
+                who = number % people + 1 if number < people else rng.randint(1, people)
+                if who not in held:
+                    assert free[0] == next(t for t in best if t not in held.values())
+                    held[who] = free[0]
+                if rng.random() < 0.5:  # else it stays theirs for a while
+                    answered.append(held.pop(who))
+                    annotation = {**WEBHOOKS[1]["annotation"], "id": 900 + number, "completed_by": who}
+                    annotation |= {"task": answered[-1], "result": choice(rows[answered[-1] - 1]["data"]["truth"])}
+                    client.post("/webhook", json={**WEBHOOKS[1], "annotation": annotation})
+        assert len(answered) > 5
+
+
+def settled(session) -> None:
+    """Until everything is learnt."""
+    end = time.monotonic() + 120
+    while session.assignment.opinion is None or session.assignment.behind or not session.schedule.idle:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_what_was_skipped_on_top_leaves_everybody_enough(tmp_path):
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, _):
         studio.replies["people"].append({**studio.replies["people"][0], "id": 2, "email": "ben@example.org"})
         skip = WEBHOOKS[3]["annotation"]
@@ -169,6 +217,7 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(tmp_path
         client.post("/webhook", json=WEBHOOKS[1])
         first = studio.sent("POST", "/import/predictions")[-1][0]["task"]
         second = {**WEBHOOKS[4], "annotation": {**WEBHOOKS[4]["annotation"], "task": first}}
+        bridge._served = bridge._served[:2]  # so that there is something to say
         studio.down = True
         assert client.post("/webhook", json=second).status_code == 201
         assert len(session.assignment.tally.labels) == 2
@@ -237,10 +286,7 @@ def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
     ):
         for told in (WEBHOOKS[1], WEBHOOKS[4]):
             client.post("/webhook", json=told)
-        end = time.monotonic() + 120
-        while session.assignment.opinion is None or not session.schedule.idle:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        settled(session)
         bridge.serve(anew=True)
         rows = studio.sent("POST", "/import/predictions")[-1]
         opinion = session.assignment.opinion
@@ -353,6 +399,71 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
         assert not elsewhere.asked  # with a token it would have been a call of the interface
 
 
+def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
+    """Dead links, one or thousands, keep nobody waiting; what Label Studio itself has is waited for."""
+    monkeypatch.setattr(tasks_module, "AT_ONCE", 1)
+    with replay() as studio:
+        studio.files = {"/data/upload/1/a.png": b"x"}
+        studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace("$text", "$image")
+        dead = f"http://127.0.0.1:{free_port()}"
+        addresses = ["/data/upload/1/a.png", "http://[::bad/c.png", "data:image/png;base64,abc", "s3://bucket/a.png"]
+        addresses += [f"{dead}/{i}.png" for i in range(20)]
+        rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
+        studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
+        connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
+        tried, ask = [], Studio._ask
+        monkeypatch.setattr(Studio, "_ask", lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how))
+        fetched = connection.fetch(lambda done, of: None)
+        assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
+        assert len([url for url in tried if url.startswith(dead)]) == 8
+        assert "23 tasks cannot be fetched" in fetched.notes[0]
+        with pytest.raises(InputError, match=r"s3://bucket/a.png is in no storage"):
+            connection.studio.download("s3://bucket/a.png", 4)
+        with pytest.raises(Unreachable, match="cannot be reached") as away:
+            connection.studio.download(f"{dead}/1.png", 5)
+        assert away.value.elsewhere
+        studio.down = True
+        with pytest.raises(Unreachable) as away:
+            connection.studio.download("/data/upload/1/a.png", 1)
+        assert not away.value.elsewhere
+
+
+def test_an_edited_configuration_is_followed(tmp_path, caplog):
+    """Another name of the choice, and one choice more: what was read by the old one is read anew."""
+    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
+        bridge._look()
+        assert "configuration" not in caplog.text
+        edited = CONFIG.replace('name="topic"', 'name="what"').replace("</Choices>", '<Choice value="art"/></Choices>')
+        given = {**WEBHOOKS[1]["annotation"], "result": [{**choice("art")[0], "from_name": "what"}]}
+        client.post("/webhook", json={**WEBHOOKS[1], "annotation": given})
+        assert [kind for kind, *_ in kinds(session)] == ["unsure"]
+        studio.replies["project"]["label_config"] = edited
+        studio.replies["annotations"] = [{"id": given["task"], "annotations": [given]}]
+        bridge._look()
+        assert kinds(session)[-1] == ("label", ANNA, str(given["task"]), "art")
+        assert bridge.interface.choices == ("sport", "food", "space", "art")
+        assert "sport, food, space, art; 1 annotations" in caplog.text
+        second = edited.replace("</View>", '<Choices name="b" toName="text"><Choice value="x"/></Choices></View>')
+        studio.replies["project"]["label_config"] = second
+        bridge._look()
+        assert "2 <Choices>" in caplog.text
+        assert bridge.interface.result("gone", 0.5) == []
+        client.post("/webhook", json={**WEBHOOKS[4], "annotation": {**given, "id": 900, "task": TASKS[3]}})
+        assert kinds(session)[-1] == ("label", ANNA, str(TASKS[3]), "art")
+
+
+def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog):
+    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
+        client.post("/webhook", json=WEBHOOKS[1])
+        bridge._look()
+        assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
+        studio.replies["project"]["sampling"] = "Sequential sampling"
+        bridge._look()
+        assert "stop labelahead before another is chosen" in caplog.text
+        assert studio.replies["project"]["sampling"] == "Uncertainty sampling"
+        assert served_by(studio) == [bridge.tasks[p] for p in session.assignment.ranked()]
+
+
 def test_wrong_tokens_and_projects_are_said(tmp_path):
     with replay() as studio:
         with pytest.raises(InputError, match="does not know the access token"):
@@ -367,6 +478,14 @@ def test_the_command_wants_a_token_from_the_environment(monkeypatch):
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
     result = CliRunner().invoke(app, ["label-studio", "http://127.0.0.1:9", "--project", "1"])
     assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("address", ["http://labelahead:8770", "labelahead.internal:8770", "http://"])
+def test_the_command_refuses_addresses_that_label_studio_would_not_call(monkeypatch, address):
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
+    result = CliRunner().invoke(app, ["label-studio", "http://127.0.0.1:9", "--project", "1", "--webhook-url", address])
+    assert result.exit_code == 2
+    assert "name with a dot" in " ".join(result.output.split())
 
 
 def test_the_command_exports_what_label_studio_has(tmp_path, monkeypatch):

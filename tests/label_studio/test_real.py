@@ -4,75 +4,30 @@ import json
 import os
 import random
 import re
-import sqlite3
 import statistics
 import threading
 import time
-from pathlib import Path
 from urllib.error import URLError
 
 import pytest
 from PIL import Image
 
-from labelahead.client import Client
 from labelahead.label_studio.api import Studio
 from labelahead.web.exchange import export_labels, import_labels
 from tests.support import browser_pages as pages
-from tests.support.label_studio import CONFIG, RealBridge, RealStudio, choice, signed_in, texts
+from tests.support.label_studio import (
+    CONFIG,
+    TOPICS,
+    RealBridge,
+    RealStudio,
+    beside_a_page,
+    choice,
+    recorded,
+    signed_in,
+    texts,
+)
 from tests.support.web_sessions import page as served
 from tests.support.web_sessions import photos
-
-PROGRAM = os.environ.get("LABELAHEAD_LABEL_STUDIO", "")
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs Label Studio: make test-label-studio")
-TOPICS = "sport,food,space"
-
-
-@pytest.fixture(scope="module")
-def studio(tmp_path_factory):
-    running = RealStudio(PROGRAM, tmp_path_factory.mktemp("studio"))
-    yield running
-    running.kill()
-
-
-@pytest.fixture
-def started(request):
-    """Starts programs that end with the test."""
-    running = []
-
-    def start(kind, *args):
-        running.append(kind(*args))
-        return running[-1]
-
-    yield start
-    for program in running:
-        program.kill()
-
-
-def recorded(out: Path) -> dict[str, tuple]:
-    """By task, what the record says: every label that counts, and who skipped; read from outside."""
-    with sqlite3.connect(f"file:{out / 'labels.db'}?mode=ro", uri=True) as db:
-        items = dict(db.execute("SELECT position, item FROM items"))
-        names = [row[0] for row in db.execute("SELECT text FROM events WHERE kind = 'class' ORDER BY seq")]
-        undone = {row[0] for row in db.execute("SELECT ref FROM events WHERE kind = 'undo'")}
-        rows = db.execute("SELECT seq, position, kind, label, key FROM events WHERE key IS NOT NULL AND kind != 'undo'")
-        said = {}
-        for seq, position, kind, label, key in rows:
-            if seq not in undone:
-                number = int(key.split()[1])
-                assert (number, key) not in said
-                said[number, key] = (Path(items[position]).stem, kind, None if label is None else names[label])
-    return said
-
-
-def beside_a_page(studio, tmp_path, started, count, *options):
-    """A project that is labelled in Label Studio, and a page of our own over the same items."""
-    project, out = studio.new_project(texts(count)), tmp_path / "out"
-    bridge = started(RealBridge, studio, project, out, *options)
-    bridge.settle(900)
-    page = started(pages.Server, out / "items", tmp_path / "page", "--classes", TOPICS, *options)
-    client = Client(page.url, who="anna@example.org")
-    client.wait(900)
-    return project, bridge, client, out
 
 
 def test_thirty_labels_are_asked_for_as_the_page_asks(studio, tmp_path, started):
@@ -107,7 +62,7 @@ def test_labelling_in_its_own_interface(studio, tmp_path, started):
     from playwright.sync_api import sync_playwright
 
     project, _, client, out = beside_a_page(studio, tmp_path, started, 120)
-    truth = {t["data"]["text"]: t["data"]["truth"] for t in tasks(studio, project)}
+    truth = {t["data"]["text"]: t["data"]["truth"] for t in studio.tasks(project)}
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
         shown = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -130,14 +85,11 @@ def test_labelling_in_its_own_interface(studio, tmp_path, started):
     assert len(recorded(out)) == 8
 
 
-def tasks(studio, project: int) -> list[dict]:
-    return studio.ask("GET", f"/api/projects/{project}/tasks/?page_size=500")
-
-
-def test_kills_at_random_moments_lose_and_double_nothing(tmp_path, started):
-    """Its own Label Studio: it is killed, too."""
-    studio = started(RealStudio, PROGRAM, tmp_path / "studio")
-    project, out, rng = studio.new_project(texts(400)), tmp_path / "out", random.Random(os.getpid())
+def test_kills_at_random_moments_lose_and_double_nothing(program, tmp_path, started):
+    """Of either side, and of both, started again in any order. Its own Label Studio: it is killed, too."""
+    studio = started(RealStudio, program, tmp_path / "studio")
+    seed = int(os.environ.get("LABELAHEAD_SEED", os.getpid()))
+    project, out, rng = studio.new_project(texts(400)), tmp_path / "out", random.Random(seed)
     bridge = started(RealBridge, studio, project, out)
     bridge.settle()
     accepted, ending = [], threading.Event()
@@ -155,32 +107,36 @@ def test_kills_at_random_moments_lose_and_double_nothing(tmp_path, started):
     annotator = threading.Thread(target=annotate)
     annotator.start()
     try:
-        for kill in range(10):
+        for kill in range(int(os.environ.get("LABELAHEAD_KILLS", 10))):
             time.sleep(rng.uniform(1, 4))
-            dead = (bridge, studio)[kill % 2]
-            dead.kill()
-            time.sleep(rng.uniform(0, 2))
-            dead.start()
+            both = rng.sample([bridge, studio], 2)
+            dead = both if kill % 5 == 4 else [(bridge, studio)[kill % 2]]
+            for one in dead:
+                one.kill()
+                time.sleep(rng.uniform(0, 2))
+            for one in dead[::-1] if rng.random() < 0.5 else dead:
+                one.start(wait=False)
+            for one in (studio, bridge):  # the bridge waits for the studio
+                one.wait()
     finally:
         ending.set()
         annotator.join(120)
     bridge.settle()
     there = {(a["id"], str(a["task"]), a["result"][0]["value"]["choices"][0]) for a in studio.annotations(project)}
-    assert len(accepted) > 20
-    assert set(accepted) <= there
+    assert len(accepted) > 20, seed
+    assert set(accepted) <= there, seed
     for _ in range(400):  # until the next look at what no webhook has told
         ours = [(number, task, name) for (number, _), (task, _, name) in recorded(out).items()]
         if set(ours) == there:
             break
         time.sleep(0.1)
-    assert set(ours) == there
-    assert len(ours) == len(there)
+    assert set(ours) == there, seed
+    assert len(ours) == len(there), seed
 
 
-def test_people_skip_correct_delete_and_give_second_opinions(studio, tmp_path, started):
-    studio.ask("POST", "/api/users/", {"email": "ben@example.org", "username": "ben", "password": "ben-ben-ben-1"})
+def test_skips_corrections_deletions_and_new_tasks(studio, tmp_path, started):
     project = studio.new_project(texts(30), maximum_annotations=2)
-    first, second, third = (t["id"] for t in tasks(studio, project)[:3])
+    first, second, third = (t["id"] for t in studio.tasks(project)[:3])
     early = studio.annotate(first, "food")  # before anybody listens
     out = tmp_path / "out"
     bridge = started(RealBridge, studio, project, out)
@@ -207,7 +163,7 @@ def test_people_skip_correct_delete_and_give_second_opinions(studio, tmp_path, s
     assert str(first) not in {task for task, _, _ in recorded(out).values()}
     assert len(recorded(out)) == len(studio.annotations(project))
     studio.ask("POST", f"/api/projects/{project}/import", texts(3, seed=1))
-    late = tasks(studio, project)[-1]["id"]
+    late = studio.tasks(project)[-1]["id"]
     for _ in range(600):
         if (out / "items" / f"{late}.txt").exists():
             break
@@ -251,7 +207,7 @@ def test_pictures_by_local_files_with_and_without_a_text(studio, tmp_path, start
     bridge = started(RealBridge, studio, project, out, "--predictions")
     bridge.settle(600)
     place = out / ("pictures" if both else "items")
-    data = {t["id"]: t["data"] for t in tasks(studio, project)}
+    data = {t["id"]: t["data"] for t in studio.tasks(project)}
     assert {int(p.stem) for p in place.iterdir()} == set(data)
     for path in place.iterdir():
         assert Image.open(path).size == (8, 8)

@@ -155,3 +155,69 @@ def test_what_is_not_in_play_is_said():
 def test_scores_that_are_no_numbers_are_refused():
     with pytest.raises(NumericalError, match="NaN"):
         Belief(POINTS, start()).best(lambda view, rng: torch.full(view.candidates.shape, torch.nan))
+
+
+def chosen_from(seed, labels, n=300, classes=4):
+    """A pool whose items lie in clusters, what is believed of it after so many labels, and its classes."""
+    rng = torch.Generator().manual_seed(seed)
+    truth = torch.randint(0, classes, (n,), generator=rng)
+    x = torch.randn(classes, 12, generator=rng, dtype=torch.float64)[truth]
+    x = x + 1.2 * torch.randn(n, 12, generator=rng, dtype=torch.float64)
+    psi = torch.nn.functional.normalize(x, dim=1)
+    outputs = torch.full((n, classes), 1 / classes, dtype=torch.float64)
+    begin = prior(outputs, (psi @ psi.T).square(), noise=1e-1)
+    points = torch.randperm(5 * n, generator=rng)[:n]
+    known = {int(points[i]): int(truth[i]) for i in torch.randperm(n, generator=rng)[:labels]}
+    belief = Belief(points, begin, known, evaluation=80, hold=True)
+    return belief, known, dict(zip(points.tolist(), truth.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("criterion", ["flip", "resolve", "mlmoc"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, criterion):
+    belief, labels, truth = chosen_from(seed, 12 + 20 * seed)
+    short = belief.shortlist(criterion, 40)
+    assert belief.ranked(criterion, 40) == short.ranked(criterion)
+    for _ in range(4):  # several answers before the whole has learnt the first of them
+        position, _ = short.best(criterion, ())
+        labels[position] = truth[position]
+        short, whole = short.told(labels), belief.told(labels)
+        left = short.points[short.view.candidates]
+        mine, theirs = short.scores(criterion), whole.scores(criterion)
+        there = {int(p): float(s) for p, s in zip(whole.points[whole.view.candidates], theirs, strict=True)}
+        expected = torch.tensor([there[int(p)] for p in left], dtype=torch.float64)
+        assert torch.allclose(mine, expected, rtol=1e-8, atol=1e-10)
+        assert torch.allclose(short.mean(left.tolist()), whole.mean(left.tolist()), atol=1e-10)
+        assert short.posterior.amplitude() == pytest.approx(whole.posterior.amplitude(), rel=1e-9)
+        assert position not in left.tolist()
+
+
+def test_the_best_of_a_shortlist_is_the_best_of_all():
+    """What an answer makes of the others, the shortlist does not see: the item to ask for is nearly always on it."""
+    same, gaps, asked = 0, [], 0
+    for seed in range(12):
+        belief, labels, truth = chosen_from(seed, 8 + 4 * seed)
+        for _ in range(5):
+            position, _ = belief.best("flip", ())
+            short = belief.shortlist("flip", 40)
+            labels[position] = truth[position]
+            belief = belief.told(labels)
+            (there, score), (best, most) = short.told(labels).best("flip", ()), belief.best("flip", ())
+            same, asked = same + (there == best), asked + 1
+            gaps.append((most - score) / most)
+    assert same >= 0.9 * asked
+    assert max(gaps) < 0.2
+
+
+def test_a_shortlist_knows_classes_that_are_new_and_refuses_what_it_cannot_take_back():
+    belief, labels, _truth = chosen_from(3, 20)
+    short = belief.shortlist("flip", 40)
+    position, _ = short.best("flip", ())
+    labels[position] = 4
+    wider, whole = short.told(labels, 5), belief.told(labels, 5)
+    left = wider.points[wider.view.candidates].tolist()
+    assert torch.allclose(wider.mean(left), whole.mean(left), atol=1e-10)
+    del labels[position]
+    assert not wider.nearby(labels)
+    outside = next(p for p in belief.points.tolist() if p not in short and p not in labels)
+    assert short.told({**labels, outside: 1}).labels == {}  # the whole will know it

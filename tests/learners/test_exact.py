@@ -102,6 +102,16 @@ def test_with_many_labels_it_walks_to_where_the_whole_grid_leads(monkeypatch):
     assert errors[0] <= 1.04 * errors[1]
 
 
+def test_of_very_many_labels_some_choose_the_mixture(monkeypatch):
+    x, y = clouds(61, seed=3)
+    rows = unit(x, range(61))
+    c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    some = torch.arange(0, 61, 3)  # 21 of them, from the first to the last
+    expected = choose_mixture(c[some][:, some], targets[some])
+    monkeypatch.setattr("labelahead.learners.exact.MANY", 21)
+    assert choose_mixture(c, targets) == expected
+
+
 def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_pool():
     x, y = clouds()
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])

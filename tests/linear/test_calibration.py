@@ -82,6 +82,18 @@ def test_the_scale_makes_left_out_labels_likeliest_and_lies_in_its_interval():
     assert all(fit(s) < fit(known.scale) - 6 for s in below)
 
 
+def test_labels_without_a_vote_are_learnt_from_but_not_asked():
+    """Of labels that were taken over from predictions: the likelihood of the others alone decides."""
+    post = gaussian(3, labelled=30)[0]
+    votes = torch.arange(30) % 3 > 0
+    mean, variance = left_out(post)
+    labels, spread = post.targets.argmax(1)[votes], post.amplitude() * variance[votes]
+    fits = [float(leading(mean[votes], s * s * spread, labels).log().sum()) for s in SCALES]
+    assert calibrate(post, votes).scale == SCALES[int(np.argmax(fits))]
+    assert calibrate(post, torch.ones(30, dtype=torch.bool)) == calibrate(post)
+    assert calibrate(post, torch.zeros(30, dtype=torch.bool)).scale == 1.0  # nobody is left to ask
+
+
 def test_wrong_labels_widen_the_scale():
     scales = [calibrate(gaussian(seed=3, labelled=40, wrong=wrong)[0]).scale for wrong in (0, 12)]
     assert scales[1] > 1.2 * scales[0]

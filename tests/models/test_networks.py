@@ -25,10 +25,12 @@ NARROW = {
     "convnet": 4,
     "tutorial-cnn": 6,
     "vgg11": 4,
+    "vgg11-plain": 4,
     "wrn1": 8,
     "wrn2": 8,
     "wrn16": 0.25,
     "resnet18": 4,
+    "resnet18-strided": 4,
 }
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 20, 33)]
 
@@ -110,6 +112,10 @@ def test_classical_sizes():
     assert count(build("tutorial-cnn", (3, 32, 32), 10)) == 62_006
     assert count(build("resnet18", (3, 32, 32), 10)) == 11_173_962
     assert count(build("vgg11", (3, 32, 32), 10)) == 9_228_362
+    # torchvision's vgg11 has 9,220,480 in its convolutions; ours has one linear layer after them
+    assert count(build("vgg11-plain", (3, 32, 32), 10)) == 9_220_480 + 512 * 10 + 10
+    # torchvision's resnet18 has 11,689,512 with 1,000 classes
+    assert count(build("resnet18-strided", (3, 32, 32), 1000)) == 11_689_512
     layers = [m for m in build("convnet", (3, 32, 32), 10).modules() if hasattr(m, "weight")]
     assert len(layers) == 8
     assert len([m for m in build("fcn", (9,), 2).modules() if isinstance(m, nn.Linear)]) == 4
@@ -126,6 +132,9 @@ def test_large_images_begin_with_a_strided_stem():
     large = build("resnet18", (3, 65, 65), 2, width=4).eval()
     assert large.stem[0].kernel_size == (7, 7)
     assert large(torch.zeros(1, 3, 65, 65)).shape == (1, 2)
+    small = build("resnet18-strided", (3, 32, 32), 2, width=4).eval()
+    assert small.stem[0].kernel_size == (7, 7)
+    assert small.stem(torch.zeros(1, 3, 32, 32)).shape == (1, 4, 8, 8)
 
 
 @pytest.mark.usefixtures("float64")

@@ -87,7 +87,15 @@ def both(hardship):
 
 def test_names(pools):
     hard = {n for h in HARD for n, _ in map(tuple, both(h))} | {f"cifar10-{h}" for h in HARD}
-    assert set(pools.NAMES) == {"mnist", "fashion", "pets"} | hard
+    assert set(pools.NAMES) == {"mnist", "mnist14", "fashion", "pets"} | hard
+
+
+def test_half_the_side_is_a_mean_of_four(made):
+    whole, half = made["mnist"]["x_train"].astype(float), made["mnist14"]["x_train"]
+    height, width = (side // 2 * 2 for side in whole.shape[1:])
+    corners = [whole[:, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)]
+    assert np.array_equal(half, np.rint(sum(corners) / 4))
+    assert np.array_equal(made["mnist14"]["y_train"], made["mnist"]["y_train"])
 
 
 def test_every_pool_can_be_read(made, pools, tmp_path):

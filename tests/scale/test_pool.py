@@ -14,7 +14,7 @@ from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.learners.exact import ExactLearner
 from labelahead.scale import LargePool, embed
-from labelahead.scale.scoring import posterior_at
+from labelahead.scale.scoring import posterior_at, seen
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
 
 N = 120
@@ -94,7 +94,7 @@ def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
     belief = held.belief()
     position = belief.best("resolve")[0]
     more = belief.told(belief.labels | {position: int(y[position])})
-    every = posterior_at(held.model, held.model.unit(torch.from_numpy(x)), torch.zeros(0, dtype=torch.int64))
+    every = posterior_at(held.model, *seen(held.model, torch.from_numpy(x)), torch.zeros(0, dtype=torch.int64))
     naive = every.condition([*at.tolist(), position], torch.as_tensor(y[[*at.tolist(), position]]))
     assert len(held.positions) > 30
     assert torch.allclose(more.mean(held.positions.tolist()), naive.mean[held.positions])
@@ -131,6 +131,12 @@ def test_the_best_at_once_are_those_by_the_whole_pool(pool):
     how = {"evaluation": 30, "candidates": 40, "finalists": 20}
     asked = large.ask(6, labels, mode="top", **how)
     assert [q.position for q in asked] == large.hold(labels, **how).best.positions[:6].tolist()
+    # without a word, those of all items against all
+    every = {"evaluation": N, "candidates": 20}
+    best = large.hold(labels, **every).best.positions
+    assert [q.position for q in large.ask(20, labels, mode="top")] == best.tolist()
+    assert [q.position for q in large.ask(20, labels, mode="top", evaluation=10)] == best.tolist()
+    assert [q.position for q in large.ask(20, labels, mode="top", evaluation=10, finalists=0)] != best.tolist()
 
 
 def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):

@@ -75,6 +75,8 @@ def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
     entry = manifest.entries[1]
     shown = parts.contents(manifest.reading, entry.part, [7, 0])
     assert shown == [{"id": 15, "text": texts[15]}, {"id": 8, "text": texts[8]}]
+    asked = LargePool(tmp_path / "store", executor=HERE).ask(23, classes=("a", "b"), evaluation=10)
+    assert {q.item: q.text for q in asked} == {str(i): texts[i] or "" for i in range(23)}
 
 
 @pytest.mark.skipif(not available(), reason="the extra 'photos' is not installed")
@@ -193,6 +195,7 @@ def test_a_part_that_cannot_be_read_is_named_and_left_out_if_asked(tmp_path):
     [
         (lambda x: x.__setitem__((13, 2), np.nan), r"part-1.parquet, row 3 holds NaN or infinity"),
         (lambda x: x.__setitem__((13, 2), 1e6), r"part-1.parquet, row 3: 1e\+06 is too large for float16.*float32"),
+        (lambda x: x.__setitem__(13, x[13] * 1e-8), r"part-1.parquet, row 3: its numbers are too small for float16"),
     ],
 )
 def test_numbers_that_cannot_be_kept_are_refused(tmp_path, spoil, message):
@@ -225,6 +228,20 @@ def test_what_is_no_pool_is_refused(tmp_path):
         embed(parquet_pool(tmp_path / "n", x, number=list(range(10))), tmp_path / "s", column="number", executor=HERE)
     with pytest.raises(InputError, match="dtype is 'int8'"):
         embed(pool, tmp_path / "store", dtype="int8", executor=HERE)
+
+
+def test_empty_parts_are_no_trouble_among_others(tmp_path):
+    x, _ = clouds(30)
+    (tmp_path / "npy").mkdir()
+    for i, some in enumerate((x[:10], x[:0], x[10:])):
+        np.save(tmp_path / "npy" / f"{i}.npy", some)
+    assert sum(e.rows for e in embed(tmp_path / "npy", tmp_path / "a", executor=HERE).entries) == 30
+    pool = parquet_pool(tmp_path / "parquet", x)
+    pq.write_table(pq.read_table(pool / "part-0.parquet").slice(0, 0), pool / "part-9.parquet")
+    assert sum(e.rows for e in embed(pool, tmp_path / "b", executor=HERE).entries) == 30
+    np.save(tmp_path / "none.npy", x[:0])
+    with pytest.raises(InputError, match=r"nothing of .* can be read"):
+        embed(tmp_path / "none.npy", tmp_path / "c", executor=HERE)
 
 
 def test_features_that_changed_under_us_are_noticed(tmp_path):

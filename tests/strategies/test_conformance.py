@@ -30,7 +30,9 @@ WIDTHS = {
     "wrn2": 4,
     "wrn16": 1,
     "resnet18": 4,
+    "resnet18-strided": 4,
     "vgg11": 4,
+    "vgg11-plain": 4,
 }
 SHAPES = {"backbone": (1280,), "efficientnet-lite0": (3, 32, 32), "tutorial-cnn": (1, 16, 16)}
 EVERY = [(s.name, mode) for s in STRATEGIES.values() for mode in s.modes]

@@ -15,7 +15,7 @@ from labelahead.strategies import STRATEGIES
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.propose import propose
 from labelahead.strategies.retraining import alike, brief, one_by_one, retrained, together
-from labelahead.strategies.rivals import one_step
+from labelahead.strategies.rivals import matching_kernel, one_step
 from labelahead.strategies.situation import Situation
 from labelahead.tangent import infinite_kernel
 from labelahead.train import Training, predict, train
@@ -238,3 +238,16 @@ def test_naive_says_how_long_it_will_take_and_keeps_to_its_limit(caplog):
             assert len(found.positions) == n
     with pytest.raises(InputError, match="retrainings is 0"):
         Asking(retrainings=0)
+
+
+def test_the_limit_is_one_like_the_network():
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(5, 1, 8, 8, generator=rng, dtype=torch.float64)
+    small = F.adaptive_avg_pool2d(x, 7)
+    dense, wide = build("mlp", (1, 8, 8), 3, width=4), build("wrn1", (1, 8, 8), 3, width=4)
+    plain = build("convnet", (1, 8, 8), 3, width=4)
+    assert torch.equal(matching_kernel(dense, x), infinite_kernel(x, depth=3))
+    assert torch.equal(matching_kernel(None, x), infinite_kernel(x, depth=3))
+    assert torch.equal(matching_kernel(plain, x), infinite_kernel(small, network="conv", depth=3))
+    block = infinite_kernel(small[:2], small, network="conv", depth=3, skips=(2,))
+    assert torch.equal(matching_kernel(wide, x[:2], x), block)

@@ -13,8 +13,18 @@ from labelahead.linear.dynamics import residuals, total_gradient
 from labelahead.studies import conduct
 from labelahead.studies.dynamics import DYNAMICS, Settings, cells
 from labelahead.studies.dynamics.exhibits import gammas, verdict
-from labelahead.studies.dynamics.measure import correlation, identity, network, ratio, rounds, single_and_joint
+from labelahead.studies.dynamics.lemmas import dropped_term, lemma, slack
+from labelahead.studies.dynamics.measure import (
+    correlation,
+    fresh_kernel,
+    identity,
+    network,
+    ratio,
+    rounds,
+    single_and_joint,
+)
 from labelahead.studies.materials import items, some
+from labelahead.tangent import infinite_kernel
 from labelahead.train import predict
 
 TINY = Settings(
@@ -28,6 +38,9 @@ TINY = Settings(
     epochs=(0, 3),
     ratio_draws=4,
     draws=12,
+    lemma_items=12,
+    lemma_widths=(8, 512),
+    lemma_marks=(0, 1, 10, 50),
     correlation_batch=10,
     query=5,
     rounds=2,
@@ -142,11 +155,50 @@ def test_a_gamma_that_beats_two_is_said_to():
 def test_the_whole_study_makes_a_page(tmp_path):
     shown = conduct(DYNAMICS, TINY, tmp_path, workers=1)
     names = [e.name for e in shown.exhibits]
-    assert names == ["identity", "approximation-ratio", "correlation", "rivals", "gamma", "drift", "splits", "cold"]
+    assert names == [
+        "identity",
+        "approximation-ratio",
+        "correlation",
+        "lemma",
+        "slack",
+        "rivals",
+        "gamma",
+        "drift",
+        "splits",
+        "cold",
+    ]
     page = shown.page.read_text()
     for exhibit in shown.exhibits:
         assert exhibit.title in page
-        assert "paper" in exhibit.caption or exhibit.name == "identity"
+        assert "paper" in exhibit.caption or exhibit.name in ("identity", "lemma")
         if exhibit.figure is not None:
             assert (tmp_path / f"{exhibit.name}.png").stat().st_size > 5000
             assert (tmp_path / f"{exhibit.name}.svg").exists()
+
+
+def test_lemma_one_holds_for_wide_networks_once_their_first_outputs_count():
+    found = lemma(TINY, {"part": "lemma", "seed": 0})
+    assert all(r["theorem"] for r in found)
+    off = {w: max(abs(r["real"] - r["from_start"]) for r in found if r["width"] == w) for w in TINY.lemma_widths}
+    assert off[512] < 0.05 < off[8]
+    start = next(r for r in found if r["width"] == 512 and r["steps"] == 0)
+    assert start["predicted"] == pytest.approx(1)
+    assert start["from_start"] == pytest.approx(start["real"])
+
+
+def test_what_the_bound_drops_is_the_appendix_s_formula():
+    assert dropped_term(1.0, 100, 100, delta=4 / math.e) == pytest.approx(0.4 + math.sqrt(4 / 50))
+    for row in slack(TINY, {"part": "slack", "seed": 0}):
+        assert row["largest"] >= 1  # the mean of the diagonal is one
+        assert row["dropped"] == pytest.approx(dropped_term(row["largest"], 30, row["labels"]))
+
+
+def test_the_kernel_may_be_that_of_infinite_width():
+    data = items("digits")
+    x = data.inputs[:5]
+    s = replace(TINY, kernel_model="infinite", kernel_side=4)
+    small = torch.nn.functional.avg_pool2d(x.double(), 2)
+    want = infinite_kernel(small, network="conv", depth=3)
+    assert torch.allclose(fresh_kernel(s, x, data.classes, 0), want / want.diagonal().mean())
+    assert torch.equal(fresh_kernel(s, x, data.classes, 0), fresh_kernel(s, x, data.classes, 1))
+    assert len(correlation(s, {"part": "correlation", "seed": 0})) == s.draws

@@ -14,6 +14,7 @@ from labelahead.seeds import stream
 from labelahead.studies.kernel import KERNEL, Settings, cells
 from labelahead.studies.kernel.exhibits import slope
 from labelahead.studies.kernel.measure import KEPT, noted, pn_bound, rows_of, truncated
+from labelahead.studies.kernel.theorems import layer_kernels, layers, theorems
 from labelahead.studies.quality import KINDS, compare_kernels, extreme_eigenvalues, regress
 from labelahead.tangent import kernel
 from labelahead.train import Training, train
@@ -30,6 +31,13 @@ TINY = Settings(
     activations=("relu", "erf"),
     bound_items=2,
     bound_widths=(8, 16),
+    theorem_items=4,
+    theorem_test=3,
+    theorem_widths=(16, 32),
+    layer_widths=(8, 16),
+    layer_depth=2,
+    layer_inputs=5,
+    layer_outputs=3,
     fcn=(8,),
     convnet=(),
     resnet18=(),
@@ -251,6 +259,8 @@ def test_the_whole_study():
         "rate",
         "variants",
         "bound",
+        "theorems",
+        "layers",
         "diagonality",
         "distance",
         "spectrum",
@@ -259,7 +269,7 @@ def test_the_whole_study():
         "cost",
     ]
     for exhibit in found:
-        assert "PN" in exhibit.caption or exhibit.name in ("variants", "cost")
+        assert "PN" in exhibit.caption or exhibit.name in ("variants", "layers", "cost")
         assert (exhibit.figure is None) == (exhibit.name == "cost")
     assert found[0].caption.count("of 2 within 0.15 of −1/2") == 2  # our error, and PN's ratio
     assert "chosen after a pilot" in found[0].caption
@@ -280,3 +290,33 @@ def test_one_width_and_one_seed_have_no_slope():
     assert rate.table[0]["slope, pseudo"] == "–"
     assert "none, for there is one width" in variants.caption
     assert "Measured slope: –" in bound.caption
+
+
+def test_layer_kernels_are_those_of_jacobians():
+    rng = stream(2, "layers")
+    weights = [torch.randn(b, a, generator=rng, dtype=torch.float64) / a**0.5 for a, b in ((4, 6), (6, 6), (6, 3))]
+    x = torch.randn(2, 4, generator=rng, dtype=torch.float64)
+    for number, (theta, square) in enumerate(layer_kernels(weights, x), start=1):
+        net = nn.Sequential()
+        for w in weights[:number]:
+            layer = nn.Linear(w.shape[1], w.shape[0], bias=False).double()
+            layer.weight.data.copy_(w)
+            net.append(layer)
+            if w is not weights[-1]:
+                net.append(nn.ReLU())
+        size = len(theta)
+        whole = full_by_jacobian(net, x).reshape(2, size, 2, size)
+        assert torch.allclose(theta, whole[0, :, 1])
+        assert float(square) == pytest.approx(float(net(x[:1]).square().sum().detach()))
+
+
+def test_lemmas_and_theorems_in_small():
+    cell = {"seed": 0, "network": "fcn"}
+    first, *_, last = layers(TINY, {"part": "layers", "width": 16, **cell})
+    assert first["off"] == 0 < first["diagonal"] <= 1  # (A.7.5): |x₁·x₂|, of norm 1
+    assert last["layer"] == "read-out"
+    assert last["distance"] < last["norm"]
+    for width in (16, 64):
+        (row,) = theorems(TINY, {"part": "theorems", "width": width, **cell})
+        assert 0 < row["gap"] <= row["gap_bound"]
+        assert 0 < row["apart"] <= row["apart_bound"]

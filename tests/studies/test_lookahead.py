@@ -64,7 +64,7 @@ def test_the_process_is_a_posterior_with_mean_zero():
     noise = 1e-3 * float(theta.diagonal()[:7].mean() / theta.diagonal().mean())
     post = prior(torch.zeros(16, 3).double(), theta, noise=noise)
     expected = post.condition(range(7), F.one_hot(y, 3).double()).mean[7:]
-    assert (process_outputs(x, y, test, 3, 1e-3) - expected).abs().max() < 1e-10
+    assert (process_outputs(theta[:7, :7], theta[7:, :7], y, 3, 1e-3) - expected).abs().max() < 1e-10
 
 
 def curve(arm: str, seed: int, values: list[float], **more) -> list:
@@ -117,8 +117,9 @@ def test_p_values_are_those_of_scipy():
 
 def test_the_page_shows_all_arms_and_agrees_with_its_rows(shown):
     found, folder = shown
-    assert [e.name for e in found.exhibits] == ["cost", "rivals", "tests"]
-    cost, rivals, _ = found.exhibits
+    assert [e.name for e in found.exhibits] == ["cost", "rivals", "tests", "criteria"]
+    cost, rivals, _, criteria = found.exhibits
+    assert [r["arm"] for r in criteria.table] == ["ntk", "ntk-sequential", "emoc", "eer"]
     assert [r["arm"] for r in cost.table] == list(WAYS)
     times = {r["arm"]: r for r in cost.table}
     share = times["naive"]["s for 40"] / times["naive"]["s a query"]
@@ -149,3 +150,13 @@ def test_few_arms_and_one_seed_still_make_a_page(tmp_path):
     s = replace(TINY, seeds=1, arms=("random", "ntk", "one-step"), rounds=1)
     found = conduct(LOOKAHEAD, s, tmp_path, workers=1)
     assert [e.name for e in found.exhibits] == ["cost", "rivals"]
+
+
+def test_the_papers_recipe_goes_on_from_the_last_weights():
+    s = replace(TINY, recipe="paper", steps=12, rounds=1)
+    first, second = campaign("random", s)
+    assert (first["labels"], second["labels"]) == (15, 19)
+    assert [r["accuracy"] for r in campaign("random", replace(s, recipe="own"))] != [
+        first["accuracy"],
+        second["accuracy"],
+    ]

@@ -12,12 +12,12 @@ from pathlib import Path
 class Cluster:
     """Use it in a `with`; every process that is left is ended. log: what they print."""
 
-    def __init__(self, folder, workers=0, *, security=(), nanny=False):
+    def __init__(self, folder, workers=0, *, security=(), nanny=False, port=0):
         self.file, self.log = Path(folder) / "scheduler.json", (Path(folder) / "cluster.log").open("ab")
         self.security, self.nanny = list(security), nanny
         self.file.unlink(missing_ok=True)
         self.env = os.environ | {"OMP_NUM_THREADS": "1", "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false"}
-        place = ["--port", "0", "--scheduler-file", str(self.file), "--no-dashboard", "--host", "127.0.0.1"]
+        place = ["--port", str(port), "--scheduler-file", str(self.file), "--no-dashboard", "--host", "127.0.0.1"]
         self.scheduler = self._start("scheduler", *place)
         self.workers = []
         until = time.monotonic() + 60

@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,12 +18,16 @@ from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
+
+from labelahead.client import Client
+from tests.support import browser_pages as pages
 
 RECORDED = json.loads((Path(__file__).parents[1] / "label_studio" / "recorded.json").read_text())
 KEY = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = """<View><Text name="text" value="$text"/><Choices name="topic" toName="text">
 <Choice value="sport"/><Choice value="food"/><Choice value="space"/></Choices></View>"""
+TOPICS = "sport,food,space"
 WORDS = {
     "sport": ["match", "goal", "team", "player", "season", "coach", "league", "stadium", "score", "winner"],
     "food": ["soup", "bread", "oven", "recipe", "butter", "taste", "dinner", "sauce", "cheese", "salad"],
@@ -79,6 +85,8 @@ class Replay(ThreadingHTTPServer):
         if method == "GET":
             return self.replies[known[path]] if path in known else None
         sent = self.asked[-1][2]
+        if method == "PATCH" and path == home and isinstance(sent, dict):
+            self.replies["project"] |= sent
         return {"created": len(sent) if isinstance(sent, list) else 1}
 
 
@@ -143,7 +151,7 @@ class Program:
         if wait:
             self.wait()
 
-    def wait(self, seconds: float = 240) -> None:
+    def wait(self, seconds: float = 600) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.process.poll() is None:
             try:
@@ -151,6 +159,7 @@ class Program:
                 return
             except OSError:
                 time.sleep(0.2)
+        self.kill()  # nobody else knows of it yet
         raise AssertionError(f"{self.command[0]} did not start:\n{self.log.read_text()[-3000:]}")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -207,6 +216,20 @@ class RealStudio(Program):
     def annotate(self, task: int, name: str, key: str = KEY) -> int:
         return int(self.ask("POST", f"/api/tasks/{task}/annotations/", {"result": choice(name)}, key)["id"])
 
+    def tasks(self, project: int) -> list[dict]:
+        return self.ask("GET", f"/api/projects/{project}/tasks/?page_size=500")
+
+    def invited(self, email: str, password: str) -> str:
+        """Somebody signs up by the link that colleagues are sent; their token."""
+        address = urljoin(self.url, self.ask("GET", "/api/invite")["invite_url"])
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(address, timeout=60) as page:
+            hidden = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.read().decode()).group(1)
+        filled = urlencode({"email": email, "password": password, "csrfmiddlewaretoken": hidden}).encode()
+        opener.open(urllib.request.Request(address, data=filled, headers={"Referer": address}), timeout=60).close()
+        with opener.open(f"{self.url}/api/current-user/token", timeout=60) as reply:
+            return str(json.load(reply)["token"])
+
     def annotations(self, project: int) -> list[dict]:
         tasks = self.ask("GET", f"/api/projects/{project}/export?exportType=JSON")
         return [{**a, "task": t["id"]} for t in tasks for a in t["annotations"]]
@@ -215,11 +238,11 @@ class RealStudio(Program):
 class RealBridge(Program):
     """`labelahead label-studio` in a process of its own."""
 
-    def __init__(self, studio: RealStudio, project: int, out: Path, *options: str) -> None:
+    def __init__(self, studio: RealStudio, project: int, out: Path, *options: str, key: str = KEY) -> None:
         port = free_port()
         command = [sys.executable, "-m", "labelahead", "label-studio", studio.url, "--project", str(project)]
         command += ["--out", str(out), "--port", str(port), "--threads", "1", *options]
-        environment = {"OMP_NUM_THREADS": "1", "LABELAHEAD_VERIFY": "0", "LABEL_STUDIO_API_KEY": KEY}
+        environment = {"OMP_NUM_THREADS": "1", "LABELAHEAD_VERIFY": "0", "LABEL_STUDIO_API_KEY": key}
         super().__init__(command, out.with_suffix(".log"), environment, f"http://127.0.0.1:{port}", "/health")
 
     def settle(self, seconds: float = 300) -> None:
@@ -247,3 +270,35 @@ def signed_in(shown, studio: RealStudio) -> None:
     shown.fill("input[name=password]", "anna-anna-1")
     shown.keyboard.press("Enter")
     shown.wait_for_url(lambda url: "login" not in url)
+
+
+def recorded(out: Path) -> dict[tuple[int, str], tuple]:
+    """By annotation and event, what the record says that was not taken back: task, kind, label; read from outside."""
+    with sqlite3.connect(f"file:{out / 'labels.db'}?mode=ro", uri=True) as db:
+        items = dict(db.execute("SELECT position, item FROM items"))
+        names = [row[0] for row in db.execute("SELECT text FROM events WHERE kind = 'class' ORDER BY seq")]
+        undone = {row[0] for row in db.execute("SELECT ref FROM events WHERE kind = 'undo'")}
+        rows = db.execute("SELECT seq, position, kind, label, key FROM events WHERE key IS NOT NULL AND kind != 'undo'")
+        said = {}
+        for seq, position, kind, label, key in rows:
+            if seq not in undone:
+                number = int(key.split()[1])
+                assert (number, key) not in said
+                said[number, key] = (Path(items[position]).stem, kind, None if label is None else names[label])
+    return said
+
+
+def standing(out: Path) -> dict[int, tuple]:
+    """By annotation, what the record says of it now: task, kind, label."""
+    return {number: said for (number, _), said in recorded(out).items()}  # the oldest event first
+
+
+def beside_a_page(studio, tmp_path, started, count, *options):
+    """A project that is labelled in Label Studio, and a page of our own over the same items."""
+    project, out = studio.new_project(texts(count)), tmp_path / "out"
+    bridge = started(RealBridge, studio, project, out, *options)
+    bridge.settle(900)
+    page = started(pages.Server, out / "items", tmp_path / "page", "--classes", TOPICS, *options)
+    client = Client(page.url, who="anna@example.org")
+    client.wait(900)
+    return project, bridge, client, out

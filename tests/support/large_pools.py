@@ -18,7 +18,7 @@ CLASSES = ("ash", "elm", "oak")
 class Inline:
     """An executor in this process: for what other processes cannot see, such as memory://."""
 
-    lost = ()
+    lost = gave_up = ()
 
     def submit(self, function, /, *args, name):
         future = Future()

@@ -199,7 +199,7 @@ def flip(p, labelled, targets, candidates, evaluation, own=False, temper=0.3):
 
 
 def gain_by_quadrature(h: float, rho: float) -> float:
-    """(1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ (METHOD §9), by adaptive quadrature."""
+    """(1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ (docs/method.md), by adaptive quadrature."""
     if rho <= 0:
         return 0.0
 

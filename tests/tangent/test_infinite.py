@@ -141,16 +141,22 @@ def pooling(H, W):
     return A.reshape((H // 2) * (W // 2), H * W)
 
 
-def naive_conv(x, depth, activation, w, b, pools):
+def naive_conv(x, depth, activation, w, b, pools, skips=()):
     """The joint covariance of all pixels of all images, as one matrix; layers as matrices."""
     n, channels, H, W = x.shape
     every = np.eye(n)
     flat = x.transpose(0, 2, 3, 1).reshape(n * H * W, channels)
     K, theta = flat @ flat.T / channels, None
+    entered = {}
     for number in range(1, depth + 1):
+        if number in skips:
+            entered[number + 1] = K, 0 if theta is None else theta
         S = [np.kron(every, s) for s in shifts(H, W)]
         K = w * w / 9 * sum(s @ K @ s.T for s in S) + b * b
         theta = K if theta is None else K + w * w / 9 * sum(s @ theta @ s.T for s in S)
+        if number in entered:
+            into, before = entered[number]
+            K, theta = K + w * w * into, theta + w * w * into + w * w * before
         K, slope = naive_dual(activation, K)
         theta = theta * slope
         if number in pools:
@@ -169,6 +175,49 @@ def test_conv_against_matrices_of_all_pixels(activation, pools):
     options["activation"] = activation
     np.testing.assert_allclose(infinite_kernel(x, kind="nngp", **options), nngp, rtol=1e-9)
     np.testing.assert_allclose(infinite_kernel(x, **options), ntk, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("depth", "skips", "pools"), [(3, (2,), ()), (2, (1,), (2,)), (5, (2, 4), (3,))])
+def test_residual_blocks_against_matrices_of_all_pixels(depth, skips, pools):
+    x = normal(3, 2, 4, 5)
+    nngp, ntk = naive_conv(x.numpy(), depth, "relu", 1.3, 0.2, pools, skips)
+    options = {"network": "conv", "depth": depth, "weight_std": 1.3, "bias_std": 0.2, "pools": pools, "skips": skips}
+    np.testing.assert_allclose(infinite_kernel(x, kind="nngp", **options), nngp, rtol=1e-9)
+    np.testing.assert_allclose(infinite_kernel(x, **options), ntk, rtol=1e-8)
+    np.testing.assert_allclose(infinite_kernel(x[:1], x, **options), ntk[:1], rtol=1e-8)
+
+
+class Residual(nn.Module):
+    """A stem and one block, as in `wrn1` without BatchNorm, in the NTK parametrisation without biases."""
+
+    def __init__(self, channels, width):
+        super().__init__()
+        sizes = {"stem": (channels, 3), "one": (width, 3), "two": (width, 3), "past": (width, 1)}
+        for name, (into, side) in sizes.items():
+            layer = nn.Conv2d(into, width, side, padding=side // 2, bias=False)
+            nn.init.normal_(layer.weight)
+            layer.scale = 1.3 / (into * side * side) ** 0.5
+            setattr(self, name, layer)
+        self.head = nn.Linear(width, 1, bias=False)
+        nn.init.normal_(self.head.weight)
+        self.out = 1.3 / width**0.5
+
+    def forward(self, x):
+        h = torch.relu(self.stem(x) * self.stem.scale)
+        inner = torch.relu(self.one(h) * self.one.scale)
+        h = self.two(inner) * self.two.scale + self.past(h) * self.past.scale
+        return self.head(torch.relu(h).mean((2, 3))) * self.out
+
+
+def test_wide_residual_networks_come_to_the_limit():
+    x = normal(4, 1, 4, 4)
+    want = infinite_kernel(x, network="conv", depth=3, skips=(2,), weight_std=1.3, bias_std=None)
+    found = []
+    for seed in range(24):
+        with seeded(seed):
+            found.append(kernel(Residual(1, 96).double().eval(), x))
+    apart = torch.stack(found).mean(0) - want
+    assert float(apart.norm() / want.norm()) < 0.06
 
 
 def case_name(case):
@@ -347,6 +396,10 @@ def test_dtypes_progress_and_no_graph():
         ({"pools": [1]}, "network='conv'"),
         ({"pools": [4], "network": "conv"}, "depth 3"),
         ({"pools": [1, 2, 3], "network": "conv"}, "leave nothing"),
+        ({"skips": [2]}, "network='conv'"),
+        ({"skips": [3], "network": "conv"}, "from 1 to 2"),
+        ({"skips": [1, 2], "network": "conv"}, "two apart"),
+        ({"skips": [1], "network": "conv", "pools": [1]}, "no pool"),
         ({"memory": 0}, "memory is 0"),
     ],
 )

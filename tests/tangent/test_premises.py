@@ -479,3 +479,12 @@ def test_directions_named_as_a_compiled_module_names_them(net):
     assert torch.equal(la.inner_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)}), want)
     assert torch.equal(tangent.norms_and_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)})[1], want)
     assert la.directional(compiled, x, {"_orig_mod.0.bias": torch.ones(5)}).shape == (6, 3)
+
+
+def test_outputs_that_have_learnt_one_hot_targets_are_no_softmax():
+    net = nn.Linear(3, 2).double()
+    with torch.no_grad():  # outputs are (1, 0) and (0, 1), as squared loss would have them
+        net.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        net.bias.zero_()
+    x = torch.eye(3, dtype=torch.float64)[[0, 1, 0, 1]]
+    torch.testing.assert_close(la.kernel(net, x), x @ x.T + 1)  # (PN-2): each logit's own, summed and halved

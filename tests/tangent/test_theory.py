@@ -1,4 +1,4 @@
-"""The lecture's closed forms (METHOD §6) against the engine."""
+"""The lecture's closed forms (docs/method.md) against the engine."""
 
 import math
 

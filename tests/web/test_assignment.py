@@ -291,9 +291,10 @@ def test_the_exact_learner_on_the_page(tmp_path):
         wait(client, lambda p: p["training"]["round"] == 0)
         asked = client.get("/api/question").json()
         assert asked["reason"] == "covers the pool"
-        for _ in range(8):
-            asked = answer(client, asked["position"], asked["position"] % 2)["next"]
-        done = wait(client, lambda p: p["training"]["round"] == 2 and p["training"]["idle"])
+        for rounds in (1, 2):
+            for _ in range(4):
+                asked = answer(client, asked["position"], asked["position"] % 2)["next"]
+            done = wait(client, lambda p, rounds=rounds: p["training"]["round"] == rounds and p["training"]["idle"])
         assert done["labels"] == 8
         assert session.schedule.worker._process is None  # nothing is trained, so nobody is kept for it
         assert 0 <= done["curve"][-1]["error_rate"] <= 1
@@ -309,3 +310,42 @@ def test_the_exact_learner_on_the_page(tmp_path):
         again = session.assignment.opinion.belief  # nothing but the labels and the features had to be kept
         assert torch.equal(again.guesses, belief.guesses)
         assert torch.allclose(again.posterior.weights(), weights)
+
+
+def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monkeypatch):
+    """The next question knows the last answer before the pool does; once the pool does, it says the same."""
+    monkeypatch.setattr("labelahead.web.assignment.AT_ONCE", 0)  # every pool is large
+    rng = np.random.default_rng(1)
+    truth = np.arange(300) % 3
+    np.savez(tmp_path / "rows.npz", x=rng.normal(size=(3, 8))[truth] + rng.normal(size=(300, 8)))
+    tables = {"model": {"name": "exact"}}
+    with page(tmp_path / "rows.npz", tmp_path / "out", tables=tables, every=10**6, classes="abc") as (client, session):
+        desk, ready = session.assignment, prepare(parse({"data": {"name": str(tmp_path / "rows.npz")}, **tables}))
+        desk.take(Opinion.of(snapshot(ready, Order(0, (), 3)), {}, 3))
+        asked = desk.question("me")
+        asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]
+        for count in range(1, 13):
+            before = desk.opinion
+            asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]
+            assert desk.behind
+            assert desk.opinion is before
+            if count == 6:
+                continue  # two answers, of which the pool knows neither
+            desk.catch_up()
+            assert not desk.behind
+            assert desk.opinion.belief.labels == desk.tally.labels
+            assert asked["position"] == desk.opinion.best(desk.tally.labels.keys())[0]
+            expected = [(c, round(p, 4)) for c, p in desk.opinion.guess(asked["position"])]
+            assert [(g["label"], g["p"]) for g in asked["guess"]] == expected
+        last = asked["position"]
+        answer(client, last, 0)
+        again = client.post("/api/undo", json={}, headers=CHANGE).json()
+        assert again["next"]["position"] == last
+        assert not again["next"]["guess"]
+        desk.catch_up()
+        assert last not in desk.opinion.belief.labels
+        answer(client, last, 1)  # and a label of before that changes
+        first = next(iter(desk.opinion.belief.labels))
+        answer(client, first, (desk.tally.labels[first] + 1) % 3)
+        desk.catch_up()
+        assert desk.opinion.belief.labels == desk.tally.labels

@@ -79,8 +79,8 @@ def test_a_criterion_of_ones_own_is_read_once(tmp_path):
     path.write_text("from labelahead import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n")
     opinion = Opinion.of(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
     path.unlink()
-    told = opinion.told({int(POSITIONS[3]): 0}, C)
-    assert told.best() == Opinion.of(snapshot(), {}, C).told({int(POSITIONS[3]): 0}, C).best()
+    labels = {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}
+    assert opinion.told(labels, C).best() == Opinion.of(snapshot(), {}, C).told(labels, C).best()
 
 
 def test_the_best_is_flips_best_and_leaves_out_what_is_taken():
@@ -175,3 +175,14 @@ def test_how_many_changed_their_mind():
     told = opinion.told({int(POSITIONS[4]): 1}, C)
     differ = int((told.belief.posterior.mean.argmax(1) != opinion.belief.posterior.mean.argmax(1)).sum())
     assert told.changed_from(opinion) == differ
+
+
+def test_while_labels_are_of_one_class_items_that_cover_the_pool_are_asked_for():
+    opinion = Opinion.of(snapshot(round=0), {}, 3)
+    assert opinion.criterion == "resolve"
+    one = opinion.told({0: 1, 3: 1}, 3)
+    assert one.criterion == "resolve"
+    assert one.best() == one.belief.best("resolve")
+    two = one.told({0: 1, 3: 1, 5: 2}, 3)
+    assert two.criterion == "flip"
+    assert two.told({0: 1, 3: 1}, 3).criterion == "resolve"

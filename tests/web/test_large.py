@@ -68,7 +68,7 @@ def naive(place, session):
     rows, names = pool.take(torch.tensor([number(name) for name in items.ids]), Inline())
     assert names == list(items.ids)
     none = torch.zeros(0, dtype=torch.int64)
-    units = pool.learn(Labelled(none, none, CLASSES), rows)[1].unit(rows).double()[opinion.belief.points]
+    units = pool.learn(Labelled(none, none, CLASSES), rows).unit(rows).double()[opinion.belief.points]
     kernel = mixed(units @ units.T, opinion.snapshot.weights)
     start = prior(torch.full((len(units), 3), 1 / 3, dtype=torch.float64), kernel, noise=opinion.snapshot.noise)
     labels = session.assignment.tally.labels

@@ -1,4 +1,21 @@
-"""View -> scores: one function each, larger = label sooner; one dict names them all."""
+"""View -> scores: one function each, larger = label sooner; one dict names them all.
+
+The examples of its functions begin with six items, of which two have labels:
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> from labelahead.acquisition import ACQUISITIONS, Acquisition
+    >>> generator = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> x = torch.randn(6, 4)
+    >>> post = la.prior(model(x).detach(), la.kernel(model, x), noise=1e-3).condition([0, 1], torch.eye(3)[[0, 1]])
+    >>> seen = la.view(post, [2, 3, 4, 5])
+    >>> sorted(ACQUISITIONS)
+    ['eer', 'emoc', 'flip', 'mlmoc', 'resolve', 'variance']
+    >>> boldest: Acquisition = lambda view, rng: view.probabilities().amax(1)
+    >>> la.best(seen, boldest)[0] in (2, 3, 4, 5)
+    True
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

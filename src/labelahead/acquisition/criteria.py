@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
-from scipy.special import owens_t
 from torch import Tensor
 
 from labelahead.acquisition.probability import entropy, probabilities
@@ -33,6 +32,9 @@ def mlmoc(
     labels have arrived without retraining, f is what the network said before them and f_lin is the present view.
     squared: Σₓ ‖·‖₂² instead, in closed form: a few milliseconds after a `View.condition`.
     method "solve": one linear system per candidate (LA-11) instead of the block formula.
+
+    >>> bool(torch.allclose(la.mlmoc(seen), la.mlmoc(seen, method="solve")))  # by blocks, or a system for each
+    True
     """
     targets = view.predicted(baseline)
     if method == "block" and squared:
@@ -59,6 +61,9 @@ def emoc(
     p is the `probability` ("simplex" or "softmax") of the baseline's outputs. From f_lin and with a scalar kernel the
     sum over x factors, Σₓ|k(x,x')|/u · Σ_y p_y‖r_y‖, and costs what MLMOC costs; so does the squared form. Otherwise
     every class with p_y > 0 is looked at: with the simplex projection that is commonly one to three of them.
+
+    >>> la.emoc(seen, baseline="linearised").shape
+    torch.Size([4])
     """
     p = view.probabilities(probability, baseline)
     if method == "block" and (squared or (baseline == "linearised" and view.posterior.width == 1)):
@@ -147,6 +152,9 @@ def eer(
     p₊ is the `probability` ("simplex": Euclidean projection, as the paper's authors do, or
     "softmax") of the look-ahead predictions; p(y | x') that of the network's f, or of f_lin with
     baseline="linearised". Classes of probability zero cost nothing.
+
+    >>> bool((la.eer(seen, probability="softmax") < 0).all())  # minus an entropy
+    True
     """
     p = view.probabilities(probability, baseline)
     which, label = p.nonzero(as_tuple=True)
@@ -175,7 +183,11 @@ def _scalar_doubt(view: View, which: Tensor, targets: Tensor, probability: str, 
 
 
 def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
-    """Variance reduction: Σₓ k(x,x')²/u; Σₓ tr(k u⁻¹ kᵀ) for the full kernel. (m,)."""
+    """Variance reduction: Σₓ k(x,x')²/u; Σₓ tr(k u⁻¹ kᵀ) for the full kernel. (m,).
+
+    >>> bool((la.variance(seen) > 0).all())
+    True
+    """
     squares = view.moments().squares  # first: it may find the variances that u needs
     factors = view.innovations()
     half = block_whiten(factors, squares)
@@ -185,7 +197,7 @@ def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
 def flip(
     view: View, rng: torch.Generator | None = None, *, own: bool = False, temper: float = 0.3, chunk: int = 64
 ) -> Tensor:
-    """Expected reduction of top-2 flips (METHOD §8) at all points but the candidate itself. (m,).
+    """Expected reduction of top-2 flips (docs/method.md, Look-ahead) at all points but the candidate itself. (m,).
 
     With m the gap between the two largest entries of f_lin(x), a² the kernel's amplitude
     (`Posterior.amplitude`) and v the variance of their difference (2k for a scalar kernel):
@@ -197,7 +209,10 @@ def flip(
 
     own: whether x = x' counts. The points stand for many more items, among which one more or less is nothing; in a sum
     over a thousand of them its own term may decide. temper: what a² is multiplied by; less than 1 looks more at what is
-    nearly undecided. METHOD §8 has own=True, temper=1. docs/results.md has what these defaults rest on.
+    nearly undecided. As first built: own=True, temper=1. docs/results.md has what these defaults rest on.
+
+    >>> la.flip(seen).shape  # a score for each candidate
+    torch.Size([4])
     """
     if view.posterior.classes < 2:
         raise InputError("outputs has one column; expected at least two: flip compares the top two")
@@ -227,7 +242,7 @@ def flip(
 def resolve(
     view: View, rng: torch.Generator | None = None, *, exact: bool = False, temper: float = 1.0, chunk: int = 256
 ) -> Tensor:
-    """Expected fall of the number of wrong predictions (METHOD §9), the candidate's own aside. (m,).
+    """Expected fall of the number of wrong predictions (docs/method.md, Look-ahead), the candidate's own aside. (m,).
 
     At each evaluation point the gap between the two largest entries of f_lin is N(m, v), v = a²·(their
     variance); a label at x' moves its mean by N(0, ρ²v) and leaves (1 − ρ²)v. The prediction is the
@@ -241,6 +256,10 @@ def resolve(
 
     Looked up in a table, to 1e-4 of a prediction; exact: by Owen's T itself, a hundred times slower. temper: what a²
     is multiplied by; it hardly changes which items are best, but how many predictions they are said to put right.
+
+    >>> scores = la.resolve(seen)
+    >>> bool((scores >= 0).all()), bool(torch.allclose(scores, la.resolve(seen, exact=True), atol=1e-3))
+    (True, True)
     """
     if view.posterior.classes < 2:
         raise InputError("outputs has one column; expected at least two: resolve compares the top two")
@@ -251,7 +270,7 @@ def resolve(
     h = (top[:, 0] - top[:, 1]) / (2 * temper * view.posterior.amplitude() * spread).sqrt()
     dtype = view.posterior.covariance.prior.dtype
     spread = spread.to(dtype)
-    gain = (lambda squared: _owen(h[None], squared)) if exact else _gain_by_table(h.to(dtype))
+    gain = (lambda squared: _owen(h[None], squared)) if exact else gain_by_table(h.to(dtype))
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
@@ -275,7 +294,7 @@ def _table(dtype: torch.dtype, device: torch.device) -> Tensor:
     return values.to(dtype=dtype, device=device)[None, None]
 
 
-def _gain_by_table(h: Tensor) -> Callable[[Tensor], Tensor]:
+def gain_by_table(h: Tensor) -> Callable[[Tensor], Tensor]:
     """ρ² (q, e) -> gains (q, e), for the h (e,) of every evaluation point; ρ² is overwritten."""
     table = _table(h.dtype, h.device)
     where = h.new_empty((1, 1, len(h), 2))
@@ -292,6 +311,8 @@ def _gain_by_table(h: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _owen(h: Tensor, squared: Tensor) -> Tensor:
     """Φ(−h) − 2T(h, √(1−ρ²)/ρ) in float64, for h and ρ² that broadcast."""
+    from scipy.special import owens_t  # here: it takes as long to import as a page's first item may have to wait
+
     squared = squared.double().cpu()
     h = h.double().cpu() + torch.zeros_like(squared)
     slope = ((1 - squared) / squared.clamp_min(1e-300)).sqrt()

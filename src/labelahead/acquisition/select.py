@@ -20,7 +20,12 @@ LABEL_FREE = ("flip", "resolve", "variance")
 
 
 class Selection(NamedTuple):
-    """What was picked, why, and what is seen afterwards."""
+    """What was picked, why, and what is seen afterwards.
+
+    >>> chosen = la.greedy(seen, "flip", 2)
+    >>> len(chosen.positions), len(chosen.scores), len(chosen.view.candidates)
+    (2, 2, 2)
+    """
 
     positions: Tensor  # (q,) distinct, in the order picked
     scores: Tensor  # (q,) each as it was when picked
@@ -31,6 +36,10 @@ def best(view: View, acquisition: str | Acquisition, rng: torch.Generator | None
     """The next position to label and its score; ties go to the first candidate.
 
     A labelling page is `view = view.condition([position], target)` and then this, again and again.
+
+    >>> position, score = la.best(seen, "flip")
+    >>> position in seen.candidates.tolist()
+    True
     """
     scores = score_candidates(view, acquisition, rng)
     first = int(scores.argmax())
@@ -38,7 +47,12 @@ def best(view: View, acquisition: str | Acquisition, rng: torch.Generator | None
 
 
 def top(view: View, acquisition: str | Acquisition, q: int, rng: torch.Generator | None = None) -> Selection:
-    """The q best scores at once, as the paper does; the view comes back unchanged."""
+    """The q best scores at once, as the paper does; the view comes back unchanged.
+
+    >>> scores = la.top(seen, "variance", 3).scores.tolist()
+    >>> scores == sorted(scores, reverse=True)
+    True
+    """
     _require(view, q)
     scores = score_candidates(view, acquisition, rng)
     order = torch.sort(scores, descending=True, stable=True).indices[:q]
@@ -58,6 +72,10 @@ def greedy(
     believe: what label a pick is taken to have. "linearised": the most likely by f_lin, which has
     heard of the earlier picks; "outputs": the most likely by f; "mean": f_lin itself, so that the
     predictions stay and only the covariance falls.
+
+    >>> batch = la.greedy(seen, "resolve", 3, believe="mean")
+    >>> len(set(batch.positions.tolist()))
+    3
     """
     if believe not in BELIEFS:
         raise InputError(f"believe is {believe!r}; expected one of {', '.join(BELIEFS)}")
@@ -84,6 +102,11 @@ def sequential(
     """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
 
     ask(position) returns a target (C,) or a class 0..C−1. The labels end up in `selection.view.posterior.targets`.
+
+    >>> truth = [0, 1, 2, 0, 1, 2]
+    >>> asked = la.sequential(seen, "flip", 2, ask=lambda position: truth[position])
+    >>> len(asked.view.labelled)
+    4
     """
     return _one_by_one(view, acquisition, q, rng, lambda now, position: _target(ask(position), now))
 

@@ -236,6 +236,12 @@ class View:
     posterior: the present one. candidates: (m,) unlabelled positions. evaluation: (e,) positions.
     embedding: (n, h) or None. An immutable value: `condition` returns a new view, and the two share
     what the label did not change.
+
+    >>> seen.candidates.tolist(), seen.labelled.tolist()
+    ([2, 3, 4, 5], [0, 1])
+    >>> after = seen.condition([4], torch.eye(3)[[2]])  # an answer arrives
+    >>> after.candidates.tolist(), after.labelled.tolist()
+    ([2, 3, 5], [0, 1, 4])
     """
 
     def __init__(
@@ -362,7 +368,7 @@ class View:
 
         Picked candidates leave `candidates`. `evaluation` stays as given: a labelled point's
         covariance is of the order of σ, so it adds the same to every candidate's sum. What has
-        been computed is corrected, not dropped: k −= w wᵀ, and with z = k w (METHOD §8)
+        been computed is corrected, not dropped: k −= w wᵀ, and with z = k w
 
             s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
         """
@@ -435,6 +441,10 @@ def view(
     matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
     hold: keep k(candidates, evaluation) in memory also where the kernel is given by features: m·e
     numbers, and labels that come one by one cost a fraction.
+
+    >>> seen = la.view(post, [2, 3], evaluation=[4, 5])  # ask about 2 or 3, for the sake of 4 and 5
+    >>> la.variance(seen).shape
+    torch.Size([2])
     """
     at = posterior.positions(candidates, "candidates")
     posterior.require_unlabelled(at, "candidates")

@@ -1,1 +1,10 @@
-"""Campaigns: what a person or a program does with data, a network and a budget."""
+"""Campaigns: what a person or a program does with data, a network and a budget.
+
+The examples here begin with
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> generator = torch.manual_seed(0)
+    >>> x = torch.randn(60, 4)
+    >>> truth = x[:, :3].argmax(1)
+"""

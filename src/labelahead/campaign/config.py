@@ -30,7 +30,11 @@ MOST_THREADS = 16  # for each core
 
 @dataclass(frozen=True)
 class Source:
-    """Where the items come from: a known name, or a file or folder. See `labelahead.data.load`."""
+    """Where the items come from: a known name, or a file or folder. See `labelahead.data.load`.
+
+    >>> la.Source("photos/", size=128, test_fraction=0.1).size
+    128
+    """
 
     name: str = "digits"
     root: str | None = None
@@ -54,7 +58,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Network:
-    """Which network: "auto" picks one from the data, "module:factory" is your own."""
+    """Which network: "auto" picks one from the data, "module:factory" is your own.
+
+    >>> la.Network("cnn", width=32).name
+    'cnn'
+    """
 
     name: str = "auto"
     width: float | None = None
@@ -78,6 +86,9 @@ class Budget:
     grids, as on the page. An item in a grid costs `confirm_cost` of an answer; what the grids cost is taken off the
     answers of the round, so that `labels` counts answers and what costs as much. Of the items that are predicted
     wrongly the person overlooks the share `missed`, which get the wrong label; the others stay without one.
+
+    >>> la.Budget(initial=0, labels=60).retrain_every
+    10
     """
 
     initial: int = 20
@@ -124,6 +135,10 @@ class Campaign:
 
     training: what to change of the network's own recipe (`labelahead.train.recipe`).
     threads: torch's threads; sums depend on them in the last digit, so a run remembers its own.
+
+    >>> plan = la.Campaign(seed=3, asking=la.Asking("resolve"), budget=la.Budget(labels=60))
+    >>> plan.data.name, plan.asking.strategy
+    ('digits', 'resolve')
     """
 
     seed: int = 0

@@ -45,7 +45,6 @@ from labelahead.learners.exact import EXACT, ExactModel, spread_of
 from labelahead.linear.calibration import likelihoods
 from labelahead.models import MODELS, build
 from labelahead.models.sentences import DIMENSIONS, SentenceEncoder
-from labelahead.seeds import training_seed
 from labelahead.train import predict
 
 __all__ = ["BIASED", "Finished", "Predictions", "finish", "load_finished", "run_model", "write_predictions"]
@@ -355,7 +354,7 @@ def run_model(folder: str | Path, *, data: Loaded | None = None) -> Finished:
         if not rounds:
             raise InputError(f"{folder} has no finished round; expected one: labelahead resume {folder}")
         last, classes = rounds[-1], ready.data.classes
-        network = ready.learner(len(classes)).network(training_seed(ready.campaign.seed, last.number))
+        network = ready.learner(len(classes)).network(ready.campaign.seed)
         network.load_state_dict(store.weights(last.number))
         labels = {entry.position: entry.label for entry in store.labels() if entry.round <= last.number}
     accuracy: dict[str, Any] = {

@@ -49,6 +49,12 @@ class Learner:
     it. training: a `Training`, or a function (model, inputs, labels) that trains in place.
     Answers move the view of the pool at once; the network is trained again when `retrain_every` of them have come in,
     at the next query. loss: "squared" or "cross-entropy", what a function of your own trains with (default: squared).
+
+    >>> learner = la.Learner(la.exact(x, 3), x, "resolve")
+    >>> for position in learner.query(10):
+    ...     learner.teach([position], [truth[position]])
+    >>> learner.predict([0, 1]).shape
+    torch.Size([2, 3])
     """
 
     def __init__(
@@ -113,7 +119,7 @@ class Learner:
         if self._belief is None or len(self._belief.view.candidates) < n:
             self._belief = self._look(n)
         rng, mode = stream(self.seed, "pick", len(self.pool)), strategy.mode(self.asking.mode, ask=False)
-        positions, _ = self._belief.pick(strategy.criterion_after(len(self.pool)), n, rng, mode)
+        positions, _ = self._belief.pick(strategy.criterion_after(self.pool.labels.tolist()), n, rng, mode)
         return [int(p) for p in positions]
 
     def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
@@ -138,14 +144,15 @@ class Learner:
     def predict(self, positions: Positions | None = None) -> Tensor:
         """(q, C) class probabilities: the network's as last trained, or with the answers since.
 
-        Items in the present kernel know of every answer at once; the others wait for training.
+        Items in the present kernel know of every answer at once; the others wait for training, unless there is none:
+        with the exact learner all items know of all answers.
         """
         at = (
             torch.arange(len(self.inputs))
             if positions is None
             else checks.positions(positions, "positions", len(self.inputs), distinct=False)
         )
-        out = predict(self.model, self.inputs[at]).double().cpu()
+        out = predict(self._up_to_date(), self.inputs[at]).double().cpu()
         if self.loss == "cross-entropy":
             out = softmax(out)
         if self._belief is None and self._fresh and self._strategy.look_ahead and len(self.pool.unlabelled):
@@ -160,20 +167,7 @@ class Learner:
         if len(self.pool) == 0:
             raise InputError("there is no label yet; expected some: teach first")
         if isinstance(self.training, Training):
-            seed = training_seed(self.seed, len(self.pool), "t")
-            again: NetworkLearner | ExactLearner
-            if isinstance(self.model, ExactModel):
-                assert isinstance(self.inputs, Tensor)  # nothing else fits it
-                centre, lift = self.model.centre, float(self.model.lift.sum())
-                again = ExactLearner(self.inputs, self.classes, centre, str(centre.device), lift)
-            else:
-                initial = self._initial
-                again = NetworkLearner(self.inputs, self.classes, lambda _: copy.deepcopy(initial), self.training)
-            learnt = again.learn(
-                self.pool.labelled, self.pool.labels, seed=seed, previous=self.model.state_dict(), into=self.model
-            )
-            for note in learnt.trained.notes if learnt.trained else ():
-                log.warning("%s", note)
+            self._learn(self.model, self.training)
         else:
             some = self.inputs[self.pool.labelled]
             self.training(
@@ -181,6 +175,29 @@ class Learner:
             )
         self.model.eval()
         self._fresh, self._belief, self._trained = 0, None, True
+
+    def _learn(self, into: nn.Module, training: Training) -> None:
+        """Train a network like ours on all labels so far."""
+        seed = training_seed(self.seed, len(self.pool), "t")
+        again: NetworkLearner | ExactLearner
+        if isinstance(into, ExactModel):
+            assert isinstance(self.inputs, Tensor)  # nothing else fits it
+            centre, lift = into.centre, float(into.lift.sum())
+            again = ExactLearner(self.inputs, self.classes, centre, str(centre.device), lift)
+        else:
+            initial = self._initial
+            again = NetworkLearner(self.inputs, self.classes, lambda _: copy.deepcopy(initial), training)
+        learnt = again.learn(self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into)
+        for note in learnt.trained.notes if learnt.trained else ():
+            log.warning("%s", note)
+
+    def _up_to_date(self) -> nn.Module:
+        """The network; of the exact learner, whose training takes milliseconds, one that knows of all answers."""
+        if not (self._fresh and isinstance(self.model, ExactModel) and isinstance(self.training, Training)):
+            return self.model
+        model = copy.deepcopy(self.model)
+        self._learn(model, self.training)
+        return model.eval()
 
     def save(self, path: str | Path) -> None:
         """Everything but the inputs and a training function or strategy of your own, in one step."""

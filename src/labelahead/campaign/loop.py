@@ -18,7 +18,7 @@ from labelahead.errors import InputError, LabelaheadError
 from labelahead.learners.exact import ExactLearner
 from labelahead.learners.network import Learnt, NetworkLearner
 from labelahead.learners.outlook import Outlook
-from labelahead.seeds import stream, training_seed
+from labelahead.seeds import stream
 from labelahead.strategies import find
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.propose import Query, propose
@@ -87,12 +87,12 @@ def rounds(
         done = done[:-1]  # the budget has grown: the last round goes on asking
     elif done and done[-1].asked == 0:
         if keep and store:
-            model = plan.learner.network(training_seed(plan.seed, len(done) - 1))
+            model = plan.learner.network(plan.seed)
             model.load_state_dict(store.weights(len(done) - 1))
             keep(State(pool, model.eval()))
         yield done[-1]
         return
-    if done and store and plan.learner.training.start != "cold":
+    if done and store and plan.learner.training.start in ("warm", "shrink"):
         previous = store.weights(len(done) - 1)
     memory = done[-1].memory if done else None
     for number in range(len(done), len(plan.learner.inputs)):
@@ -140,7 +140,7 @@ class _Rounds:
     ) -> tuple[nn.Module, Round]:
         """Train, test, ask. previous: the weights before; memory: what the strategy handed out then."""
         plan, pool, store = self.plan, self.pool, self.store
-        learner, seed = plan.learner, training_seed(plan.seed, number)
+        learner, seed = plan.learner, plan.learner.training.seed_of(plan.seed, number)
         labelled, labels = pool.labelled, pool.labels
         self.tell("training", 0, 1)
         learnt = learner.learn(labelled, labels, seed=seed, previous=previous)
@@ -169,7 +169,8 @@ class _Rounds:
                 loo = loo_estimate(others, residual, labels, plan.budget.initial)
             several = bool((labels != labels[:1]).any())
             if plan.outlook and several and (isinstance(learner, ExactLearner) or self._looks_ahead):
-                ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed)
+                votes = torch.tensor([p not in self._confirmed for p in labelled.tolist()])
+                ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed, votes=votes)
         except LabelaheadError as error:  # advice only: strategies without a kernel go on
             notes = (*notes, f"no estimate by leave-one-out: {error}")
         seconds["leave-one-out"] = time.perf_counter() - start

@@ -62,7 +62,7 @@ def questions(
     asking, strategy = campaign.asking, find(campaign.asking.strategy)
     if len(pool):
         tell("training", 0, 1)
-    elif strategy.look_ahead and strategy.criterion_after(0) != strategy.criterion:
+    elif strategy.look_ahead and strategy.criterion_after(()) != strategy.criterion:
         # An untrained network's opinions are noise; what it holds alike is not.
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")

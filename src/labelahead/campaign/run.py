@@ -23,14 +23,22 @@ from labelahead.errors import InputError
 from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 
-__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "run", "simulation"]
+__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "rounds_of", "run", "simulation"]
 
 CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished campaign."""
+    """A finished campaign.
+
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
+    >>> result = la.run(plan)
+    >>> [labels for labels, accuracy in result.curve]
+    [10, 20]
+    >>> len(result.pool), len(result.rounds)
+    (20, 2)
+    """
 
     campaign: Campaign
     rounds: tuple[Round, ...]
@@ -60,6 +68,11 @@ def run(
     config: a `Campaign`, tables as in TOML, or a TOML file. data: as `labelahead.data` returns it,
     instead of what the configuration names. labeller: answers instead of the data's own labels.
     out: a folder that keeps everything, for `resume`. outlook: whether every round estimates its error.
+
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 0, "labels": 20}, "threads": 1}
+    >>> result = la.run(plan, outlook=False)  # the embedded digits; from no label at all
+    >>> result.curve[-1][1] > 0.5
+    True
     """
     campaign = _campaign(config)
     if out is not None:
@@ -84,6 +97,12 @@ def run(
                 raise
 
 
+def rounds_of(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
+    """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop early."""
+    with _same_threads():
+        yield from rounds(replace(simulation(prepare(config, data)), outlook=False))
+
+
 def resume(
     folder: str | Path,
     changes: Mapping[str, Any] | None = None,
@@ -102,6 +121,11 @@ def resume(
     "asking.strategy", where they are your own), another "device", or a larger budget
     ("budget.labels"), which also a finished campaign takes up. strategy: that of a campaign to which
     it was handed over in Python.
+
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
+    >>> half = la.run(plan, out="half", outlook=False)
+    >>> len(la.resume("half", {"budget.labels": 30}, outlook=False).pool)  # a larger budget
+    30
     """
     with Store.open(folder) as store, _same_threads():
         if set(changes or {}) - CHANGEABLE:

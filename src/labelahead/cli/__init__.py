@@ -5,9 +5,4 @@ from labelahead.cli.shell import app  # first: says what to install when it is n
 # They put their commands into app.
 from labelahead.cli import campaigns, compare, label, label_studio, models, pool, study  # isort: skip
 
-__all__ = ["app", "campaigns", "compare", "label", "label_studio", "main", "models", "pool", "study"]
-
-
-def main() -> None:
-    """The entry point."""
-    app()
+__all__ = ["app", "campaigns", "compare", "label", "label_studio", "models", "pool", "study"]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from labelahead.cli import shell
 from labelahead.cli.shell import Option, Text, UsageError, app, err, free_folder, out, reported, say
+from labelahead.errors import InputError
 
 
 @app.command()
@@ -29,6 +31,7 @@ def run(
     retrain_every: shell.RetrainOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    against: Annotated[Text, Option("--against", help="Then this strategy, until it is as good: random.")] = None,
     folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/...)")] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
@@ -37,7 +40,7 @@ def run(
 
     Examples:
 
-      labelahead run
+      labelahead run --against random
 
       labelahead run --data mnist --root DIR --model cnn --strategy flip --seed 3 --out runs/a
 
@@ -45,13 +48,15 @@ def run(
     """
     with reported():
         campaign = shell.configured(context)
+        if against is not None:
+            _known(against)
     from labelahead.campaign.run import run as run_campaign
     from labelahead.strategies import find
 
     name = Path(campaign.data.name).stem or "data"
     place = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{campaign.seed}")
     with reported(lambda: _resume_hint(place)):
-        _campaign(lambda **watch: run_campaign(campaign, out=place, **watch), campaign)
+        _campaign(lambda **watch: run_campaign(campaign, out=place, **watch), campaign, against)
 
 
 @app.command()
@@ -155,23 +160,33 @@ def list_(what: Annotated[Text, typer.Argument(help="strategies, models, embeddi
       labelahead list strategies
     """
     with reported():
-        from labelahead.cli.terminal import CATALOGUES, catalogue, overview
+        from labelahead.cli.catalogue import KINDS, catalogue, overview
 
         if what is None:
             out.print(overview())
             return
-        if what not in CATALOGUES:
-            raise UsageError(f"no list of {what!r}; expected one of {', '.join(CATALOGUES)}")
+        if what not in KINDS:
+            raise UsageError(f"no list of {what!r}; expected one of {', '.join(KINDS)}")
         out.print(catalogue(what))
 
 
-def _campaign(go: Callable[..., Any], campaign: Any) -> None:
+def _known(strategy: str) -> None:
+    from labelahead.strategies import find
+
+    try:
+        find(strategy)
+    except InputError as error:
+        raise UsageError(f"--against: {error}") from error
+
+
+def _campaign(go: Callable[..., Any], campaign: Any, against: str | None = None) -> None:
     """Run, show, and say where everything lies."""
     from labelahead.cli.terminal import board, curve_png, rounds_table
     from labelahead.strategies import find
 
     name = Path(campaign.data.name).name or campaign.data.name
-    title = f"{name}, {find(campaign.asking.strategy).name}, seed {campaign.seed}"
+    strategy = find(campaign.asking.strategy).name
+    title = f"{name}, {strategy}, seed {campaign.seed}"
 
     def ready(prepared: Any) -> None:
         for note in prepared.notes:
@@ -181,13 +196,52 @@ def _campaign(go: Callable[..., Any], campaign: Any) -> None:
         result = go(progress=watch.progress, on_round=watch.round, on_ready=ready)
     out.print()
     out.print(rounds_table(result.rounds))
+    rival = None if against is None else _beside(result, against)
     say(f"\neverything is in {result.folder}", on=out)
     if any(r.accuracy is not None for r in result.rounds):
         try:
-            picture = curve_png(result.rounds, result.folder / "curve.png", title)
+            picture = curve_png(result.rounds, result.folder / "curve.png", title, rival, strategy if rival else None)
             say(f"the curve: {picture}", on=out)
         except Exception as error:  # the campaign is done: a picture does not undo it
             say(f"no picture of the curve: {error}", "yellow")
+
+
+FURTHER = 4  # times as many labels as ours the rival may ask for
+
+
+def _beside(result: Any, strategy: str) -> Any:
+    """The same campaign by another strategy until it is as good, both in one table, and what it needed."""
+    from labelahead.campaign.run import rounds_of
+    from labelahead.cli.terminal import beside_table, board, verdict
+    from labelahead.strategies import find
+
+    campaign, goal = result.campaign, result.rounds[-1].accuracy
+    if goal is None:
+        say("no test items, so that --against has nothing to compare", "yellow")
+        return None
+    most = min(FURTHER * campaign.budget.labels, len(result.pool) + len(result.pool.unlabelled))
+    other = replace(
+        campaign,
+        asking=replace(campaign.asking, strategy=strategy, mode=None),
+        budget=replace(campaign.budget, labels=most),
+    )
+    ours, name = (find(campaign.asking.strategy).name, result.rounds), find(strategy).name
+    out.print(f"\nthe same campaign, asked by {name}:", highlight=False)
+    theirs = []
+    with board(out, most, f"{ours[0]} and {name}, seed {campaign.seed}", name, ours) as watch:
+        for entry in rounds_of(other):
+            theirs.append(entry)
+            watch.round(entry)
+            reached = max(r.accuracy or 0.0 for r in theirs) >= goal
+            if reached and entry.labels >= campaign.budget.labels:
+                break
+    rival = (name, theirs)
+    out.print()
+    out.print(beside_table(ours, rival))
+    out.print()
+    out.print(verdict(ours, rival), style="bold", markup=False, highlight=False)
+    out.print("(one campaign each; ten seeds and other data: docs/results.md)", style="dim", highlight=False)
+    return rival
 
 
 def _resume_hint(folder: Path) -> str:

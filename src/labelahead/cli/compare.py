@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,8 +20,10 @@ from rich.progress import (
 )
 
 from labelahead.cli import shell
+from labelahead.cli.pool import CaOpt, CertOpt, ClusterOpt, KeyOpt, working
 from labelahead.cli.shell import Number, Option, Text, UsageError, app, err, free_folder, out, reported
 from labelahead.errors import InputError, LabelaheadError
+from labelahead.extras import need
 
 if TYPE_CHECKING:
     from labelahead.campaign.store import Round
@@ -51,6 +53,10 @@ def compare(
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
     workers: Annotated[Number, Option(min=1, help="Campaigns at a time. (default: one per core)")] = None,
+    cluster: ClusterOpt = None,
+    tls_ca: CaOpt = None,
+    tls_cert: CertOpt = None,
+    tls_key: KeyOpt = None,
     folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/compare-...)")] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
@@ -66,6 +72,8 @@ def compare(
       labelahead compare --strategies random,margin,flip,flip:greedy --seeds 6 --out runs/b
 
       labelahead compare --out runs/b --seeds 10
+
+      labelahead compare --out /shared/b --cluster tcp://127.0.0.1:8786
     """
     with reported():
         comparison = _comparison(folder, strategies, first, seeds, context)
@@ -73,7 +81,11 @@ def compare(
     again = f"labelahead compare --out {shlex.quote(str(place))}"
     begun = place / "compare.toml"
     with reported(lambda: f"; nothing is lost: {again}" if begun.exists() else ""):
-        outcome = _compare(comparison, place, workers)
+        if cluster is None and not any((tls_ca, tls_cert, tls_key)):
+            outcome = _compare(comparison, place, workers)
+        else:
+            with working(workers, cluster, tls_ca, tls_cert, tls_key) as engine:
+                outcome = _compare(comparison, place, None, engine)
         try:
             _report(place, ())
         except LabelaheadError as error:  # the campaigns are what counts
@@ -87,7 +99,7 @@ def compare(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a comparison.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a comparison, or of a labelling session.")],
     accuracy: Annotated[
         list[float] | None, Option(help="Also count the labels to this accuracy, e.g. 0.9. Repeatable.")
     ] = None,
@@ -95,15 +107,22 @@ def report(
 ) -> None:
     """One HTML page of a comparison, readable offline, with figures (PNG, SVG) and CSV beside it.
 
+    Of a labelling session, also of one in Label Studio: its classes, people, where they disagree, and how good it is.
+
     Examples:
 
       labelahead report runs/b
+
+      labelahead report labels-photos
 
       labelahead report runs/b --accuracy 0.9 --accuracy 0.95
     """
     with reported():
         from labelahead.compare import read_comparison
 
+        if (folder / "labels.db").is_file():
+            _session_report(folder, accuracy, target)
+            return
         try:
             read_comparison(folder)
         except InputError as error:
@@ -141,7 +160,7 @@ def _comparison(
     return comparison
 
 
-def _compare(comparison: "Comparison", folder: Path, workers: int | None) -> "Outcome":
+def _compare(comparison: "Comparison", folder: Path, workers: int | None, executor: Any = None) -> "Outcome":
     from labelahead.cli.terminal import doing
     from labelahead.compare import compare as run_comparison
 
@@ -151,7 +170,13 @@ def _compare(comparison: "Comparison", folder: Path, workers: int | None) -> "Ou
             watch.preparing(doing(what, done, total))
 
         return run_comparison(
-            comparison, folder, workers=workers, progress=progress, on_begin=watch.begin, on_event=watch.event
+            comparison,
+            folder,
+            workers=workers,
+            executor=executor,
+            progress=progress,
+            on_begin=watch.begin,
+            on_event=watch.event,
         )
 
 
@@ -167,6 +192,17 @@ def _report(folder: Path, accuracies: tuple[float, ...], target: Path | None = N
         out.print(text, markup=False, highlight=False)
     for warning in written.warnings:
         out.print(warning, style="yellow", markup=False, highlight=False)
+    out.print(f"\nthe report: {written.page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _session_report(folder: Path, accuracy: list[float] | None, target: Path | None) -> None:
+    if accuracy:
+        raise UsageError("--accuracy is for comparisons; expected none for a labelling session")
+    need("jinja2", "web", "the report of a labelling session")
+    from labelahead.web.report import report as write_report
+
+    written = write_report(folder, target)
+    out.print(written.headline, style="bold", markup=False, highlight=False)
     out.print(f"\nthe report: {written.page}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -197,7 +233,7 @@ class Watch:
         before = f", {done} of them done before" if done else ""
         self._say(
             f"{len(comparison.arms)} strategies × {len(comparison.seeds)} seeds = {begun.campaigns} "
-            f"campaigns{before}; {begun.workers} at a time"
+            f"campaigns{before}; {f'{begun.workers} at a time' if begun.workers else 'on the cluster'}"
         )
         if self._all is not None:
             self._bars.remove_task(self._all)

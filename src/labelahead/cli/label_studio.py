@@ -72,6 +72,7 @@ def label_studio(
 
     with reported(hint):
         check_together(export, to, rest)
+        _check_webhook(webhook)
         connection = _connected(url, project, folder)
         kept = str(connection.folder)
         again = True
@@ -84,6 +85,18 @@ def label_studio(
                     return
                 say(f"labels are kept in {kept}; Ctrl-C ends")
                 again = _serve(connection, bridge, ready, host, port, webhook)
+
+
+def _check_webhook(url: str | None) -> None:
+    """Label Studio refuses such addresses as containers have among themselves."""
+    if url is None:
+        return
+    host = urlsplit(url).hostname or ""
+    if not url.startswith(("http://", "https://")) or not ("." in host or ":" in host or host == "localhost"):
+        raise UsageError(
+            f"--webhook-url is {url!r}; expected http://HOST:PORT, HOST being localhost, an IP address or a name with "
+            "a dot: Label Studio takes no other (containers may have an alias, as in examples/label-studio)"
+        )
 
 
 def _connected(url: str, project: int, folder: Path | None) -> Any:

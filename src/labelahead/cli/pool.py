@@ -19,7 +19,9 @@ app.add_typer(pool, name="pool")
 LINES = 10  # of progress, where there is no terminal
 StoreArg = Annotated[str, typer.Argument(help="The folder that `pool embed` wrote.")]
 WorkersOpt = Annotated[int | None, Option("--workers", min=1, help="Processes of this machine. (default: cores)")]
-ClusterOpt = Annotated[Text, Option("--cluster", help="A Dask scheduler instead: tcp://host:8786, tls://host:8786.")]
+ClusterOpt = Annotated[
+    Text, Option("--cluster", help="A cluster instead: tcp://host:8786, tls://host:8786 (Dask), ray://host:10001, ray.")
+]
 CaOpt = Annotated[Text, Option("--tls-ca", help="With --cluster tls://: the certificate authority.")]
 CertOpt = Annotated[Text, Option("--tls-cert", help="The client's certificate.")]
 KeyOpt = Annotated[Text, Option("--tls-key", help="The client's key.")]
@@ -35,6 +37,10 @@ def embed(
     column: Annotated[Text, Option("--column", help="Of vectors or of text. (default: the only one)")] = None,
     id: Annotated[Text, Option("--id", help="The column that names the items. (default: id, if there is one)")] = None,
     encoder: Annotated[Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for pictures.")] = None,
+    model: Annotated[Text, Option("--model", help="A network, file.py:make: keep its tangent kernel instead.")] = None,
+    classes: Annotated[str, Option("--classes", help="With --model: names of its outputs, comma-separated.")] = "",
+    sketch: Annotated[int, Option("--sketch", min=1, help="With --model: features that stand for the kernel.")] = 2048,
+    trained: Annotated[Text, Option("--trained", help="With --model: by which loss, squared or cross-entropy.")] = None,
     dtype: Annotated[str, Option("--dtype", help="float16 or float32.")] = "float16",
     rows: Annotated[int | None, Option("--rows", min=1, help="Items of a part. (default: by their kind)")] = None,
     skip_unreadable: Annotated[bool, Option("--skip-unreadable", help="Leave out what cannot be read.")] = False,
@@ -50,18 +56,24 @@ def embed(
 
       labelahead pool embed parts/ --store features/ --column text --id doc
 
+      labelahead pool embed vectors/ --store kernel/ --model net.py:make --classes good,bad --trained cross-entropy
+
       labelahead pool embed s3://bucket/parts --store s3://bucket/features --cluster tcp://127.0.0.1:8786
     """
     with reported("; features that are written are kept: the same command goes on"):
         from labelahead.scale import embed as work_out
 
-        with _engine(workers, cluster, tls_ca, tls_cert, tls_key) as engine, _shown() as progress:
+        with working(workers, cluster, tls_ca, tls_cert, tls_key) as engine, _shown() as progress:
             manifest = work_out(
                 source,
                 store,
                 column=column,
                 id=id,
                 encoder=encoder,
+                model=model,
+                classes=_names(classes),
+                sketch=sketch,
+                trained=trained,
                 dtype=dtype,
                 rows=rows,
                 skip_unreadable=skip_unreadable,
@@ -82,10 +94,14 @@ def ask(
     n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
     classes: ClassesOpt = "",
     strategy: Annotated[str, Option("--strategy", help="resolve, variance, flip, mlmoc, emoc or eer.")] = "resolve",
-    evaluation: EvaluationOpt = 1000,
+    evaluation: Annotated[
+        int | None, Option("--evaluation", min=1, help="Random items that scores sum over. (default: 1000; top: 2000)")
+    ] = None,
     candidates: Annotated[int, Option("--candidates", min=1, help="Best items held, among which it chooses.")] = 2000,
     mode: Annotated[str, Option("--mode", help="greedy: one by one; top: best scores at once.")] = "greedy",
-    finalists: Annotated[int, Option("--finalists", min=0, help="With top: score so many by the whole pool.")] = 0,
+    finalists: Annotated[
+        int | None, Option("--finalists", min=0, help="With top: score so many by the whole pool. (default: 1000)")
+    ] = None,
     seed: SeedOpt = 0,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
     file: Annotated[Path | None, Option("--out", help="Write here instead of the screen.")] = None,
@@ -166,7 +182,8 @@ def _names(classes: str) -> list[str]:
 
 
 @contextmanager
-def _engine(workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
+def working(workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
+    """Who does the work, by the options; waits until somebody is there."""
     from labelahead.scale.execution import at_work, secured
 
     if cluster is None and any(tls):
@@ -190,7 +207,7 @@ def _engine(workers: int | None, cluster: str | None, *tls: str | None) -> Itera
 def _opened(store: str, workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
     from labelahead.scale import LargePool
 
-    with _engine(workers, cluster, *tls) as engine, _shown() as progress:
+    with working(workers, cluster, *tls) as engine, _shown() as progress:
         yield LargePool(store, executor=engine, progress=progress)
 
 

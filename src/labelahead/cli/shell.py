@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from labelahead.errors import InputError, LabelaheadError
+from labelahead.processes import end_interrupted, interruptible
 
 try:
     import typer
@@ -42,11 +43,17 @@ class UsageError(InputError):
 @contextmanager
 def reported(hint: str | Callable[[], str] = "") -> Iterator[None]:
     """Errors as one sentence and an exit code."""
+
+    def more() -> str:
+        return hint if isinstance(hint, str) else hint()
+
     try:
-        yield
+        with interruptible(more):
+            yield
     except KeyboardInterrupt:
-        more = hint if isinstance(hint, str) else hint()
-        say(f"interrupted{more}", "yellow")
+        say(f"interrupted{more()}", "yellow")
+        sys.stdout.flush()
+        end_interrupted()
         raise typer.Exit(130) from None
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()

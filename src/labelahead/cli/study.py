@@ -14,7 +14,7 @@ from labelahead.errors import InputError
 @app.command(name="study")
 def study(
     name: Annotated[Text, typer.Argument(help="Which one; nothing: list them.")] = None,
-    scale: Annotated[str, Option(help="small (minutes) or paper (hours).")] = "small",
+    scale: Annotated[str, Option(help="small (minutes), paper (hours), or another that the study has.")] = "small",
     data: Annotated[Text, Option("--data", help="A known set, a file or a folder.")] = None,
     root: Annotated[Text, Option("--root", help="Folder that holds a known set.")] = None,
     seeds: Annotated[int | None, Option(help="How many seeds.")] = None,

@@ -13,17 +13,20 @@ from rich.text import Text
 from labelahead.campaign.advice import stop_advice
 from labelahead.campaign.store import Round
 
-__all__ = ["CATALOGUES", "board", "catalogue", "curve_png", "doing", "overview", "rounds_table"]
+__all__ = ["Curve", "beside_table", "board", "curve_png", "doing", "rounds_table", "verdict"]
 
-CATALOGUES = ("strategies", "models", "embeddings", "data")
+
+Curve = tuple[str, Sequence[Round]]  # whose it is, and its rounds
 
 
 class Board:
     """Follows a campaign: on a terminal a curve that grows, elsewhere a line a round."""
 
-    def __init__(self, console: Console, total: int, title: str, live: Live | None) -> None:
-        self.console, self.total, self.title = console, total, title
-        self._live, self._rounds, self._doing = live, list[Round](), ""
+    def __init__(
+        self, console: Console, total: int, title: str, live: Live | None, name: str = "", rival: Curve | None = None
+    ) -> None:
+        self.console, self.total, self.title, self.name = console, total, title, name
+        self._live, self._rounds, self._doing, self._rival = live, list[Round](), "", rival
         self._advised = False
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -35,7 +38,7 @@ class Board:
         """Show a finished round."""
         self._rounds.append(entry)
         if self._live is None:
-            self.console.print(_line(entry), highlight=False)
+            self.console.print(f"{self.name} {_line(entry)}".lstrip(), highlight=False)
         for note in entry.notes:
             self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
         outlook = entry.error, entry.error_low, entry.error_high, entry.fall
@@ -51,7 +54,8 @@ class Board:
         parts: list[Any] = []
         if any(r.accuracy is not None for r in self._rounds):
             width = max(40, min(self.console.width, 90))
-            parts.append(Text.from_ansi(curve_text(self._rounds, self.total, self.title, width)))
+            curves = [(self.name, self._rounds), *([self._rival] if self._rival else [])]
+            parts.append(Text.from_ansi(curve_text(curves, self.total, self.title, width)))
         if self._rounds:
             parts.append(Text(_line(self._rounds[-1])))
         parts.append(Text(self._doing, style="dim"))
@@ -59,13 +63,16 @@ class Board:
 
 
 @contextmanager
-def board(console: Console, total: int, title: str) -> Iterator[Board]:
-    """A board for one campaign; it leaves the last picture standing."""
+def board(console: Console, total: int, title: str, name: str = "", rival: Curve | None = None) -> Iterator[Board]:
+    """A board for one campaign; it leaves the last picture standing.
+
+    name, rival: of one that is run after another, and that other's rounds, which stay in the picture.
+    """
     if not console.is_terminal:
-        yield Board(console, total, title, None)
+        yield Board(console, total, title, None, name, rival)
         return
     with Live(console=console, refresh_per_second=4) as live:
-        shown = Board(console, total, title, live)
+        shown = Board(console, total, title, live, name, rival)
         yield shown
         shown._doing = ""
         shown._draw()
@@ -83,17 +90,20 @@ def _line(r: Round) -> str:
     return f"round {r.number:3d}   {r.labels:5d} labels{right}{guess}   {took:5.1f} s"
 
 
-def curve_text(rounds: Sequence[Round], total: int, title: str, width: int = 70) -> str:
-    """Accuracy against labels, drawn with characters."""
+def curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70) -> str:
+    """Accuracy against labels of each, drawn with characters."""
     import plotext as plt
 
-    known = [r for r in rounds if r.accuracy is not None]
-    values = [100 * (r.accuracy or 0.0) for r in known]
     plt.clear_figure()
     plt.theme("clear")
     plt.plot_size(width, 16)
-    plt.plot([r.labels for r in known], values, marker="braille")
-    plt.xlim(min(r.labels for r in known), max(total, known[0].labels + 1))
+    values, labels = list[float](), list[int]()
+    for (name, rounds), marker in zip(curves, ("braille", "dot"), strict=False):
+        known = [r for r in rounds if r.accuracy is not None]
+        values += [100 * (r.accuracy or 0.0) for r in known]
+        labels += [r.labels for r in known]
+        plt.plot(labels[-len(known) :], values[-len(known) :], marker=marker, label=name or None)
+    plt.xlim(min(labels), max(total, min(labels) + 1))
     plt.ylim(max(0.0, min(values) - 5), min(100.0, max(values) + 5))
     plt.title(title)
     plt.xlabel("labels")
@@ -101,8 +111,10 @@ def curve_text(rounds: Sequence[Round], total: int, title: str, width: int = 70)
     return str(plt.build())
 
 
-def curve_png(rounds: Sequence[Round], path: Path, title: str) -> Path:
-    """Accuracy against labels as a picture."""
+def curve_png(
+    rounds: Sequence[Round], path: Path, title: str, rival: Curve | None = None, name: str | None = None
+) -> Path:
+    """Accuracy against labels as a picture; rival: another's, beside it; name: whose the first is."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -110,13 +122,18 @@ def curve_png(rounds: Sequence[Round], path: Path, title: str) -> Path:
 
     known = [r for r in rounds if r.accuracy is not None]
     figure, axes = pyplot.subplots(figsize=(6.4, 4), dpi=150, layout="constrained")
-    axes.plot([r.labels for r in known], [100 * (r.accuracy or 0) for r in known], "o-", ms=4)
+    axes.plot([r.labels for r in known], [100 * (r.accuracy or 0) for r in known], "o-", ms=4, label=name)
+    if rival is not None:
+        name, others = rival
+        at, right = [r.labels for r in others], [100 * (r.accuracy or 0) for r in others]
+        axes.plot(at, right, "s--", ms=3, color="tab:orange", label=name)
     told = [(r.labels, r.error, r.error_low, r.error_high) for r in rounds if r.error is not None]
     if told:
         at = [labels for labels, *_ in told]
         right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in told] for i in (1, 2, 3))
         axes.plot(at, right, ":", color="grey", label="estimated for the pool, without a test label")
         axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
+    if told or rival is not None:
         axes.legend(frameon=False, fontsize=8)
     axes.set(xlabel="labels", ylabel="test accuracy, %")
     axes.set_title(title, parse_math=False)  # a name may hold dollar signs
@@ -125,6 +142,28 @@ def curve_png(rounds: Sequence[Round], path: Path, title: str) -> Path:
     figure.savefig(path)
     pyplot.close(figure)
     return path
+
+
+def beside_table(ours: Curve, rival: Curve) -> Table:
+    """Accuracies of two campaigns, one row for each number of labels."""
+    columns = [{r.labels: r.accuracy or 0.0 for r in rounds} for _, rounds in (ours, rival)]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("labels", ours[0], rival[0]):
+        table.add_column(name, justify="right", min_width=9)
+    for labels in sorted({*columns[0], *columns[1]}):
+        table.add_row(str(labels), *(f"{100 * c[labels]:.1f} %" if labels in c else "" for c in columns))
+    return table
+
+
+def verdict(ours: Curve, rival: Curve) -> str:
+    """How many labels the rival needed for what ours has in the end."""
+    (name, rounds), (other, theirs) = ours, rival
+    goal = rounds[-1].accuracy or 0.0
+    first, then = (next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None) for of in (rounds, theirs))
+    said = f"{goal:.1%} of the test items right: {name} needed {first} labels; "
+    if then is None:
+        return said + f"{other} had not got there with {theirs[-1].labels}, but to {theirs[-1].accuracy or 0.0:.1%}."
+    return said + f"{other} needed {then} labels for this."
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
@@ -141,50 +180,4 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
             "—" if r.gain is None else f"{r.gain:.3g}",
             f"{sum(r.seconds.values()):.1f}",
         )
-    return table
-
-
-def overview() -> Table:
-    """The names of all there is, by kind."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("labelahead list", "names"):
-        table.add_column(name, overflow="fold")
-    for what in CATALOGUES:
-        table.add_row(what, ", ".join(str(cell) for cell in catalogue(what).columns[0].cells))
-    return table
-
-
-def catalogue(what: str) -> Table:
-    """What there is, with a line on when to use it."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("name", "what it is, when to use it"):
-        table.add_column(name, overflow="fold")
-    if what == "strategies":
-        from labelahead.strategies import STRATEGIES
-
-        table.add_column("modes")
-        table.add_column("paper", overflow="fold", style="dim")
-        for s in STRATEGIES.values():
-            table.add_row(s.name, s.when, "\n".join(s.modes), s.paper)
-    elif what == "models":
-        from labelahead.learners.exact import ABOUT, EXACT
-        from labelahead.models import MODELS
-
-        for m in MODELS.values():
-            table.add_row(m.name, m.summary)
-        table.add_row(EXACT, ABOUT)
-    elif what == "embeddings":
-        from labelahead.campaign.inputs import EMBEDDINGS
-
-        for name, about in EMBEDDINGS.items():
-            table.add_row(name, about)
-        table.add_row(
-            "COLUMN", "vectors that came with the data: lists of a Parquet or JSON lines column, an array of an .npz"
-        )
-        table.add_row("file.py:function", "your own: a list of texts, pictures (n, 3, h, w) or rows -> (n, d)")
-    else:
-        from labelahead.data import DATASETS
-
-        for d in DATASETS.values():
-            table.add_row(d.name, d.summary)
     return table

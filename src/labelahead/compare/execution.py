@@ -1,7 +1,8 @@
-"""Campaigns by strategy and seed, in processes beside each other; interrupted and taken up again.
+"""Campaigns by strategy and seed, in processes beside each other or on a cluster; interrupted and taken up again.
 
 A worker that dies takes nothing along but the round it was in: its campaign is resumed by a new
-one. (concurrent.futures' pool breaks as a whole when one of its processes dies.)
+one. (concurrent.futures' pool breaks as a whole when one of its processes dies.) On a cluster it is the engine that
+gives the campaign to another worker.
 """
 
 import faulthandler
@@ -11,6 +12,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,11 +20,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 from labelahead import files
 from labelahead.campaign.config import Campaign
@@ -30,7 +34,9 @@ from labelahead.campaign.loop import Progress
 from labelahead.campaign.run import prepare, resume, run, simulation
 from labelahead.campaign.store import Round, Store
 from labelahead.compare.plan import FILE, Comparison, comparison_text, joined, read_comparison
-from labelahead.errors import InputError, LabelaheadError
+from labelahead.errors import ClusterError, InputError, LabelaheadError, StorageError
+from labelahead.processes import born_deaf, follow_parent
+from labelahead.scale.execution import Executor, at_work
 
 __all__ = [
     "RETRIES",
@@ -48,6 +54,9 @@ __all__ = [
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 PACKAGES = ("labelahead", "torch", "numpy", "scipy", "scikit-learn")  # whose versions a report names
 RETRIES = 2  # how often a campaign is taken up again after its worker died
+OURS = "cluster.txt"  # names the comparison that runs on a cluster: campaigns of another one end at their next round
+LOOK = 0.5  # seconds between two looks at the folders of campaigns elsewhere
+PATIENCE = 120  # seconds for a campaign that was given to another worker, or stopped, to end its round
 
 
 @dataclass(frozen=True)
@@ -71,17 +80,27 @@ class CampaignEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class Begun:
-    """What lies ahead, for whoever shows the progress."""
+    """What lies ahead, for whoever shows the progress.
+
+    >>> def told(begun: Begun) -> None:
+    ...     print(begun.left, "of", begun.campaigns, "campaigns are left")
+    >>> again = compare(comparison, "runs/b", workers=1, on_begin=told)
+    0 of 4 campaigns are left
+    """
 
     comparison: Comparison
     campaigns: int  # asked for
     left: int  # of them not finished yet
-    workers: int
+    workers: int | None  # at a time; None on a cluster, which decides itself
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a comparison went. failed, died: one event per campaign and per dead worker."""
+    """How a comparison went. failed, died: one event per campaign and per dead worker.
+
+    >>> outcome.finished, outcome.failed, outcome.died
+    (4, (), ())
+    """
 
     folder: Path
     finished: int
@@ -94,6 +113,7 @@ def compare(
     out: str | Path,
     *,
     workers: int | None = None,
+    executor: Any = None,
     progress: Progress | None = None,
     on_begin: Callable[[Begun], None] | None = None,
     on_event: Callable[[CampaignEvent], None] | None = None,
@@ -101,11 +121,17 @@ def compare(
     """Run every campaign of the comparison that `out` does not hold yet; what was begun is resumed.
 
     A folder that holds a comparison of the same configuration is extended. Runs in processes of
-    its own: a script that calls this needs `if __name__ == "__main__":`.
+    its own: a script that calls this needs `if __name__ == "__main__":`. executor: a cluster instead, as
+    `scale.at_work` takes it; its workers must reach `out` and the data under the same paths.
+
+    >>> compare(comparison, "runs/b", workers=1).finished  # all are there: nothing is run again
+    4
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}; expected 1 or more, or nothing for all cores")
-    folder = Path(out)
+    if executor is not None and workers is not None:
+        raise InputError("workers and executor given; expected one of them: a cluster has its own workers")
+    folder = Path(out).absolute() if executor is not None else Path(out)
     _whole(comparison, folder)  # refused before any work
     jobs = [
         Job(f"{arm.name}, seed {seed}", folder / arm.folder / f"seed-{seed}", comparison.of(arm, seed))
@@ -116,13 +142,14 @@ def compare(
     if left:
         _rehearse(left[0], progress)
     threads = comparison.campaign.threads or 1
-    crew = min(workers or max(1, cores() // threads), max(1, len(left)))
+    crew = None if executor is not None else min(workers or max(1, cores() // threads), max(1, len(left)))
     with files.hold(folder, by="comparison"):
         files.replace(folder / FILE, comparison_text(_whole(comparison, folder)))
         if on_begin:
             on_begin(Begun(comparison, len(jobs), len(left), crew))
         failed, died = [], []
-        with closing(_work(left, crew, folder / "workers.log", threads)) as events:
+        at = _work(left, crew, folder / "workers.log", threads) if crew else _work_elsewhere(left, executor, folder)
+        with closing(at) as events:
             for event in events:
                 failed += [event] if event.kind == "failed" else []
                 died += [event] if event.kind == "died" else []
@@ -288,23 +315,19 @@ def _cause(code: int | None) -> str:
 def _birth(threads: int) -> Iterator[None]:
     """What a process must find when it is born: its number of threads, and deafness to Ctrl-C.
 
-    Both are inherited. Threads are counted when torch is imported, which is before any line of
-    ours; a Ctrl-C on the terminal reaches all processes, and it is the parent that ends them.
+    Threads are counted when torch is imported, which is before any line of ours.
     """
     before = {name: os.environ.get(name) for name in THREADS}
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:
-        yield
+        with born_deaf():
+            yield
     finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if main:
-            signal.signal(signal.SIGINT, handler)
 
 
 # --- a worker's side ----------------------------------------------------------------------------------------
@@ -312,8 +335,7 @@ def _birth(threads: int) -> Iterator[None]:
 
 def _serve(pipe: Connection, log: str, workers: int) -> None:
     """The worker's side: run what is given until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent()  # the folder must become free
     _print_to(log)
     while True:
         try:
@@ -321,20 +343,21 @@ def _serve(pipe: Connection, log: str, workers: int) -> None:
         except EOFError:
             return
         try:
-            _campaign(folder, campaign, workers, pipe)
+            _campaign(folder, campaign, workers, lambda entry: pipe.send(("round", entry, "", "")))
             answer = ("finished", None, "", "")
-        except LabelaheadError as error:
-            answer = ("failed", None, str(error), "")
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            answer = ("failed", None, what, traceback.format_exc())
+            answer = ("failed", None, *_failure(error))
         pipe.send(answer)
 
 
-def _campaign(folder: Path, campaign: Campaign, workers: int, pipe: Connection) -> None:
-    def tell(entry: Round) -> None:
-        pipe.send(("round", entry, "", ""))
+def _failure(error: Exception) -> tuple[str, str]:
+    """Why, and for errors nobody foresaw where."""
+    if isinstance(error, LabelaheadError):
+        return str(error), ""
+    return f"{type(error).__name__}: {error}", traceback.format_exc()
 
+
+def _campaign(folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]) -> None:
     if (folder / "config.toml").exists():
         resume(folder, on_round=tell, outlook=False)
     else:
@@ -342,14 +365,6 @@ def _campaign(folder: Path, campaign: Campaign, workers: int, pipe: Connection) 
     about = {**this_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
         store.write("machine.json", json.dumps(about, indent=1).encode())
-
-
-def _end_with_parent() -> None:
-    """Nobody is left to report to when the parent was killed; the folder must become free."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _print_to(log: str) -> None:
@@ -361,6 +376,123 @@ def _print_to(log: str) -> None:
     os.dup2(file, 2)
     os.close(file)
     faulthandler.enable()
+
+
+# --- on a cluster -------------------------------------------------------------------------------------------
+
+
+def _work_elsewhere(jobs: Sequence[Job], executor: Any, folder: Path) -> Generator[CampaignEvent, None, None]:
+    """As `_work`, by the workers of a cluster. What happens there is read from the folders, which they share with us.
+
+    Closing the iterator ends campaigns at their next round, and those that have not begun at once: a file that they
+    look at is gone. It would also end those of a process that was killed: the next one writes a file of its own.
+    """
+    token = uuid4().hex
+    files.replace(folder / OURS, token)
+    seen: dict[Job, int] = {}
+    done: SimpleQueue[Any] = SimpleQueue()
+    try:
+        with at_work(executor) as engine:
+            waiting = {}
+            for i, job in enumerate(jobs):
+                args = (job.folder, job.campaign, folder / OURS, token)
+                waiting[engine.submit(campaign_elsewhere, *args, name=f"run campaigns-{i:06d} {job.name}")] = job
+            # A thread waits, so that this one can look at the folders, and a Ctrl-C is heard.
+            threading.Thread(target=_await, args=(engine, list(waiting), done), daemon=True).start()
+            while waiting:
+                try:
+                    future = done.get(timeout=LOOK)
+                except Empty:
+                    future = None
+                for job in waiting.values():
+                    yield from _news(job, seen)
+                if isinstance(future, Exception):
+                    raise _lost(future) if isinstance(future, engine.lost) else future
+                if future is not None:
+                    yield _ended(waiting.pop(future), future, engine)
+    finally:
+        (folder / OURS).unlink(missing_ok=True)
+
+
+def _await(engine: Executor, futures: Sequence[Any], done: "SimpleQueue[Any]") -> None:
+    try:
+        for future in engine.as_completed(futures):
+            done.put(future)
+    except Exception as error:
+        done.put(error)
+
+
+def _news(job: Job, seen: dict[Job, int]) -> Iterator[CampaignEvent]:
+    """Rounds that its folder has and nobody was told of."""
+    try:
+        rounds = Store(job.folder).rounds()
+    except (InputError, OSError):
+        return  # the campaign says so itself
+    if job not in seen and rounds:
+        seen[job] = 0
+        yield CampaignEvent("started", job)
+    for entry in rounds[seen.get(job, 0) :]:
+        yield CampaignEvent("round", job, entry)
+    if rounds:
+        seen[job] = len(rounds)
+
+
+def _ended(job: Job, future: Any, engine: Executor) -> CampaignEvent:
+    try:
+        failure = future.result()
+    except getattr(engine, "gave_up", ()) as error:  # engines of one's own may not tell
+        return CampaignEvent("failed", job, detail=f"its workers died again and again ({_first_line(error)})")
+    except engine.lost as error:
+        raise _lost(error) from error
+    except LabelaheadError:
+        raise
+    except Exception as error:  # of the way there and back
+        return CampaignEvent("failed", job, detail=f"{type(error).__name__}: {_first_line(error)}")
+    return CampaignEvent("failed", job, None, *failure) if failure else CampaignEvent("finished", job)
+
+
+def _lost(error: BaseException) -> ClusterError:
+    return ClusterError(f"the cluster was lost ({_first_line(error)}); finished rounds are on the disk")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+_ALONE = threading.Lock()  # networks are made with the generator of the process: one campaign at a time
+
+
+def campaign_elsewhere(folder: Path, campaign: Campaign, ours: Path, token: str) -> tuple[str, str] | None:
+    """A task: run or resume a campaign; what went wrong, if anything did, so that the engine does not try it again."""
+
+    def go_on(entry: Round | None = None) -> None:
+        if not ours.parent.is_dir():
+            raise StorageError(f"{ours.parent} is not there on a worker; expected a folder that all of them share")
+        if not ours.is_file() or ours.read_text() != token:
+            raise StorageError(f"stopped: {ours} is not that of its comparison any more")
+
+    with _ALONE:
+        try:
+            go_on()
+            _wait_until_free(folder)
+            if not finished(folder):
+                _campaign(folder, campaign, 1, go_on)
+        except Exception as error:
+            return _failure(error)
+    return None
+
+
+def _wait_until_free(folder: Path) -> None:
+    """Somebody who was taken for dead, or stopped, may be at its last round still."""
+    until = time.monotonic() + PATIENCE
+    while folder.exists():
+        try:
+            with files.hold(folder):
+                return
+        except StorageError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(LOOK)
 
 
 # --- the machine --------------------------------------------------------------------------------------------

@@ -26,7 +26,12 @@ FEW = 5  # seeds, below which tests see little
 
 @dataclass(frozen=True)
 class Written:
-    """Where the report is, and the first it says."""
+    """Where the report is, and the first it says.
+
+    >>> written = report("runs/b")
+    >>> written.page.name, "random" in written.headline
+    ('report.html', True)
+    """
 
     page: Path
     headline: str
@@ -38,6 +43,9 @@ def report(folder: str | Path, *, accuracies: Sequence[float] = (), out: str | P
     """Write the report of a comparison's finished campaigns.
 
     accuracies: count the labels to these, too. out: where to write, if not into FOLDER/report.
+
+    >>> report("runs/b", accuracies=[0.5]).page.exists()
+    True
     """
     need("scikit_posthocs", "report", "a report")
     s = summarise(read_curves(folder), accuracies)

@@ -12,6 +12,7 @@ from labelahead.data import DATASETS
 from labelahead.errors import InputError
 from labelahead.strategies import STRATEGIES, find
 from labelahead.strategies.look_ahead import MODES
+from labelahead.train import Training
 
 __all__ = [
     "Arm",
@@ -26,11 +27,16 @@ __all__ = [
 ]
 
 FILE = "compare.toml"
+UNSAID = "cold"  # how trainings began in comparisons that do not say so: all before 0.2
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of asking: a strategy by name or as file.py:name, and how it makes a batch."""
+    """One way of asking: a strategy by name or as file.py:name, and how it makes a batch.
+
+    >>> Arm("flip", "greedy").strategy
+    'flip'
+    """
 
     strategy: str
     mode: str
@@ -61,7 +67,11 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms × seeds of one campaign, whose own seed, strategy and mode do not count."""
+    """Arms × seeds of one campaign, whose own seed, strategy and mode do not count.
+
+    >>> len(comparison.arms) * len(comparison.seeds)  # campaigns
+    4
+    """
 
     campaign: Campaign
     arms: tuple[Arm, ...]
@@ -70,7 +80,8 @@ class Comparison:
     def __post_init__(self) -> None:
         asking = replace(self.campaign.asking, strategy="random", mode=None)
         threads = self.campaign.threads or 1
-        neutral = replace(self.campaign, asking=asking, seed=0, threads=threads)
+        training = {"start": Training().start, **self.campaign.training}  # written down: what is usual may change
+        neutral = replace(self.campaign, asking=asking, seed=0, threads=threads, training=training)
         object.__setattr__(self, "campaign", _rooted(neutral))
         twin = next((a for i, a in enumerate(self.arms) if a.folder in {b.folder for b in self.arms[:i]}), None)
         if twin is not None:
@@ -127,7 +138,11 @@ def arm(spec: str) -> Arm:
 
 
 def arms(text: str | Sequence[str]) -> tuple[Arm, ...]:
-    """From `random,flip:greedy` or a list of such; each only once."""
+    """From `random,flip:greedy` or a list of such; each only once.
+
+    >>> [arm.mode for arm in arms("random,flip:greedy")]
+    ['top', 'greedy']
+    """
     specs = text.split(",") if isinstance(text, str) else text
     named = [arm(spec) for spec in specs if not isinstance(spec, str) or spec.strip()]
     if not named:
@@ -144,7 +159,11 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def read_comparison(folder: str | Path) -> Comparison:
-    """What was asked for in that folder."""
+    """What was asked for in that folder.
+
+    >>> read_comparison("runs/b").seeds
+    (0, 1)
+    """
     path = Path(folder) / FILE
     if not path.is_file():
         what = "a single campaign" if (Path(folder) / "config.toml").exists() else "no comparison"
@@ -160,7 +179,9 @@ def read_comparison(folder: str | Path) -> Comparison:
             f"{path} is damaged; expected strategies, seeds and a table [campaign]: restore it "
             "from a copy, or choose another folder"
         )
-    return Comparison(parse(campaign), arms(specs), tuple(sorted(set(seeds))))
+    begun = parse(campaign)
+    training = {"start": UNSAID, **begun.training}
+    return Comparison(replace(begun, training=training), arms(specs), tuple(sorted(set(seeds))))
 
 
 def joined(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:

@@ -1,4 +1,9 @@
-"""Data sets: inputs without labels, the answers kept apart, one index space for both."""
+"""Data sets: inputs without labels, the answers kept apart, one index space for both.
+
+>>> from labelahead.data import DATASETS
+>>> list(DATASETS)
+['digits', 'mnist', 'fashion-mnist', 'cifar10', 'cifar100', 'svhn', 'caltech101']
+"""
 
 from labelahead.data.arrays import from_arrays, from_dataset
 from labelahead.data.dataset import Answers, Data

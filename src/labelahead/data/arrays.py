@@ -58,6 +58,12 @@ def from_arrays(
     Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C)
     or (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`, goes to the
     network as it is. `test` names the positions kept for testing. A label of None, NaN or -1 is unknown.
+
+    >>> import numpy as np
+    >>> from labelahead.data import from_arrays
+    >>> data, answers = from_arrays(np.zeros((5, 8)), [0, 1, None, 1, 0], classes=["no", "yes"], test=[4])
+    >>> data.inputs.shape, data.test.tolist(), answers.known.tolist()
+    (torch.Size([5, 8]), [4], [True, True, False, True, True])
     """
     if isinstance(inputs, Mapping):
         inputs = Samples(inputs)
@@ -103,6 +109,13 @@ def from_dataset(dataset: Dataset[Any], *, classes: Sequence[str] | None = None,
 
     Every item is read once and kept, `limit` of them at random if given (seed 0). There is no
     test part: `dataclasses.replace(data, test=positions)` names one.
+
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> from labelahead.data import from_dataset
+    >>> data, answers = from_dataset(TensorDataset(torch.randn(6, 4), torch.tensor([0, 1, 0, 1, 0, 1])))
+    >>> len(data), answers(1)
+    (6, 1)
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(f"limit is {limit!r}; expected a whole number of at least 1")

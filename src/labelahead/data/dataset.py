@@ -152,6 +152,11 @@ class Data:
 
     It holds no label by design, since strategies get at this object; `Answers` holds them.
     shape: of one input; () where an embedding decides: running text, or nothing but vectors that came along.
+
+    >>> from labelahead.data import from_arrays
+    >>> data, answers = from_arrays([[0.1, 2.0], [0.3, 1.0], [0.2, 5.0]], ["cat", "dog", "cat"])
+    >>> len(data), data.classes, data.shape
+    (3, ('cat', 'dog'), (2,))
     """
 
     name: str
@@ -230,7 +235,13 @@ class Data:
 
 
 class Answers:
-    """The labels of a data set, by position; what a simulated labeller knows."""
+    """The labels of a data set, by position; what a simulated labeller knows.
+
+    >>> from labelahead.data import load
+    >>> data, answers = load("digits")
+    >>> data.classes[answers(0)]  # what a labeller would say of item 0
+    '0'
+    """
 
     def __init__(self, labels: Tensor, ids: Sequence[str]) -> None:
         if labels.shape != (len(ids),) or labels.dtype != torch.int64:

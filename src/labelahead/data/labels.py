@@ -79,6 +79,14 @@ def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str
 
     Rows without a label, predictions and files that were left out of the data are passed over. The same label twice
     is fine, two different ones are an error, unless somebody settled it.
+
+    >>> from pathlib import Path
+    >>> from labelahead.data import from_arrays, read_labels
+    >>> data, _ = from_arrays([[0.0], [1.0], [2.0]], classes=["no", "yes"])
+    >>> _ = Path("labels.csv").write_text("\\n".join(["item,label", "2,yes", "0,maybe"]))
+    >>> positions, numbers, classes = read_labels("labels.csv", data)
+    >>> positions.tolist(), numbers.tolist(), classes
+    ([2, 0], [1, 2], ('no', 'yes', 'maybe'))
     """
     files = data.images.file_names() if data.images is not None else ()
     return read_labels_of(path, data.ids, data.classes, files)

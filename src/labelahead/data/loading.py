@@ -39,6 +39,11 @@ def load(
     a test part of their own lend `test_fraction` of each class to one, drawn by `seed`. With `links` false, links that
     lead out of a folder of pictures are left out. With `checked` false, its pictures are not opened now: broken
     ones are items too, and found out when they are looked at. The answers are None if no item has a label.
+
+    >>> from labelahead.data import load
+    >>> data, answers = load("digits")
+    >>> len(data), data.shape, len(data.classes)
+    (1797, (1, 8, 8), 10)
     """
     place = default_root() if root is None else expanded(root)
     options = Options(place, size, target, limit, test_fraction, seed, download, links, checked)
@@ -73,7 +78,14 @@ def load(
 
 
 def load_from(source: Any, seed: int) -> Loaded:
-    """The data set that a configuration asks for: an object with a `name`, and all options of `load` but the seed."""
+    """The data set that a configuration asks for: an object with a `name`, and all options of `load` but the seed.
+
+    >>> from labelahead import Source
+    >>> from labelahead.data import load_from
+    >>> data, answers = load_from(Source("digits", limit=100), seed=0)
+    >>> len(data) - len(data.test)
+    100
+    """
     wanted = {option.name: getattr(source, option.name) for option in fields(Options) if option.name != "seed"}
     return load(source.name, seed=seed, **wanted)
 

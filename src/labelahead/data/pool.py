@@ -17,6 +17,14 @@ class Pool:
     """Positions 0..size−1 of a data set: some labelled, some kept for testing, the rest unlabelled.
 
     It knows the labels that were given to it and no other.
+
+    >>> import labelahead as la
+    >>> pool = la.Pool(100, test=range(80, 100))
+    >>> pool.label([3, 5], [0, 2])
+    >>> pool
+    Pool(2 of 100 labelled, 20 for tests)
+    >>> len(pool.unlabelled)
+    78
     """
 
     def __init__(self, size: int, *, test: Positions = ()) -> None:

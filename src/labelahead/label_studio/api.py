@@ -4,6 +4,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote_to_bytes, urlencode, urljoin, urlsplit
@@ -12,17 +13,22 @@ from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.web.security import is_loopback
 
-__all__ = ["Studio", "Unreachable"]
+__all__ = ["UNCERTAINTY", "Studio", "Unreachable"]
 
 PAGE = 500  # tasks that are asked for at a time
 UNCERTAINTY = "Uncertainty sampling"  # the lowest score is served first; hidden in the open edition, but honoured
 CLOUDS = ("s3://", "gs://", "azure-blob://", "azure_spi://")
 LARGEST = 1 << 30  # bytes of one answer
 EXPORT = 600.0  # seconds that all annotations of a large project may take
+ELSEWHERE = 20.0  # seconds that a picture may take that Label Studio does not have itself
 
 
 class Unreachable(LabelaheadError):  # noqa: N818 (says what it is)
-    """Label Studio does not answer now; the same may be tried again."""
+    """Label Studio, or a place that its tasks point at, does not answer now; the same may be tried again."""
+
+    def __init__(self, said: str, *, elsewhere: bool = False) -> None:
+        super().__init__(said)
+        self.elsewhere = elsewhere
 
 
 class Studio:
@@ -108,19 +114,37 @@ class Studio:
 
     def download(self, address: str, task: int) -> bytes:
         """What a task's data point at. The token goes to Label Studio alone."""
+        try:
+            return self._download(address, task)
+        except LabelaheadError:
+            raise
+        except ValueError as error:  # whatever an address may hold
+            raise InputError(f"{address[:100]} cannot be read ({error}); expected the address of a picture") from error
+
+    def _download(self, address: str, task: int) -> bytes:
         if address.startswith("data:"):
             kind, _, content = address.partition(",")
             return base64.b64decode(content) if kind.endswith(";base64") else unquote_to_bytes(content)
         if address.startswith(CLOUDS):
-            uri = quote(base64.b64encode(address.encode()).decode(), safe="")
-            address = f"/tasks/{task}/resolve/?fileuri={uri}"
+            return self._from_cloud(address, task)
         absolute = urljoin(self.url + "/", quote(address, safe="/:?&=%#+,;@~!$'()*[]"))
-        parts = urlsplit(absolute)
-        if parts.scheme not in ("http", "https"):
+        if urlsplit(absolute).scheme not in ("http", "https"):
             raise InputError(
                 f"{address[:100]} is no address that can be read; expected http://..., or a file of Label Studio"
             )
-        return self._ask(Request(absolute), own=absolute.startswith(self.url + "/"))
+        if absolute.startswith(self.url + "/"):
+            return self._ask(Request(absolute))
+        return self._ask(Request(absolute), own=False, patience=ELSEWHERE)
+
+    def _from_cloud(self, address: str, task: int) -> bytes:
+        """Label Studio has the keys to its storages: it hands the file on, or an address that is signed for a while."""
+        uri = quote(base64.b64encode(address.encode()).decode(), safe="")
+        try:
+            return self._ask(Request(f"{self.url}/tasks/{task}/resolve/?fileuri={uri}"))
+        except InputError as error:
+            raise InputError(
+                f"{address[:100]} is in no storage that the project can read ({error}); see its Settings, Cloud Storage"
+            ) from error
 
     def _json(self, method: str, path: str, content: Any = None, *, patience: float | None = None) -> Any:
         body = None if content is None else json.dumps(content).encode()
@@ -143,26 +167,29 @@ class Studio:
             if error.code == 401 and own and again and self._access:  # the short-lived one has run out
                 self._access = ""
                 return self._ask(request, own=own, again=False, patience=patience)
-            raise self._refusal(request, error.code, said) from None
-        except OSError as error:
+            raise self._refusal(request.get_method(), error.url or request.full_url, error.code, said) from None
+        except (OSError, HTTPException) as error:
             raise Unreachable(
-                f"{_origin(request.full_url)} cannot be reached ({getattr(error, 'reason', error)})"
+                f"{_origin(request.full_url)} cannot be reached ({getattr(error, 'reason', error)})",
+                elsewhere=not request.full_url.startswith(self.url + "/"),
             ) from error
         if len(content) > LARGEST:
             raise InputError(f"{urlsplit(request.full_url).path} is larger than {LARGEST >> 20} MB; expected less")
         return content
 
-    def _refusal(self, request: Request, code: int, said: str) -> LabelaheadError:
-        where = f"{request.get_method()} {urlsplit(request.full_url).path}"
-        if code == 401:
+    def _refusal(self, method: str, url: str, code: int, said: str) -> LabelaheadError:
+        """What a code means. url: that refused, which is where Label Studio has sent us, if it has."""
+        parts, own = urlsplit(url), url.startswith(self.url + "/")
+        where, by = f"{method} {parts.path}", self.url if own else _origin(url)
+        if code == 401 and own:
             return InputError(
                 f"{self.url} does not know the access token ({said}); copy it from Label Studio: Account & Settings"
             )
-        if code in (403, 404) and f"/api/projects/{self.number}/" in request.full_url:
+        if code in (403, 404) and own and f"/api/projects/{self.number}/" in url:
             return InputError(f"{self.url} has no project {self.number} that this token may change; {where}: {said}")
         if code >= 500:
-            return Unreachable(f"{self.url} failed at {where} ({code}: {said})")
-        return InputError(f"{self.url} refused {where} ({code}: {said})")
+            return Unreachable(f"{by} failed at {where} ({code}: {said})", elsewhere=not own)
+        return InputError(f"{by} refused {where} ({code}: {said})")
 
     def _authorization(self) -> str:
         """A personal token is exchanged for one that lasts minutes; a legacy one goes as it is."""

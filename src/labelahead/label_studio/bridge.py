@@ -7,14 +7,13 @@ Label Studio names nothing but the id of what was deleted, and what has been hea
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from labelahead.data.classes import alike
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.label_studio.api import Studio
-from labelahead.label_studio.interface import Interface
+from labelahead.label_studio.api import UNCERTAINTY, Studio, Unreachable
+from labelahead.label_studio.interface import Interface, read_interface
 from labelahead.label_studio.tasks import task_of
 from labelahead.web.assignment import Assignment
 from labelahead.web.tally import Event
@@ -26,11 +25,11 @@ DELETED, NEW_TASKS, LOST_TASKS = "ANNOTATIONS_DELETED", "TASKS_CREATED", "TASKS_
 ACTIONS = (*CHANGED, DELETED, NEW_TASKS, LOST_TASKS)  # not PROJECT_UPDATED: it is our own doing
 KEY = "label-studio"
 VERSION = "labelahead"
-FEW = 3  # tasks that are served ahead to a single annotator, so that a lock or a skip leaves some
+FEW = 3  # tasks that are served ahead in any case, so that a skip leaves some
+CROWD = 50  # users who may all begin at once; where every task that is served is somebody's, there is none for the next
 MIDDLE = 0.5  # the first score of a version: below 0 and above 1 Label Studio drops predictions without a word
-LOWEST = 100  # predictions that are added before a new version begins
-SPARE = 2  # beyond one for each annotator
-QUIET = 5.0  # seconds without a further new task, after which they are brought into play
+LOWEST = 400  # predictions that are added before a new version begins
+QUIET, LONG = 5.0, 60.0  # seconds without a further new task, and since the first, after which they come into play
 GLANCE, LOOK = 1.0, 10.0  # seconds between two looks at our own state, and at Label Studio's
 GONE = "its task is deleted"
 NOBODY = "label-studio"  # who annotated what no user is named for
@@ -39,6 +38,9 @@ UNHEARD = (
     "address that was printed (--webhook-url), and may call one of its own machine only with "
     "SSRF_PROTECTION_ENABLED=false; WEBHOOK_TIMEOUT=10 leaves it time"
 )
+SET_BACK = "it is set back, since tasks are served by it: stop labelahead before another is chosen"
+WAITED_FOR = "tried again until it works: no annotation is lost"
+REFUSED = "set that right and start labelahead again: until then annotations are recorded, but tasks come in no order"
 log = logging.getLogger("labelahead")
 
 
@@ -61,15 +63,17 @@ class Bridge:
         self.positions = {task_of(item): p for p, item in enumerate(assignment.items.ids)}
         self.tasks = {p: task for task, p in self.positions.items()}
         self.outdated = False  # whether there are tasks that came after the session was opened
-        self._known, self._newest = set(tasks), 0.0  # tasks, and when one was heard of that is not among them
+        # Tasks, and when those were heard of that are not among them: the first and the newest.
+        self._known, self._oldest, self._newest = set(tasks), 0.0, 0.0
         self._turn = threading.RLock()
         self._said: dict[int, list[Event]] = {}  # annotation -> its surviving events, oldest first
         self._count: dict[int, int] = {}  # annotation -> all of its events
         self._people: dict[int, str] = {}
-        self._served: list[int] = []
+        self._served: list[int] = []  # the lowest score first
         self._version, self._lower, self._stale = "", 0, set[str]()  # lower: scores below those it began with
         self._opinion: object = None  # that the served ones come from
         self._down = self._warned = False
+        self._config = ""  # the labelling configuration at the last look
         self._missing = self._lacking = (
             0  # annotations that the record has not: at the last look, after the last comparison
         )
@@ -161,60 +165,75 @@ class Bridge:
         """Have Label Studio serve what matters most now; nothing if that is what it serves. anew: in any case."""
         with self._turn:
             self._opinion = self.assignment.opinion
-            wanted = self._first()
-            if not wanted or (wanted == self._served and not anew):
+            wanted, needed = self._first()
+            if not wanted:
                 return
-            # One annotator gets the lowest score: a still lower one for the best is enough, and half the calls.
-            added = not anew and bool(self._served) and self._alone and self._lower < LOWEST
-            if not (added and wanted[0] == self._served[0]):
-                try:
-                    self._send(wanted, added=added)
-                except LabelaheadError as error:
-                    self._served = []
-                    if isinstance(error, InputError) and self._missing_tasks():
-                        self.serve()
-                        return
-                    self._lost(error)
-                    raise
-            self._served = wanted
+            without = self.assignment.tally.labels.keys() | self.assignment.broken.keys()
+            left = [p for p in self._served if p not in without]
+            same = wanted[:needed] == left[:needed] and self._deep(left, wanted)
+            if self.predictions:
+                same = wanted == self._served  # those that are shown are to be the newest
+            if same and not anew:
+                return
+            try:
+                self._served = self._send(wanted, needed, [] if anew else left)
+            except LabelaheadError as error:
+                self._served = []
+                if isinstance(error, InputError) and self._missing_tasks():
+                    self.serve()
+                    return
+                self._lost(error)
+                raise
 
-    def _send(self, wanted: Sequence[int], *, added: bool) -> None:
-        """Predictions whose scores are ranks. added: of the first alone, below all before; else a new version."""
-        if added:
-            self._lower += 1
-            self.studio.add_predictions(self._version, [self._prediction(wanted[0], -self._lower)])
-            return
+    def _send(self, wanted: Sequence[int], needed: int, left: Sequence[int]) -> list[int]:
+        """Have these served before those that are left; what is served then, the first first.
+
+        Everybody gets the lowest score that nobody else holds. So still lower ones, for as many as are needed, do: half
+        the calls of a new version, which is begun where there is none, or where predictions are looked at.
+        """
+        first = wanted[:needed] if self._deep({*wanted[:needed], *left}, wanted) else wanted
+        if left and not self.predictions and self._lower + len(first) <= LOWEST:
+            self._lower += len(first)
+            rows = [self._prediction(p, rank) for rank, p in enumerate(first, -self._lower)]
+            self.studio.add_predictions(self._version, rows)
+            return [*first, *(p for p in left if p not in first)]
         version = f"{VERSION}-{time.time_ns() // 1_000_000}"
         self._stale |= {version, self._version} - {""}
-        self.studio.add_predictions(version, [self._prediction(p, i) for i, p in enumerate(wanted)])
+        self.studio.add_predictions(version, [self._prediction(p, rank) for rank, p in enumerate(wanted)])
         self.studio.serve_lowest(version)
         self._stale.discard(version)
         self._version, self._lower = version, 0
-
-    @property
-    def _alone(self) -> bool:
-        """Whether it is by scores that Label Studio chooses, and by nothing else that predictions are looked at."""
-        return len(self.assignment.tally.answered) < 2 and not self.predictions
+        return list(wanted)
 
     def predict(self, tasks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """What is likely of each task, as an ML backend says it; an empty result of what is not in play."""
         guesses = [self._guess(self.positions.get(int(task["id"]), -1)) for task in tasks]
         return [{"result": result, "score": score, "model_version": VERSION} for result, score in guesses]
 
-    def _first(self) -> list[int]:
-        """Positions, the best first: few, since among them Label Studio gives several annotators any.
-
-        Everybody needs one more than others may hold, not counting what they answered themselves.
-        """
-        answered = self.assignment.tally.answered
-        enough = FEW if len(answered) < 2 else len(answered) + SPARE
+    def _first(self) -> tuple[list[int], int]:
+        """Positions, the best first, and how many of them must be the best: whoever asks next gets one of these."""
         few: list[int] = []
+        needed = 0
         for position in self.assignment.ranked():
             few.append(position)
-            left = (len(few) - len(mine.intersection(few)) for mine in (*answered.values(), frozenset()))
-            if min(left) >= enough:
+            depth = self._depth(few)
+            needed = len(few) if depth <= self._enough else needed
+            if depth >= 2 * self._enough:  # so that not every answer calls for more
                 break
-        return few
+        return few, needed
+
+    @property
+    def _enough(self) -> int:
+        """How many tasks everybody must have left: one more than all others may hold, and those who are yet to come."""
+        return max(FEW, len(self.assignment.tally.answered) + 2, min(len(self._people), CROWD) + 1)
+
+    def _deep(self, positions: Collection[int], wanted: Collection[int]) -> bool:
+        return self._depth(positions) >= min(self._enough, self._depth(wanted))
+
+    def _depth(self, positions: Collection[int]) -> int:
+        """How many of these everybody has left; what somebody skipped is not served to them again."""
+        mine = (*self.assignment.tally.answered.values(), frozenset())
+        return min(len(positions) - len(answered.intersection(positions)) for answered in mine)
 
     def _prediction(self, position: int, rank: int) -> dict[str, Any]:
         """The score is the rank, since by it Label Studio orders; how likely the choice is stands beside the choice."""
@@ -265,10 +284,8 @@ class Bridge:
         said[:] = [e for e in said if e.seq != event.ref] if event.kind == "undo" else [*said, event]
 
     def _class(self, name: str) -> int:
-        names = [alike(c) for c in self.assignment.tally.classes]
-        return (
-            names.index(alike(name)) if alike(name) in names else int(self.assignment.add_class(NOBODY, name)["number"])
-        )
+        number = self.assignment.journal.number(name)  # also of one that was renamed on a page
+        return int(self.assignment.add_class(NOBODY, name)["number"]) if number is None else number
 
     def _who(self, user: Any) -> str:
         if isinstance(user, Mapping):
@@ -292,11 +309,12 @@ class Bridge:
     def _new_tasks(self, numbers: Iterable[int]) -> None:
         if not self._known.issuperset(numbers):
             self._newest = time.monotonic()
+            self._oldest = self._oldest or self._newest
 
     def _lost(self, error: LabelaheadError) -> None:
         """Said once, not with every try."""
         if not self._down:
-            log.warning("%s; tried again until it works: no annotation is lost", error)
+            log.warning("%s; %s", error, WAITED_FOR if isinstance(error, Unreachable) else REFUSED)
         self._down = True
 
     def _watch(self) -> None:
@@ -308,7 +326,7 @@ class Bridge:
                     self._connect = None
                 elif self._opinion is not self.assignment.opinion or not self._served:
                     self.serve()
-                if self._newest and time.monotonic() - self._newest > QUIET and self._renew is not None:
+                if self._all_there() and self._renew is not None:
                     self.outdated = True
                     self._renew()
                     return
@@ -322,13 +340,47 @@ class Bridge:
             if self._ending.wait(GLANCE):
                 return
 
+    def _all_there(self) -> bool:
+        """Whether there are new tasks, and no more of them are to be waited for."""
+        now = time.monotonic()
+        return bool(self._newest) and (now - self._newest > QUIET or now - self._oldest > LONG)
+
+    def _keep_order(self, project: Mapping[str, Any]) -> None:
+        """Whoever saves a project's settings may set back, unseen, what its tasks are served by."""
+        now = project["sampling"], project["model_version"]
+        if self._served and self._version and now != (UNCERTAINTY, self._version):
+            log.warning("the project's sampling or model version was changed (%s, %s); %s", *now, SET_BACK)
+            self.serve(anew=True)
+
+    def _read_interface(self, config: str) -> None:
+        """A project's configuration may be edited at any time: what was annotated by it is read anew."""
+        if config == self._config:
+            return
+        self._config = config
+        try:
+            now = read_interface(config)
+        except InputError as error:
+            log.warning("%s. Annotations are taken in by the configuration before, as far as they fit it", error)
+            return
+        if now == self.interface:
+            return
+        if (now.pictures, now.texts) != (self.interface.pictures, self.interface.texts):
+            log.warning("tasks show other fields now; they are learnt from as before until another --out is chosen")
+        self.interface = now
+        new, _ = self.reconcile()
+        log.warning(
+            "the labelling configuration was changed, to choices %s; %d annotations read anew",
+            ", ".join(now.choices),
+            new,
+        )
+
     def _heard(self) -> int:
         """Annotations that say something in the record."""
         return sum(map(bool, self._said.values()))
 
     def _look(self) -> None:
         """Whether Label Studio has what the record has; if not, or if it was away, all of it is compared."""
-        project = self.studio.project()
+        version, project = self._version, self.studio.project()
         with self._turn:
             there = project["total_annotations_number"] + project["skipped_annotations_number"]
             before, self._missing = self._missing, there - self._heard()
@@ -341,8 +393,12 @@ class Bridge:
                     self._warned = True
                     log.warning(UNHEARD)
                 self.serve(anew=self._down)
+            if version == self._version:  # else somebody has annotated meanwhile
+                self._keep_order(project)
+            self._read_interface(str(project["label_config"]))
             if project["task_number"] > len(self._known):
                 self._newest = self._newest or time.monotonic()
+                self._oldest = self._oldest or self._newest
             if self._down:
                 log.warning("%s answers again: nothing is missing", self.studio.url)
             self._down = False

@@ -36,8 +36,10 @@ class Interface:
         return str(made[0]) if len(made) == 1 and isinstance(made[0], str) else None
 
     def result(self, name: str, confidence: float) -> list[dict[str, Any]]:
-        """A choice as a prediction states it."""
-        choice = next((c for c in self.choices if alike(c) == alike(name)), name)
+        """A choice as a prediction states it; nothing if there is no such choice (any more)."""
+        choice = next((c for c in self.choices if alike(c) == alike(name)), None)
+        if choice is None:
+            return []
         value = {"choices": [choice]}
         return [{"from_name": self.name, "to_name": self.shown, "type": "choices", "value": value, "score": confidence}]
 

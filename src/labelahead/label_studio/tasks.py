@@ -24,6 +24,7 @@ ITEMS, PICTURES = "items", "pictures"
 CLAIM = "label-studio.json"  # which project a folder is of
 AT_ONCE = 8  # downloads
 NAMED = 3  # tasks that a note names
+TRIES = 8  # pictures that a place does not answer for, before no more are asked of it
 BOTH = "labelahead.label_studio.both:picture_and_text"
 log = logging.getLogger("labelahead")
 
@@ -76,14 +77,20 @@ def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[in
     tasks = list(studio.tasks())
     missing = [task for task in tasks if task["id"] not in here]
     failed: dict[int, str] = {}
+    silent: dict[str, list[str]] = {}  # a place that does not answer -> what was said of it
 
     def one(task: Mapping[str, Any]) -> None:
+        place = _place(interface, task)
         try:
+            if len(silent.get(place, ())) >= TRIES:  # not a minute more for each of thousands
+                raise InputError(silent[place][-1])
             _store(studio, interface, task, folder)
-        except Unreachable:
-            raise
         except LabelaheadError as error:
+            if isinstance(error, Unreachable) and not error.elsewhere:
+                raise
             failed[int(task["id"])] = str(error)
+            if isinstance(error, Unreachable):
+                silent.setdefault(place, []).append(str(error))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for done, _ in enumerate(pool.map(one, missing), 1):
@@ -93,6 +100,15 @@ def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[in
         raise InputError(f"none of the project's {len(tasks)} tasks can be labelled ({why}); import some first")
     embedding = BOTH if interface.pictures and interface.texts else None
     return Fetched(items, embedding, tuple(_said(failed)), frozenset(int(t["id"]) for t in tasks))
+
+
+def _place(interface: Interface, task: Mapping[str, Any]) -> str:
+    """The host of a task's picture, as it is written."""
+    return (
+        str(task["data"].get(interface.pictures[0], "")).partition("//")[2].partition("/")[0]
+        if interface.pictures
+        else ""
+    )
 
 
 def _said(failed: Mapping[int, str]) -> Iterable[str]:

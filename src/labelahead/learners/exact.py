@@ -1,4 +1,4 @@
-"""A learner that is never trained: kernel regression on frozen features, exact after every label (METHOD §9).
+"""A learner that is never trained: kernel regression on frozen features, exact after every label.
 
 Features are centred over the pool and divided by their length. On unit vectors the tangent kernels of infinitely
 wide ReLU networks are functions of the cosine alone, and the learner mixes three of them,
@@ -61,6 +61,7 @@ BLOCK = 1024  # items predicted at once
 # are long on average, before they are brought to length one. Embeddings lose by it, and longer rows gain little.
 SHORT = 4
 FEW = 200  # labels up to which every mixture is tried; beyond, those around the one before
+MANY = 1000  # labels by which a mixture is chosen: of more, so many at even distances, since the cube of them is work
 
 
 class Mixture(NamedTuple):
@@ -139,14 +140,19 @@ def residuals(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor,
 def choose_mixture(cosines: Tensor, targets: Tensor, before: Mixture | None = None) -> Mixture:
     """The flattest mixture whose leave-one-out error is within NEAR of the least. cosines (L, L), targets (L, C).
 
-    before: the last choice. With many labels only its neighbours are tried, step by step.
+    before: the last choice. With many labels only its neighbours are tried, step by step; of very many, some are asked.
     """
+    if len(cosines) > MANY:
+        some = torch.linspace(0, len(cosines) - 1, MANY, dtype=torch.float64).long().to(cosines.device)
+        cosines, targets = cosines[some][:, some], targets[some]
     kernels = cosine_kernels(cosines.double())
     errors: dict[Mixture, float] = {}
 
     def error(m: Mixture) -> float:
         if m not in errors:
-            K = torch.stack([w * kernel for w, kernel in zip(m.weights, kernels, strict=True)]).sum(0)
+            K = m.weights[0] * kernels[0]
+            for w, kernel in zip(m.weights[1:], kernels[1:], strict=True):  # one by one: each may be large
+                K += w * kernel
             errors[m] = float(residuals(K, m.noise, targets)[1].square().sum())
         return errors[m]
 
@@ -330,13 +336,19 @@ class ExactLearner:
         _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
         return residual + targets + 1 / self.classes, residual
 
-    def outlook(self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int = 0) -> Outlook:
-        """How often it is wrong at items (q,), in random order, and what further labels will bring."""
+    def outlook(
+        self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int = 0, votes: Tensor | None = None
+    ) -> Outlook:
+        """How often it is wrong at items (q,), in random order, and what further labels will bring.
+
+        votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
+        """
         model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
         learnt, points = ExactLearnt(model, self.inputs), torch.cat([labelled, at])
         start = torch.full((len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device)
         post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
-        return outlook(post.condition(torch.arange(len(labelled)), labels), torch.arange(len(labelled), len(points)))
+        post = post.condition(torch.arange(len(labelled)), labels)
+        return outlook(post, torch.arange(len(labelled), len(points)), votes)
 
 
 def spread_of(model: ExactModel) -> float:
@@ -360,7 +372,16 @@ def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared")
 
 
 def exact(inputs: Tensor, classes: int) -> ExactModel:
-    """A model for `Learner` and `propose` that is never trained: kernel regression on inputs (n, ...), given labels."""
+    """A model for `Learner` and `propose` that is never trained: kernel regression on inputs (n, ...), given labels.
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> x = torch.cat([torch.randn(20, 2) - 4, torch.randn(20, 2) + 4])
+    >>> learner = la.Learner(la.exact(x, 2), x, "resolve")
+    >>> learner.teach([0, 20], [0, 1])
+    >>> learner.predict([5, 30]).argmax(1).tolist()
+    [0, 1]
+    """
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs):
         raise InputError("inputs is no tensor (n, ...); expected the features, rows or pixels of all items, stacked")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:

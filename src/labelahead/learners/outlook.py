@@ -31,9 +31,12 @@ class Outlook(NamedTuple):
     spread: float
 
 
-def outlook(posterior: Posterior, at: Tensor) -> Outlook:
-    """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random order."""
-    known = calibrate(posterior)
+def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> Outlook:
+    """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random order.
+
+    votes: (L,) bool, which labels tell how good predictions are (`calibrate`); default: all.
+    """
+    known = calibrate(posterior, votes)
     spread = known.scale**2 * posterior.amplitude()
     some = at[:LOOKED_AT]
     some = some[~posterior.is_labelled[some]]

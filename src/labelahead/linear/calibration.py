@@ -76,18 +76,23 @@ def quadrature(device: torch.device) -> tuple[Tensor, Tensor]:
     return nodes.to(device), vectors[0].square().to(device)
 
 
-def calibrate(posterior: Posterior) -> Calibration:
-    """s of a scalar kernel's posterior, by leave-one-out of its labels; 1 where they cannot tell."""
+def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
+    """s of a scalar kernel's posterior, by leave-one-out of its labels; 1 where they cannot tell.
+
+    votes: (L,) bool, which labels tell; default: all. One that was taken over from the prediction itself does not: it
+    agrees with it whether it is right or not.
+    """
     if posterior.width != 1 or posterior.classes < 2:
         raise InputError(
             f"the posterior has {posterior.classes} outputs and {posterior.width} kernel rows a point; expected two "
             "or more outputs and a scalar kernel"
         )
     labels = posterior.targets.argmax(1)
-    if not bool((labels != labels[:1]).any()):
+    votes = torch.ones_like(labels, dtype=torch.bool) if votes is None else votes.to(labels.device)
+    if not bool((labels[votes] != labels[votes][:1]).any()):
         return Calibration(1.0, SCALES[0], SCALES[-1])
-    mean, variance = left_out(posterior)
-    spread = posterior.amplitude() * variance
+    mean, variance = (part[votes] for part in left_out(posterior))
+    labels, spread = labels[votes], posterior.amplitude() * variance
     every = torch.tensor(SCALES, dtype=torch.float64, device=mean.device).repeat_interleave(len(labels))
     count = len(SCALES)
     chance = leading(mean.repeat(count, 1), every.square() * spread.repeat(count), labels.repeat(count))

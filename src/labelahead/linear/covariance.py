@@ -23,7 +23,7 @@ from torch import Tensor
 from labelahead.linear.checks import span
 from labelahead.linear.linalg import gram_downdate
 
-__all__ = ["CosineKernel", "Covariance", "DenseKernel", "Kernel", "LowRankKernel", "take"]
+__all__ = ["CosineKernel", "Covariance", "DenseKernel", "Kernel", "LowRankKernel", "StripKernel", "take"]
 
 _PAIRS = 1 << 20  # entries of a block worked out at a time
 _ROWS = 2048  # rows converted to float64 at a time: 32 MB of features at k = 2048
@@ -87,6 +87,28 @@ class DenseKernel:
         for factor in factors:
             out = out - _outer(factor.view(-1, n, b).permute(1, 2, 0))
         return out.clone() if at is None else out[at[::b] // b]
+
+
+@dataclass(frozen=True, eq=False)
+class StripKernel(DenseKernel):
+    """A scalar Θ of which the rows at the first s positions are known, matrix (s, N), and the diagonal, variances (N,).
+
+    Enough to condition on labels at these s positions, and to see what they do everywhere.
+    """
+
+    variances: Tensor
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self.matrix.shape[1]
+
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """Variances at positions, default all: (q, 1, 1), float64."""
+        out = self.variances.to(torch.float64)
+        for factor in factors:
+            out = out - factor.square().sum(0)
+        return (out if at is None else out[at]).view(-1, 1, 1)
 
 
 @dataclass(frozen=True, eq=False)

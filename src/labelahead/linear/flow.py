@@ -30,6 +30,11 @@ def gradient_flow(
     outputs: (n, C). kernel: (n, n) or (n·C, n·C). at: (q,), targets: (q, C). time: η·t, the
     learning rate times the steps, for the loss ½‖Y − f(X)‖²; one number gives (n, C), several give
     (T, n, C); math.inf is the limit. noise: relative, added to Θ(X,X) as in `prior`.
+
+    >>> import math
+    >>> path = la.gradient_flow(outputs, K, [0, 1], one_hot[[0, 1]], [0.0, 0.1, math.inf])
+    >>> bool(torch.allclose(path[0], outputs.double())), path[2, 0].argmax().item()
+    (True, 0)
     """
     start = prior(outputs, kernel, noise=noise)
     at = start.positions(at, "at")

@@ -14,6 +14,10 @@ def leave_one_out(posterior: Posterior) -> Tensor:
     Row i is the prediction for labelled point i from all the other labels, minus its target: positive where the others
     predict too much. With α = (Θ(X,X)+σI)⁻¹(Y − f(X)) it is −([(Θ(X,X)+σI)⁻¹]ᵢᵢ)⁻¹ αᵢ, a number for a scalar kernel and
     a C×C block for the full one. A large norm marks a label that its neighbours contradict.
+
+    >>> said = la.leave_one_out(post) + post.targets  # what the other label says of each
+    >>> said.shape
+    torch.Size([2, 3])
     """
     labelled, b = posterior.labelled, posterior.width
     alpha = posterior.folded(posterior.weights()).view(len(labelled), b, -1)

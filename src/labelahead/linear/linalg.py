@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping
 
 import torch
-from scipy.linalg import blas
 from torch import Tensor
 
 from labelahead.errors import InputError, NumericalError
@@ -210,6 +209,8 @@ def symmetric_product(matrix: Tensor, vector: Tensor) -> Tensor:
     """
     if matrix.device.type != "cpu" or not matrix.is_contiguous():
         return matrix @ vector
+    from scipy.linalg import blas  # here: a page that never needs it is up sooner
+
     symv = blas.dsymv if matrix.dtype == torch.float64 else blas.ssymv
     product = symv(1.0, matrix.numpy().T, vector.to(matrix.dtype).numpy())
     return torch.from_numpy(product)

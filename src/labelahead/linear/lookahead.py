@@ -6,7 +6,7 @@ gives, for the linearised network (LA-11),
     f₊(x) = f(x) + Θ(x,X₊) (Θ(X₊,X₊) + σI)⁻¹ (Y₊ − f(X₊)),      X₊ = X ∪ {x'},
 
 one linear system per candidate. Bordering the system shows that all of them share one matrix, the
-posterior covariance k, and that look-ahead is conditioning (LA-12; errata in METHOD §3):
+posterior covariance k, and that look-ahead is conditioning (LA-12; docs/errata.md):
 
     f₊(x) = f_lin(x) + k(x,x')/u · (y' − f_lin(x')),              u = k(x',x') + σ.
 
@@ -33,6 +33,12 @@ def lookahead(
 
     at: (q,) unlabelled positions; one may come several times, with different targets. targets: (q, C). evaluate: (e,)
     positions to predict at, default all n. Yields (≤chunk, e, C) float64, in the order of `at`.
+
+    >>> futures = torch.cat(list(la.lookahead(post, [2, 2, 2], one_hot)))  # item 2 as each of the classes
+    >>> futures.shape
+    torch.Size([3, 6, 3])
+    >>> bool(torch.allclose(futures[1], post.condition([2], one_hot[[1]]).mean, atol=1e-6))
+    True
     """
     return _by_blocks(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
 

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from labelahead.errors import InputError
 from labelahead.linear import checks
 from labelahead.linear.checks import Positions
-from labelahead.linear.covariance import CosineKernel, Covariance, DenseKernel, Kernel, LowRankKernel
+from labelahead.linear.covariance import CosineKernel, Covariance, DenseKernel, Kernel, LowRankKernel, StripKernel
 from labelahead.linear.linalg import cholesky, solve_factored, whiten
 
 __all__ = ["Posterior", "Step", "prior"]
@@ -51,6 +51,12 @@ class Posterior:
     outputs: (n, C) f, the network now. mean: (n, C) f_lin. labelled: (L,) positions in the order seen, targets: (L, C).
     noise: σ, absolute. scale: mean diagonal of the prior kernel. jitter: the most that a Cholesky factorisation had to
     add (0.0 normally). width: b, the rows of the kernel per point: 1 for a scalar kernel, C for the full one.
+
+    >>> bool(torch.allclose(post.mean[0], one_hot[0].double(), atol=0.01))  # the first label has been learnt
+    True
+    >>> after = post.condition([2], one_hot[[2]])
+    >>> after.labelled.tolist(), bool(after.variance()[3] <= post.variance()[3])
+    ([0, 1, 2], True)
     """
 
     outputs: Tensor
@@ -65,6 +71,8 @@ class Posterior:
     is_labelled: Tensor = field(repr=False)  # (n,) bool
     _white: Tensor = field(repr=False)  # (r, C/b + b): L⁻¹ of the targets and of the ones
     _memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    # (s, C + 1) Wᵀ _white of the labels that came before `among`, whose factor rows it has left behind
+    _explained: Tensor | None = field(default=None, repr=False)
 
     @property
     def points(self) -> int:
@@ -132,13 +140,15 @@ class Posterior:
             )
         more = classes - self.classes
         outputs, mean, targets = (pad(x, (0, more)) for x in (self.outputs, self.mean, self.targets))
-        white = torch.cat([pad(self._white[:, :-1], (0, more)), self._white[:, -1:]], 1)
-        return replace(self, outputs=outputs, mean=mean, targets=targets, _white=white, _memo=self._memo.copy())
+        wider = replace(self, outputs=outputs, mean=mean, targets=targets, _memo=self._memo.copy())
+        explained = None if self._explained is None else _widened(self._explained, more)
+        return replace(wider, _white=_widened(self._white, more), _explained=explained)
 
     @property
     def revisable(self) -> bool:
         """Whether labels can be changed and taken back without beginning anew: what is divided by σ must bear it."""
-        return self.width == 1 and self.jitter == 0.0 and self.noise >= REVISABLE * self.scale
+        whole = self.width == 1 and self._explained is None
+        return whole and self.jitter == 0.0 and self.noise >= REVISABLE * self.scale
 
     def corrected(self, which: Tensor, targets: Tensor) -> "Posterior":
         """With other targets (q, C) for the labels at (q,) places among `labelled`. Scalar kernel, σ > 0.
@@ -187,13 +197,19 @@ class Posterior:
     def elsewhere(self, units: Tensor, outputs: Tensor) -> "Posterior":
         """The same labels at more points: units (q, d) of a `CosineKernel`, outputs (q, C) f there; they come last.
 
-        What is known of the points before is taken over, so that a large pool passes by in blocks.
+        Of a `LowRankKernel` with one row a point, features (q, k). What is known of the points before is taken over, so
+        that a large pool passes by in blocks.
         """
         kernel = self.covariance.prior
-        if not isinstance(kernel, CosineKernel):
-            raise InputError("only a kernel that is a function of the cosine can be worked out at further points")
+        if not isinstance(kernel, CosineKernel | LowRankKernel) or self.width != 1:
+            raise InputError(
+                "only a kernel that is a function of the cosine, or given by features, can be worked out at further "
+                "points"
+            )
         if not len(units):
             return self
+        if isinstance(kernel, LowRankKernel):
+            return self._featured(kernel, units, outputs.to(self.outputs))
         more = CosineKernel(torch.cat([kernel.units, units]), kernel.of)
         at = torch.arange(self.points, more.size, device=units.device)
         new, memo = outputs.to(self.outputs), {}
@@ -212,6 +228,44 @@ class Posterior:
             covariance=Covariance(more, factors),
             is_labelled=torch.nn.functional.pad(self.is_labelled, (0, len(units))),
             _memo=memo,
+        )
+
+    def _featured(self, kernel: LowRankKernel, features: Tensor, outputs: Tensor) -> "Posterior":
+        """`elsewhere` by features (q, k): factor rows are over features, so that they hold at any point."""
+        mean, memo = outputs, {}
+        if len(self.labelled):
+            weights = kernel.rows(self.labelled).T @ self.weights()  # (k, C)
+            memo["factor"] = self.factor()
+            mean = outputs + features.to(torch.float64) @ weights
+        return replace(
+            self,
+            outputs=torch.cat([self.outputs, outputs]),
+            mean=torch.cat([self.mean, mean]),
+            covariance=Covariance(LowRankKernel(torch.cat([kernel.features, features])), self.covariance.factors),
+            is_labelled=pad(self.is_labelled, (0, len(features))),
+            _memo=memo,
+        )
+
+    def among(self, at: Tensor, rows: Tensor) -> "Posterior":
+        """The same at points (p,) alone, of which the first s may be labelled from now on. Scalar kernel.
+
+        rows: (s, p) the covariance between those and all. What the labels so far explained is in there, so that no
+        further label costs more than s·p; only labels that come from now on are among its `labelled`.
+        """
+        if self.width != 1:
+            raise InputError(f"{self.width} kernel rows a point; expected a scalar kernel")
+        nothing = self.mean.new_zeros((len(rows), self.classes))
+        fresh = self._fresh(at[: len(rows)], nothing)  # [0, 1] less what is explained of it
+        explained = torch.cat([nothing, torch.ones_like(fresh[:, :1])], 1) - fresh
+        return replace(
+            self,
+            outputs=self.outputs[at],
+            mean=self.mean[at],
+            covariance=Covariance(StripKernel(rows, self.variance()[at])),
+            labelled=self.labelled[:0],
+            is_labelled=self.is_labelled[at],
+            _memo={},
+            _explained=explained,
         )
 
     def system(self, at: Tensor | None = None) -> Tensor:
@@ -240,7 +294,9 @@ class Posterior:
         """[Y, 1] at new points, less what the rows of W so far explain of them: (q·b, C/b + b)."""
         ones = torch.eye(self.width, dtype=torch.float64, device=targets.device)
         out = torch.cat([self.folded(targets), ones.repeat(len(targets), 1)], 1)
-        start = 0
+        if self._explained is not None:
+            out -= self._explained[where]
+        start = len(self._white) - self.covariance.rank
         for factor in self.covariance.factors:
             stop = start + len(factor)
             out -= self.covariance.prior.lift(factor, where).T @ self._white[start:stop]
@@ -298,19 +354,24 @@ class Posterior:
         self._memo["variance"] = full
 
     def amplitude(self) -> float:
-        """a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C): the kernel's scale as the labels see it (METHOD §8).
+        """a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C): the kernel's scale as the labels see it.
 
         Without labels, or when all have the same target, they say nothing of it: then a² is what one-hot targets of
         equally frequent classes would have, (1/C)(1 − 1/C), over the mean diagonal of the prior kernel.
         """
         p, c = self.classes // self.width, self.classes
-        if len(self.labelled) > 0:
+        if len(self.targets) > 0:
             average = self.targets.mean(0).reshape(self.width, p)
             spread = self._white[:, :p] - self._white[:, p:] @ average
-            value = float(spread.square().sum()) / (len(self.labelled) * c)
+            value = float(spread.square().sum()) / (len(self.targets) * c)
             if value * self.scale > 1e-12 * max(1.0, float(self.targets.square().mean())):
                 return value
         return (1 / c) * (1 - 1 / c) / self.scale if c > 1 else 1.0 / self.scale
+
+
+def _widened(white: Tensor, more: int) -> Tensor:
+    """[·Y, ·1] with columns of nothing for classes that are new."""
+    return torch.cat([pad(white[:, :-1], (0, more)), white[:, -1:]], 1)
 
 
 def _pivot(fall: Tensor, noise: float) -> Tensor:
@@ -326,8 +387,12 @@ def prior(
     outputs: (n, C) the network's outputs at every point of one index space (labelled, candidates and evaluation points
     alike). kernel: (n, n) for a scalar tangent kernel, (n·C, n·C) with index i·C + c for the full one; or features: (n,
     k) [full: (n·C, k)] with Θ = ΨΨᵀ. Both are referenced, not copied. noise: relative regulariser λ; σ = λ·mean diag Θ
-    goes into Θ(X,X) and into u alike. 1e-5 survives duplicate points in float32; METHOD §8 used 1e-3 for `flip`, and a
+    goes into Θ(X,X) and into u alike. 1e-5 survives duplicate points in float32; `flip` was studied with 1e-3, and a
     large one (0.1) keeps MLMOC away from near-copies of labelled points.
+
+    >>> before = la.prior(outputs, K, noise=1e-3)
+    >>> bool(torch.allclose(before.mean, outputs.double())), len(before.labelled)
+    (True, 0)
     """
     f = checks.finite(checks.floating(outputs, "outputs", "(n, C)", (2,)), "outputs")
     f = f.to(torch.float64)

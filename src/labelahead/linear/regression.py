@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
+from labelahead.files import replace
 from labelahead.linear.linalg import cholesky, conjugate_gradients, solve_factored, whiten
 
 __all__ = ["FeatureFile", "Operator", "Solved", "TileFile", "nystrom", "regress"]
@@ -263,10 +264,8 @@ def regress(
         if progress:
             progress(f"solving, residual {history[-1]:.1e}", iteration, most)
         if file is not None and iteration % EVERY == 0:
-            partial = file.with_suffix(".partial")
             past = torch.tensor(history, dtype=torch.float64)
-            torch.save({**state, "history": past, "system": system}, partial)
-            partial.replace(file)
+            replace(file, lambda handle: torch.save({**state, "history": past, "system": system}, handle))
 
     solve = nystrom(operator, sigma, rank, torch.Generator().manual_seed(seed)) if rank else None
     alpha, iterations = conjugate_gradients(

@@ -6,6 +6,13 @@
 
 Each entry of `MODELS` is a function (shape, classes, width, **options) -> nn.Module, together with
 how it is best trained. The last layer of each is a plain `nn.Linear`.
+
+    >>> import torch
+    >>> from labelahead.models import EXACT, MODELS, OWN_TRAINING
+    >>> MODELS["mlp"].summary
+    'two hidden layers of 128; vectors and tiny images, trains in a blink'
+    >>> EXACT, OWN_TRAINING["optimiser"]  # the name of the learner that is never trained; how your own network is
+    ('exact', 'adam')
 """
 
 from labelahead.models.backbone import embed, pixels, standardise

@@ -70,7 +70,12 @@ def available() -> bool:
 
 
 def pixels(images: Tensor) -> Tensor:
-    """uint8 (n, 3, h, w) -> float32 from −1 to 1, as the network was trained."""
+    """uint8 (n, 3, h, w) -> float32 from −1 to 1, as the network was trained.
+
+    >>> from labelahead.models import pixels
+    >>> pixels(torch.tensor([0, 255], dtype=torch.uint8)[None, None, None].expand(1, 3, 1, 2)).amax().item() <= 1
+    True
+    """
     return images.float().div_(127.5).sub_(1.0)
 
 
@@ -174,6 +179,11 @@ def embed(
     each, and those that were seen before among others are found again. None: no cache.
     size: pixels a side at which the network sees each image. progress: called with (done, n).
     standardised: see `standardise`; False gives the features as they come. backbone: one of BACKBONES.
+
+    >>> from labelahead.models import embed
+    >>> from labelahead.data import load
+    >>> embed(load("digits")[0].images, 4, cache=None, size=64).shape  # of the first four digits
+    torch.Size([4, 1280])
     """
     n, size, batch = whole(n, "n"), whole(size, "size", least=LEAST), whole(batch, "batch")
     if backbone not in BACKBONES:
@@ -218,6 +228,10 @@ def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
     tenfold; a network on top would first have to unlearn that, and so would its kernel. No label
     enters. A feature that hardly varies is divided by a tenth of the median deviation at least, so
     that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
+
+    >>> from labelahead.models import standardise
+    >>> standardise(torch.tensor([[1.0], [2.0], [3.0]])).mean().item()
+    0.0
     """
     mean, scale = scales(features if like is None else like)
     return ((features.double() - mean) / scale).float()

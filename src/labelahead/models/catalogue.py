@@ -14,7 +14,20 @@ from labelahead.inputs import Batch
 from labelahead.models.backbone import available, efficientnet_lite0, on_features
 from labelahead.models.imported import make_imported
 from labelahead.models.layers import whole, whole_shape
-from labelahead.models.networks import cnn, convnet, fcn, mlp, resnet18, tutorial_cnn, vgg11, wrn1, wrn2, wrn16
+from labelahead.models.networks import (
+    cnn,
+    convnet,
+    fcn,
+    mlp,
+    resnet18,
+    resnet18_strided,
+    tutorial_cnn,
+    vgg11,
+    vgg11_plain,
+    wrn1,
+    wrn2,
+    wrn16,
+)
 from labelahead.seeds import seeded
 
 __all__ = ["EXACT", "MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
@@ -85,6 +98,7 @@ _SPECS = (
     ModelSpec(
         "vgg11", "VGG11 with BatchNorm; dynamicAL on SVHN, width=16 for a machine without a GPU", "image", vgg11, _DEEP
     ),
+    ModelSpec("vgg11-plain", "VGG11 without BatchNorm, as in torchvision; for studies", "image", vgg11_plain, _DEEP),
     ModelSpec(
         "wrn1", "WideResNet with one group of blocks; the look-ahead paper's network for MNIST", "image", wrn1, _WIDE
     ),
@@ -95,6 +109,13 @@ _SPECS = (
         "wrn16", "WideResNet-16-k, width is k; the kernel-quality paper with groups=2, stem=16*k", "image", wrn16, _WIDE
     ),
     ModelSpec("resnet18", "ResNet18; colour images, width=16 for a machine without a GPU", "image", resnet18, _DEEP),
+    ModelSpec(
+        "resnet18-strided",
+        "ResNet18 with torchvision's 7x7 stem and pool at any size; for studies",
+        "image",
+        resnet18_strided,
+        _DEEP,
+    ),
     ModelSpec(
         "backbone",
         "an mlp on features of a pretrained network; photographs (extra 'photos')",
@@ -115,7 +136,12 @@ MODELS: Mapping[str, ModelSpec] = MappingProxyType({s.name: s for s in _SPECS})
 
 
 def spec(name: str) -> ModelSpec:
-    """The entry called `name`, or an error that lists them all."""
+    """The entry called `name`, or an error that lists them all.
+
+    >>> from labelahead.models import spec
+    >>> spec("cnn").inputs
+    'image'
+    """
     if not isinstance(name, str) or name not in MODELS:
         raise InputError(
             f"there is no model {name!r}: {did_you_mean(name, MODELS)}there are {', '.join(MODELS)}, or your own as "
@@ -141,6 +167,10 @@ def build(
     width: units or channels of the first layer (the last group's in wrn1 and wrn2, the factor k in
     wrn16); None for the network's own. example: a few inputs that are not one tensor, of which your own is to make
     outputs; `shape` is () then. options: further arguments of the network, such as depth.
+
+    >>> from labelahead.models import build
+    >>> build("mlp", (64,), 10, seed=0)(torch.zeros(2, 64)).shape
+    torch.Size([2, 10])
     """
     shape = () if example is not None else whole_shape(shape)
     classes = whole(classes, "classes")
@@ -179,6 +209,10 @@ def default_model(kind: str, shape: tuple[int, ...], n: int, *, photos: bool = F
 
     The exact learner wherever docs/results.md has it ahead: on embeddings, on columns and on tiny pictures. On larger
     ones without a pretrained network a convolutional one learns from pixels what no kernel of theirs knows.
+
+    >>> from labelahead.models import default_model
+    >>> default_model("image", (3, 32, 32), 1000)[0], default_model("vector", (20,), 1000)[0]
+    ('cnn', 'exact')
     """
     n = whole(n, "n")
     if kind not in ("vector", "image"):

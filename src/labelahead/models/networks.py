@@ -11,7 +11,20 @@ from torch import Tensor, nn
 from labelahead.errors import InputError
 from labelahead.models.layers import conv3x3, he_weights, image, make_activation, make_dropout, pool_if_room, whole
 
-__all__ = ["cnn", "convnet", "fcn", "mlp", "resnet18", "tutorial_cnn", "vgg11", "wrn1", "wrn2", "wrn16"]
+__all__ = [
+    "cnn",
+    "convnet",
+    "fcn",
+    "mlp",
+    "resnet18",
+    "resnet18_strided",
+    "tutorial_cnn",
+    "vgg11",
+    "vgg11_plain",
+    "wrn1",
+    "wrn2",
+    "wrn16",
+]
 
 STEM = 16  # channels of a WideResNet's first convolution
 LARGE = 64  # pixels a side above which ResNet18 begins with He et al.'s strided stem
@@ -107,13 +120,23 @@ def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Mod
 
 def vgg11(shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0) -> nn.Module:
     """VGG11 with BatchNorm and one linear layer; max-pools are left out once a side is 1 pixel."""
+    return _vgg11(shape, classes, width, dropout, norm=True)
+
+
+def vgg11_plain(shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0) -> nn.Module:
+    """The same without BatchNorm, as torchvision's `vgg11` has it, with He's weights."""
+    return he_weights(_vgg11(shape, classes, width, dropout, norm=False))
+
+
+def _vgg11(shape: tuple[int, ...], classes: int, width: int, dropout: float, *, norm: bool) -> nn.Module:
     channels, height, wide = image(shape, "vgg11")
     first, size = whole(width, "width"), (height, wide)
     layers: list[nn.Module] = []
     for group in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
         for factor in group:
             out = factor * first
-            layers += [conv3x3(channels, out), nn.BatchNorm2d(out), nn.ReLU()]
+            step = [conv3x3(channels, out), nn.BatchNorm2d(out)] if norm else [nn.Conv2d(channels, out, 3, padding=1)]
+            layers += [*step, nn.ReLU()]
             channels = out
         pool, size = pool_if_room(size)
         layers += pool
@@ -204,6 +227,11 @@ def resnet18(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module
     channels, height, wide = image(shape, "resnet18")
     large = min(height, wide) > LARGE
     return ResNet18(channels, whole(width, "width"), classes, large=large)
+
+
+def resnet18_strided(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
+    """ResNet18 as torchvision has it at any size: a 7×7 stem with stride 2, then a max-pool."""
+    return ResNet18(image(shape, "resnet18-strided")[0], whole(width, "width"), classes, large=True)
 
 
 class ResNet18(nn.Module):

@@ -1,19 +1,17 @@
 """Who does the work: processes of this machine, or a cluster that is there already.
 
 Four verbs, which every engine has. Queues, retries and the wire are the engine's own: `concurrent.futures` here, Dask
-on a cluster. What a task is told and what it returns is small; the data stay where they are.
+or Ray on a cluster. What a task is told and what it returns is small; the data stay where they are.
 """
 
 import ctypes
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import get_context
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -21,10 +19,11 @@ import torch
 
 from labelahead.errors import ClusterError, InputError
 from labelahead.extras import need
+from labelahead.processes import born_deaf, follow_parent
 
-__all__ = ["Dask", "Executor", "LocalProcesses", "Progress", "Task", "at_work", "each", "secured"]
+__all__ = ["Dask", "Executor", "LocalProcesses", "Progress", "Ray", "Task", "at_work", "each", "secured"]
 
-RETRIES = 2  # of a task that failed on a Dask cluster: storage far away has bad moments
+RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
 PATIENCE = 30  # seconds to wait for a scheduler, and for its first worker
 KEPT = "features that were written are kept, and the same command goes on from there"
 
@@ -33,9 +32,17 @@ Task = tuple[str, int, Sequence[Any]]  # what it is about, how many items, what 
 
 
 class Executor(Protocol):
-    """What is asked of an engine. lost: the errors that mean that it is not there any more, or gave a task up."""
+    """What is asked of an engine.
+
+    lost: the errors that mean that it is not there any more, or gave a task up. gave_up: those of them that are about
+    one task alone, whose workers died again and again.
+
+    >>> {"submit", "as_completed", "scatter", "gather"} <= set(dir(Executor))
+    True
+    """
 
     lost: tuple[type[BaseException], ...]
+    gave_up: tuple[type[BaseException], ...]
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future of function(*args), with `result()`; among the arguments may be what `scatter` returned."""
@@ -54,9 +61,14 @@ class LocalProcesses:
     """Processes of this machine, as many as there are cores unless said otherwise.
 
     Fresh ones (`spawn`): a script that uses them needs `if __name__ == "__main__":`.
+
+    >>> pool = LargePool("features", executor=LocalProcesses(1))
+    >>> len(pool.ask(2, labels))
+    2
     """
 
     lost: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+    gave_up: tuple[type[BaseException], ...] = ()  # all of them end together
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
@@ -66,7 +78,8 @@ class LocalProcesses:
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future of the standard library."""
-        return self._pool.submit(function, *args)
+        with born_deaf():  # the pool starts its processes as work comes
+            return self._pool.submit(function, *args)
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
         """As `concurrent.futures` has it."""
@@ -86,27 +99,25 @@ class LocalProcesses:
 
 
 def _alone() -> None:
-    """A worker computes on one core; a Ctrl-C on the terminal is for whoever started it, and it ends with them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """A worker computes on one core, and ends with whoever started it."""
+    follow_parent()
     torch.set_num_threads(1)
 
 
-def _end_with_parent() -> None:
-    """Of a parent that was killed, the pool's own processes would never hear."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
 class Dask:
-    """A Dask cluster, by its `Client`. Refused where no worker is there, or one has another labelahead."""
+    """A Dask cluster, by its `Client`. Refused where no worker is there, or one has another labelahead.
+
+    >>> from distributed import Client
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    ...     print(len(LargePool("features", executor=Dask(client)).ask(2, labels)))
+    2
+    """
 
     def __init__(self, client: Any) -> None:
         distributed = need("distributed", "dask", "a Dask cluster")
         killed, closed = distributed.scheduler.KilledWorker, distributed.comm.CommClosedError
         self.lost: tuple[type[BaseException], ...] = (killed, closed, futures.CancelledError, TimeoutError)
+        self.gave_up: tuple[type[BaseException], ...] = (killed,)
         self.client, self._as_completed = client, distributed.as_completed
         self._run = uuid4().hex[:8]  # results of another run are not these
         self._require_workers()
@@ -138,6 +149,124 @@ class Dask:
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
         """In order."""
         return list(self.client.gather(list(futures_)))
+
+
+class RayLostError(Exception):
+    """Ray is not there any more."""
+
+
+class RayGaveUpError(RayLostError):
+    """The workers of a task died again and again."""
+
+
+class Ray:
+    """A Ray cluster that this process is joined to: `ray` is the module, after `ray.init`."""
+
+    lost: tuple[type[BaseException], ...] = (RayLostError,)
+    gave_up: tuple[type[BaseException], ...] = (RayGaveUpError,)
+
+    def __init__(self, ray: Any) -> None:
+        if not ray.is_initialized():
+            raise InputError("ray is not connected; expected ray.init(...) before, or the address of a cluster")
+        self.ray = ray
+        # A task whose worker dies, or which fails, is tried again by Ray.
+        self._remote = ray.remote(num_cpus=1, max_retries=RETRIES + 1, retry_exceptions=True)(checked)
+        self._require_workers()
+
+    def _require_workers(self) -> None:
+        nodes = [node for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        if not nodes:
+            raise ClusterError("the Ray cluster has no processors; start some: ray start --address ...")
+        where = need("ray.util.scheduling_strategies", "ray", "a Ray cluster").NodeAffinitySchedulingStrategy
+        ask = self.ray.remote(version_here)
+        said = [ask.options(num_cpus=0, scheduling_strategy=where(n["NodeID"], soft=False)).remote() for n in nodes]
+        ours = version_here()
+        for node, ref in zip(nodes, said, strict=True):
+            try:
+                theirs: Any = self.ray.get(ref, timeout=2 * PATIENCE)
+            except Exception as error:  # it has no labelahead, or says nothing
+                theirs = getattr(error, "cause", None) or error
+            if theirs != ours:
+                raise _other_version(f"the node {node['NodeManagerAddress']}", theirs, ours)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
+        """A reference of Ray's, with `result()`; its dashboard groups tasks by the first words of the name."""
+        task = self._remote.options(name=name.partition("-")[0])
+        with _reached(self.ray):
+            return _RayFuture(self.ray, task.remote(version_here(), function, *args))
+
+    def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
+        """As Ray's `wait` has it."""
+        left = {future.reference: future for future in futures_}
+        while left:
+            with _reached(self.ray):
+                done = self.ray.wait(list(left), num_returns=1)[0]
+            for reference in done:
+                yield left.pop(reference)
+
+    def scatter(self, value: Any, /) -> Any:
+        """Into Ray's store, once."""
+        with _reached(self.ray):
+            return self.ray.put(value)
+
+    def gather(self, futures_: Sequence[Any], /) -> list[Any]:
+        """In order."""
+        return [future.result() for future in futures_]
+
+
+class _RayFuture:
+    """What was asked of Ray. Errors of a task are raised as they were there."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self.ray, self.reference = ray, reference
+
+    def result(self) -> Any:
+        with _reached(self.ray):
+            return self.ray.get(self.reference)
+
+
+@contextmanager
+def _reached(ray: Any) -> Iterator[None]:
+    """What Ray says in its own words, in ours; what a task raised, as it was."""
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+        raise RayGaveUpError(str(error)) from error
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise RayLostError(str(error)) from error
+
+
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: one machine alone, on 127.0.0.1
+
+
+@contextmanager
+def _joined_ray(address: str) -> Iterator[Ray]:
+    """ray: this machine, on loopback, unless RAY_ADDRESS names another; ray://host:10001: a client of that one."""
+    here = address == "ray" and not os.environ.get("RAY_ADDRESS")
+    if here and LOOPBACK not in os.environ:
+        if "ray" in sys.modules:
+            raise InputError(
+                "ray was imported before, and would listen on every address of this machine; expected the module after "
+                f"your own ray.init() as executor, or {LOOPBACK}=0 in the environment"
+            )
+        os.environ[LOOPBACK] = "0"
+    ray = need("ray", "ray", "a Ray cluster")
+    place = {"address": "local", "include_dashboard": False} if here else {}
+    if address != "ray":
+        place = {"address": address}
+    try:
+        ray.init(**place, log_to_driver=False)
+    except (OSError, RuntimeError, ValueError) as error:  # ConnectionError among them
+        raise ClusterError(
+            f"no Ray answers at {address} ({str(error).strip().splitlines()[0]:.200}); expected ray (this machine) or "
+            "ray://host:10001, as `ray start --head --ray-client-server-port=10001` has it"
+        ) from error
+    try:
+        yield Ray(ray)
+    finally:
+        ray.shutdown()
 
 
 def version_here() -> str:
@@ -205,13 +334,16 @@ def secured(ca: str | None, cert: str | None, key: str | None) -> Any:
 
 @contextmanager
 def at_work(executor: Any = None, *, workers: int | None = None, security: Any = None) -> Iterator[Executor]:
-    """An executor from what people have: nothing (processes here), an address, a Dask `Client`, or an `Executor`."""
+    """An executor from what people have: nothing (processes here), an address, a `Client`, ray, or an `Executor`."""
     if executor is None:
         local = LocalProcesses(workers)
         try:
             yield local
         finally:
             local.close()
+    elif isinstance(executor, str) and (executor == "ray" or executor.startswith("ray://")):
+        with _joined_ray(executor) as joined:
+            yield joined
     elif isinstance(executor, str):
         distributed = need("distributed", "dask", "a Dask cluster")
         try:
@@ -227,12 +359,14 @@ def at_work(executor: Any = None, *, workers: int | None = None, security: Any =
             client.close(timeout=5)
     elif type(executor).__module__.startswith("distributed."):
         yield Dask(executor)
+    elif getattr(executor, "__name__", None) == "ray":
+        yield Ray(executor)
     elif all(hasattr(executor, verb) for verb in ("submit", "as_completed", "scatter", "gather", "lost")):
         yield executor
     else:
         raise InputError(
-            f"executor is a {type(executor).__name__}; expected None, the address of a Dask scheduler, a "
-            "distributed.Client, or an object with submit, as_completed, scatter, gather and lost"
+            f"executor is a {type(executor).__name__}; expected None, the address of a Dask scheduler or of Ray, a "
+            "distributed.Client, the module ray, or an object with submit, as_completed, scatter, gather and lost"
         )
 
 

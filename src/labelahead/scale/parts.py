@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from labelahead.data.folder import SUFFIXES, decode_all, shown
-from labelahead.errors import InputError, StorageError, did_you_mean
+from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean
 from labelahead.extras import need
 from labelahead.models.backbone import BACKBONES, pixels, pretrained
 from labelahead.models.sentences import DIMENSIONS, ENCODER, LONGEST, SentenceEncoder
 from labelahead.scale.places import Array, children, npy_header, opened, stamp
+from labelahead.scale.sketched import Network
 
-__all__ = ["TEXTS", "Batch", "Part", "Reading", "address", "batches", "contents", "pool_parts"]
+__all__ = ["TEXTS", "Batch", "Part", "Reading", "address", "batches", "contents", "pool_parts", "shape_of"]
 
 READY, DEAR = 65_536, 4_096  # items of a part: vectors that are there, and texts or pictures to be encoded
 FEW = {"npy": 8_192, "vectors": 8_192, "text": 256, "pictures": 64}  # items held at a time while reading
@@ -46,11 +47,12 @@ class Reading:
     encoder: str = ""
     dtype: str = "float16"
     skip: bool = False  # leave out pictures that cannot be read
+    network: Network | None = None  # whose sketched kernel is kept instead of the numbers themselves
 
     @property
     def in_place(self) -> bool:
         """Whether the features are the source itself, and nothing is copied."""
-        return self.kind == "npy"
+        return self.kind == "npy" and self.network is None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Part:
 
     def key(self, reading: Reading) -> str:
         """Names its features: the same part read in the same way has the same."""
-        how = asdict(reading) | {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
+        how = {name: value for name, value in asdict(reading).items() if name != "network" or value is not None}
+        how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
         return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
 
 
@@ -78,9 +81,23 @@ class Batch(NamedTuple):
 
 
 def pool_parts(
-    root: str, *, column: str | None, id: str | None, encoder: str | None, dtype: str, rows: int | None, skip: bool
+    root: str,
+    *,
+    column: str | None,
+    id: str | None,
+    encoder: str | None,
+    dtype: str,
+    rows: int | None,
+    skip: bool,
+    network: bool = False,
 ) -> tuple[Reading, list[Part]]:
-    """What there is at an address: how it is read, and its parts in the order of their names."""
+    """What there is at an address: how it is read, and its parts in the order of their names.
+
+    network: whether one will look at the items, which takes its time: parts are smaller then.
+    """
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise InputError(f"rows is {rows!r}; expected 1 or more")
+    rows = rows or (DEAR if network else None)
     if dtype not in ("float16", "float32"):
         raise InputError(f"dtype is {dtype!r}; expected float16 or float32")
     files = children(root)
@@ -98,7 +115,7 @@ def pool_parts(
     if kind == "npy":
         if encoder:
             raise InputError(f"encoder is {encoder!r}, but .npy files hold features already; leave it out")
-        return Reading(root, "npy", dtype=""), _npy_parts(root, of[kind], rows or READY)
+        return Reading(root, "npy", dtype=dtype if network else ""), _npy_parts(root, of[kind], rows or READY)
     chosen = encoder or "lite0"
     if chosen not in BACKBONES:
         raise InputError(f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures")
@@ -342,7 +359,7 @@ def _backbone(name: str) -> Any:
 
 
 def _picture_batches(reading: Reading, part: Part) -> Iterator[Batch]:
-    network = _backbone(reading.encoder.rsplit("|", 1)[-1])
+    chosen = reading.encoder.rsplit("|", 1)[-1]
     for at in range(0, len(part.names), FEW["pictures"]):
         some = part.names[at : at + FEW["pictures"]]
         seen, failed = decode_all(_Pictures(reading.root), some, PICTURE)  # type: ignore[arg-type]
@@ -352,8 +369,9 @@ def _picture_batches(reading: Reading, part: Part) -> Iterator[Batch]:
         kept = [name for name in some if name in seen]
         made = np.zeros((0, 0), np.float32)
         if kept:
+            seen_by = pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
             with torch.no_grad():
-                made = network.features(pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))).numpy()
+                made = seen_by.numpy() if reading.network else _backbone(chosen).features(seen_by).numpy()
         yield Batch(made, [shown(name) for name in kept], {shown(n): why for n, why in failed.items()})
 
 
@@ -366,13 +384,32 @@ def batches(reading: Reading, part: Part) -> Iterator[Batch]:
     if part.rows == 0:
         raise InputError(f"{part.source} cannot be read: no Parquet file, or damaged")
     try:
-        yield from read(reading, part)
+        for batch in read(reading, part):
+            of = reading.network
+            yield batch if of is None or not len(batch.features) else batch._replace(features=of.rows(batch.features))
+    except ClusterError:
+        raise
     except InputError as error:
         raise InputError(f"{part.source}: {error}") from error
     except OSError as error:
         raise StorageError(f"{part.source} cannot be read ({error})") from error
     except need("pyarrow", "tables", "reading Parquet").lib.ArrowException as error:
         raise InputError(f"{part.source} cannot be read ({str(error).splitlines()[0]})") from error
+
+
+def shape_of(reading: Reading, parts: Sequence[Part]) -> tuple[int, ...]:
+    """Of one item, as a network would be given it; looks at the first part that can be read."""
+    if reading.kind == "pictures":
+        return (3, PICTURE, PICTURE)
+    if reading.kind == "text":
+        return (DIMENSIONS,)
+    why: Exception | None = None
+    for part in parts:
+        try:
+            return tuple(next(iter(batches(reading, part))).features.shape[1:])
+        except (InputError, OSError) as error:
+            why = error
+    raise InputError(f"nothing of {reading.root} can be read ({why})")
 
 
 def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[
         shape, by_columns, dtype = read(file)
     except ValueError as error:
         raise InputError(f"{address} cannot be read as .npy ({error})") from error
-    if len(shape) != 2 or not all(shape) or by_columns or dtype.kind != "f":
+    if len(shape) != 2 or not shape[1] or by_columns or dtype.kind != "f":  # no rows: an empty part
         order = ", column by column" if by_columns else ""
         raise InputError(
             f"{address} holds {dtype} {shape}{order}; expected floating (n, d), row by row: "

@@ -21,12 +21,13 @@ from labelahead.data.classes import in_order
 from labelahead.data.labels import names_in, read_labels_of
 from labelahead.errors import InputError, did_you_mean
 from labelahead.learners.belief import Belief
-from labelahead.learners.exact import SHORT, ExactLearner, ExactModel, mixture_kernel
+from labelahead.learners.exact import SHORT, ExactLearner, ExactModel
 from labelahead.learners.outlook import Outlook
-from labelahead.linear.posterior import prior
 from labelahead.scale.execution import Executor, Progress, Task, at_work, each
+from labelahead.scale.parts import contents
 from labelahead.scale.places import absolute
-from labelahead.scale.scoring import Best, Known, best_of, judge_part, predict_part, score_part
+from labelahead.scale.scoring import Best, Known, Model, best_of, judge_part, predict_part, prior_at, score_part, seen
+from labelahead.scale.sketched import Sketched, blank, told_in_order
 from labelahead.scale.store import Entry, ids_of, read_manifest, require_unchanged, take_rows
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES, find
@@ -34,6 +35,9 @@ from labelahead.strategies import STRATEGIES, find
 __all__ = ["Held", "Labelled", "LargePool", "Predicted"]
 
 EVALUATION, CANDIDATES = 1000, 2000
+# Of the best scores at once, where nobody says otherwise: a shortlist by 2,000 items, and the first of it by all. With
+# half as many, a quarter of the best hundred of 50,000 items is not on the shortlist (docs/benchmarks.md).
+TOP_EVALUATION, FINALISTS, FINALISTS_EACH = 2000, 1000, 10
 FEW = 200  # labels by which a kernel is chosen among all; with more, the search begins at that choice
 
 
@@ -51,28 +55,37 @@ Labels = str | Path | Mapping[str, str] | Labelled | None
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What is held in memory of a pool: labelled items, the evaluation sample, the best candidates, in that order."""
+    """What is held in memory of a pool: labelled items, the evaluation sample, the best candidates, in that order.
+
+    >>> held = LargePool("features", workers=1).hold(labels, candidates=20, evaluation=50)
+    >>> len(held.labelled.positions), held.evaluation
+    (10, 50)
+    """
 
     positions: Tensor  # (h,)
     names: tuple[str, ...] = field(repr=False)
     units: Tensor = field(repr=False)  # (h, d)
+    start: Tensor = field(repr=False)  # (h, C)
     labelled: Labelled
     evaluation: int
-    model: ExactModel = field(repr=False)
+    model: Model = field(repr=False)
     best: Best = field(repr=False)
 
     def belief(self) -> Belief:
         """Exact among what is held; every further label takes milliseconds (`told`)."""
-        classes, mixture = self.model.classes, self.model.weights()
-        level = torch.full((len(self.positions), classes), 1 / classes, dtype=torch.float64)
-        start = prior(level, mixture_kernel(self.units, mixture.weights), noise=mixture.noise)
+        start = prior_at(self.model, self.units, self.start)
         known = dict(zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True))
         return Belief(self.positions, start, known, evaluation=self.evaluation, hold=True)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """All items predicted. counts: items by class."""
+    """All items predicted. counts: items by class.
+
+    >>> done = LargePool("features", workers=1).predict(labels, "predictions")
+    >>> sum(done.counts.values()), 0 <= done.outlook.error.rate <= 1
+    (300, True)
+    """
 
     folder: str
     counts: dict[str, int]
@@ -84,6 +97,10 @@ class LargePool:
 
     store: their folder. executor: None (processes of this machine), the address of a Dask scheduler, a Dask `Client`,
     or an `Executor`. dtype: of the kernel.
+
+    >>> pool = LargePool("features", workers=1)
+    >>> len(pool), len(pool.ask(3, labels))
+    (300, 3)
     """
 
     def __init__(
@@ -200,7 +217,8 @@ class LargePool:
             return labels
         none = torch.zeros(0, dtype=torch.int64)
         if labels is None:
-            return Labelled(none, none, tuple(classes))
+            of = self.manifest.reading.network
+            return Labelled(none, none, of.classes if of is not None and of.loss else tuple(classes))
         given = isinstance(labels, Mapping)
         where = dict.fromkeys(labels, "labels") if isinstance(labels, Mapping) else names_in(labels)
         found = self.find(list(where), engine)
@@ -221,8 +239,10 @@ class LargePool:
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         if len(at) and len(names) < 2:
             raise InputError(
-                f"all labels are {names[0]!r}; expected at least two classes: name the others with classes"
+                f"all labels are {names[0]!r}; expected at least two classes: name the others with classes (--classes)"
             )
+        if self.manifest.reading.network is not None:
+            numbers, names = told_in_order(self.manifest.reading.network, names, numbers)
         return Labelled(at, numbers, names)
 
     def sample(self, count: int, without: Tensor, seed: int) -> Tensor:
@@ -238,8 +258,19 @@ class LargePool:
 
     # --- learning -------------------------------------------------------------------------------------------
 
-    def learn(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
-        """The exact learner on rows (n, d), the first of which have these labels."""
+    def learn(self, labels: Labelled, rows: Tensor) -> Model:
+        """What is learnt from rows (n, d), the first of which have these labels."""
+        if self.manifest.reading.network is not None:
+            return self._blank(labels).learn(rows[: len(labels.numbers)], labels.numbers)
+        return self._learn(labels, rows)[1]
+
+    def _blank(self, labels: Labelled) -> Sketched:
+        of = self.manifest.reading.network
+        assert of is not None
+        scale = sum(e.squares for e in self.entries) / len(self)
+        return blank(of, max(len(labels.classes), 2), scale, self.dtype)
+
+    def _learn(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
         learner = ExactLearner(rows, max(len(labels.classes), 2), self.centre, lift=self.lift)
         at, previous = torch.arange(len(labels.numbers)), None
         if len(at) > FEW:
@@ -276,19 +307,20 @@ class LargePool:
             told = self.labelled(labels, classes, engine)
             judged = self.sample(evaluation, told.positions, seed)
             rows, names = self.take(torch.cat([told.positions, judged]), engine)
-            _, model = self.learn(told, rows)
-            criterion = chosen.criterion_after(len(told.positions))
+            model = self.learn(told, rows)
+            criterion = chosen.criterion_after(told.numbers.tolist())
             assert isinstance(criterion, str)
-            units = model.unit(rows)
-            known = Known(model, told.positions, told.numbers, judged, units, criterion, candidates)
+            units, start = seen(model, rows)
+            known = Known(model, told.positions, told.numbers, judged, units, start, criterion, candidates)
             best = self._scored(known, engine)
             if finalists:
                 best = self._judged(known, best, finalists, engine)
             more = best.positions[~torch.isin(best.positions, judged)]
             others, called = self.take(more, engine)
         held = torch.cat([told.positions, judged, more])
-        every = torch.cat([units, model.unit(others)])
-        return Held(held, (*names, *called), every, told, len(judged), model, best)
+        more_units, more_start = seen(model, others)
+        every, begin = torch.cat([units, more_units]), torch.cat([start, more_start])
+        return Held(held, (*names, *called), every, begin, told, len(judged), model, best)
 
     def _scored(self, known: Known, engine: Executor) -> Best:
         """The best of all parts."""
@@ -304,8 +336,10 @@ class LargePool:
         """The first of them by the whole pool, in the unit of the sample; the others follow as they were."""
         first = best.positions[:finalists]
         rows, _ = self.take(first, engine)
-        units = torch.cat([known.units[: len(known.labelled)], known.model.unit(rows)])
-        asked = replace(known, evaluation=first, units=units)
+        units, start = seen(known.model, rows)
+        before = len(known.labelled)
+        units, start = torch.cat([known.units[:before], units]), torch.cat([known.start[:before], start])
+        asked = replace(known, evaluation=first, units=units, start=start)
         sums = each(engine, "judge finalists", judge_part, self._told(asked, engine), self.progress)
         whole = torch.stack(sums).sum(0) * (len(known.evaluation) / (len(self) - len(known.labelled)))
         chosen = best_of(first, whole, len(first))
@@ -318,7 +352,9 @@ class LargePool:
         labels: Labels = None,
         *,
         mode: str = "greedy",
-        finalists: int = 0,
+        finalists: int | None = None,
+        evaluation: int | None = None,
+        candidates: int = CANDIDATES,
         seed: int = 0,
         strategy: str = "resolve",
         **how: Any,
@@ -326,7 +362,8 @@ class LargePool:
         """The n items to label next, best first: every item is scored, and the best are held.
 
         mode: "greedy": one by one among those held, so that near-copies lose their worth; "top": the best scores at
-        once, with `finalists` those by the whole pool. finalists, how: as for `hold`.
+        once, where the first 1,000 (or 10 n) by a sample of 2,000 are scored again by all items of the pool. finalists:
+        another number of these; 0: by the sample alone. evaluation, candidates, how: as for `hold`.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"{n!r} items asked for; expected a whole number, 1 or more")
@@ -334,24 +371,40 @@ class LargePool:
             raise InputError(
                 f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with top alone"
             )
-        held = self.hold(labels, seed=seed, strategy=strategy, finalists=finalists, **how)
+        if finalists is None and mode == "top":
+            finalists = max(FINALISTS, FINALISTS_EACH * n)
+            candidates = max(candidates, finalists)
+        if evaluation is None:
+            evaluation = TOP_EVALUATION if mode == "top" else EVALUATION
+        size: dict[str, Any] = {"evaluation": evaluation, "candidates": candidates, "finalists": finalists or 0}
+        held = self.hold(labels, seed=seed, strategy=strategy, **size, **how)
         belief, told = held.belief(), held.labelled
         left = len(belief.view.candidates) if mode == "greedy" else len(held.best.positions)
         if n > left:
             raise InputError(f"{n} items asked for, but {left} are held; expected at most that, or more candidates")
         picks, scores = held.best.positions[:n], held.best.scores[:n]
         if mode == "greedy":
-            criterion = find(strategy).criterion_after(len(told.positions))
+            criterion = find(strategy).criterion_after(told.numbers.tolist())
             picks, scores = belief.pick(criterion, n, stream(seed, "pick", len(told.positions)), "greedy")
         place = {p: i for i, p in enumerate(held.positions.tolist())}
-        questions = []
-        for position, score in zip(picks.tolist(), scores.tolist(), strict=True):
+        questions, texts = [], self._texts(picks)
+        for position, score, text in zip(picks.tolist(), scores.tolist(), texts, strict=True):
             sure, guess = belief.probabilities[place[position]].max(0)
             say = len(told.positions) > 0
             label = told.classes[int(guess)] if say else None
             name = held.names[place[position]]
-            questions.append(Question(name, position, score, label, round(float(sure), 4) if say else None))
+            questions.append(Question(name, position, score, label, round(float(sure), 4) if say else None, text))
         return questions
+
+    def _texts(self, positions: Tensor) -> list[str | None]:
+        """What items say, where they are texts; all of it, since they may be labelled elsewhere."""
+        reading, texts = self.manifest.reading, list[str | None]([None] * len(positions))
+        if reading.kind == "text" and reading.column is not None:
+            for part, at in self.by_part(positions).items():
+                rows = contents(reading, self.entries[part].part, self.rows_of(part, positions[at]))
+                for where, row in zip(at, rows, strict=True):
+                    texts[where] = str(row[reading.column] or "")
+        return texts
 
     def outlook(
         self, labels: Labels, *, classes: Sequence[str] = (), evaluation: int = EVALUATION, seed: int = 0
@@ -360,12 +413,15 @@ class LargePool:
         with self._engine() as engine:
             return self._outlook(self.labelled(labels, classes, engine), engine, evaluation, seed)[0]
 
-    def _outlook(self, told: Labelled, engine: Executor, evaluation: int, seed: int) -> tuple[Outlook, ExactModel]:
+    def _outlook(self, told: Labelled, engine: Executor, evaluation: int, seed: int) -> tuple[Outlook, Model]:
         if not len(told.positions):
             raise InputError("no labels; expected some of at least two classes")
         judged = self.sample(evaluation, told.positions, seed)
         rows, _ = self.take(torch.cat([told.positions, judged]), engine)
-        learner, model = self.learn(told, rows)
+        if self.manifest.reading.network is not None:
+            sketched = self._blank(told).learn(rows[: len(told.numbers)], told.numbers)
+            return sketched.outlook(rows, told.numbers), sketched
+        learner, model = self._learn(told, rows)
         at = torch.arange(len(told.positions))
         return learner.outlook(at, told.numbers, torch.arange(len(at), len(rows))), model
 

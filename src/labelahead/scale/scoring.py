@@ -20,36 +20,64 @@ from labelahead.extras import need
 from labelahead.learners.exact import ExactModel, mixture_kernel
 from labelahead.linear.posterior import Posterior, prior
 from labelahead.scale.places import Array, write
+from labelahead.scale.sketched import Sketched
 from labelahead.scale.store import Entry, ids_of, read_blocks
 
-__all__ = ["Best", "Known", "best_of", "judge_part", "posterior_at", "predict_part", "score_part"]
+__all__ = [
+    "Best",
+    "Known",
+    "Model",
+    "best_of",
+    "judge_part",
+    "posterior_at",
+    "predict_part",
+    "prior_at",
+    "score_part",
+    "seen",
+]
 
 BLOCK, LEAST = 4096, 1024  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
 PAIRS = BLOCK * 1024
+
+Model = ExactModel | Sketched
+
+
+def seen(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (n, d) of a store as the kernel has them, and where the posterior begins there (n, C)."""
+    if isinstance(model, Sketched):
+        return model.seen(rows)
+    return model.unit(rows), torch.full((len(rows), model.classes), 1 / model.classes, dtype=torch.float64)
+
+
+def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
+    """Without a label."""
+    if isinstance(model, Sketched):
+        return model.prior(units, start)
+    mixture = model.weights()
+    return prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
     """What every worker is told: the learner, its labels, the evaluation sample. Positions count along the pool."""
 
-    model: ExactModel
+    model: Model
     labelled: Tensor  # (L,) positions
     labels: Tensor  # (L,) class numbers
     evaluation: Tensor  # (e,) positions, none of them labelled
     units: Tensor  # (L + e, d)
+    start: Tensor  # (L + e, C)
     criterion: str
     most: int  # candidates that a part hands in
 
     def posterior(self) -> Posterior:
         """At the labelled items, then the evaluation sample."""
-        return posterior_at(self.model, self.units, self.labels)
+        return posterior_at(self.model, self.units, self.start, self.labels)
 
 
-def posterior_at(model: ExactModel, units: Tensor, labels: Tensor) -> Posterior:
-    """Of an exact learner at units (n, d), the first of which have these labels (L,)."""
-    start = torch.full((len(units), model.classes), 1 / model.classes, dtype=torch.float64)
-    mixture = model.weights()
-    before = prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
+def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
+    """At units (n, d), the first of which have these labels (L,)."""
+    before = prior_at(model, units, start)
     return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
 
 
@@ -104,8 +132,7 @@ def _passing(known: Known, few: Posterior, entry: Entry, offset: int) -> Iterato
         positions = torch.arange(offset + start, offset + start + len(features))
         place = _meeting(positions, known.evaluation)
         fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
-        level = torch.full((len(fresh), known.model.classes), 1 / known.model.classes, dtype=torch.float64)
-        post = few.elsewhere(known.model.unit(_tensor(features[fresh.numpy()])), level)
+        post = few.elsewhere(*seen(known.model, _tensor(features[fresh.numpy()])))
         again = (place >= 0).nonzero().squeeze(1)
         here = torch.cat([labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))])
         yield post, here, torch.cat([positions[again], positions[fresh]])
@@ -124,7 +151,7 @@ def _tensor(features: Array) -> Tensor:
     return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
 
 
-def predict_part(model: ExactModel, classes: tuple[str, ...], entry: Entry, to: str) -> list[int]:
+def predict_part(model: Model, classes: tuple[str, ...], entry: Entry, to: str) -> list[int]:
     """A task: class and probability of every item of a part, as a Parquet file; how many are of each class."""
     arrow, parquet = (need(name, "tables", "writing predictions") for name in ("pyarrow", "pyarrow.parquet"))
     guesses, sure = [], []

@@ -11,7 +11,7 @@ added, works out what is missing. Of .npy files nothing is copied: only the sums
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,8 +20,9 @@ import numpy as np
 from labelahead.errors import InputError, StorageError
 from labelahead.extras import need
 from labelahead.scale.execution import Progress, at_work, each
-from labelahead.scale.parts import Part, Reading, batches, pool_parts
+from labelahead.scale.parts import Part, Reading, batches, pool_parts, shape_of
 from labelahead.scale.places import Array, absolute, children, npy_header, opened, removed, stamp, there, write
+from labelahead.scale.sketched import Network, network
 
 __all__ = [
     "Entry",
@@ -38,6 +39,8 @@ __all__ = [
 FORMAT = 1
 MANIFEST = "manifest.json"
 NAMED = 5  # parts that a message names
+FAINT = 0.01  # of a row's squared length, that rounding may take
+SKETCH = 2048  # features of a network's kernel
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ def embed(
     column: str | None = None,
     id: str | None = None,
     encoder: str | None = None,
+    model: str | None = None,
+    classes: Sequence[str] = (),
+    sketch: int = SKETCH,
+    trained: str | None = None,
     dtype: str = "float16",
     rows: int | None = None,
     skip_unreadable: bool = False,
@@ -87,13 +94,21 @@ def embed(
     folder that all workers can reach. column: of vectors or text; default: the only one. id: the column that names the
     items. encoder: for texts "minilm", for pictures "lite0" or "lite2". rows: items of a part. executor: who works, see
     `at_work`; default: processes of this machine.
+
+    model: a network, `file.py:factory`, whose tangent kernel is kept instead, as `sketch` features an item; classes:
+    the names of its outputs; trained: with which loss ("squared", "cross-entropy"), None for a network that knows no
+    label. It is handed the vectors, of texts those of the encoder, of pictures pixels from −1 to 1.
+
+    >>> len(embed("pool.npy", "features", rows=100, workers=1).entries)  # again: nothing is left to do
+    3
     """
     root, place = absolute(source), absolute(store)
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-        raise InputError(f"rows is {rows!r}; expected 1 or more")
-    reading, parts = pool_parts(
-        root, column=column, id=id, encoder=encoder, dtype=dtype, rows=rows, skip=skip_unreadable
-    )
+    how = {"column": column, "id": id, "encoder": encoder, "dtype": dtype, "rows": rows, "skip": skip_unreadable}
+    reading, parts = pool_parts(root, **how, network=model is not None)  # type: ignore[arg-type]
+    if model is not None:
+        reading = replace(reading, network=network(model, classes, shape_of(reading, parts), sketch, trained))
+    elif classes or trained:
+        raise InputError("classes and trained are for a network; expected model (--model file.py:make) too")
     kept = _kept(place)
     known = {part: kept.get(f"{part.key(reading)}.json") for part in parts}
     missing = [part for part, there_already in known.items() if there_already is None]
@@ -108,13 +123,7 @@ def embed(
         entries |= {part: entry for part, entry in zip(missing, made, strict=True) if entry is not None}
     unreadable = {f"{missing[i].source}:{missing[i].start}": str(error) for i, error in sorted(refused.items())}
     if unreadable and not skip_unreadable:
-        more = f" and {len(unreadable) - NAMED} more" if len(unreadable) > NAMED else ""
-        first = "; ".join(list(unreadable.values())[:NAMED])
-        raise InputError(
-            f"{len(unreadable)} of {len(parts)} parts cannot be read: {first}{more}. "
-            "Mend them and run this again, which works out nothing twice; or leave them out: skip_unreadable "
-            "(--skip-unreadable)"
-        )
+        raise _unreadable(list(unreadable.values()), len(parts))
     whole = [entries[part] for part in parts if part in entries and entries[part].rows]
     _check(whole, root)
     failed = {name: why for entry in whole for name, why in entry.failed.items()}
@@ -122,6 +131,15 @@ def embed(
     write(f"{place}/{MANIFEST}", _as_json(manifest))
     _forget(place, {entry.part.key(reading) for entry in whole})
     return manifest
+
+
+def _unreadable(why: Sequence[str], parts: int) -> InputError:
+    more = f" and {len(why) - NAMED} more" if len(why) > NAMED else ""
+    return InputError(
+        f"{len(why)} of {parts} parts cannot be read: {'; '.join(why[:NAMED])}{more}. "
+        "Mend them and run this again, which works out nothing twice; or leave them out: skip_unreadable "
+        "(--skip-unreadable)"
+    )
 
 
 def _check(entries: Sequence[Entry], root: str) -> None:
@@ -169,7 +187,7 @@ def embed_part(reading: Reading, part: Part, place: str) -> Entry:
             if not np.isfinite(exact).all():
                 raise _not_finite(part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0]))
             total = (total if rows else 0.0) + exact.sum(0)
-            squares += float(np.square(exact).sum())
+            squares += float(np.square(exact[:, : reading.network.sketch if reading.network else None]).sum())
             rows += len(made)
             names.extend(batch.ids or ())
         if file is not None and rows and rows != part.rows:
@@ -211,6 +229,13 @@ def _narrowed(features: Array, dtype: str, part: Part, first: int) -> Array:
         raise InputError(
             f"{part.source}, row {part.start + row}: {features[lost][0]:g} is too large for {dtype}; expected smaller "
             "numbers, or dtype float32 (--dtype float32)"
+        )
+    before, after = (np.square(x.astype(np.float64)).sum(1) for x in (features, made))
+    faint = np.flatnonzero(np.abs(after - before) > FAINT * before)
+    if len(faint):
+        raise InputError(
+            f"{part.source}, row {part.start + first + int(faint[0])}: its numbers are too small for {dtype}; expected "
+            "larger ones, or dtype float32 (--dtype float32)"
         )
     return made
 
@@ -257,7 +282,7 @@ def read_manifest(store: str | Path) -> Manifest:
             if said["format"] != FORMAT:
                 raise InputError(f"{address} is of format {said['format']}; expected {FORMAT}: embed the pool again")
             entries = tuple(_entry(each_entry) for each_entry in said["entries"])
-            return Manifest(Reading(**said["reading"]), entries, said["left_out"])
+            return Manifest(_reading(said["reading"]), entries, said["left_out"])
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -276,6 +301,12 @@ def require_unchanged(manifest: Manifest) -> None:
             raise StorageError(
                 f"{entry.features} has changed since its pool was embedded; embed it again: it reads what changed"
             )
+
+
+def _reading(values: dict[str, Any]) -> Reading:
+    of = values.get("network")
+    known = of and Network(**(of | {"classes": tuple(of["classes"]), "shape": tuple(of["shape"])}))
+    return Reading(**(values | {"network": known}))
 
 
 def _entry(values: dict[str, Any]) -> Entry:

@@ -1,4 +1,18 @@
-"""Strategies by name: which items to ask for, given a situation."""
+"""Strategies by name: which items to ask for, given a situation.
+
+The examples here begin with
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> from labelahead.strategies import GIVEN, STRATEGIES
+    >>> generator = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> x = torch.randn(30, 4)
+    >>> STRATEGIES["random"].when
+    'the yardstick, and unbiased: use it for a test set'
+    >>> GIVEN + "mine"  # how a strategy that was handed over in Python is remembered
+    'given:mine'
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -30,6 +44,10 @@ def find(strategy: str | Strategy) -> Strategy:
 
     "file.py:name" or "module:name" is a `Strategy`, or a criterion: a function (view, rng) that
     scores the candidates, by which look-ahead then asks.
+
+    >>> from labelahead.strategies import find
+    >>> find("flip").modes
+    ('sequential', 'greedy', 'top')
     """
     if isinstance(strategy, Strategy):
         return strategy

@@ -1,6 +1,6 @@
 """What a strategy is, and what may be asked of one: the same values serve a simulation, a query and the page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +21,10 @@ class Picks(NamedTuple):
 
     memory: what the strategy wants to be told next time, by `situation.memory`; goes through JSON.
     Not all that was chosen need have been labelled by then.
+
+    >>> picks = la.Picks(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
+    >>> picks.positions[0].item()  # the best comes first
+    7
     """
 
     positions: Tensor  # (q,) distinct positions in the data set
@@ -36,6 +40,12 @@ class Strategy:
     it. modes: how a batch can be made, the default first. criterion: of look-ahead, what scores the
     candidates of a view. noise: the relative regulariser it works best with, if it has one of its own.
     needs_network: whether it takes gradients of a network, or trains some.
+
+    >>> def first(situation, q, rng, mode, ask):
+    ...     return la.Picks(situation.candidates[:q], torch.ones(q))
+    >>> mine = la.Strategy("first", "a baseline for tests", "nobody", first)
+    >>> len(la.propose(model, x, la.Pool(30), 3, mine).positions)  # candidates come in random order
+    3
     """
 
     name: str
@@ -56,10 +66,14 @@ class Strategy:
         """Whether every answer moves its choice at once, without training."""
         return self.criterion is not None
 
-    def criterion_after(self, labels: int) -> str | Acquisition:
-        """What look-ahead scores by after so many labels; before the first one nothing but coverage can be told."""
+    def criterion_after(self, labels: Iterable[int]) -> str | Acquisition:
+        """What look-ahead scores by after labels of these classes.
+
+        Before there are two of them every prediction is the same, and nothing but coverage can be told: `flip` would
+        ask for ever more items like those that are known.
+        """
         assert self.criterion is not None
-        return "resolve" if not labels and self.criterion in OPINIONATED else self.criterion
+        return "resolve" if self.criterion in OPINIONATED and len(set(labels)) < 2 else self.criterion
 
     def mode(self, asked: str | None, *, ask: bool) -> str:
         """The mode to use; sequential without someone to ask becomes greedy."""
@@ -84,6 +98,9 @@ class Asking:
     sketch: low-rank kernel of so many features, for pools whose kernel does not fit. gamma: of `dynamical`, what the
     labels so far count beside an item's own gradient; 0 and infinity are its two ends. retrainings: of `naive`, for at
     most so many candidates a network is trained.
+
+    >>> la.Asking("flip", mode="greedy", candidates=500).candidates
+    500
     """
 
     strategy: str | Strategy = "flip"

@@ -18,7 +18,7 @@ def by_look_ahead(name: str, when: str, paper: str = PAPER, criterion: str | Acq
     def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
         belief = s.belief
         with s.timed("score"):
-            return Picks(*belief.pick(strategy.criterion_after(len(s.labelled)), q, rng, mode, ask))
+            return Picks(*belief.pick(strategy.criterion_after(belief.labels.values()), q, rng, mode, ask))
 
     strategy = Strategy(name, when, paper, pick, MODES, criterion=criterion or name)
     return strategy

@@ -27,6 +27,12 @@ class Query:
 
     gain: score of the best item, in the strategy's own unit; only scores of one strategy compare.
     memory: what the strategy wants to be told at the next query; goes through JSON.
+
+    >>> pool = la.Pool(30)
+    >>> pool.label([0, 1, 2], [0, 1, 2])
+    >>> query = la.propose(model, x, pool, 2, "margin")
+    >>> query.strategy, len(query.positions), len(query.scores)
+    ('margin', 2, 2)
     """
 
     positions: Tensor  # (q,) in the full data set
@@ -60,6 +66,12 @@ def propose(
     the spot; needed for the mode "sequential", which without it becomes "greedy". fresh, training: an untrained network
     from a seed, and how it is trained, for strategies that train networks of their own. memory: that of the query
     before, for strategies that learn from round to round; None: begin anew. The network comes back as it was.
+
+    >>> pool = la.Pool(30)
+    >>> pool.label([0, 1, 2], [0, 1, 2])
+    >>> query = la.propose(model, x, pool, 5, "flip")
+    >>> len(query.positions), query.mode  # nobody is there to answer, so not sequential
+    (5, 'greedy')
     """
     how = asking if isinstance(asking, Asking) else Asking(strategy=asking)
     strategy = find(how.strategy)

@@ -8,21 +8,23 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelahead.acquisition import Acquisition, mlmoc
 from labelahead.linear.posterior import prior
+from labelahead.models.networks import WideResNet
 from labelahead.strategies.asking import Ask, Picks, Strategy
 from labelahead.strategies.look_ahead import MODES, PAPER
 from labelahead.strategies.situation import Situation, scored
 from labelahead.tangent import infinite_kernel
 from labelahead.train import predict
 
-__all__ = ["DEPTH", "RIVALS", "one_step"]
+__all__ = ["DEPTH", "RIVALS", "matching_kernel", "one_step"]
 
 CHUNK = 64  # candidates at a time
 DEPTH = 3  # hidden layers of the infinitely wide network
+SIDE = 7  # pixels a side to which images are averaged for a convolutional limit: a pair costs their fourth power
 
 
 def one_step(s: Situation, rng: torch.Generator) -> Tensor:
@@ -48,6 +50,23 @@ def one_step(s: Situation, rng: torch.Generator) -> Tensor:
     return torch.cat(scores)
 
 
+def matching_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None) -> Tensor:
+    """The kernel of an infinitely wide network like that one, (n, m): convolutional for images, else fully connected.
+
+    With convolutions: three of them (of a WideResNet the stem and its first block) and the mean over the image,
+    which is averaged to 7 pixels a side at most. BatchNorm has no part in it.
+    """
+    a, b = (None if t is None else t if t.is_floating_point() else t.float() for t in (x, x2))
+    assert a is not None
+    convolutional = model is not None and any(isinstance(m, nn.Conv2d) for m in model.modules())
+    if not convolutional or a.ndim != 4:
+        return infinite_kernel(a, b, depth=DEPTH)
+    small = (min(SIDE, a.shape[2]), min(SIDE, a.shape[3]))
+    b = None if b is None else F.adaptive_avg_pool2d(b, small)
+    skips = (2,) if isinstance(model, WideResNet) else ()
+    return infinite_kernel(F.adaptive_avg_pool2d(a, small), b, network="conv", depth=DEPTH, skips=skips)
+
+
 def _nothing(s: Situation) -> Tensor:
     """(L + m, C) zeros: the network is asked for no more than the number of classes."""
     one = predict(s.model, s.inputs[s.points[:1]])
@@ -55,7 +74,7 @@ def _nothing(s: Situation) -> Tensor:
 
 
 def _infinitely_wide(start: Callable[[Situation], Tensor], criterion: str | Acquisition) -> Callable[..., Picks]:
-    """Look-ahead in any mode by the kernel of an infinitely wide ReLU network on the flat inputs.
+    """Look-ahead in any mode by the kernel of an infinitely wide ReLU network like the one at hand.
 
     start: (L + m, C) where it begins. Look-ahead does not depend on the scale of the kernel.
     """
@@ -64,7 +83,7 @@ def _infinitely_wide(start: Callable[[Situation], Tensor], criterion: str | Acqu
         x, begun = s.learnt.rows(s.points), start(s)
         with s.timed("kernel"):
             s.require_memory(len(s.points), begun.element_size())
-            kernel = infinite_kernel(x if x.is_floating_point() else x.float(), depth=DEPTH)
+            kernel = matching_kernel(s.model, x)
         belief = s.believed(begun, {"kernel": kernel})
         with s.timed("score"):
             return Picks(*belief.pick(criterion, q, rng, mode, ask))

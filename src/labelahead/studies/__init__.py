@@ -3,6 +3,12 @@
     labelahead study dynamics
 
 An experiment is settings, cells that are measured one by one and recorded at once, and exhibits.
+
+The examples here begin with a very small one:
+
+    >>> from labelahead.studies import EXPERIMENTS, Exhibit, Experiment, conduct, experiment, settings_of
+    >>> small = settings_of(EXPERIMENTS["dynamics"], changes=["parts=['identity']", "seeds=1", "identity_items=10"])
+    >>> shown = conduct(EXPERIMENTS["dynamics"], small, "identity", workers=1)
 """
 
 from types import MappingProxyType
@@ -26,7 +32,11 @@ EXPERIMENTS = MappingProxyType(
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name, or an error that lists them all."""
+    """The experiment of that name, or an error that lists them all.
+
+    >>> experiment("kernel").name
+    'kernel'
+    """
     if name not in EXPERIMENTS:
         raise InputError(f"there is no study {name!r}; there are: {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]

@@ -20,6 +20,9 @@ class Exhibit:
 
     caption: what was done and what is seen; it says so where this differs from the papers.
     figure: of matplotlib. table: rows with the same keys, also written as NAME.csv.
+
+    >>> Exhibit("rows", "Two rows", "what is seen in them", table=[{"n": 1}, {"n": 2}]).title
+    'Two rows'
     """
 
     name: str
@@ -38,6 +41,9 @@ class Experiment:
     the settings ask for. measure: one of them; called in a process of its own, so it depends on
     its arguments alone. exhibits: what all rows together show; a row carries its cell's values.
     alone: cells measure time, so that only one may run at a time.
+
+    >>> isinstance(EXPERIMENTS["linear"], Experiment), EXPERIMENTS["wallclock"].alone
+    (True, True)
     """
 
     name: str

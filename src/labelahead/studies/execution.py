@@ -29,6 +29,7 @@ from labelahead.compare.execution import THREADS, cores, this_machine
 from labelahead.compare.page import template, write_all
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.files import Lines, hold, read_lines, replace
+from labelahead.processes import born_deaf, follow_parent
 from labelahead.studies.design import Cell, Exhibit, Experiment, Row
 
 __all__ = ["Measured", "Shown", "cell_text", "conduct", "pages", "settings_of", "table_text"]
@@ -48,7 +49,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Shown:
-    """Where the page is, and what it shows."""
+    """Where the page is, and what it shows.
+
+    >>> shown.page.name, len(shown.exhibits) > 0
+    ('index.html', True)
+    """
 
     page: Path
     exhibits: tuple[Exhibit, ...]
@@ -62,12 +67,19 @@ def settings_of(
     changes: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Settings at a scale, small or paper, with what a file, KEY=VALUE texts and options change."""
+    """Settings at a scale, small or another of the study's, with what a file, KEY=VALUE texts and options change.
+
+    >>> settings_of(EXPERIMENTS["dynamics"], changes=["seeds=7"]).seeds
+    7
+    """
     base: dict[str, Any] = {}
     if scale != "small":
-        place = files("labelahead.studies").joinpath("scales", f"{experiment.name}-{scale}.toml")
+        folder = files("labelahead.studies").joinpath("scales")
+        place = folder.joinpath(f"{experiment.name}-{scale}.toml")
         if not place.is_file():
-            raise InputError(f"scale is {scale!r}; expected small or paper")
+            there = (f.name.removesuffix(".toml").partition("-") for f in folder.iterdir())
+            others = sorted(scale for name, _, scale in there if name == experiment.name)
+            raise InputError(f"scale is {scale!r}; expected small or {' or '.join(others)}")
         base = gather(Path(str(place)), (), {})
     tables = gather(file, changes, options or {}, base)
     if tables.get("experiment") == experiment.name:  # a settings.toml of ours
@@ -86,6 +98,9 @@ def conduct(
     """Measure every cell that `out` does not hold yet, and write the page.
 
     Runs in processes of its own: a script that calls this needs `if __name__ == "__main__":`.
+
+    >>> conduct(EXPERIMENTS["dynamics"], small, "identity", workers=1).page.exists()  # nothing is measured again
+    True
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}; expected 1 or more, or nothing for all cores")
@@ -194,7 +209,9 @@ def _measured(
         return
     pool = ProcessPoolExecutor(crew, multiprocessing.get_context("spawn"), initializer=_one_thread)
     try:
-        for future in as_completed([pool.submit(_timed, experiment, settings, cell) for cell in cells]):
+        with born_deaf():  # the pool starts its processes as work comes
+            futures = [pool.submit(_timed, experiment, settings, cell) for cell in cells]
+        for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
         raise LabelaheadError(
@@ -214,7 +231,8 @@ def _timed(experiment: Experiment, settings: Any, cell: Cell) -> tuple[Cell, Seq
 
 
 def _one_thread() -> None:
-    """Several processes share the cores."""
+    """Several processes share the cores, and end with whoever started them."""
+    follow_parent()
     for name in THREADS:
         os.environ[name] = "1"
     torch.set_num_threads(1)

@@ -1,4 +1,13 @@
-"""A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning."""
+"""A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning.
+
+The examples of its functions begin with
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> generator = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> x = torch.randn(6, 4)
+"""
 
 from labelahead.tangent.infinite import infinite_kernel
 from labelahead.tangent.kernels import gradient_gram, kernel

@@ -9,7 +9,7 @@ computed: autograd runs only the nodes between the outputs and the sites.
 """
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
-from torch.overrides import TorchFunctionMode
 
 from labelahead.inputs import Batch, tensors
-from labelahead.tangent.premises import copied, forward
+from labelahead.tangent.layers import LAYERS, fast_layers
+from labelahead.tangent.premises import copied, forward, parts_of
 from labelahead.tangent.recurrence import OWN, OpenLSTM
 
 __all__ = [
@@ -45,6 +45,7 @@ RESHAPING = frozenset(
     for i in range(3)
 )
 TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
+IMAGES = (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # in networks that `layers` is for
 MATRICES = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})  # inputs whose rules know of turned matrices
 
 
@@ -85,46 +86,32 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
     Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a parameter
     runs: it would change what training sees, not the outputs.
     """
-    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    modules, parameters, buffers = parts_of(model)
+    before = [(p, p.requires_grad, p.grad) for p in parameters]
     ids = {id(p) for p in chosen.values()}
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in model.modules()):
+        if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in modules):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
             stack.enter_context(_unfused_recurrence())
             stack.enter_context(OpenLSTM())
-        if any(isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d)) for m in model.modules()):
-            stack.enter_context(_FlatBatchNorm())
+        stack.enter_context(fast_layers(any(isinstance(m, IMAGES) for m in modules)))
         stack.enter_context(_unfused_attention())
-        stack.enter_context(_buffers_restored(model))
-        stack.enter_context(_nothing_kept(model))
-        stack.enter_context(_without_hooks([p for p, _, _ in before]))
+        stack.enter_context(_buffers_restored(buffers))
+        stack.enter_context(_nothing_kept(model, modules))
+        stack.enter_context(_without_hooks(list(dict.fromkeys(parameters))))
         try:
-            for p, _, _ in before:
-                p.requires_grad_(id(p) in ids)
+            for p, flag, _ in before:
+                if flag != (id(p) in ids):
+                    p.requires_grad_(not flag)
             yield
         finally:
             for p, flag, grad in before:
-                p.requires_grad_(flag)
-                p.grad = grad
-
-
-class _FlatBatchNorm(TorchFunctionMode):
-    """torch 2.13 takes an image one pixel wide for another memory format: its gradient comes out mixed up.
-
-    As a row of pixels there is but one format.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        options = kwargs or {}
-        if func is nn.functional.batch_norm and not options.get("training"):
-            space = args[0].shape[2:]
-            if 1 in space and any(side > 1 for side in space):
-                return func(args[0].flatten(2), *args[1:], **options).view(args[0].shape)
-        return func(*args, **options)
+                if p.requires_grad != flag:
+                    p.requires_grad_(flag)
+                if p.grad is not grad:
+                    p.grad = grad
 
 
 @contextmanager
@@ -142,9 +129,9 @@ def _without_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_restored(model: nn.Module) -> Iterator[None]:
+def _buffers_restored(buffers: Sequence[Tensor]) -> Iterator[None]:
     """Buffers hold what they held before, whatever the forward counts or averages in them."""
-    before = [(b, b.clone()) for b in model.buffers() if not b.is_inference() and not b.is_meta]
+    before = [(b, b.clone()) for b in buffers if not b.is_inference() and not b.is_meta]
     try:
         yield
     finally:
@@ -162,7 +149,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     before: list[tuple[dict[str, Any], dict[str, Any]]] = []
     contents: list[tuple[Any, Any]] = []
     empty: list[Any] = []
-    for m in model.modules():
+    for m in parts_of(model)[0]:
         now = vars(m)
         before.append((now, now.copy()))
         for v in now.values():
@@ -175,8 +162,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for now, attributes in before:
-            kept = now.keys() == attributes.keys()
-            if not kept or any(a is not b for a, b in zip(now.values(), attributes.values(), strict=True)):
+            if not _same_table(now, attributes):
                 now.clear()
                 now.update(attributes)
         for container in empty:
@@ -184,23 +170,29 @@ def unchanged(model: nn.Module) -> Iterator[None]:
                 container.clear()
         for container, content in contents:
             if isinstance(container, list):
-                container[:] = content
-            else:
+                if list(map(id, container)) != list(map(id, content)):
+                    container[:] = content
+            elif isinstance(container, set) or not _same_table(container, content):
                 container.clear()
                 container.update(content)
 
 
+def _same_table(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+    """The very same objects under the same names, in the same order."""
+    return list(one) == list(other) and list(map(id, one.values())) == list(map(id, other.values()))
+
+
 @contextmanager
-def _nothing_kept(model: nn.Module) -> Iterator[None]:
+def _nothing_kept(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[None]:
     """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
 
     def keeps(module: nn.Module) -> bool:
+        if type(module).train is nn.Module.train:
+            return False
         tables = (v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES)
-        return type(module).train is not nn.Module.train and any(
-            isinstance(t, Tensor) for d in tables for t in d.values()
-        )
+        return any(isinstance(t, Tensor) for d in tables for t in d.values())
 
-    keeping = [m for m in model.modules() if keeps(m)]
+    keeping = [m for m in modules if keeps(m)]
     with ExitStack() as stack:
         if keeping:
             stack.enter_context(unchanged(model))
@@ -251,7 +243,7 @@ class Trace:
     def custom(self) -> bool:
         """Some nodes have a backward written in Python, which may do anything."""
         return any(
-            isinstance(node, BackwardCFunction) and getattr(node, "_forward_cls", None) not in OWN
+            isinstance(node, BackwardCFunction) and getattr(node, "_forward_cls", None) not in (*OWN, *LAYERS)
             for node in self.nodes
         )
 
@@ -368,21 +360,70 @@ def pulled_back(
     sources: Sequence[GradientEdge], D: Sequence[Tensor], parameters: Sequence[nn.Parameter]
 ) -> list[Tensor]:
     """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters: (m, *shape) each."""
+    tables = _tables(sources, parameters)
+    # Up to where entries are looked up in a table, for all rows at once: torch would do it row by row.
+    ends: Any = [GradientEdge(tables[p], 0) if p in tables else p for p in parameters]
 
     def back(g: Sequence[Tensor], batched: bool) -> list[Tensor]:
-        found = torch.autograd.grad(
-            sources, parameters, g, is_grads_batched=batched, retain_graph=True, allow_unused=True
-        )
-        like = [p.new_zeros(len(g[0]), *p.shape) if batched else torch.zeros_like(p) for p in parameters]
+        found = torch.autograd.grad(sources, ends, g, is_grads_batched=batched, retain_graph=True, allow_unused=True)
+        shapes = [p.shape if p not in tables else tuple(tables[p]._input_metadata[0].shape) for p in parameters]
+        like = [p.new_zeros(*([len(g[0])] if batched else []), *s) for p, s in zip(parameters, shapes, strict=True)]
         return [zero if v is None else v for zero, v in zip(like, found, strict=True)]
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where torch batches an operation by a loop
-            return back(D, True)
+            arrived = back(D, True)
     except RuntimeError:  # an operation that cannot be batched
         rows = [back(g, False) for g in zip(*D, strict=True)]
-        return [torch.stack(column) for column in zip(*rows, strict=True)]
+        arrived = [torch.stack(column) for column in zip(*rows, strict=True)]
+    return [_sorted_in(tables[p], g, p) if p in tables else g for p, g in zip(parameters, arrived, strict=True)]
+
+
+def _tables(sources: Sequence[GradientEdge], parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, Any]:
+    """The parameters that the sources take nothing from but rows, looked up once -> the node that does it."""
+    wanted, users = set(parameters), dict[nn.Parameter, list[Any]]()
+    seen: set[Any] = set()
+    stack = [source.node for source in sources]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for argument, (below, _) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            stack.append(below)
+            leaf = getattr(below, "variable", None)
+            if leaf is not None and leaf in wanted:
+                users.setdefault(leaf, []).append(node if argument == 0 and _looks_up(node) else None)
+    direct = {getattr(source.node, "variable", None) for source in sources}
+    return {p: own[0] for p, own in users.items() if len(own) == 1 and own[0] is not None and p not in direct}
+
+
+def _looks_up(node: Any) -> bool:
+    """Rows along the first axis, by whole numbers."""
+    if type(node).__name__ == "EmbeddingBackward0":
+        return not node._saved_scale_grad_by_freq and not node._saved_sparse
+    if type(node).__name__ != "IndexBackward0":
+        return False
+    first, *others = node._saved_indices
+    return first is not None and first.dtype == torch.int64 and all(index is None for index in others)
+
+
+def _sorted_in(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
+    """(m, *shape of the table): gradients (m, ...) of what was looked up, each added to its row."""
+    rows, padding = table.shape[0], -1
+    if type(node).__name__ == "EmbeddingBackward0":
+        index = node._saved_indices
+        padding = int(node._saved_padding_idx) if 0 <= int(node._saved_padding_idx) < rows else -1
+    else:
+        index = node._saved_indices[0] % rows  # counted from the end where negative
+    m = g.shape[0]
+    values = g.reshape(m, index.numel(), -1).transpose(0, 1).reshape(index.numel(), -1)
+    found = torch.ops.aten.embedding_dense_backward(values, index.flatten(), rows, padding, False)
+    together: Tensor = found.view(rows, m, -1).transpose(0, 1).reshape(m, *table.shape)
+    return together
 
 
 def gradients_at(

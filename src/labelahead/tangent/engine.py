@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
 from labelahead.inputs import Batch, Inputs, batch_of, length, take
 from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at, structural, trace
-from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, condensed, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
-from labelahead.tangent.layout import GraphChangedError, close
+from labelahead.tangent.layers import fast_layers
+from labelahead.tangent.layout import GraphChangedError, SpreadOutError, close, of_samples
 from labelahead.tangent.order import in_place
 from labelahead.tangent.plan import MIXED, Plan, combined, first_time, plan_for
 from labelahead.tangent.premises import (
@@ -43,7 +44,7 @@ KINDS = ("pseudo", "full", "single", "trace")
 
 
 def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
-    """(K, C): the combinations of outputs whose gradients make the kernel (METHOD §1)."""
+    """(K, C): the combinations of outputs whose gradients make the kernel (docs/method.md, Kernels)."""
     eye: Tensor = torch.eye(outputs, dtype=like.dtype, device=like.device)
     if kind == "pseudo":
         return eye.sum(0, keepdim=True) / math.sqrt(outputs)  # (PN-2)
@@ -115,9 +116,14 @@ class Engine:
                 layout = plan.layouts[i]
                 if reading is None or layout is None:
                     raise GraphChangedError
-                parts[i] = factor(reading, grads[plan.nodes[i]], layout, n, sites[i].shape)
-            found = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
-            factors = {name: self._as_planned(name, f) for name, f in found.items()}
+                found: Factor | None = factor(reading, grads[plan.nodes[i]], layout, n, sites[i].shape)
+                if found is not None and i in plan.condensed:
+                    found = condensed(found)
+                if found is None:
+                    raise SpreadOutError
+                parts[i] = found
+            joint = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
+            factors = {name: self._as_planned(name, f) for name, f in joint.items()}
         if plan.fallback:
             rest, way = per_sample_gradients(
                 self.model, x, self.chosen, plan.fallback, cotangents, accumulate=plan.accumulate, eps=plan.eps
@@ -210,7 +216,8 @@ class Engine:
             rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
             if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1)), 0.0, self.plan.eps):
                 raise GraphChangedError
-        self._note_size(at, [float(g.abs().amax()) if g.numel() else 0.0 for g in grads])
+        sizes = [of_samples(g, self.plan.layouts[i], n).amax() for i, g in zip(at.values(), grads, strict=True)]
+        self._note_size(at, list(map(float, sizes)))
         return dict(zip(at, grads, strict=True))
 
     def _tagged(
@@ -230,28 +237,32 @@ class Engine:
             self.plan.layouts[i] is None or g.dtype == torch.float16 for i, g in zip(at.values(), grads, strict=True)
         ):
             return None
-        shared = Counter(g.untyped_storage().data_ptr() for g in grads)
-        plain, sizes = [], []
+        same = [
+            (g.untyped_storage().data_ptr(), g.data_ptr(), g.shape, g.stride(), self.plan.layouts[i])
+            for i, g in zip(at.values(), grads, strict=True)
+        ]
+        shared = Counter(storage for storage, *_ in set(same))
+        done: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # what arrived at several nodes at once
         factors: dict[tuple[object, ...], Tensor] = {}
-        for i, g in zip(at.values(), grads, strict=True):
-            layout = self.plan.layouts[i]
+        for which, g in zip(same, grads, strict=True):
+            layout = which[-1]
             assert layout is not None
             key = (layout, g.ndim, g.dtype)
             if key not in factors:
                 factors[key] = layout.spread(tags.to(g), g.ndim - 1).reciprocal_()
-            # A fresh tensor would cost more than all the rest: overwritten where nobody else sees what arrived.
-            alone = g.is_contiguous() and shared[g.untyped_storage().data_ptr()] == 1 and not self.plan.custom
-            g = g.mul_(factors[key]) if alone else g * factors[key]
-            plain.append(g)
-            rows = layout.split(g, n, lead=1).flatten(1)
-            sizes.append(torch.maximum(rows.amax(1), -rows.amin(1)) if g.numel() else g.new_zeros(n))
+            if which not in done:
+                # A fresh tensor would cost more than all the rest: overwritten where nobody else sees what arrived.
+                alone = g.is_contiguous() and shared[which[0]] == 1 and not self.plan.custom
+                plain = g.mul_(factors[key]) if alone else g * factors[key]
+                done[which] = plain, of_samples(plain, layout, n)
+        sizes = [done[which][1] for which in same]
         size = torch.stack([s.to(self.like) for s in sizes])  # nodes, n
         largest = size.amax(1, keepdim=True)
         smallest = torch.where(size > 0, size, largest).amin(1, keepdim=True)
         if not bool((largest <= 2 ** (TAG - 1) * smallest).all() & torch.isfinite(largest).all()):
             return None
         self._note_size(at, largest.flatten().tolist())
-        return dict(zip(at, plain, strict=True))
+        return dict(zip(at, (done[which][0] for which in same), strict=True))
 
     def _note_size(self, at: Mapping[int, int], sizes: Sequence[float]) -> None:
         """Whether next to nothing came back where the probe's weights sent something."""
@@ -269,7 +280,8 @@ class Engine:
         parameters = list(self.chosen.values())
         for count in {1, several}:
             counted = (torch.arange(len(index), device=index.device) < count)[:, None]
-            out = trace(self.model, self._own(take(x, index)), {}).out
+            with fast_layers(False):  # as torch has them: our own are held against these
+                out = trace(self.model, self._own(take(x, index)), {}).out
             weights = (cotangents[index, k] * counted).to(out)
             expected = gradients(out, parameters, weights, accumulate=self.plan.accumulate)
             scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
@@ -320,11 +332,17 @@ class Engine:
 
 @contextmanager
 def open_engine(
-    model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, *, rules: bool = True, again: bool = True
+    model: nn.Module,
+    chosen: Mapping[str, nn.Parameter],
+    x: Inputs,
+    *,
+    rules: bool = True,
+    again: bool = True,
+    whole: bool = False,
 ) -> Iterator[Engine]:
     """An engine for the network; gradients and flags are as before afterwards.
 
-    again: by the plan of an earlier call, where there is one (see `plan_for`).
+    again: by the plan of an earlier call, where there is one; whole: see `plan_for`.
     """
     _say_hooks(model, chosen)
     with differentiable(model, chosen):
@@ -333,7 +351,7 @@ def open_engine(
                 "the network was made under torch.inference_mode(), so autograd cannot "
                 "differentiate it: build or load it outside of that"
             )
-        plan, old = plan_for(model, x, chosen, rules=rules, again=again)
+        plan, old = plan_for(model, x, chosen, rules=rules, again=again, whole=whole)
         yield Engine(model, chosen, plan, not old)
 
 
@@ -356,12 +374,14 @@ def with_engine(
     check_model(model)
     chosen = choose_parameters(model, params)
     check_inputs(x, chosen)
-    old = False
-    for again in (True, False):
+    old = whole = False
+    for again in (True, False, False):
         try:
-            with open_engine(model, chosen, x, rules=rules, again=again) as engine:
+            with open_engine(model, chosen, x, rules=rules, again=again, whole=whole) as engine:
                 old = not engine.confirmed
                 return run(engine)
+        except SpreadOutError:
+            whole = True
         except GraphChangedError:
             if not old:
                 break

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from labelahead.tangent.layout import GraphChangedError, Layout
 from labelahead.tangent.rules import Broadcast, Conv, Lookup, Outer, Reading, elementwise
 
-__all__ = ["Factor", "Geometry", "OuterFactor", "PlainFactor", "factor", "joined"]
+__all__ = ["Factor", "Geometry", "OuterFactor", "PlainFactor", "condensed", "factor", "joined"]
 
 
 SCRATCH = 1 << 20  # numbers in the buffer for patches
+POSITIONS = 200  # in an image, from which on a product over them may be cut into several
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,19 @@ class OuterFactor:
     geometry: Geometry | None = None
     lookup: bool = False
 
-    def product(self, out: Tensor | None = None) -> Tensor:
-        """(n, K, p) in the factor's own order of entries; into `out` if given."""
+    def product(self, out: Tensor | None = None, *, any_order: bool = False) -> Tensor:
+        """(n, K, p) in the factor's own order of entries; into `out` if given.
+
+        any_order: or in another one that goes by the sizes alone, whichever is faster.
+        """
         n, K = self.g.shape[:2]
         if self.lookup:
             return _scattered(self.a, self.g, self.shape[0], out)
         if self.geometry is None:
             left = self.g.transpose(-1, -2).reshape(n, -1, self.a.shape[1])  # n, K·o, T
             right = self.a
+            if any_order and K == 1 and left.shape[1] > right.shape[2]:  # the long side last
+                left, right = right.mT, self.g[:, 0]
             if K > 1:
                 left = self.g.movedim(2, -1).reshape(n, -1, self.a.shape[1])
         elif self.geometry.groups == 1:
@@ -86,8 +92,9 @@ class OuterFactor:
         window = self.geometry
         if window is None:
             return False
-        channels = self.a.shape[2]
-        return _narrow(window, channels) or _long_rows(window, channels // window.groups)
+        channels, images = self.a.shape[2], self.a.shape[1]
+        alone = channels // window.groups
+        return _narrow(window, channels) or (_long_rows(window, alone) and not _by_offset(window, alone, images))
 
     @property
     def samples(self) -> int:
@@ -134,7 +141,7 @@ class PlainFactor:
         """Shapes alone."""
         return replace(self, v=self.v.to("meta"))
 
-    def product(self, out: Tensor | None = None) -> Tensor:
+    def product(self, out: Tensor | None = None, *, any_order: bool = False) -> Tensor:
         """(n, K, p)."""
         return _into(self.v, out)
 
@@ -156,6 +163,20 @@ def joined(parts: Sequence[Factor]) -> Factor:
         return replace(outer[0], a=a, g=torch.cat([f.g for f in outer], dim=2))
     flat = [v.reshape(*v.shape[:2], -1) for v in (f.gradient() for f in parts)]
     return PlainFactor(sum(flat[1:], flat[0]), parts[0].shape)
+
+
+def condensed(f: Factor) -> OuterFactor | None:
+    """The same by the one position of each sample at which anything arrived; None where there are several.
+
+    What follows the last attention of a network that is read off at one token learns from that token alone.
+    """
+    if not isinstance(f, OuterFactor) or f.lookup or f.geometry is not None or f.a.shape[1] < 2:
+        return None
+    reached = ((f.g.amax(-1) != 0) | (f.g.amin(-1) != 0)).any(1)  # n, T; NaN is something
+    if int(reached.sum(1).amax()) != 1:
+        return None
+    samples, at = torch.arange(f.samples, device=f.g.device), reached.int().argmax(1)
+    return replace(f, a=f.a[samples, at][:, None], g=f.g[samples, :, at][:, :, None])
 
 
 def _into(v: Tensor, out: Tensor | None) -> Tensor:
@@ -204,7 +225,9 @@ def _summed(reading: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
     if after:
         full = full.sum([i + 1 for i in after], keepdim=True)
     parts = layout.split(full, n, lead=1)  # n, K, before, outer, inner, rest
-    parts = parts.sum([layout.axis + 2, layout.axis + 3])
+    around = [layout.axis + 2, layout.axis + 3]
+    if any(parts.shape[d] > 1 for d in around):  # torch copies where there is nothing to add up
+        parts = parts.sum(around)
     return parts.reshape(n, K, -1)
 
 
@@ -212,6 +235,14 @@ def _long_rows(geometry: Geometry, channels: int) -> bool:
     """Whether patches are copied faster with positions last (runs along an image row) than with
     channels last (runs over window and channels). Measured: a run pays off at an eighth."""
     return geometry.stride[-1] == 1 and 8 * geometry.out[-1] >= geometry.size[-1] * channels
+
+
+def _by_offset(geometry: Geometry, channels: int, images: int) -> bool:
+    """Whether steps of the window along the first axis are steps in memory, so that no patches are copied for them.
+
+    Matrix products are smaller by that, hence `POSITIONS` (measured)."""
+    long = math.prod(geometry.out) >= POSITIONS
+    return images == 1 and geometry.stride[0] == 1 and long and _long_rows(geometry, channels)
 
 
 def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> Tensor:
@@ -222,6 +253,8 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
     """
     n, K, M, filters = g.shape[:4]
     C = a.shape[2]
+    if _by_offset(geometry, C, M):
+        return _convolved_by_offset(a, g, geometry, out)
     T, window = math.prod(geometry.out), math.prod(geometry.size)
     long_rows = _long_rows(geometry, C)
     left = g.movedim(2, 3).reshape(n, K * filters, M * T)
@@ -244,6 +277,43 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
         else:
             v[i : i + step] = torch.bmm(left[i : i + step], right).view(count, K, -1)
     return v if direct or out is None else out.copy_(v)
+
+
+def _convolved_by_offset(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> Tensor:
+    """The same for one image a sample: patches run along all axes but the first, and each step of the window along
+    that one is a product with another part of the same memory."""
+    n, K, _, filters = g.shape[:4]
+    C, steps = a.shape[2], geometry.size[0]
+    T, run = math.prod(geometry.out), math.prod(geometry.out[1:])
+    high = geometry.space[0] + 2 * geometry.padding[0]
+    wide = C * math.prod(geometry.size[1:])
+    left = g.reshape(n, K * filters, T)
+    v = g.new_empty(n, K, filters * steps * wide) if out is None else out
+    count = max(1, min(n, SCRATCH // (wide * high * run)))
+    patches, products = a.new_empty(count * wide * high * run), g.new_empty(steps * count * K * filters * wide)
+    for i in range(0, n, count):
+        windows = _rows_of_windows(a[i : i + count, 0], geometry)
+        m = windows.shape[0]
+        right = patches[: windows.numel()].view(windows.shape).copy_(windows).view(m, wide, high * run)
+        found = products[: steps * m * K * filters * wide].view(steps, m, K * filters, wide)
+        for step in range(steps):
+            start = step * geometry.dilation[0] * run
+            torch.bmm(left[i : i + count], right[:, :, start : start + T].mT, out=found[step])
+        target = v[i : i + count].view(m, K, filters, steps, wide)
+        target.copy_(found.view(steps, m, K, filters, wide).movedim(0, 3))
+    return v
+
+
+def _rows_of_windows(images: Tensor, geometry: Geometry) -> Tensor:
+    """A view of the padded images (n, C, *space): (n, *size[1:], C, padded space[0], *out[1:])."""
+    pad = [p for q in reversed(geometry.padding) for p in (q, q)]
+    pixels = nn.functional.pad(images, pad) if any(pad) else images.contiguous()
+    n, C, high = pixels.shape[:3]
+    steps = pixels.stride()[3:]
+    moves = [s * st for s, st in zip(geometry.stride[1:], steps, strict=True)]
+    taps = [d * st for d, st in zip(geometry.dilation[1:], steps, strict=True)]
+    shape = (n, *geometry.size[1:], C, high, *geometry.out[1:])
+    return pixels.as_strided(shape, (pixels.stride(0), *taps, pixels.stride(1), pixels.stride(2), *moves))
 
 
 def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:

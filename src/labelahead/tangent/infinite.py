@@ -69,6 +69,7 @@ def infinite_kernel(
     kind: str = "ntk",
     width: int | None = None,
     pools: Collection[int] = (),
+    skips: Collection[int] = (),
     memory: int = 2 << 30,
     progress: Progress | None = None,
 ) -> Tensor:
@@ -86,12 +87,18 @@ def infinite_kernel(
     are standard normal. A number is PyTorch's parametrisation, whose tangent kernel grows with the
     width: the limit of the mean kernel of networks with so many units or channels in each layer.
     pools: numbers of the convolutions (from 1) after whose activation 2×2 means are taken.
+    skips: numbers of the convolutions past which, and past the next one, a 1×1 convolution of what comes in leads: a
+    residual block. `wrn1` without its BatchNorm is depth=3, skips=(2,).
     memory: bytes of working memory besides the result. progress(done, total) counts pairs or rows.
 
     For our own networks, with d inputs, width=w and kind="ntk": `fcn` and `convnet` (whose depth
     counts the read-out) start with weight_std=[√2, ..., √2, 1], bias_std=0; `mlp`, by PyTorch's
     own start, with weight_std=1/√3, bias_std=[1/√(3d), 1/√(3w), ...]. Their empirical kernels
     differ from this one by O(1/√w); "single", "trace" and "pseudo" have the same limit.
+
+    >>> wide = la.infinite_kernel(x, depth=2)
+    >>> wide.shape, bool((torch.linalg.eigvalsh(wide) > 0).all())
+    (torch.Size([6, 6]), True)
     """
     _check_choices(network, activation, kind, memory)
     _check_inputs(x, x2, network)
@@ -99,11 +106,12 @@ def infinite_kernel(
     inputs = x.shape[1] * FILTER if network == "conv" else x[0].numel()
     layers = _layers(network, depth, weight_std, bias_std, width, inputs)
     after = _checked_pools(pools, network, depth, tuple(x.shape[2:]))
+    past = _checked_skips(skips, network, depth, after, width)
     a = x.detach().to(torch.float64)
     b = None if x2 is None else x2.detach().to(torch.float64)
     dual, tangent = DUALS[activation], kind == "ntk"
     if network == "conv":
-        out = _conv_kernel(a, b, layers, dual, pools=after, tangent=tangent, memory=memory, progress=progress)
+        out = _conv_kernel(a, b, layers, dual, after, past, tangent, memory, progress)
     else:
         b = None if b is None else b.flatten(1)
         out = _dense_kernel(a.flatten(1), b, layers, dual, tangent, memory, progress)
@@ -163,8 +171,8 @@ def _conv_kernel(
     x2: Tensor | None,
     layers: Sequence[Layer],
     dual: Dual,
-    *,
     pools: frozenset[int],
+    skips: frozenset[int],
     tangent: bool,
     memory: int,
     progress: Progress | None,
@@ -174,7 +182,7 @@ def _conv_kernel(
     The mean over all pixels needs the covariance of every pixel of one image with every pixel of the other:
     (H, W, H', W') numbers a pair of images. Pairs are therefore taken a few at a time.
     """
-    run = _Convolutions(layers, dual, pools, tangent)
+    run = _Convolutions(layers, dual, pools, skips, tangent)
     pixels = x.shape[2] * x.shape[3]
     size = max(1, min(BLOCK, memory // (8 * TEMPORARIES)) // pixels**2)
     own = run.variances(x, size)
@@ -204,20 +212,28 @@ def _pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tensor, Tens
 class _Convolutions:
     """The recursion through the layers, for pairs of images."""
 
-    def __init__(self, layers: Sequence[Layer], dual: Dual, pools: frozenset[int], tangent: bool) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], dual: Dual, pools: frozenset[int], skips: frozenset[int], tangent: bool
+    ) -> None:
         self.convolutions, self.readout = layers[:-1], layers[-1]
-        self.dual, self.pools, self.tangent = dual, pools, tangent
+        self.dual, self.pools, self.skips, self.tangent = dual, pools, skips, tangent
 
     def __call__(self, x: Tensor, y: Tensor, own: list[Tensor], other: list[Tensor]) -> Tensor:
         """The kernel of x[b] and y[b]; own and other: each layer's variances, a pixel of theirs."""
         s, before = _pixel_products(x, y), None
+        entered: tuple[Tensor, Tensor | None] | None = None  # what came into the block that is being passed
         for number, layer in enumerate(self.convolutions):
+            block, entered = entered, (s, before) if number + 1 in self.skips else None
             s = _convolved(s)
             theta = None
             if self.tangent:
                 theta = layer.tangent(s, None if before is None else _convolved(before))
             v1, v2 = own[number][:, :, :, None, None], other[number][:, None, None]
-            s, slope = self.dual(layer.covariance(s), v1, v2, self.tangent)
+            k = layer.covariance(s)
+            if block is not None:
+                k.add_(block[0], alpha=layer.weight)
+                theta = None if theta is None else theta.add_(_without_bias(layer).tangent(*block))
+            s, slope = self.dual(k, v1, v2, self.tangent)
             before = None if theta is None or slope is None else theta.mul_(slope)
             if number + 1 in self.pools:
                 s, before = _pooled(s), None if before is None else _pooled(before)
@@ -235,8 +251,12 @@ class _Convolutions:
         for start in range(0, len(x), size):
             part = x[start : start + size]
             s, each = _pixel_products(part, part), []
+            entered: Tensor | None = None
             for number, layer in enumerate(self.convolutions):
+                block, entered = entered, s if number + 1 in self.skips else None
                 k = layer.covariance(_convolved(s))
+                if block is not None:
+                    k.add_(block, alpha=layer.weight)
                 H, W = k.shape[1:3]
                 v = k.reshape(-1, H * W, H * W).diagonal(dim1=1, dim2=2).reshape(-1, H, W).clone()
                 each.append(v)
@@ -244,6 +264,11 @@ class _Convolutions:
                 s = _pooled(s) if number + 1 in self.pools else s
             parts.append(each)
         return [torch.cat(layer) for layer in zip(*parts, strict=True)]
+
+
+def _without_bias(layer: Layer) -> Layer:
+    """The 1×1 convolution beside a layer."""
+    return Layer(layer.weight, 0.0, layer.own, 0.0)
 
 
 def _pixel_products(x: Tensor, y: Tensor) -> Tensor:
@@ -399,6 +424,19 @@ def _checked_pools(pools: Collection[int], network: str, depth: int, sides: tupl
             f"{len(after)} pools leave nothing of an image of {sides[0]}x{sides[1]} pixels: each halves its sides"
         )
     return after
+
+
+def _checked_skips(
+    skips: Collection[int], network: str, depth: int, pools: frozenset[int], width: int | None
+) -> frozenset[int]:
+    past = frozenset(_whole(p, "every entry of skips", 1) for p in skips)
+    inside = [p for p in past if p in pools or p + 1 in past or p >= depth]
+    if past and (network != "conv" or inside or width is not None):
+        raise InputError(
+            f"skips is {sorted(past)}; expected numbers of convolutions from 1 to {depth - 1}, two apart, with no pool "
+            "between such a one and the next, network='conv' and no width"
+        )
+    return past
 
 
 def _whole(value: object, what: str, least: int) -> int:

@@ -48,6 +48,14 @@ def kernel(
     rules=False differentiates everything by torch.func: slow, for comparison.
 
     The network must be in eval mode and treat samples independently; it is left untouched.
+
+    >>> K = la.kernel(model, x)
+    >>> K.shape, bool(torch.equal(K, K.T))
+    (torch.Size([6, 6]), True)
+    >>> la.kernel(model, x, x[:2], kind="full").shape
+    torch.Size([18, 6])
+    >>> la.kernel(model, x, params=["2"]).shape  # by the last layer's weights alone
+    torch.Size([6, 6])
     """
     if not isinstance(memory, int) or memory < 1:
         raise InputError(f"memory is {memory!r}, expected a whole number of bytes, such as 2 << 30")
@@ -56,8 +64,8 @@ def kernel(
     def run(engine: Engine) -> Tensor:
         if x2 is not None:
             check_inputs(x2, engine.chosen, "x2")
-        if kind == "pseudo" and engine.plan.probabilities:
-            raise ModelError(NOTHING)
+        if kind == "pseudo" and engine.plan.probabilities:  # a softmax, or targets that were learnt to the digit
+            _check_not_noise(engine, x)
         out = checked_result(_Run(engine, kind, chunk, memory, check).blocks(x, x2))
         if kind == "pseudo" and engine.vanishing:
             _check_not_noise(engine, x)
@@ -78,6 +86,11 @@ def gradient_gram(
     """(n, n): <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>; `cotangents` is (n, C).
 
     With cotangents = ∂loss/∂outputs these are the inner products of all per-sample loss gradients.
+
+    >>> from labelahead.tangent import gradient_gram
+    >>> first = torch.eye(3)[0].expand(6, 3)  # of the first output: kind "single"
+    >>> bool(torch.allclose(gradient_gram(model, x, first), la.kernel(model, x, kind="single")))
+    True
     """
     check = verifying(verify)
 

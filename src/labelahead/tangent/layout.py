@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelahead.tangent.rules import Broadcast, Lookup, Reading
 
-__all__ = ["GraphChangedError", "Layout", "Seen", "close", "find_layout"]
+__all__ = ["GraphChangedError", "Layout", "Seen", "SpreadOutError", "close", "find_layout", "of_samples"]
 
 
 ENTRIES = 64  # of each row that layouts are judged by
@@ -17,6 +17,10 @@ ENTRIES = 64  # of each row that layouts are judged by
 
 class GraphChangedError(Exception):
     """A batch took another way through the network than the probe: its plan does not hold."""
+
+
+class SpreadOutError(GraphChangedError):
+    """Gradients arrived at several positions where those of the probe arrived at one."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,13 @@ class Layout:
         """Numbers (n,) of the samples, to be multiplied with what arrived at the site, of so many dimensions."""
         along = of_samples.repeat_interleave(self.inner).repeat(self.outer)
         return along.view(-1, *[1] * (rank - self.axis - 1))
+
+
+def of_samples(g: Tensor, layout: Layout | None, n: int) -> Tensor:
+    """(n,): the norm of what arrived, (K, ...), for each sample; of all of it, (1,), where no layout is known."""
+    rows = g.reshape(1, -1) if layout is None else layout.split(g, n, lead=1).flatten(1)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms
 
 
 def close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool:

@@ -30,6 +30,11 @@ def squared_norms(
     """(n,): |∇ cotangents[i]·f(x_i)|² for every sample; `cotangents` is (n, C).
 
     With cotangents = ∂loss/∂outputs these are the squared norms of the per-sample loss gradients.
+
+    >>> loss = model(x).softmax(1).detach() - torch.eye(3)[[0, 1, 2, 0, 1, 2]]  # ∂ cross-entropy / ∂ outputs
+    >>> norms = la.squared_norms(model, x, loss)
+    >>> norms.shape, bool((norms >= 0).all())
+    (torch.Size([6]), True)
     """
     return _sums(model, x, cotangents, params, lambda _, f: _squared_norm(f), chunk, verify)
 
@@ -46,6 +51,11 @@ def inner_products(
     """(n,): <∇ cotangents[i]·f(x_i), direction>, for every sample; no gradient is built.
 
     `direction` maps names of parameters to tensors of their shape; those left out count as zero.
+
+    >>> ones = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    >>> products = la.inner_products(model, x, torch.ones(6, 3), ones)
+    >>> bool(torch.allclose(products, la.directional(model, x, ones).sum(1), atol=1e-5))
+    True
     """
     direction = _checked_direction(model, direction)
 
@@ -67,6 +77,12 @@ def norms_and_products(
     """`squared_norms` and `inner_products` at once, (n,) each, from one pass over the samples.
 
     Both are taken over the parameters that `direction` names.
+
+    >>> from labelahead.tangent import norms_and_products
+    >>> step = {name: -p.detach() for name, p in model.named_parameters()}
+    >>> norms, products = norms_and_products(model, x, torch.ones(6, 3), step)
+    >>> norms.shape, products.shape
+    (torch.Size([6]), torch.Size([6]))
     """
     direction = _checked_direction(model, direction)
 
@@ -114,6 +130,10 @@ def directional(
     One backward an output. Forward mode would take one pass, but it disagrees with autograd where
     a forward runs partly under no_grad or has padding rows, and many operations lack it; where
     only cotangents[i]·J(x_i) v is needed, `inner_products` takes one backward in all.
+
+    >>> along = {"2.bias": torch.tensor([1.0, 0.0, 0.0])}  # the last layer's bias of the first output
+    >>> la.directional(model, x, along)[0].tolist()
+    [1.0, 0.0, 0.0]
     """
     direction = _checked_direction(model, direction)
 

@@ -28,11 +28,11 @@ from labelahead.tangent.capture import (
     structural,
     trace,
 )
-from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, factor, joined
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, condensed, factor, joined
 from labelahead.tangent.fallback import gradients
-from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout
+from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout, of_samples
 from labelahead.tangent.order import movers
-from labelahead.tangent.premises import copied
+from labelahead.tangent.premises import copied, parts_of
 from labelahead.tangent.rules import Broadcast, read
 
 __all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan", "plan_for"]
@@ -78,6 +78,7 @@ class Plan:
     signature: tuple[object, ...]  # of the sites, to notice a graph that changes with the data
     nodes: tuple[int, ...]  # per site, which of the distinct nodes it is at
     layouts: tuple[Layout | None, ...]  # per site
+    condensed: frozenset[int]  # the sites that gradients reach at one position of each sample (`factors.condensed`)
     ruled: tuple[Planned, ...]  # parameters whose every site has a rule and a layout
     pulled: tuple[Pulled, ...]  # what leads to some of those
     fallback: tuple[str, ...]  # the others; parameters without any effect are in neither
@@ -85,7 +86,7 @@ class Plan:
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
     sample: Tensor  # (C,) outputs of the first sample, to hold against those in larger batches
-    arrived: tuple[float, ...]  # per site, the largest entry of the gradient that the probe sent there
+    arrived: tuple[float, ...]  # per site, the largest norm of the gradients that the probe sent there
     probabilities: bool  # outputs that sum to one
     eps: float  # of the coarsest dtype on the way
     accumulate: bool  # the backward runs backward passes of its own: only training's way sees all gradients
@@ -111,10 +112,12 @@ class Plan:
         )
 
 
-def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True) -> Plan:
+def make_plan(
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True, whole: bool = False
+) -> Plan:
     """Probe the network with a few samples of `x`. Gradients must be enabled for `chosen`.
 
-    `rules=False` hands every parameter to torch.func.
+    `rules=False` hands every parameter to torch.func; `whole`: no site is `condensed`, whatever the probe shows.
     """
     names = {p: k for k, p in chosen.items()}
     first, second = _probe_batches(x)
@@ -126,7 +129,6 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     eps = _coarsest(model, one)
     _check_outputs(model, first, one.out, other.out, eps)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
-    rules = rules and not accumulate
     fixed = independent(one, other)
     # Before the backward, which frees what the nodes saved.
     moving = None if fixed is None else movers(one, other, fixed)
@@ -136,9 +138,10 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     factors: list[Factor | None] = [None] * len(sites)
     layouts: list[Layout | None] = [None] * len(sites)
     arrived: list[float] = []
-    rules = rules and signature == tuple(s.signature for s in twins)
+    rules = rules and not accumulate and signature == tuple(s.signature for s in twins)
     if rules:
         layouts, factors, arrived = _probed(one.out, other.out, sites, twins, eps)
+    factors, few = (factors, frozenset()) if whole else _condensed(factors)
     sources = _sources(one, places[0], sites)
     ruled, pulled, fallback = _shared_out(chosen, sites, sources, factors, rules)
     _say(model, fallback, sites, layouts, sources)
@@ -150,6 +153,7 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
         signature=signature,
         nodes=nodes,
         layouts=tuple(layouts),
+        condensed=few,
         ruled=ruled,
         pulled=pulled,
         fallback=fallback,
@@ -171,6 +175,12 @@ def make_plan(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *
     )
 
 
+def _condensed(factors: Sequence[Factor | None]) -> tuple[list[Factor | None], frozenset[int]]:
+    """The factors, condensed where they can be, and where that is."""
+    few = {i: c for i, f in enumerate(factors) if f is not None and (c := condensed(f))}
+    return [few.get(i, f) for i, f in enumerate(factors)], frozenset(few)
+
+
 def _graph(one: Trace, other: Trace) -> Graph | None:
     """None where the number of dimensions itself changes with the samples."""
     found = tuple((type(p).__name__, node_sizes(p), node_sizes(q)) for p, q in zip(one.nodes, other.nodes, strict=True))
@@ -188,13 +198,19 @@ class Remembered:
 
 
 def plan_for(
-    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True, again: bool = True
+    model: nn.Module,
+    x: Inputs,
+    chosen: Mapping[str, nn.Parameter],
+    *,
+    rules: bool = True,
+    again: bool = True,
+    whole: bool = False,
 ) -> tuple[Plan, bool]:
     """The plan that this network had for such samples while its numbers were these, or a new one; whether it is old.
 
     An old one saves the probe. What may have changed unseen (an attribute that the forward goes by) is found out on
     the first batch, which must have the same graph and give the output that is known of its first sample.
-    `again=False`: it did not, so probe.
+    `again=False`: it did not, so probe. `whole`: see `make_plan`.
     """
     key, first = _key(model, x, chosen, rules), tuple(t[0].clone() for t in tensors(batch_of(take(x, slice(0, 1)))))
     old = _PLANS.get(model)
@@ -203,7 +219,7 @@ def plan_for(
             return old.plan, True
         out = trace(model, copied(_probe_batches(x)[0]), {}).out
         return replace(old.plan, sample=out[0].detach()), True
-    plan = make_plan(model, x, chosen, rules=rules)
+    plan = make_plan(model, x, chosen, rules=rules, whole=whole)
     _PLANS.pop(model, None)
     if key is not None and plan.graph is not None:
         _PLANS[model] = Remembered(plan, key, first)
@@ -212,7 +228,8 @@ def plan_for(
 
 def _key(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool) -> tuple[object, ...] | None:
     """What a plan was made for; None where changes of the numbers would leave no trace."""
-    numbers = [*model.parameters(), *model.buffers()]
+    modules, parameters, buffers = parts_of(model)
+    numbers = [*parameters, *buffers]
     sample = batch_of(take(x, slice(0, 1)))
     if any(t.is_inference() for t in numbers):
         return None
@@ -220,7 +237,7 @@ def _key(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules:
         rules,
         tuple(chosen),
         tuple((t._version, t.data_ptr(), t.shape, t.dtype) for t in numbers),
-        tuple((type(m), m.training) for m in model.modules()),
+        tuple((type(m), m.training) for m in modules),
         tuple(sample) if isinstance(sample, Mapping) else type(sample),
         tuple((t.shape, t.dtype, t.device) for t in tensors(sample)),
         torch.is_autocast_enabled("cpu"),
@@ -438,7 +455,7 @@ def _probed(
                 factors.append(factor(reading, q, layout, PROBES, s.shape))
         except GraphChangedError:  # a use that the rule does not cover after all
             factors.append(None)
-    return layouts, factors, [float(q.abs().amax()) if q.numel() else 0.0 for q in h]
+    return layouts, factors, [float(of_samples(q, layout, PROBES).amax()) for q, layout in zip(h, layouts, strict=True)]
 
 
 def first_time(model: nn.Module, what: str, names: tuple[str, ...]) -> bool:

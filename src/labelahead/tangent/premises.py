@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from labelahead.errors import DeviceError, InputError, LabelaheadError, ModelError, NumericalError, did_you_mean
 from labelahead.inputs import Batch, Inputs, Samples, batch_of, invoked, length, mapped, take, tensors
+from labelahead.tangent.layers import while_running
 
 __all__ = [
     "COMPILED",
@@ -24,6 +25,7 @@ __all__ = [
     "copied",
     "finite",
     "forward",
+    "parts_of",
     "unwrapped",
 ]
 
@@ -38,6 +40,23 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The plain module behind `torch.compile`, whose fused graph hides where parameters enter."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
+
+
+def parts_of(model: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter], list[Tensor]]:
+    """Modules, parameters and buffers, each at least once; torch's own walks take as long as a small network."""
+    seen: dict[nn.Module, None] = {}
+    stack: list[nn.Module | None] = [model]
+    while stack:
+        module = stack.pop()
+        if module is None or module in seen:
+            continue
+        seen[module] = None
+        tables = [vars(module).get(name) for name in ("_modules", "_parameters", "_buffers")]
+        if not all(isinstance(table, dict) for table in tables):  # a scripted module keeps them elsewhere
+            return list(model.modules()), list(model.parameters()), list(model.buffers())
+        stack.extend(module._modules.values())
+    parameters = [p for m in seen for p in m._parameters.values() if p is not None]
+    return list(seen), parameters, [b for m in seen for b in m._buffers.values() if b is not None]
 
 
 def check_model(model: nn.Module) -> None:
@@ -105,11 +124,16 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
             )
         if p.is_meta:
             raise ModelError(f"parameter {name!r} is on the meta device and has no numbers: load the weights first")
-        if not finite(p):
-            raise NumericalError(
-                f"parameter {name!r} holds NaN or infinity: training has diverged; "
-                "retrain with a smaller learning rate or load sound weights"
-            )
+    # One look at all of them in the usual case.
+    sums = [p.detach().sum() for p in chosen.values()]
+    alike = len({(s.dtype, s.device) for s in sums}) == 1
+    if not (alike and bool(torch.isfinite(torch.stack(sums)).all())):
+        for name, p in chosen.items():
+            if not finite(p):
+                raise NumericalError(
+                    f"parameter {name!r} holds NaN or infinity: training has diverged; "
+                    "retrain with a smaller learning rate or load sound weights"
+                )
     return chosen
 
 
@@ -180,7 +204,8 @@ def copied(x: Batch) -> Batch:
 def forward(call: Callable[..., Any], x: Batch) -> Tensor:
     """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
     try:
-        out = invoked(call, x)
+        with while_running():
+            out = invoked(call, x)
     except (torch.OutOfMemoryError, MemoryError, LabelaheadError):
         raise
     except Exception as error:  # whatever the network's own code may raise

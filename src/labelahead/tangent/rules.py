@@ -127,6 +127,15 @@ def _batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None
     return Broadcast(node._saved_input.detach(), aligned, mean, scale)
 
 
+def _own_batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+    # `layers.Affine`
+    a, mean, var = node.saved_tensors
+    aligned = (*shape, *[1] * (a.ndim - 2))
+    if site.argument == 1:
+        return Broadcast(None, aligned)
+    return Broadcast(a, aligned, mean.view(aligned), (var + node.eps).rsqrt().view(aligned))
+
+
 def _layer_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     if site.argument == 2:
         return Broadcast(None, shape)
@@ -206,6 +215,7 @@ RULES: Mapping[str, Rule] = {
     "ProductBackward": _recurrent,
     "ConvolutionBackward0": _convolution,
     "NativeBatchNormBackward0": _batch_norm,
+    "AffineBackward": _own_batch_norm,
     "NativeLayerNormBackward0": _layer_norm,
     "NativeGroupNormBackward0": _group_norm,
     "FusedRmsNormBackward0": _rms_norm,
@@ -227,9 +237,10 @@ def elementwise(reading: Broadcast, g: Tensor) -> Tensor:
         a = reading.a
         if reading.negative_only:
             a = torch.clamp(a, max=0)
+        # Fresh tensors cost more than what is done to them: one is enough.
+        out = g * a if reading.shift is None else torch.sub(a, reading.shift).expand_as(g[:1])
         if reading.shift is not None:
-            a = a - reading.shift
-        out = out * a
+            out = out.mul_(g) if out.shape == g.shape and out.dtype == g.dtype else out * g
     if isinstance(reading.factor, Tensor) or reading.factor != 1.0:
-        out = out * reading.factor
+        out = out.mul_(reading.factor) if out is not g and out.dtype == g.dtype else out * reading.factor
     return out

@@ -39,6 +39,12 @@ def features(
     sketch: k, the number of features; None gives the gradients themselves, (n, P), exact. For
     kind "trace" the exact ones are (n, C·P). The same seed gives the same projection, so features
     of different batches of one network go together.
+
+    >>> psi = la.features(model, x)  # the gradients themselves
+    >>> bool(torch.allclose(psi @ psi.T, la.kernel(model, x), atol=1e-5))
+    True
+    >>> la.features(model, x, sketch=16).shape
+    torch.Size([6, 16])
     """
     if sketch is not None and (not isinstance(sketch, int) or sketch < 1):
         raise InputError(f"sketch is {sketch!r}, expected at least one feature, or None for all")

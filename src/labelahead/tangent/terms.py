@@ -144,7 +144,8 @@ def put(gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[s
     for term in terms:
         f = factors[term.name]
         if not term.pairs:
-            f.product(gradients.dense[term.piece][rows, :, term.offset : term.offset + term.width])
+            columns = slice(term.offset, term.offset + term.width)
+            f.product(gradients.dense[term.piece][rows, :, columns], any_order=True)
             continue
         assert isinstance(f, OuterFactor)
         target = next(kept)

@@ -3,6 +3,14 @@
 model = fresh_start(make, None, recipe("cnn"), seed=0)  # make: seed -> network
 trained = train(model, x, y, classes, recipe("cnn"), seed=0)
 outputs = predict(model, pool)
+
+The examples here begin with
+
+    >>> import torch
+    >>> from labelahead.models import build
+    >>> generator = torch.manual_seed(0)
+    >>> x = torch.randn(40, 4)
+    >>> y = (x[:, 0] > 0).long()
 """
 
 from labelahead.train.fit import fresh_start, train

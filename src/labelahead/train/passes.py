@@ -31,6 +31,10 @@ def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Te
     """Outputs (n, C) in eval mode, without gradients; the network's modes are as before afterwards.
 
     batch: samples a forward pass; by default from the size of one input.
+
+    >>> from labelahead.train import predict
+    >>> predict(build("mlp", (4,), 2), x).shape
+    torch.Size([40, 2])
     """
     inputs = check_inputs(inputs)
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):

@@ -1,24 +1,14 @@
 """Where the worker begins: it imports nothing large, so that from its first moment on it ends with the server."""
 
-import multiprocessing
-import os
-import threading
 from importlib import import_module
-from multiprocessing.connection import wait
 from typing import Any
+
+from labelahead.processes import follow_parent
 
 __all__ = ["begin"]
 
 
 def begin(place: str, name: str, *args: Any) -> None:
     """A function of a module, which is imported now, watched over."""
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
+    follow_parent()
     getattr(import_module(place), name)(*args)
-
-
-def _end_with_the_server() -> None:
-    """A server that was killed has no chance to say so: whoever works for it must not go on for nobody."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

@@ -35,6 +35,8 @@ KINDS = ("label", "skip", "unsure", "settle", *UNTAUGHT)
 FEWEST = 2  # classes
 GRID = 24  # items that are confirmed at once
 SURE = 0.8  # probability from which on an item is offered for that
+AT_ONCE = 1 << 20  # pairs that are scored while somebody waits; beyond, a shortlist answers and the rest follows
+PATIENCE = 1.0  # seconds that an explanation waits for the last answer to be learnt
 
 
 class Assignment:
@@ -64,6 +66,9 @@ class Assignment:
         self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
         self.opinion: Opinion | None = None
         self.behind = False  # whether the opinion lacks an answer, or holds one that was taken back
+        self._turns = 0  # how often labels or classes have moved
+        self._short: Opinion | None = None  # of the opinion's best candidates, which learns answers before it does
+        self._shortening = threading.Lock()  # held by whoever moves that
         self._learning = threading.Lock()  # held by whoever moves the opinion
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
@@ -184,6 +189,8 @@ class Assignment:
 
     def _reclassed(self) -> None:
         """Whoever changes classes waits until the opinion has them."""
+        with self.lock:
+            self._turns += 1
         self.catch_up()
         with self.lock:
             self.moved.notify_all()
@@ -252,9 +259,20 @@ class Assignment:
 
     def take(self, opinion: Opinion) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""
+        short = self._shortened(opinion)
         with self.lock:
-            self.opinion = opinion
+            self.opinion, self._short = opinion, short
         self._learn()
+
+    @staticmethod
+    def _shortened(opinion: Opinion) -> Opinion | None:
+        return opinion.shortened() if opinion.work > AT_ONCE else None
+
+    def informed(self) -> Opinion | None:
+        """The opinion once it has learnt the last answer, or the one that there is after a second."""
+        with self.moved:
+            self.moved.wait_for(lambda: not self.behind, PATIENCE)
+            return self.opinion
 
     @staticmethod
     def _standing(opinion: Opinion, tally: Tally) -> Opinion:
@@ -294,21 +312,48 @@ class Assignment:
         """Move the opinion to the labels as they stand; how many items changed their mind, if it has moved.
 
         One at a time, and nobody waits for it: where somebody is at it, or where it would take long, this is left to
-        `catch_up`, and questions come from the opinion that there is.
+        `catch_up`, and questions come from the shortlist, or from the opinion that there is.
         """
         with self.lock:
-            self.moved.notify_all()
+            self._turns += 1
             opinion, tally = self.opinion, self.tally
             if opinion is None:
+                self.moved.notify_all()
                 return None
-            near = opinion.fits(tally.counts_as) and opinion.belief.nearby(tally.labels)
+            # Before any label all candidates are alike, and no few of them are the best.
+            light = opinion.work <= AT_ONCE or not opinion.belief.labels
+            near = light and opinion.fits(tally.counts_as) and opinion.belief.nearby(tally.labels)
             if not near or not self._learning.acquire(blocking=False):
                 self.behind = True
-                return None
+                near = False
+            self.moved.notify_all()
+        if not near:
+            self._learn_shortly()
+            return None
         try:
             return self._move()
         finally:
             self._learning.release()
+
+    def _learn_shortly(self) -> None:
+        """Move the shortlist, if its opinion has only to learn more labels; where somebody is at it, let them."""
+        if not self._shortening.acquire(blocking=False):
+            return
+        try:
+            with self.lock:
+                opinion, before, tally = self.opinion, self._short, self.tally
+            if opinion is None or before is None:
+                return
+            more = opinion.fits(tally.counts_as) and opinion.belief.labels.items() <= tally.labels.items()
+            after = None
+            if more and before.belief.nearby(tally.labels):
+                after = before.told(tally.labels, len(tally.classes))
+                after.gain()
+            with self.lock:
+                if self._short is before:
+                    self._short = after
+        finally:
+            self._shortening.release()
 
     def catch_up(self) -> None:
         """Move the opinion to the labels as they stand, however long it takes."""
@@ -318,25 +363,38 @@ class Assignment:
     def _move(self) -> int | None:
         """Whoever learns does it outside the lock; an opinion that has been replaced meanwhile is not moved."""
         with self.lock:
-            before, tally = self.opinion, self.tally
-            self.behind = False
-        if before is None:
-            return None
+            before, tally, turn = self.opinion, self.tally, self._turns
+            if before is None:
+                self.behind = False
+                return None
         after = self._standing(before, tally)
         after.gain()  # a question must not wait for scores
+        short = self._shortened(after)
         with self.lock:
-            if self.opinion is before:
-                self.opinion = after
-            else:
-                self.behind = True
+            replaced = self.opinion is not before
+            if not replaced:
+                self.opinion, self._short = after, short
+            self.behind = replaced or self._turns != turn
+            self.moved.notify_all()
+        if self.behind:
+            self._learn_shortly()
         return after.changed_from(before)
+
+    def _newest(self, position: int | None = None) -> Opinion | None:
+        """What knows the last answers: the shortlist, if it was told of any and holds that item, or the opinion."""
+        short = self._short
+        if short is None or not short.belief.labels or (position is not None and position not in short.belief):
+            return self.opinion
+        return short
 
     def ranked(self) -> Iterator[int]:
         """Items without a label, in the order in which they would be asked for now, whoever is asked."""
         with self.lock:
-            opinion, without = self.opinion, self.closed | self.tally.labels.keys() | self.broken.keys()
-            best = None if opinion is None else opinion.best(without)  # first: of equal scores a sort may have another
-            some = [] if opinion is None or best is None else [best[0], *opinion.belief.ranked(opinion.criterion)]
+            without, some = self.closed | self.tally.labels.keys() | self.broken.keys(), []
+            for opinion in dict.fromkeys((self._newest(), self.opinion)):
+                best = None if opinion is None else opinion.best(without)
+                if opinion is not None and best is not None:  # first: of equal scores a sort may have another
+                    some += [best[0], *opinion.belief.ranked(opinion.criterion)]
         for position in dict.fromkeys((*some, *self._random)):
             if position not in without and self._visible(position):
                 yield position
@@ -356,8 +414,8 @@ class Assignment:
         if again is not None:
             return again, None, SECOND
         without |= self.closed | tally.labels.keys() | self.broken.keys()
-        if self.opinion is not None:
-            best = self.opinion.best(without)
+        for opinion in dict.fromkeys((self._newest(), self.opinion)):
+            best = None if opinion is None else opinion.best(without)
             if best is not None:
                 return *best, self._reason(tally, best[0])
         rest = next((p for p in self._random if p not in without), None)
@@ -384,13 +442,14 @@ class Assignment:
     def _question(self, tally: Tally, position: int, score: float | None, reason: str) -> dict[str, Any]:
         guess: list[tuple[int, float]] = []
         ahead: list[int] = []
-        if self.opinion is not None:
+        opinion = self._newest(position)
+        if opinion is not None:
             # A second opinion that has seen the first is none: the posterior has learnt it.
             # So has a training the answer that was taken back.
-            guess = [] if reason in (SECOND, TAKEN_BACK) else self.opinion.guess(position)
+            guess = [] if reason in (SECOND, TAKEN_BACK) else opinion.guess(position)
             guess = [(c, p) for c, p in guess if c in tally.alive]  # it may not have heard yet
             if self.items.kind == "image":
-                ahead = self.opinion.runners_up(PREFETCH, {position})
+                ahead = opinion.runners_up(PREFETCH, {position})
         urls = [self.items.describe(p)["url"] for p in ahead]
         return {
             "done": False,

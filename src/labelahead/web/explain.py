@@ -1,7 +1,7 @@
 """What the network thinks of the pool after every answer, and why: read off the belief, without training."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,12 +13,14 @@ from labelahead.acquisition import Acquisition
 from labelahead.learners.belief import Belief
 from labelahead.linear.calibration import leading, likelihoods
 from labelahead.strategies import find
+from labelahead.strategies.asking import Strategy
 from labelahead.web.snapshot import Snapshot
 
 __all__ = ["Opinion"]
 
 SHOWN = 6  # items that an explanation names
 HYPOTHESES = 12  # answers that an explanation tries, the likeliest first
+SHORTLIST = 256  # candidates that an answer moves at once
 
 
 def _whole(counts_as: Sequence[int | None], first: int = 0) -> bool:
@@ -30,11 +32,13 @@ def _whole(counts_as: Sequence[int | None], first: int = 0) -> bool:
 class Opinion:
     """A snapshot and the belief that every answer since has moved. An immutable value.
 
-    criterion: what candidates are scored by. counts_as: of each class that was there when it began, as in `Tally`.
+    strategy, criterion: who chooses, and what it scores candidates by at these labels. counts_as: of each class that
+    was there when it began, as in `Tally`.
     """
 
     snapshot: Snapshot
     belief: Belief
+    strategy: Strategy
     criterion: str | Acquisition
     counts_as: tuple[int | None, ...] = ()
 
@@ -43,13 +47,23 @@ class Opinion:
         cls, snapshot: Snapshot, labels: Mapping[int, int], classes: int, counts_as: tuple[int | None, ...] = ()
     ) -> "Opinion":
         """That of a snapshot, given these labels."""
-        criterion = find(snapshot.strategy).criterion
-        assert criterion is not None  # the page takes look-ahead only
-        return cls(snapshot, snapshot.belief(labels, classes, counts_as), criterion, counts_as)
+        strategy = find(snapshot.strategy)
+        belief = snapshot.belief(labels, classes, counts_as)
+        return cls(snapshot, belief, strategy, strategy.criterion_after(labels.values()), counts_as)
 
     def told(self, labels: Mapping[int, int], classes: int) -> "Opinion":
         """The opinion that knows exactly these labels."""
-        return Opinion(self.snapshot, self.belief.told(labels, classes), self.criterion, self.counts_as)
+        belief, criterion = self.belief.told(labels, classes), self.strategy.criterion_after(labels.values())
+        return replace(self, belief=belief, criterion=criterion)
+
+    def shortened(self) -> "Opinion | None":
+        """That of the best candidates alone, which an answer moves in a few milliseconds whatever the pool's size.
+
+        None where the kernel has several rows a point, or nothing is left to ask.
+        """
+        if self.belief.posterior.width != 1 or not len(self.belief.view.candidates):
+            return None
+        return replace(self, belief=self.belief.shortlist(self.criterion, SHORTLIST))
 
     def fits(self, counts_as: Sequence[int | None]) -> bool:
         """Whether classes stand as when it began; those that are new since count as themselves."""
@@ -111,6 +125,11 @@ class Opinion:
         begun = len(self.counts_as)
         there = [c for c in range(self.belief.classes) if c >= begun or self.counts_as[c] == c]
         return torch.tensor(there, device=self.belief.points.device)
+
+    @cached_property
+    def work(self) -> int:
+        """Pairs of a candidate and a point that scores sum over: what moving it costs."""
+        return len(self.belief.view.candidates) * len(self.belief.view.evaluation)
 
     @cached_property
     def _spread(self) -> float:

@@ -73,12 +73,13 @@ def page_model(assignment: Assignment, schedule: Schedule) -> Finished:
     if last.get("accuracy") is not None:
         accuracy = {"measured": last["accuracy"], "on": len(held), "labels": last["labels"]}
     else:
-        accuracy = _estimated(learner, at, given, ready, seed)
+        votes = torch.tensor([p not in tally.confirmed for p in labels])
+        accuracy = _estimated(learner, at, given, ready, seed, votes)
     return finish(ready, learnt.model, labels, classes, accuracy, items=len(assignment.items))
 
 
 def _estimated(
-    learner: NetworkLearner | ExactLearner, at: Tensor, given: Tensor, ready: Prepared, seed: int
+    learner: NetworkLearner | ExactLearner, at: Tensor, given: Tensor, ready: Prepared, seed: int, votes: Tensor
 ) -> dict[str, Any]:
     """Of the items that have no label; where there are none, of those that have."""
     others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(0, torch.cat([at, ready.data.test]), False)
@@ -87,6 +88,6 @@ def _estimated(
         right = learner.others_say(at, given, seed=seed)[0].argmax(1) == given
         return {"estimated": float(right.double().mean()), "how": BIASED}
     judged = rest[torch.randperm(len(rest), generator=stream(seed, "judged"))[:JUDGED]]
-    error = learner.outlook(at, given, judged, seed=seed).error
+    error = learner.outlook(at, given, judged, seed=seed, votes=votes).error
     interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
     return {"estimated": 1 - error.rate, "how": f"for items without a label, by {len(at)} labels ({interval})"}

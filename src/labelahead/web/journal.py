@@ -26,7 +26,7 @@ from labelahead.errors import InputError, StorageError
 from labelahead.files import hold
 from labelahead.web.tally import Counting, Event, Tally
 
-__all__ = ["MIGRATIONS", "Journal", "connect", "recorded_items"]
+__all__ = ["MIGRATIONS", "Journal", "connect", "recorded", "recorded_items"]
 
 Damage = type[InputError] | type[StorageError]
 APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
@@ -182,13 +182,36 @@ def recorded_items(folder: str | Path) -> list[str]:
     if not path.is_file():
         return []
     try:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=WAIT)
-        try:
-            return [str(row[0]) for row in db.execute("SELECT item FROM items ORDER BY position")]
-        finally:
-            db.close()
+        with _looking(path) as db:
+            return _items(db)
     except sqlite3.Error:  # whoever opens it says what is wrong
         return []
+
+
+def recorded(folder: str | Path) -> tuple[list[str], list[Event]]:
+    """The items by position and all events of the record in a folder, also while somebody writes to it."""
+    path = Path(folder) / "labels.db"
+    if not path.is_file():
+        raise InputError(f"{folder} holds no labels (no labels.db); expected the folder of a labelling session")
+    try:
+        with _looking(path) as db:
+            return _items(db), _read_events(db, "ORDER BY seq", ())
+    except sqlite3.Error as error:
+        raise _refusal(path, error) from error
+
+
+@contextmanager
+def _looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database as it is; nothing can be written."""
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=WAIT)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+def _items(db: sqlite3.Connection) -> list[str]:
+    return [str(row[0]) for row in db.execute("SELECT item FROM items ORDER BY position")]
 
 
 def _claim(

@@ -81,6 +81,11 @@ class Holding:
         seed: int = 0,
     ) -> None:
         self.pool, self.folder, self.strategy, self.seed = LargePool(store), folder, strategy, seed
+        if self.pool.manifest.reading.network is not None:
+            raise InputError(
+                f"{store} holds the kernel of a network, and the page learns from embeddings alone; expected a store "
+                "without --model, or ask by `labelahead pool ask`"
+            )
         self.assignment: Assignment | None = None
         self._executor, self._first, self._closed = executor, True, False
         with at_work(executor) as engine:
@@ -131,7 +136,8 @@ class Holding:
         numbers = torch.tensor([number[tally.labels[p]] for p in known], dtype=torch.int64)
         told = Labelled(at, numbers, tuple(tally.classes[c] for c in tally.alive))
         if self._first and wider is not None:
-            _, model = self.pool.learn(told, self.rows[known])
+            model = self.pool.learn(told, self.rows[known])
+            assert isinstance(model, ExactModel)
             labelled = set(known)
             wider(self._saved(model, [p for p in self.random if p not in labelled], len(known)))
         self._first = False
@@ -147,6 +153,7 @@ class Holding:
             pool.progress = progress
             held = pool.hold(told, strategy=self.strategy, evaluation=SAMPLE, candidates=CANDIDATES, seed=self.seed)
             self._grow(held.positions, engine)
+        assert isinstance(held.model, ExactModel)
         place = {p: i for i, p in enumerate(self.positions)}
         sample = held.positions[len(known) : len(known) + held.evaluation].tolist()
         return self._saved(held.model, [place[p] for p in sample if p in place], len(known))

@@ -26,8 +26,7 @@ ENOUGH, CLEARLY = 5, 0.2
 
 def why(assignment: Assignment, position: int) -> dict[str, Any]:
     """What each answer would change, whom most, and which labels speak for the guess."""
-    with assignment.lock:
-        opinion = assignment.opinion
+    opinion = assignment.informed()
     if opinion is None or position not in opinion.belief:
         return {"position": position, "now": [], "if": [], "affected": [], "because": [], "against": []}
     reasons, describe = opinion.why(position), assignment.items.describe

@@ -25,6 +25,7 @@ class Order:
     labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
     classes: int
     trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
+    confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
 
 
 def refreshed(before: Snapshot, order: Order) -> Snapshot:
@@ -53,7 +54,8 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     rest = torch.ones(len(before.points), dtype=torch.bool).index_fill_(0, at, False).nonzero().squeeze(1)
     rest = rest[rest < before.facts.get("random", len(before.points))]  # points are in random order, up to these
     if len(rest):
-        facts |= told(learner.outlook(at, labels, rest[:JUDGED]))
+        votes = ~torch.isin(before.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
+        facts |= told(learner.outlook(at, labels, rest[:JUDGED], votes=votes))
     return replace(
         before,
         round=order.round,

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.campaign.advice import stop_advice
-from labelahead.errors import LabelaheadError
+from labelahead.errors import ClusterError, LabelaheadError
 from labelahead.web.assignment import Assignment
 from labelahead.web.explain import Opinion
 from labelahead.web.large import Holding
 from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, load_snapshot
+from labelahead.web.tally import Tally
 from labelahead.web.worker import Worker
 from labelahead.web.workshop import IN_PLAY
 
@@ -23,6 +24,7 @@ __all__ = ["Schedule"]
 
 SNAPSHOTS = 2  # snapshots on the disk
 RETRY = 5.0  # seconds after which what failed is tried again
+SCORING = "Labels are safe and questions go on among the items held, but scoring the whole pool, which is tried again,"
 NAMED = 5  # broken pictures that are named
 OUTLOOK = ("error_rate", "error_low", "error_high", "fall")
 log = logging.getLogger("labelahead")
@@ -48,6 +50,7 @@ class Schedule:
     ) -> None:
         self.assignment, self.worker, self.folder, self.every, self.exact = assignment, worker, folder, every, exact
         self.state, self.done, self.message = "waiting", 0.0, ""
+        self._trouble = ""  # with scoring a pool of millions, until it is over
         self.refresh_every, self._scored = refresh_every, 0  # labels that the last look at the pool knew
         self._looking: threading.Thread | None = None
         self._resting = True  # nobody is looking
@@ -101,7 +104,7 @@ class Schedule:
         return {
             "state": self.state,
             "done": self.done,
-            "message": self.message,
+            "message": "; ".join(filter(None, (self._trouble, self.message))),
             "model": self.model,
             "in_play": len(opinion.snapshot.points) if opinion else 0,
             "seconds_left": self._seconds_left(),
@@ -162,8 +165,12 @@ class Schedule:
         enough = len(differing) >= wait and len(set(labels.values())) > 1
         if enough and labels != self._tried:
             number = (opinion.snapshot.round if opinion else 0) + 1
-            return Order(number, tuple(labels.items()), classes, self.assignment.trusted(tally))
+            return self._order(number, tally)
         return Order(0, (), classes) if opinion is None else None
+
+    def _order(self, number: int, tally: Tally) -> Order:
+        trusted, confirmed = self.assignment.trusted(tally), tuple(tally.confirmed)
+        return Order(number, tuple(tally.labels.items()), len(tally.classes), trusted, confirmed)
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -205,7 +212,7 @@ class Schedule:
         enough = len(labels) >= self.every and len(set(labels.values())) > 1
         if not enough:
             return Order(0, (), classes)
-        return Order(max(number, 1), tuple(labels.items()), classes, self.assignment.trusted(tally))
+        return self._order(max(number, 1), tally)
 
     def _look(self) -> None:
         """Have the worker look at the items, a few first; try again after a while if that fails."""
@@ -235,11 +242,11 @@ class Schedule:
                 self.state, self.done = "idle", 0.0
                 self.worker.stop()  # from now on there is nothing to train: no process, no file
                 self._forget()
-                self._scored, self._resting = len(labels), True
+                self._scored, self._resting, self._trouble = len(labels), True, ""
                 if self.refresh_every is None:
                     return
             except Exception as error:  # whatever it is, it must be tried again
-                self._failed(error)
+                self._failed(error, "looking at the items" if self.refresh_every is None else SCORING)
                 self._ending.wait(RETRY)
 
     def _stale(self) -> bool:
@@ -274,13 +281,20 @@ class Schedule:
                 with self.assignment.moved:
                     self.assignment.moved.wait(RETRY)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, what: str = "the last training") -> None:
         if self._ending.is_set():
             return
-        log.warning("the last training failed: %s", error)
-        # Where on the disk is said to the terminal alone.
-        said = "the server cannot use its files; its terminal says why" if isinstance(error, OSError) else error
-        self.state, self.message = "idle", f"the last training failed: {said}"
+        log.warning("%s failed: %s", what, error)
+        said = str(error)
+        if isinstance(error, ClusterError):
+            said = said.partition(";")[0]  # what to do about it is for the terminal
+        elif isinstance(error, OSError):  # where on the disk is said to the terminal alone
+            said = "the server cannot use its files; its terminal says why"
+        self.state, sentence = "idle", f"{what} failed: {said}"
+        if what == SCORING:
+            self._trouble = sentence
+        else:
+            self.message = sentence
 
     def _hand_over(self, snapshot: Snapshot, *, fresh: bool = True) -> None:
         """Everything slow is done before anybody has to wait. fresh: it has learnt something, not only seen more."""

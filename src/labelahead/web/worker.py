@@ -6,12 +6,10 @@ to it, no label is in it alone.
 
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import torch
 
 from labelahead.campaign.config import parse
 from labelahead.errors import LabelaheadError
+from labelahead.processes import born_deaf
 from labelahead.web.apart import begin
 from labelahead.web.refresh import Order
 from labelahead.web.snapshot import save_snapshot
@@ -27,7 +26,6 @@ from labelahead.web.workshop import Tell, Workshop, page_data
 
 __all__ = ["Order", "Worker", "work"]
 
-POSIX = os.name == "posix"
 PATIENCE = 5.0  # seconds for a process to end by itself
 
 
@@ -93,16 +91,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=begin, args=(__name__, work.__name__, *self._args, other), daemon=True)
-        # Ctrl-C goes to all processes of a terminal; this one is told by whoever started it. The mask is inherited, so
-        # it holds from the first instruction on. The tracker goes first: on its start it would take the mask off again.
-        if POSIX:
-            resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if POSIX else None
-        try:
+        with born_deaf():
             self._process.start()
-        finally:
-            if before is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         other.close()
         return self._pipe
 

@@ -23,7 +23,7 @@ from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.learners.exact import EXACT, ExactModel
 from labelahead.learners.network import Learnt
-from labelahead.seeds import stream, training_seed
+from labelahead.seeds import stream
 from labelahead.strategies import find
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.situation import Situation
@@ -138,7 +138,8 @@ def _at(order: Order, at: Tensor) -> Order:
     """The same order in places along (m,) positions; what is not there is left out."""
     place = {p: i for i, p in enumerate(at.tolist())}
     labels = tuple((place[p], c) for p, c in order.labels if p in place)
-    return replace(order, labels=labels, trusted=tuple(place[p] for p in order.trusted if p in place))
+    trusted, confirmed = (tuple(place[p] for p in some if p in place) for some in (order.trusted, order.confirmed))
+    return replace(order, labels=labels, trusted=trusted, confirmed=confirmed)
 
 
 def _back(made: Snapshot, at: Tensor) -> Snapshot:
@@ -161,7 +162,7 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
-    seed = training_seed(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
+    seed = ready.training.seed_of(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
     facts: dict[str, Any] = {"labels": len(pool)}
     if order.round:
         say("training", 0.0)
@@ -184,7 +185,8 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
         others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
         facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
     if len(set(pool.labels.tolist())) > 1 and len(now.candidates):
-        facts |= told(learner.outlook(pool.labelled, pool.labels, now.candidates, seed=seed))
+        votes = ~torch.isin(pool.labelled, torch.tensor(order.confirmed, dtype=torch.int64))
+        facts |= told(learner.outlook(pool.labelled, pool.labels, now.candidates, seed=seed, votes=votes))
     return Snapshot(
         round=order.round,
         points=now.points,

@@ -6,24 +6,27 @@ from math import inf
 from typing import Any, Literal
 
 from labelahead.errors import InputError
-from labelahead.studies.design import Cell, Experiment
+from labelahead.studies.design import Cell, Experiment, Row
+from labelahead.studies.dynamics import lemmas
 from labelahead.studies.dynamics.exhibits import exhibits_of
 from labelahead.studies.dynamics.measure import rows_of
 
 __all__ = ["DYNAMICS", "Settings"]
 
-Part = Literal["identity", "ratio", "correlation", "rounds"]
+Part = Literal["identity", "ratio", "correlation", "lemma", "slack", "rounds"]
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is measured, and on what; these defaults are the small scale.
 
-    parts: any of identity (G two ways), ratio (R along training), correlation (G, A and B of random
-    sets) and rounds (campaigns). initial, pool: labelled and further items. batches: sizes of a
+    parts: any of identity (G two ways), ratio (R along training), correlation (G, A and B of random sets), lemma
+    (Lemma 1 on real networks), slack (what App. B.3 drops) and rounds (campaigns). lemma_rate: in units of 1/λ_max.
+    initial, pool: labelled and further items. batches: sizes of a
     query. epochs: when R is taken. times: how long f was trained, infinity for converged. kernel_*:
     whose kernel A, B and MMD are taken from: as in the paper three convolutions, the mean over the
-    image, one linear layer. splits: [batch, rounds] of one budget. cold: strategies that are also
+    image, one linear layer; "infinite" for the same of infinite width, on images averaged to
+    kernel_side pixels a side. splits: [batch, rounds] of one budget. cold: strategies that are also
     run with new weights each round. rate, steps, train_batch, stop_accuracy: the training; steps
     caps a round.
     """
@@ -31,12 +34,13 @@ class Settings:
     data: str = "digits"
     root: str | None = None
     seeds: int = 3
-    parts: tuple[Part, ...] = ("identity", "ratio", "correlation", "rounds")
+    parts: tuple[Part, ...] = ("identity", "ratio", "correlation", "lemma", "slack", "rounds")
     model: str = "cnn"
     width: float | None = 8
     kernel_model: str = "convnet"
     kernel_width: float | None = 32
     kernel_depth: int | None = 4
+    kernel_side: int = 8
     initial: int = 100
     pool: int = 800
     identity_items: int = 40
@@ -44,6 +48,10 @@ class Settings:
     epochs: tuple[int, ...] = (0, 2, 5, 10, 20, 40, 80)
     ratio_draws: int = 30
     draws: int = 150
+    lemma_items: int = 50
+    lemma_widths: tuple[int, ...] = (16, 64, 256, 1024)
+    lemma_rate: float = 0.5
+    lemma_marks: tuple[int, ...] = (0, 1, 3, 10, 30, 100, 300, 1000)
     correlation_batch: int = 50
     times: tuple[float, ...] = (0.0, 1.0, 10.0, inf)
     strategies: tuple[str, ...] = (
@@ -88,7 +96,7 @@ class Settings:
 
 def cells(s: Settings) -> Sequence[Cell]:
     """Every measurement, the quick parts first."""
-    quick = [part for part in ("identity", "ratio", "correlation") if part in s.parts]
+    quick = [part for part in ("identity", "ratio", "correlation", "lemma", "slack") if part in s.parts]
     campaigns = _campaigns(s) if "rounds" in s.parts else []
     return [
         *({"part": part, "seed": seed} for part in quick for seed in range(s.seeds)),
@@ -125,6 +133,11 @@ def _campaigns(s: Settings) -> list[dict[str, Any]]:
     return campaigns
 
 
+def measured(s: Settings, cell: Cell) -> Sequence[Row]:
+    """The rows of one cell."""
+    return lemmas.rows_of(s, cell) if cell["part"] in lemmas.PARTS else rows_of(s, cell)
+
+
 DYNAMICS = Experiment(
     "dynamics",
     "Train faster, generalise better? dynamicAL taken apart",
@@ -133,6 +146,6 @@ DYNAMICS = Experiment(
     "justifies it, and whether it earns its keep against other strategies.",
     Settings,
     cells,
-    rows_of,
+    measured,
     exhibits_of,
 )

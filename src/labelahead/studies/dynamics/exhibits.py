@@ -24,6 +24,7 @@ from labelahead.studies.charts import (
     sure,
 )
 from labelahead.studies.design import Exhibit, Row, values, where
+from labelahead.studies.dynamics import lemma_exhibits
 
 __all__ = ["exhibits_of", "gammas", "verdict"]
 
@@ -45,7 +46,14 @@ PAPER_SPLITS = {10: (36.84, 0.004999), 4: (36.72, 0.005253), 2: (36.71, 0.005367
 
 def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     """All exhibits for the parts that were measured."""
-    made = {"identity": identity, "ratio": ratios, "correlation": correlations, "rounds": campaigns}
+    made = {
+        "identity": identity,
+        "ratio": ratios,
+        "correlation": correlations,
+        "lemma": lemma_exhibits.lemma,
+        "slack": lemma_exhibits.slack,
+        "rounds": campaigns,
+    }
     return [e for part in s.parts for e in made[part](s, where(rows, part=part))]
 
 
@@ -147,15 +155,25 @@ def correlations(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
             "correlation",
             "Does learning fast go with generalising well?",
             f"{s.draws} random sets Q beside a fixed S, one colour a seed (|S| = {s.initial}, |Q| = "
-            f"{s.correlation_batch}, f trained for t = {shown:g}). Kendall's τ between training dynamics and alignment "
+            f"{s.correlation_batch}, f trained for t = {shown:g}; {_whose(s)}). Kendall's τ between training dynamics "
+            "and alignment "
             f"A is {here[0]} with true labels and {here[1]} with pseudo-labels (the likeliest class by the converged "
-            f"kernel, one-hot), and with the bound B {here[2]}. The paper reports a strong agreement, 0.46 and −0.253. "
+            f"kernel, one-hot), and with the bound B {here[2]}. The paper reports a strong agreement with true labels "
+            "(no "
+            "number), 0.46 with pseudo-labels and −0.253 for B. "
             f"How long f was trained decides: untrained, G is A and τ = 1; converged, τ is {end[0]}, {end[1]} and "
             f"{end[2]} (table below).",
             figure=figure,
             table=[_taus(rows, t) for t in s.times],
         )
     ]
+
+
+def _whose(s: Any) -> str:
+    """Whose kernel it is."""
+    if s.kernel_model == "infinite":
+        return f"kernel of infinite width, convolutional, at {s.kernel_side}×{s.kernel_side} pixels"
+    return f"kernel of a new {s.kernel_model}" + (f" of {s.kernel_width:g} channels" if s.kernel_width else "")
 
 
 def _pairs(t: float) -> list[tuple[str, str]]:

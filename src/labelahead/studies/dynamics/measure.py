@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from labelahead.campaign.run import Result
 from labelahead.compare.summary import asking_seconds
@@ -25,10 +26,13 @@ from labelahead.models import build
 from labelahead.seeds import stream
 from labelahead.studies.design import Cell, Row
 from labelahead.studies.materials import StudyData, answered, campaign, items, one_hot, share_right, some
-from labelahead.tangent import kernel
+from labelahead.tangent import infinite_kernel, kernel
 from labelahead.train import Training, predict, train
 
-__all__ = ["correlation", "identity", "network", "ratio", "rounds", "rows_of", "single_and_joint"]
+__all__ = ["correlation", "fresh_kernel", "identity", "network", "ratio", "rounds", "rows_of", "single_and_joint"]
+
+
+INFINITE = "infinite"  # among networks whose kernel is taken
 
 
 def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
@@ -126,7 +130,7 @@ def correlation(s: Any, cell: Cell) -> list[Row]:
     data, seed = items(s.data, s.root), cell["seed"]
     at = some(data, s.initial + s.pool, seed, "correlation")
     n, pool = s.initial, torch.arange(s.initial, s.initial + s.pool)
-    theta = _kernel(s, data.inputs[at], data.classes, seed)
+    theta = fresh_kernel(s, data.inputs[at], data.classes, seed)
     y = one_hot(data.labels[at], data.classes)
     times = [t / n if not math.isinf(t) else t for t in s.times]
     flows = gradient_flow(torch.zeros_like(y), theta, torch.arange(n), y[:n], times, noise=1e-6)
@@ -176,7 +180,7 @@ def _distances(s: Any, cell: Cell, done: Result) -> dict[int, dict[str, float]]:
     """By number of labels: MMD between the first and all labels (DY-33), and B (DY-18)."""
     ready, answers = answered(done)
     chosen, classes = done.pool.labelled, len(ready.data.classes)
-    theta = _kernel(s, ready.rows[chosen], classes, cell["seed"])
+    theta = fresh_kernel(s, ready.rows[chosen], classes, cell["seed"])
     y = one_hot(answers.take(chosen), classes)
     by_labels: dict[int, dict[str, float]] = {}
     for r in done.rounds:
@@ -188,8 +192,17 @@ def _distances(s: Any, cell: Cell, done: Result) -> dict[int, dict[str, float]]:
     return by_labels
 
 
-def _kernel(s: Any, x: Tensor, classes: int, seed: int) -> Tensor:
-    """A fresh network's kernel, mean diagonal 1: MMD/B grows with the scale, so one is fixed."""
+def fresh_kernel(s: Any, x: Tensor, classes: int, seed: int) -> Tensor:
+    """A fresh network's kernel, mean diagonal 1: MMD/B grows with the scale, so one is fixed.
+
+    kernel_model "infinite": that of infinite width, convolutional, of images averaged to kernel_side pixels a side.
+    """
+    if s.kernel_model == INFINITE:
+        sides = min(s.kernel_side, x.shape[2]), min(s.kernel_side, x.shape[3])
+        K = infinite_kernel(
+            functional.adaptive_avg_pool2d(x.double(), sides), network="conv", depth=(s.kernel_depth or 4) - 1
+        )
+        return K / K.diagonal().mean()
     more = {} if s.kernel_depth is None else {"depth": s.kernel_depth}
     shape = tuple(x.shape[1:])
     model = build(s.kernel_model, shape, classes, width=s.kernel_width, seed=seed, **more)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from labelahead.errors import InputError
-from labelahead.studies.design import Cell, Experiment
+from labelahead.studies.design import Cell, Experiment, Row
+from labelahead.studies.kernel import theorems
 from labelahead.studies.kernel.exhibits import exhibits_of
 from labelahead.studies.kernel.measure import NETWORKS, rows_of
 
 __all__ = ["KERNEL", "Settings"]
 
-Part = Literal["rate", "variants", "bound", "training"]
+Part = Literal["rate", "variants", "bound", "theorems", "layers", "training"]
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,9 @@ class Settings:
     """What is measured, and on what; these defaults are the small scale.
 
     parts: any of rate (distance by width at initialisation), variants (the same for the fcn with
-    other activations and truncated weights), bound (PN's bound beside what it bounds) and training
-    (everything, along SGD). The widths of a network that is left out may be empty: it is skipped.
+    other activations and truncated weights), bound (PN's bound beside what it bounds), theorems (PN's
+    Theorems 5 and 6), layers (TH's lemmas, layer by layer) and training (everything, along SGD). The widths of a
+    network that is left out may be empty: it is skipped.
     rate_*: many widths and seeds on few items; the other numbers are for training. items, test:
     items that the network is trained on and the kernels are taken of, and those to regress at.
     checkpoints: parts of the run. steps, batch, rate, momentum, weight_decay, loss: the training;
@@ -30,7 +32,7 @@ class Settings:
 
     data: str = "digits"
     root: str | None = None
-    parts: tuple[Part, ...] = ("rate", "variants", "bound", "training")
+    parts: tuple[Part, ...] = ("rate", "variants", "bound", "theorems", "layers", "training")
     seeds: int = 3
     rate_seeds: int = 8
     rate_items: int = 12
@@ -41,6 +43,13 @@ class Settings:
     activations: tuple[str, ...] = ("relu", "gelu", "tanh", "erf")
     bound_items: int = 3
     bound_widths: tuple[float, ...] = (32, 64, 128, 256, 512)
+    theorem_items: int = 20
+    theorem_test: int = 20
+    theorem_widths: tuple[float, ...] = (64, 128, 256, 512, 1024)
+    layer_widths: tuple[float, ...] = (64, 128, 256, 512, 1024)
+    layer_depth: int = 4
+    layer_inputs: int = 20
+    layer_outputs: int = 10
     fcn: tuple[float, ...] = (32, 128, 512)
     convnet: tuple[float, ...] = (8, 16, 24)
     resnet18: tuple[float, ...] = (2, 4, 8)
@@ -82,6 +91,10 @@ def cells(s: Settings) -> Sequence[Cell]:
             every += _grid("variants", "fcn", s.rate_fcn, s.rate_seeds, variant=variant)
     if "bound" in s.parts:
         every += _grid("bound", "fcn", s.bound_widths, s.rate_seeds)
+    if "theorems" in s.parts:
+        every += _grid("theorems", "fcn", s.theorem_widths, s.rate_seeds)
+    if "layers" in s.parts:
+        every += _grid("layers", "fcn", s.layer_widths, s.rate_seeds)
     return sorted(every, key=lambda c: (c["part"] != "training", -_cost(c)))
 
 
@@ -99,6 +112,11 @@ def _cost(cell: Cell) -> float:
     return float(unit * cell["width"])
 
 
+def measured(s: Settings, cell: Cell) -> Sequence[Row]:
+    """The rows of one cell."""
+    return theorems.rows_of(s, cell) if cell["part"] in theorems.PARTS else rows_of(s, cell)
+
+
 KERNEL = Experiment(
     "kernel",
     "How good is the pseudo-NTK?",
@@ -109,6 +127,6 @@ KERNEL = Experiment(
     "output alone (single), and the mean over the outputs of each one's own kernel (trace).",
     Settings,
     cells,
-    rows_of,
+    measured,
     exhibits_of,
 )

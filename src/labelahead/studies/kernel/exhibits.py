@@ -22,6 +22,7 @@ from labelahead.studies.charts import (
     span,
 )
 from labelahead.studies.design import Exhibit, Row, values, where
+from labelahead.studies.kernel import theorem_exhibits
 from labelahead.studies.quality import KINDS
 
 __all__ = ["exhibits_of", "slope"]
@@ -37,7 +38,14 @@ THEORY, GOAL = -0.5, 0.15  # the slope, and how near counts as near
 
 def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     """All exhibits for the parts that were measured."""
-    made = {"rate": rates, "variants": variants, "bound": bounds, "training": trained}
+    made = {
+        "rate": rates,
+        "variants": variants,
+        "bound": bounds,
+        "theorems": theorem_exhibits.theorems,
+        "layers": theorem_exhibits.layers,
+        "training": trained,
+    }
     own = {part: where(rows, part=part) for part in s.parts}
     return [e for part, mine in own.items() if mine for e in made[part](s, mine)]
 

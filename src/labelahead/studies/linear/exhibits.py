@@ -9,13 +9,25 @@ from labelahead.compare.drawing import DOTS, INK, PALETTE
 from labelahead.compare.statistics import Estimate, t_interval
 from labelahead.studies.charts import heading, line, means, over_seeds, panels, slopes, span
 from labelahead.studies.design import Exhibit, Row, where
+from labelahead.studies.linear import wide_exhibits
 
 __all__ = ["exhibits_of", "slope"]
 
 
 def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     """All exhibits for the parts that were measured."""
-    made = {"error": errors, "limit": limits, "flow": flows, "lazy": lazy, "warm": warm}
+    made = {
+        "error": errors,
+        "limit": limits,
+        "flow": flows,
+        "lazy": lazy,
+        "warm": warm,
+        "supremum": wide_exhibits.supremum,
+        "drift": wide_exhibits.drift,
+        "trained": wide_exhibits.trained,
+        "universal": wide_exhibits.universal,
+        "separation": wide_exhibits.separation,
+    }
     return [made[part](s, where(rows, part=part)) for part in s.parts]
 
 
@@ -157,7 +169,8 @@ def lazy(s: Any, rows: Sequence[Row]) -> Exhibit:
         "lazy",
         "Larger outputs, lazier training",
         f"Width m = {s.lazy_width} stays; the outputs α(f − f₀) are scaled, and the loss divided by α² (Chizat & Bach; "
-        f"lecture: a large scale zooms in on the Taylor expansion). The kernel moves by {low.mean:.2g} of its size at "
+        "the lecture says that a small scale “zooms in” on the Taylor expansion: a large α lets the weights move as "
+        f"little as 1/α). The kernel moves by {low.mean:.2g} of its size at "
         f"α = {s.scales[0]:g} and {high.mean:.2g} at α = {s.scales[-1]:g}. From α = 1 on, exponents of α are "
         f"{span(slope(wide, 'scale', 'weights_moved'))} for the weights, {span(slope(wide, 'scale', 'kernel_moved'))} "
         f"for the kernel and {span(slope(wide, 'scale', 'distance'))} for the distance to the linearised network: "

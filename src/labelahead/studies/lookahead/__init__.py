@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from labelahead.errors import InputError
 from labelahead.studies.design import Cell, Experiment
@@ -18,7 +19,8 @@ class Settings:
     arms: which ways to choose, of `WAYS`. initial, query, rounds: labels to begin with, labels a
     round, rounds. candidates: items that are scored in a round. few: the same for the arms that
     retrain, and for the kernel beside them. width, steps: of the network and of its training, None
-    for its own. kernel: of the network, as in `labelahead run`.
+    for its own. recipe: of that training, the network's own or the paper's (SGD, one cycle of 400 steps, which is 200
+    epochs from 129 labels on, going on from the last weights). kernel: of the network, as in `labelahead run`.
     """
 
     data: str = "digits"
@@ -28,6 +30,7 @@ class Settings:
     model: str = "mlp"
     width: float | None = None
     steps: int | None = None
+    recipe: Literal["own", "paper"] = "own"
     kernel: str = "pseudo"
     initial: int = 40
     query: int = 10

@@ -1,0 +1,561 @@
+"""Whether what a paper shows came out here: a function a figure, from the numbers that are kept.
+
+Rows of docs/results/tables and docs/results/studies go in; a verdict and a few words come out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from labelahead.compare.statistics import Estimate, t_interval
+from labelahead.studies.charts import mean, over_seeds, slopes, span, sure
+from labelahead.studies.design import Row, values, where
+from labelahead.studies.execution import Measured
+from labelahead.studies.kernel.theorem_exhibits import kept
+from labelahead.studies.lookahead.exhibits import METHODS, final, gap, seconds
+from results.numbers import RANDOM, Numbers, Versus, contrast
+from results.studies import read_measured
+from results.text import ByVariant, spread
+
+YES, PART, NO, OPEN, NOT = "yes", "in part", "no", "cannot be told", "not run"
+NEAR = 0.15  # how near to a rate of −1/2 counts as near
+PAPER_SHARE = 0.15  # TH Fig 3.15: the pseudo-kernel's time over the full one's
+
+
+# studies with a correlation of training dynamics, and how the page names them
+CORRELATIONS = {
+    "dynamics-cifar10": "CIFAR-10",
+    "dynamics-infinite": "CIFAR-10 by the kernel of infinite width",
+    "dynamics": "digits",
+}
+
+
+class Found(NamedTuple):
+    """Whether a claim holds, and the numbers that say so."""
+
+    verdict: str
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """All that was measured. tables: name -> variant -> numbers; studies: the folder of theirs."""
+
+    tables: Mapping[str, ByVariant]
+    studies: Path
+
+    @cached_property
+    def _read(self) -> dict[str, Measured]:
+        return {}
+
+    def study(self, name: str) -> tuple[Any, list[Row]]:
+        """Settings and rows of a study; raises KeyError if it was not kept."""
+        if not self.has(name):
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = read_measured(self.studies / name)
+        return self._read[name].settings, list(self._read[name].rows)
+
+    def has(self, name: str) -> bool:
+        """Whether that study was kept."""
+        return (self.studies / name / "settings.toml").is_file()
+
+    def part(self, name: str, part: str) -> tuple[Any, list[Row]]:
+        """The same, of one part of it."""
+        settings, rows = self.study(name)
+        mine = where(rows, part=part)
+        if not mine:
+            raise KeyError(f"{name}: {part}")
+        return settings, mine
+
+    def table(self, name: str) -> Mapping[str, Numbers]:
+        """Variant -> its numbers; raises KeyError before anything is measured."""
+        measured = self.tables.get(name)
+        if not measured:
+            raise KeyError(name)
+        return measured
+
+
+# --- look-ahead ---------------------------------------------------------------------------------------------
+
+
+def speed(e: Evidence) -> Found:
+    s, rows = e.study("lookahead")
+    spent = {arm: float(np.mean(list(seconds(rows, arm).values()))) for arm in ("naive", "ntk-few", "ntk")}
+    ratio, ahead = spent["naive"] / spent["ntk-few"], gap(final(s, rows, "ntk-few"), final(s, rows, "naive"))
+    better = sure(ahead) and ahead.mean > 0
+    verdict = YES if ratio > 100 and better else PART if ratio > 10 else NO
+    far = spent["naive"] * s.candidates / s.few / spent["ntk"]
+    return Found(
+        verdict,
+        f"{ratio:.0f} times on the same {s.few} candidates ({far:.0f} extrapolated to {s.candidates:,}, not measured); "
+        f"accuracy {span(ahead, 1)} points apart",
+    )
+
+
+def rivals(e: Evidence) -> Found:
+    s, rows = e.study("lookahead")
+    base = final(s, rows, RANDOM)
+    ends = {arm: gap(final(s, rows, arm), base) for arm in METHODS}
+    above = [arm for arm, end in ends.items() if sure(end) and end.mean > 0]
+    verdict = YES if above == ["ntk"] else PART if "ntk" in above else NO
+    said = ", ".join(f"{arm} {span(end, 1)}" for arm, end in ends.items())
+    return Found(verdict, f"minus random at the end: {said}; beyond the interval: {', '.join(above) or 'none'}")
+
+
+def batches(e: Evidence) -> Found:
+    told = []
+    for name in ("digits-mlp", "mnist-mlp", "fashion-mlp"):
+        row = e.table(name)[""].row("mlmoc:top")
+        if row is not None:
+            told.append(f"{name.partition('-')[0]} {_versus(row.gain)}")
+    return Found(NOT, f"elsewhere, `mlmoc:top` − random: {', '.join(told)}")
+
+
+def sequential(e: Evidence) -> Found:
+    return _compared(e, "fig-sequential", "mlmoc", "mlmoc:top")
+
+
+def criteria(e: Evidence) -> Found:
+    n = e.table("digits-mlp")[""]
+    pair = _pair(n, "mlmoc:top", "emoc:top")
+    return Found(YES if pair.p >= 0.05 else NO, f"`mlmoc:top` − `emoc:top` {_versus(pair)} along the curve")
+
+
+def _compared(e: Evidence, table: str, one: str, two: str) -> Found:
+    """Whether one is above the other along the curve, in a table without variants."""
+    pair = _pair(e.table(table)[""], one, two)
+    return Found(YES if pair.verdict > 0 else NO, f"`{one}` − `{two}` {_versus(pair)} along the curve")
+
+
+def _pair(n: Numbers, one: str, two: str) -> Versus:
+    pair = contrast(n.curves, one, two)
+    if pair is None:
+        raise KeyError(one)
+    return pair
+
+
+def widths(e: Evidence) -> Found:
+    gains = _gains(e.table("fig-width"), "mlmoc")
+    above = sum(v.verdict > 0 for v in gains.values())
+    said = ", ".join(f"{name} {_versus(v)}" for name, v in gains.items())
+    return Found(_share(above, len(gains)), f"above random at {above} of {len(gains)} widths: {said}")
+
+
+def ll4al(e: Evidence) -> Found:
+    gains = _gains(e.table("fig-ll4al"), "ll4al")
+    below = sum(v.verdict < 0 for v in gains.values())
+    low, high = (pick(v.difference.mean for v in gains.values()) for pick in (min, max))
+    return Found(_share(below, len(gains)), f"{100 * -high:.0f} to {100 * -low:.0f} points below random at every rate")
+
+
+def losses(e: Evidence) -> Found:
+    one, two = e.table("fig-loss").values()
+    said = {name: _paired(two, one, name) for name in (RANDOM, "mlmoc")}
+    same = sum(not sure(d) for d in said.values())
+    text = ", ".join(f"{name} {spread(d, signed=True)}" for name, d in said.items())
+    return Found(_share(same, len(said)), f"cross-entropy − squared along the curve: {text}")
+
+
+def kernels(e: Evidence) -> Found:
+    by = e.table("fig-kernel")
+    apart = _paired(by["pseudo"], by["full"], "mlmoc:top")
+    spent = {kind: n.row("mlmoc:top") for kind, n in by.items()}
+    pseudo, full = spent["pseudo"], spent["full"]
+    assert pseudo is not None
+    assert full is not None
+    share = pseudo.query / full.query
+    level = not sure(apart)
+    verdict = YES if level and share <= PAPER_SHARE else PART if level or share <= PAPER_SHARE else NO
+    return Found(
+        verdict,
+        f"pseudo − full {spread(apart, signed=True)} points along the curve, {100 * share:.0f} % of its seconds",
+    )
+
+
+def _paired(one: Numbers, other: Numbers, name: str) -> Estimate:
+    """The same strategy in two variants, mean accuracies along the curve, paired by seed."""
+    a, b = one.curves.areas(name), other.curves.areas(name)
+    return t_interval(np.array([a[k] - b[k] for k in sorted(a) if k in b]))
+
+
+def _gains(variants: Mapping[str, Numbers], strategy: str) -> dict[str, Versus]:
+    rows = {name: n.row(strategy) for name, n in variants.items()}
+    return {name: row.gain for name, row in rows.items() if row is not None and row.gain is not None}
+
+
+def _versus(v: Versus | None) -> str:
+    return "—" if v is None else spread(v.difference, signed=True) + {1: " ▲", 0: "", -1: " ▼"}[v.verdict]
+
+
+def _share(good: int, total: int) -> str:
+    return YES if good == total else NO if not good else PART
+
+
+# --- the pseudo-NTK -----------------------------------------------------------------------------------------
+
+
+def pair_time(e: Evidence) -> Found:
+    _, rows = e.study("wallclock")
+    pair = [r["ratio"] for r in where(rows, what="pair")]
+    items = [r["ratio"] for r in where(rows, what="items")]
+    verdict = YES if max(pair) < 0.5 else PART if max(pair) < 1 else NO
+    low, high, few, many = (100 * v for v in (min(pair), max(pair), min(items), max(items)))
+    return Found(
+        verdict, f"{low:.0f} to {high:.0f} % of the full kernel's time for a pair, {few:.0f} to {many:.0f} % for many"
+    )
+
+
+def falling(value: str, what: str) -> Callable[[Evidence], Found]:
+    """Whether the medians at initialisation fall from the narrowest network to the widest."""
+
+    def found(e: Evidence) -> Found:
+        s, rows = e.part("kernel", "training")
+        first = [r for r in where(rows, checkpoint=s.checkpoints[0]) if r[value] is not None]
+        ends = {name: _ends(where(first, network=name), value) for name in values(rows, "network")}
+        known = {name: end for name, end in ends.items() if end is not None}
+        falls = [name for name, (narrow, wide) in known.items() if wide < narrow]
+        said = ", ".join(f"{name} {narrow:.2g} to {wide:.2g}" for name, (narrow, wide) in known.items())
+        return Found(_share(len(falls), len(known)), f"{what}, narrowest to widest: {said}")
+
+    return found
+
+
+def _ends(rows: Sequence[Row], value: str) -> tuple[float, float] | None:
+    at = values(rows, "width") if rows else []
+    if len(at) < 2:
+        return None
+    narrow, wide = (float(np.median([r[value] for r in where(rows, width=w)])) for w in (at[0], at[-1]))
+    return narrow, wide
+
+
+def rate(e: Evidence) -> Found:
+    _, rows = e.part("kernel", "rate")
+    told = {name: _slope(where(rows, network=name), "distance_pseudo") for name in values(rows, "network")}
+    near = sum(abs(v + 0.5) <= NEAR for v in told.values())
+    said = ", ".join(f"{name} {v:.2f}" for name, v in told.items()).replace("-", "−")
+    return Found(_share(near, len(told)), f"exponent of the width: {said}; {near} of {len(told)} within {NEAR} of −1/2")
+
+
+def _slope(rows: Sequence[Row], value: str) -> float:
+    return float(np.mean(slopes(rows, "width", value)))
+
+
+def vanishing(e: Evidence) -> Found:
+    s, rows = e.part("kernel", "training")
+    first, last = (_widest(where(rows, checkpoint=c)) for c in (s.checkpoints[0], s.checkpoints[-1]))
+    before, after = (mean(at, "output_gap_pseudo") for at in (first, last))
+    added, left = (mean(at, "step_gap_pseudo") for at in (first, last))
+    return Found(
+        YES if after < before else NO,
+        f"difference of the outputs {before:.2f} new, {after:.2f} trained; of what regression adds {added:.2f} and "
+        f"{left:.2f}",
+    )
+
+
+def _widest(rows: Sequence[Row]) -> list[Row]:
+    return [
+        r
+        for n in values(rows, "network")
+        for mine in [where(rows, network=n)]
+        for r in mine
+        if r["width"] == max(values(mine, "width"))
+    ]
+
+
+def ahead(e: Evidence) -> Found:
+    _, rows = e.part("kernel", "training")
+    better = sum(r["accuracy_pseudo"] >= r["accuracy_full"] for r in rows)
+    verdict = YES if better == len(rows) else PART if better > len(rows) / 2 else NO
+    return Found(verdict, f"at least as accurate in {better} of {len(rows)} measurements")
+
+
+def whole(e: Evidence) -> Found:
+    s, rows = e.part("regression", "whole")
+    told = []
+    for name in values(rows, "set"):
+        at = {c: where(rows, set=name, checkpoint=c) for c in (s.checkpoints[0], s.checkpoints[-1])}
+        new, old = (100 * mean(r, "accuracy_kernel") for r in at.values())
+        own = 100 * mean(at[s.checkpoints[-1]], "accuracy_f")
+        told.append(f"{name.removesuffix('.npz')} {new:.1f} new, {old:.1f} trained, network {own:.1f} %")
+    return Found(NOT, f"with a small CNN, six epochs, one seed: {'; '.join(told)}")
+
+
+def tight(e: Evidence) -> Found:
+    s, rows = e.part("kernel", "bound")
+    broken, pairs = sum(r["violated"] for r in rows), s.bound_items**2 * len(rows)
+    exponent = _slope(rows, "relative")
+    verdict = YES if not broken and abs(exponent + 0.5) <= NEAR else PART if not broken else NO
+    return Found(
+        verdict,
+        f"bound exceeded {broken} times of {pairs}; relative distance falls as width^{exponent:.2f}".replace("-", "−")
+        + f", and is {mean(rows, 'tightness'):.1g} of PN's explicit bound",
+    )
+
+
+# --- dynamicAL ----------------------------------------------------------------------------------------------
+
+
+def drift(e: Evidence) -> Found:
+    _, rows = e.part("dynamics-cifar10", "rounds")
+    seen = [r for r in rows if r.get("mmd_over_bound") is not None and r["strategy"] == "dynamical" and r["round"]]
+    largest = max(mean(where(seen, round=n), "mmd_over_bound") for n in values(seen, "round"))
+    return Found(YES if largest < 0.1 else NO, f"MMD/B at most {largest:.2g} in any round (the paper: about 0.005)")
+
+
+def linked(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
+    """Kendall's τ after a short training and at convergence, on CIFAR-10 and on digits."""
+
+    def found(e: Evidence) -> Found:
+        told, good = [], []
+        for name, data in CORRELATIONS.items():
+            if name not in ("dynamics-cifar10", "dynamics") and not e.has(name):
+                continue
+            s, rows = e.part(name, "correlation")
+            short = next(t for t in s.times if t > 0)
+            taus = [kendall(rows, f"{pair[0]}_{t:g}", pair[1]) for t in (short, inf)]
+            good += [sure(t) and t.mean * paper > 0 and abs(t.mean) >= 0.5 * abs(paper) for t in taus]
+            told.append(f"{data} {span(taus[0])} after a short training, {span(taus[1])} at convergence")
+        return Found(_share(sum(good), len(good)), "τ on " + "; ".join(told))
+
+    return found
+
+
+def kendall(rows: Sequence[Row], x: str, y: str) -> Estimate:
+    """Kendall's τ of two columns, over seeds."""
+    return t_interval(np.array(list(_taus(rows, x, y).values())))
+
+
+def spreads(rows: Sequence[Row], others: Sequence[Row], x: str, y: str = "alignment") -> Estimate:
+    """The difference of τ between two studies, paired by seed."""
+    return gap(_taus(rows, x, y), _taus(others, x, y))
+
+
+def _taus(rows: Sequence[Row], x: str, y: str) -> dict[int, float]:
+    each = {k: where(rows, seed=k) for k in values(rows, "seed")}
+    return {k: float(stats.kendalltau([r[x] for r in m], [r[y] for r in m]).statistic) for k, m in each.items()}
+
+
+def leads(e: Evidence) -> Found:
+    s, rows = e.part("dynamics-cifar10", "rounds")
+    usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", gamma="2")
+    ends = {n: accuracies(where(usual, strategy=n, round=s.rounds)) for n in s.strategies}
+    order = sorted(ends, key=lambda n: -float(np.mean(list(ends[n].values()))))
+    apart = gap(ends["dynamical"], ends[RANDOM])
+    place = order.index("dynamical") + 1
+    return Found(
+        YES if place == 1 else NO,
+        f"rank {place} of {len(order)} after {s.rounds} rounds, {span(apart, 1)} points from random",
+    )
+
+
+def accuracies(rows: Sequence[Row]) -> dict[int, float]:
+    """Seed -> accuracy, in per cent."""
+    return {r["seed"]: 100 * r["accuracy"] for r in rows}
+
+
+def ratio(e: Evidence) -> Found:
+    s, rows = e.part("dynamics-cifar10", "ratio")
+    last = where(rows, epoch=s.epochs[-1])
+    told = {b: over_seeds(where(last, batch=b), "ratio_of_means") for b in s.batches}
+    near = sum(abs(v.mean - 1) <= 0.1 for v in told.values())
+    return Found(
+        _share(near, len(told)),
+        "at the end of training R is " + ", ".join(f"{span(v)} (b = {b})" for b, v in told.items()),
+    )
+
+
+def gamma(e: Evidence) -> Found:
+    s, rows = e.part("dynamics", "rounds")
+    usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", strategy="dynamical", round=s.rounds)
+    ends = {f"{g:g}": accuracies(where(usual, gamma=f"{g:g}")) for g in s.gammas}
+    gaps = {g: gap(end, ends["2"]) for g, end in ends.items() if g != "2"}
+    below = sum(sure(v) and v.mean < 0 for v in gaps.values())
+    said = ", ".join(f"γ = {g} {span(v, 1)}" for g, v in gaps.items()).replace("inf", "∞")
+    verdict = _share(below, len(gaps)) if any(sure(v) for v in gaps.values()) else OPEN
+    return Found(verdict, f"end minus that of γ = 2: {said}")
+
+
+def rounds(e: Evidence) -> Found:
+    _, rows = e.part("dynamics", "rounds")
+    mine = where(rows, strategy="dynamical", gamma="2", start="warm")
+    splits = sorted({(r["rounds"], r["batch"]) for r in mine})
+    ends = {n: accuracies(where(mine, rounds=n, batch=b, round=n)) for n, b in splits}
+    drift = {n: mean(where(mine, rounds=n, batch=b, round=n), "mmd_over_bound") for n, b in splits}
+    few, many = splits[0][0], splits[-1][0]
+    apart = gap(ends[many], ends[few])
+    good = [sure(apart) and apart.mean > 0, drift[many] < drift[few]]
+    return Found(
+        _share(sum(good), 2) if sure(apart) else OPEN,
+        f"{many} rounds − {few}: {span(apart, 1)} points; MMD/B {drift[many]:.4f} against {drift[few]:.4f}",
+    )
+
+
+def reset(e: Evidence) -> Found:
+    s, rows = e.part("dynamics", "rounds")
+    mine = where(rows, batch=s.query, rounds=s.rounds, gamma="2", round=s.rounds, start="cold")
+    ends = {n: accuracies(where(mine, strategy=n)) for n in s.cold}
+    gaps = {n: gap(ends["dynamical"], ends[n]) for n in s.cold if n != "dynamical"}
+    below = any(sure(v) and v.mean < 0 for v in gaps.values())
+    said = ", ".join(f"{span(v, 1)} points from {n}" for n, v in gaps.items())
+    return Found(NO if below else YES, f"from new weights dynamicAL ends {said}")
+
+
+# --- the lecture --------------------------------------------------------------------------------------------
+
+
+def bounded(e: Evidence) -> Found:
+    _, rows = e.part("linear", "error")
+    broken = sum(r["error"] > r["bound"] for r in rows)
+    closest = max(r["error"] / r["bound"] for r in rows)
+    return Found(
+        NO if broken else YES,
+        f"{broken} of {len(rows)} errors above their bound, the largest {100 * closest:.0f} % of it",
+    )
+
+
+def power(part: str, value: str, wanted: float) -> Callable[[Evidence], Found]:
+    """Whether a quantity falls with the width as fast as that."""
+
+    def found(e: Evidence) -> Found:
+        _, rows = e.part("linear", part)
+        fit = t_interval(np.array(slopes(rows, "width", value)))
+        return Found(YES if abs(fit.mean - wanted) <= NEAR else PART if fit.mean < 0 else NO, f"exponent {span(fit)}")
+
+    return found
+
+
+def flow(e: Evidence) -> Found:
+    s, rows = e.part("linear", "flow")
+    fit = t_interval(np.array(slopes(where(rows, steps=s.flow_marks[-1]), "width", "error")))
+    return Found(YES if sure(fit) and fit.mean < 0 else NO, f"apart by m to the {span(fit)} at the end of training")
+
+
+def lazy(e: Evidence) -> Found:
+    _, rows = e.part("linear", "lazy")
+    wide = [r for r in rows if r["scale"] >= 1]
+    fit = t_interval(np.array(slopes(wide, "scale", "distance")))
+    return Found(YES if sure(fit) and fit.mean < 0 else NO, f"distance to the linearised network: α to the {span(fit)}")
+
+
+def nested(e: Evidence) -> Found:
+    _, rows = e.part("linear", "warm")
+    worst = max(r["difference"] for r in where(rows, kind="fixed kernel", time="∞"))
+    return Found(YES if worst < 1e-8 else NO, f"to {worst:.0e} for a fixed kernel")
+
+
+def supremum(e: Evidence) -> Found:
+    s, rows = e.part("linear-theory", "supremum")
+    above = {d: max(r[f"above_{d:g}"] for r in rows) for d in s.deltas}
+    wide = [r for r in rows if r["width"] >= s.sup_widths[(len(s.sup_widths) - 1) // 2]]
+    fits = {b: t_interval(np.array(slopes(where(wide, radius=b), "width", "median"))) for b in s.radii}
+    said = ", ".join(f"{span(v)} (B = {b:g})" for b, v in fits.items())
+    most = ", ".join(f"{100 * a:.0f} % at δ = {d:g}" for d, a in above.items())
+    return Found(
+        YES if all(a <= d for d, a in above.items()) else NO,
+        f"exceeded in {most}; exponent of m {said}, −1/6 in the bound",
+    )
+
+
+def moving(e: Evidence) -> Found:
+    s, rows = e.part("linear-theory", "drift")
+    fits = {
+        k: {d: t_interval(np.array(slopes(where(rows, depth=d), "width", k))) for d in s.depths}
+        for k in ("kernel_moved", "output_gap")
+    }
+    good = [v.mean <= NEAR - 0.5 for each in fits.values() for v in each.values()]
+    said = [", ".join(f"{span(v)} ({d} hidden)" for d, v in each.items()) for each in fits.values()]
+    return Found(_share(sum(good), len(good)), f"exponents of the width: kernel {said[0]}; outputs {said[1]}")
+
+
+def equivalent(e: Evidence) -> Found:
+    s, rows = e.part("linear-theory", "trained")
+    ends = {k: over_seeds(where(rows, kappa=k, width=s.trained_widths[-1]), "distance") for k in s.kappas}
+    best = min(ends, key=lambda k: ends[k].mean)
+    fit = t_interval(np.array(slopes(where(rows, kappa=best), "width", "distance")))
+    said = ", ".join(f"κ = {k:g} {span(v)}" for k, v in ends.items())
+    verdict = YES if sure(fit) and fit.mean < 0 and best < s.kappas[0] else NO
+    return Found(
+        verdict,
+        f"relative distance at width {s.trained_widths[-1]:,}: {said}; at κ = {best:g} with the exponent {span(fit)}",
+    )
+
+
+def everything(e: Evidence) -> Found:
+    s, rows = e.part("linear-theory", "universal")
+    last = where(rows, target="even", items=s.universal_items[-1])
+    on, above = (over_seeds(where(last, place=p), "error") for p in ("sphere", "raised"))
+    verdict = YES if above.mean < 0.5 < on.mean else NO
+    return Found(
+        verdict,
+        f"of an even target's variance is left {span(on)} on the sphere and {span(above)} with the constant coordinate",
+    )
+
+
+def separated(e: Evidence) -> Found:
+    s, rows = e.part("linear-theory", "separation")
+    last = where(rows, share=s.separation_shares[-1])
+    learnt = sum(r["unit"] < 1e-3 for r in last)
+    ends = {d: over_seeds(where(last, dimension=d), "infinite") for d in s.separation_dimensions}
+    said = ", ".join(f"{span(v)} ({d} dimensions)" for d, v in ends.items())
+    verdict = YES if learnt == len(last) and min(v.mean for v in ends.values()) > 0.01 else PART
+    return Found(
+        verdict,
+        f"one unit learns it in {learnt} of {len(last)} runs; the infinite kernel leaves {said} of the variance",
+    )
+
+
+def theorem(value: str) -> Callable[[Evidence], Found]:
+    """PN's Theorems 5 and 6: whether a quantity falls as w^(−1/2) and stays below its bound."""
+
+    def found(e: Evidence) -> Found:
+        _, rows = e.part("kernel-theorems", "theorems")
+        fits = [t_interval(np.array(slopes(rows, "width", v))) for v in (value, f"relative_{value}")]
+        broken = sum(r[value] > r[f"{value}_bound"] for r in rows)
+        near = [abs(f.mean + 0.5) <= NEAR for f in fits]
+        verdict = NO if broken or not any(near) else YES if near[0] else PART
+        return Found(
+            verdict,
+            f"exponent {span(fits[0])}, relatively {span(fits[1])}; bound exceeded {broken} times of {len(rows)}",
+        )
+
+    return found
+
+
+def lemmas(e: Evidence) -> Found:
+    _, rows = e.part("kernel-theorems", "layers")
+    good = kept(rows)
+    return Found(_share(sum(good), len(good)), f"{sum(good)} of {len(good)} exponents are within what is allowed")
+
+
+def first_lemma(e: Evidence) -> Found:
+    s, rows = e.part("dynamics-lemmas", "lemma")
+    off = {
+        k: over_seeds(
+            [{"off": max(abs(r[k] - r["real"]) for r in where(wide, seed=seed))} for seed in values(wide, "seed")],
+            "off",
+        )
+        for wide in [[r for r in where(rows, width=s.lemma_widths[-1]) if r["steps"]]]
+        for k in ("predicted", "from_start")
+    }
+    good = [v.mean < 0.1 for v in off.values()]
+    return Found(
+        _share(sum(good), len(good)),
+        f"at width {s.lemma_widths[-1]:,} off by up to {span(off['predicted'])} of ‖Y‖, and {span(off['from_start'])} "
+        "once the first "
+        "outputs count",
+    )
+
+
+def dropped(e: Evidence) -> Found:
+    s, rows = e.part("dynamics-lemmas", "slack")
+    shares = {b: mean(where(rows, batch=b), lambda r: r["dropped"] / r["bound"]) for b in s.batches}
+    most = max(mean(where(rows, batch=b), lambda r: r["mmd"] / r["bound"]) for b in s.batches)
+    low, high = min(shares.values()), max(shares.values())
+    return Found(YES if high < 0.1 else NO, f"it is {low:.2g} to {high:.2g} of B, where MMD is at most {most:.1g} of B")

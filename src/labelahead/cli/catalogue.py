@@ -1,0 +1,65 @@
+"""`labelahead list`: what there is, from a file beside this one, so that nothing large is imported to say it.
+
+`python -m labelahead.cli.catalogue` writes that file anew; a test holds it to what there is.
+"""
+
+import json
+from pathlib import Path
+
+from rich.table import Table
+
+__all__ = ["FILE", "KINDS", "catalogue", "entries", "overview"]
+
+KINDS = ("strategies", "models", "embeddings", "data")
+FILE = Path(__file__).with_name("catalogue.json")
+
+Entries = dict[str, list[list[str]]]  # by kind: name, what it is, and of a strategy its modes and paper
+
+
+def overview() -> Table:
+    """The names of all there is, by kind."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("labelahead list", "names"):
+        table.add_column(name, overflow="fold")
+    for what, rows in _written().items():
+        table.add_row(what, ", ".join(row[0] for row in rows))
+    return table
+
+
+def catalogue(what: str) -> Table:
+    """What there is, with a line on when to use it."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("name", "what it is, when to use it"):
+        table.add_column(name, overflow="fold")
+    if what == "strategies":
+        table.add_column("modes")
+        table.add_column("paper", overflow="fold", style="dim")
+    for row in _written()[what]:
+        table.add_row(*row)
+    return table
+
+
+def _written() -> Entries:
+    return dict(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def entries() -> Entries:
+    """What the file should say."""
+    from labelahead.campaign.inputs import EMBEDDINGS
+    from labelahead.data import DATASETS
+    from labelahead.learners.exact import ABOUT, EXACT
+    from labelahead.models import MODELS
+    from labelahead.strategies import STRATEGIES
+
+    vectors = "vectors that came with the data: lists of a Parquet or JSON lines column, an array of an .npz"
+    own = "your own: a list of texts, pictures (n, 3, h, w) or rows -> (n, d)"
+    return {
+        "strategies": [[s.name, s.when, "\n".join(s.modes), s.paper] for s in STRATEGIES.values()],
+        "models": [*([m.name, m.summary] for m in MODELS.values()), [EXACT, ABOUT]],
+        "embeddings": [[*pair] for pair in (*EMBEDDINGS.items(), ("COLUMN", vectors), ("file.py:function", own))],
+        "data": [[d.name, d.summary] for d in DATASETS.values()],
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(entries(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

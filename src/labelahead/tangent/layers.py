@@ -1,0 +1,213 @@
+"""Layers of image networks that run another way while gradients are taken: same numbers, less time on the CPU.
+
+Max-pooling: torch 2.13 walks over windows one number at a time unless channels come last, which costs more than the
+convolutions of a small network. Here every position of the window is one comparison of whole arrays.
+
+BatchNorm in eval mode: torch's backward takes ten times what the one product takes that it is. Here it is that
+product; weight and bias enter by a node of their own, which autograd need not run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["LAYERS", "FastLayers", "fast_layers", "while_running"]
+
+TAPS = 9  # positions in a window, up to which whole arrays are compared
+
+
+_wanted: ContextVar[bool] = ContextVar("fast_layers", default=False)
+
+
+@contextmanager
+def fast_layers(wanted: bool) -> Iterator[None]:
+    """Networks run with these layers (`while_running`), or as torch has them."""
+    before = _wanted.set(wanted)
+    try:
+        yield
+    finally:
+        _wanted.reset(before)
+
+
+def while_running() -> AbstractContextManager[Any]:
+    """Around a network's forward alone: a mode costs every call to torch inside of it."""
+    return FastLayers() if _wanted.get() else nullcontext()
+
+
+class FastLayers(TorchFunctionMode):
+    """Plain max-pooling runs as `Largest`, plain BatchNorm as `Scaled` and `Affine`; all other as torch has it."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is nn.functional.max_pool2d or func is torch.max_pool2d:
+            return _pooled(func, *args, **(kwargs or {}))
+        if func is nn.functional.batch_norm:
+            return _normalised(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _ordinary(x: Tensor) -> bool:
+    """Numbers on the CPU, and not inside of torch.func's vmap or grad."""
+    plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    return plain and torch._C._functorch.maybe_current_level() is None
+
+
+def _normalised(
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    plain = not training and _ordinary(x)
+    if not plain or any(t is None or t.dtype != x.dtype for t in (mean, var, weight, bias)):
+        space = x.shape[2:]
+        if not training and 1 in space and any(side > 1 for side in space):
+            # torch 2.13 takes an image one pixel wide for another memory format: its gradient comes out mixed up.
+            # As a row of pixels there is but one format.
+            flat = x.flatten(2)
+            return nn.functional.batch_norm(flat, mean, var, weight, bias, training, momentum, eps).view(x.shape)
+        return nn.functional.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+    assert weight is not None
+    assert bias is not None
+    moved = Affine.apply(weight, bias, x.detach(), mean, var, eps)  # type: ignore[no-untyped-call]
+    out: Tensor = Scaled.apply(x, moved, weight.detach(), bias.detach(), mean, var, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+class Affine(torch.autograd.Function):
+    """Has the gradient of BatchNorm by weight and bias, and zeros for numbers: `Scaled` has them."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor, x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+        ctx.save_for_backward(x, mean, var)
+        ctx.eps = eps
+        return x.new_zeros(()).expand(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, var = ctx.saved_tensors
+        others = [d for d in range(x.ndim) if d != 1]
+        shape = (-1, *[1] * (x.ndim - 2))
+        normal = (x - mean.view(shape)) * (var + ctx.eps).rsqrt().view(shape)
+        return (g * normal).sum(others), g.sum(others), None, None, None, None
+
+
+class Scaled(torch.autograd.Function):
+    """BatchNorm in eval mode as a function of its input; what the parameters do is `moved`, from `Affine`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, moved: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float
+    ) -> Tensor:
+        scale = weight * (var + eps).rsqrt()
+        ctx.save_for_backward(scale.view(-1, *[1] * (x.ndim - 2)))
+        return torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (scale,) = ctx.saved_tensors
+        return (g * scale if ctx.needs_input_grad[0] else None), g, None, None, None, None, None
+
+
+def _pooled(
+    func: Callable[..., Any],
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    size, dilations = _pair(kernel_size), _pair(dilation)
+    strides = _pair(stride) if stride else size
+    if not ceil_mode and not return_indices and not any(_pair(padding)) and _plain(x, size, dilations):
+        return Largest.apply(x, size, strides, dilations)  # type: ignore[no-untyped-call]
+    return func(x, kernel_size, stride or size, padding, dilation, ceil_mode)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    return (size[0], size[0]) if len(size) == 1 else (size[0], size[1])
+
+
+def _plain(x: Tensor, size: tuple[int, int], dilation: tuple[int, int]) -> bool:
+    if x.ndim != 4 or not x.is_contiguous() or not _ordinary(x):
+        return False
+    fits = all(n >= 1 + d * (k - 1) for n, k, d in zip(x.shape[2:], size, dilation, strict=True))
+    return fits and size[0] * size[1] <= TAPS
+
+
+class Largest(torch.autograd.Function):
+    """The largest number of every window; of equal ones the first, row by row, takes the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+    ) -> Tensor:
+        value, place = _largest(x, size, stride, dilation)
+        ctx.save_for_backward(x, place)
+        ctx.windows = size, stride, dilation
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, place = ctx.saved_tensors
+        size, stride, dilation = ctx.windows
+        back = torch.ops.aten.max_pool2d_with_indices_backward
+        return back(g.contiguous(), x, size, stride, (0, 0), dilation, False, place), None, None, None
+
+
+LAYERS = (Affine, Largest, Scaled)
+"""Nodes with a backward in Python that hide nothing."""
+
+
+def _largest(
+    x: Tensor, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """The largest of every window, and its place in the image, counted row by row."""
+    height, width = x.shape[2:]
+    rows, columns = (
+        (n - 1 - d * (k - 1)) // s + 1 for n, k, s, d in zip((height, width), size, stride, dilation, strict=True)
+    )
+    far = dilation[0] * (size[0] - 1) * width + dilation[1] * (size[1] - 1)
+    small = torch.uint8 if far < 256 else torch.int32  # of places within a window
+    found = []
+    for top in range(0, dilation[0] * size[0], dilation[0]):
+        line = x[:, :, top : top + stride[0] * (rows - 1) + 1 : stride[0]]
+        lefts = range(0, dilation[1] * size[1], dilation[1])
+        taps = [line[..., k : k + stride[1] * (columns - 1) + 1 : stride[1]] for k in lefts]
+        value, place = taps[0], torch.tensor(top * width, dtype=small)
+        own = None  # what may be overwritten: not the image
+        for left, tap in zip(lefts[1:], taps[1:], strict=True):
+            value, place = _larger(value, place, tap, torch.tensor(top * width + left, dtype=small), own)
+            own = value
+        found.append((value, place, own))
+    best, place, own = found[0]
+    for value, there, _ in found[1:]:
+        best, place = _larger(best, place, value, there, own)
+        own = best
+    corner = torch.arange(rows)[:, None] * (stride[0] * width) + torch.arange(columns) * stride[1]
+    return best.contiguous(), place.to(torch.int64) + corner.expand_as(best)
+
+
+def _larger(value: Tensor, place: Tensor, rival: Tensor, there: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The larger numbers, into `out` if given, and their places; the first where they are equal."""
+    won = (rival > value).view(torch.uint8).to(place.dtype)
+    # Whole numbers go round, so place + (there − place) is exact in bytes too; torch.where is ten times slower.
+    return torch.maximum(value, rival, out=out), won.mul_(there - place).add_(place)

@@ -1,0 +1,128 @@
+"""The README: its code runs as it stands, its commands exist, and every number in it is one of docs/results."""
+
+import csv
+import re
+import shlex
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+
+import pytest
+import torch
+import typer
+from scipy.stats import ttest_1samp
+
+from labelahead.cli import app
+from results import comparators
+from results.lines import TrialLine, read_csv
+from results.numbers import read_numbers
+from results.table import TABLES, read_tables
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+CSV = ROOT / "docs" / "results" / "tables"
+SETS = {  # rows of its table -> docs/results/tables
+    "texts: Reuters, 8 topics": "r8-exact",
+    "texts: 20 newsgroups": "news-exact",
+    "photographs: Caltech101, 101 classes": "caltech-exact",
+    "small photographs: CIFAR-10": "cifar10-exact",
+    "a table: image segments": "segment-exact",
+    "a network trained from scratch: handwritten digits": "digits-mlp",
+    "a network trained from scratch: MNIST": "mnist-mlp",
+}
+
+
+def mean_curves(name, seeds=10):
+    """Strategy -> labels and mean accuracies, in order; straight from the file."""
+    by = defaultdict(list)
+    for line in csv.DictReader((CSV / f"{name}.csv").open()):
+        if int(line["seed"]) < seeds:
+            by[line["strategy"], int(line["labels"])].append(float(line["accuracy"]))
+    assert all(len(values) == seeds for (strategy, _), values in by.items() if strategy in ("random", "flip"))
+    return {
+        wanted: sorted((labels, mean(values)) for (strategy, labels), values in by.items() if strategy == wanted)
+        for wanted in ("random", "flip")
+    }
+
+
+def labels_for(goal, curve):
+    """Where a curve first reaches it, by straight lines between the rounds."""
+    for (before, low), (after, high) in pairwise(curve):
+        if high >= goal - 1e-12:
+            return before + (goal - low) / (high - low) * (after - before)
+    raise AssertionError(f"never reaches {goal}")
+
+
+def needed(name):
+    curves = mean_curves(name)
+    goal = curves["random"][-1][1]
+    return goal, labels_for(goal, curves["random"]), labels_for(goal, curves["flip"])
+
+
+def test_its_table_is_what_was_measured():
+    rows = re.findall(r"^\| ([^|]+?) \| ([\d.]+) % \| (\d+) \| \*\*(\d+)\*\* \|$", README, re.MULTILINE)
+    assert [row[0] for row in rows] == list(SETS)
+    for title, accuracy, random, ours in rows:
+        goal, theirs, own = needed(SETS[title])
+        assert (accuracy, random, ours) == (f"{100 * goal:.1f}", f"{theirs:.0f}", f"{own:.0f}"), title
+
+
+def test_what_it_says_of_where_it_does_not_help():
+    for strategy, curve in mean_curves("svhn-exact").items():
+        assert f"{100 * curve[-1][1]:.0f} %\neither way" in README, strategy
+    _, theirs, own = needed("vowel-exact")
+    assert f"({own:.0f} labels instead of\n{theirs:.0f})" in README
+    tables = {t.name: t for t in read_tables(TABLES)}
+    vehicles = read_numbers(tables["vehicle-exact"], CSV)[""]
+    assert all(row.gain is None or row.gain.verdict == 0 for row in vehicles.rows)
+    leads = [lead_over_herding(path) for path in CSV.glob("*-exact.csv")]
+    told = [(mean(lead), ttest_1samp(lead, 0).pvalue) for lead in leads if lead]
+    assert len(told) > 10
+    assert sum(p > 0.05 for _, p in told) > len(told) / 2  # "level with it on most sets"
+    assert any(p < 0.05 and lead < 0 for lead, p in told)  # "ahead on some"
+
+
+def lead_over_herding(path):
+    """Of flip along the curve, by seed."""
+    curves = defaultdict(list)
+    for line in csv.DictReader(path.open()):
+        curves[line["strategy"], line["seed"]].append(float(line["accuracy"]))
+    return [mean(curves["flip", s]) - mean(c) for (name, s), c in curves.items() if name == "uherding"]
+
+
+def test_the_places_beside_logistic_regression():
+    measured = {t.name: read_numbers(t, CSV) for t in read_tables(TABLES) if t.name in comparators.SETS}
+    lines = read_csv(ROOT / "docs" / "results" / comparators.FILE, TrialLine)
+    said = comparators.verdict(comparators.cells_of(lines, measured), list(comparators.RIVALS), lambda c: c.chosen)
+    first, of, level, behind = re.match(r"first in (\d+) of (\d+) .*?level in (\d+).*?behind in (\d+)", said).groups()
+    assert f"first in {first} places of {of}, level in {level}, behind in {behind}" in README
+
+
+CHECKED = {"8", "20", "101", "10", "92.3", "160", "41", "60.7", "82", "68.1", "300", "158", "71.3", "84", "89.8", "52"}
+CHECKED |= {"94.6", "200", "83", "85.8", "153", "31", "137", "23", "32", "1"}
+
+
+def test_no_other_number_is_in_it():
+    """What the tests above check, and what is no measurement."""
+    prose = re.sub(r"```.*?```|`[^`]*`|\([^)\s]*\)|4\.0|Python 3\.11", "", README, flags=re.DOTALL)
+    numbers = set(re.findall(r"(?<![\w.-])\d+(?:[.,]\d+)*(?![\w-])", prose))
+    assert numbers <= CHECKED, numbers - CHECKED
+
+
+def test_its_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        torch.manual_seed(0)
+        exec(compile(block, "README.md", "exec"), {})
+    assert 0.85 < float(re.search(r"tensor\(([\d.]+)", capsys.readouterr().out)[1]) < 1
+
+
+@pytest.mark.parametrize("line", re.findall(r"^labelahead .*$", README, re.MULTILINE))
+def test_its_commands_exist(line):
+    words = shlex.split(line, comments=True)[1:]
+    command = typer.main.get_command(app).commands[words[0]]
+    options = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
+    assert {w for w in words if w.startswith("--")} <= options

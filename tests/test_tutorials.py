@@ -1,0 +1,70 @@
+"""The pages that are read as programs run as they stand, and print what they say they print.
+
+Blocks of a page share one namespace, as in a notebook. ```python runs; ```bash runs its `labelahead` commands, in this
+process; ```text is what the blocks since the last one have printed: the words exactly, numbers within a sixth, since
+they differ from machine to machine.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from labelahead.cli import app
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = ("digits", "photographs", "texts", "compare", "ntk")
+PAGES = [f"tutorials/{name}.md" for name in TUTORIALS] + [
+    "hugging-face.md",
+    "own-network.md",
+    "principles.md",
+    "tables.md",
+]
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def command(line: str) -> str:
+    """Run one command of ours; what it printed."""
+    program, *arguments = shlex.split(line)
+    assert program == "labelahead", line
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def agree(printed: str, shown: str) -> None:
+    assert NUMBER.sub("#", printed.strip()) == NUMBER.sub("#", shown.strip())
+    for ours, theirs in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        assert float(ours) == pytest.approx(float(theirs), rel=1 / 6), f"{printed}\nthe page has\n{shown}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    names: dict[str, object] = {"__name__": "__main__"}
+    blocks = re.findall(r"```(python|bash|text)\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    assert "python" in dict(blocks)
+    try:
+        for kind, block in blocks:
+            if kind == "python":
+                exec(compile(block, page, "exec"), names)
+            elif kind == "bash":
+                for line in block.splitlines():
+                    command(line)
+            else:
+                agree(capsys.readouterr().out, block)
+    finally:
+        torch.set_num_threads(threads)
+    if page.startswith("tutorials/"):
+        assert "text" in dict(blocks), "a tutorial shows what comes out"
+
+
+def test_the_words_must_agree_and_the_numbers_nearly():
+    agree("asked: 92 % right\n", "asked: 90 % right")
+    for other in ("asked: 60 % right", "said: 92 % right", "asked: 92 % right, 3"):
+        with pytest.raises(AssertionError):
+            agree("asked: 92 % right", other)
