@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 __all__ = ["born_deaf", "end_interrupted", "follow_parent", "interruptible", "listen"]
@@ -68,7 +68,8 @@ def _hush_tracker() -> None:
 
     pid = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
     if pid is not None and POSIX:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _leave(number: int, frame: FrameType | None, more: str = "") -> None:
