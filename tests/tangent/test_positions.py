@@ -160,6 +160,83 @@ def test_large_batches_alone_are_sorted(how):
         assert relative(la.kernel(model, x), kernels(J, J)["pseudo"]) < 1e-10
 
 
+class Moved(torch.autograd.Function):
+    """Rows in another order, by a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x, order):
+        ctx.order = order
+        return x[order]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g[ctx.order.argsort()], None
+
+
+def matrix(order):
+    return torch.eye(len(order), dtype=torch.float64)[order]
+
+
+def solved(y, order):
+    return torch.linalg.solve(matrix(order.argsort()), y)
+
+
+def largest(y, order):
+    return y.expand(len(y), -1, -1).masked_fill((matrix(order) == 0)[..., None], -1e9).amax(1)
+
+
+def seen_by_attention(y, order):
+    q = torch.zeros_like(y)[None]
+    return nn.functional.scaled_dot_product_attention(q, q, y[None], attn_mask=matrix(order) > 0)[0]
+
+
+MOVING = {
+    "index": lambda y, order: y[order],
+    "list": lambda y, order: torch.stack([y[i] for i in order.tolist()]),
+    "own backward": Moved.apply,
+    "table": lambda y, order: nn.functional.embedding(order, y),
+    "sparse": lambda y, order: torch.sparse.mm(matrix(order).to_sparse(), y),
+    "solve": solved,
+    "convolution": lambda y, order: nn.functional.conv1d(y[None], matrix(order)[..., None])[0],
+    "masked sum": lambda y, order: (matrix(order)[..., None] * y).sum(1),
+    "masked maximum": largest,
+    "attention": seen_by_attention,
+}
+
+
+class Bucketed(nn.Module):
+    """Samples with a flag go last; `always`, or only in batches that have some out of order."""
+
+    def __init__(self, move, always):
+        super().__init__()
+        self.move, self.always, self.a, self.b = move, always, nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        order = (x[:, 0] > 5).long().argsort(stable=True)
+        if not self.always and torch.equal(order, torch.arange(len(x))):
+            return self.b(torch.tanh(self.a(x)))
+        return self.move(self.b(torch.tanh(self.a(x[order]))), order.argsort())
+
+
+@pytest.mark.parametrize("how", MOVING)
+@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize("flagged", [[8, 11, 12], [2, 5]])
+def test_later_batches_alone_are_sorted(how, always, flagged):
+    """Probe and first batch have all samples in order, or swap two of them alone."""
+    torch.manual_seed(0)
+    model, x = Bucketed(MOVING[how], always).double(), torch.randn(15, 4, dtype=torch.float64)
+    x[flagged, 0] = 9.0
+    J = one_by_one(model, x)
+    want = kernels(J, J)
+    for kind, chunk in (("pseudo", 7), ("full", 8)):
+        assert relative(la.kernel(model, x, kind=kind, chunk=chunk, verify=False), want[kind]) < 1e-10
+    crossed = la.kernel(model, x[:6], x[6:], verify=False)
+    assert relative(crossed, kernels(J[:6], J[6:])["pseudo"]) < 1e-10
+    v = torch.randn(15, 3, dtype=torch.float64)
+    squares = torch.einsum("nc,ncp->np", v, J).square().sum(1)
+    assert relative(la.squared_norms(model, x, v, chunk=8, verify=False), squares) < 1e-10
+
+
 class Hidden(torch.autograd.Function):
     """Uses a layer that it was not given, and trains it in its backward."""
 

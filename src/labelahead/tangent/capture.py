@@ -31,6 +31,7 @@ __all__ = [
     "gradients_at",
     "independent",
     "node_sizes",
+    "of_parameters",
     "pulled_back",
     "structural",
     "trace",
@@ -321,6 +322,18 @@ def independent(one: Trace, other: Trace) -> frozenset[int] | None:
             known.add(p)
             fixed.add(i)
     return frozenset(fixed)
+
+
+def of_parameters(seen: Trace, fixed: Mapping[int, str]) -> bool:
+    """Whether nodes of these kinds are at these places and nothing but parameters leads to them."""
+    known = set(seen.leaves)
+    for i, kind in sorted(fixed.items()):
+        if i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind:
+            return False
+        if any(source is not None and source not in known for source, _ in seen.nodes[i].next_functions):
+            return False
+        known.add(seen.nodes[i])
+    return True
 
 
 def node_sizes(node: Any) -> list[tuple[int, ...]]:

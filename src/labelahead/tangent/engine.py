@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
 from labelahead.inputs import Batch, Inputs, batch_of, length, take
-from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at, structural, trace
+from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at, of_parameters, structural, trace
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, condensed, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layers import fast_layers
@@ -147,9 +147,10 @@ class Engine:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
         seen = trace(self.model, self._own(x), self.names)
-        if not self.confirmed and not plan.expects(seen.nodes, length(x)):
+        expected = plan.expects(seen.nodes, length(x))
+        if not self.confirmed and not expected:
             raise GraphChangedError
-        sites = seen.sites(self._fixed(seen))
+        sites = seen.sites(self._fixed(seen, expected))
         if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
         if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
@@ -162,7 +163,8 @@ class Engine:
         readings = {i: read(sites[i]) for i in used}
         at = {plan.nodes[i]: i for i in used}
         cotangents = cotangents.to(seen.out)
-        if not tagged or plan.movers is None or not in_place(seen, plan.movers):
+        # Nodes that the probe did not have may put samples in any order, in any batch.
+        if not tagged or not expected or plan.movers is None or not in_place(seen, plan.movers):
             return sites, readings, self._compared(seen.out, sites, at, cotangents)
         if not probed:
             grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))
@@ -172,12 +174,12 @@ class Engine:
             return self._captured(x, cotangents, probed, tagged=False)
         return sites, readings, arriving
 
-    def _fixed(self, seen: Trace) -> Collection[int]:
+    def _fixed(self, seen: Trace, expected: bool) -> Collection[int]:
         """Where no sample reaches, as the probe found it."""
         plan = self.plan
         if plan.fixed is None:
             return structural(seen)
-        if any(i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind for i, kind in plan.fixed.items()):
+        if not expected and not of_parameters(seen, plan.fixed):
             raise GraphChangedError
         return plan.fixed.keys()
 

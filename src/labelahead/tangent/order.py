@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.tangent.capture import Trace
+from labelahead.tangent.capture import Trace, node_sizes
 
 __all__ = ["in_place", "movers"]
 
@@ -22,7 +22,7 @@ ALONG = re.compile(r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|
 # May write anything anywhere.
 ANYWHERE = re.compile(
     r"^(Take|Put|MaskedSelect|MaskedScatter|PackPaddedSequence|IndexPut|CopySlices|SelectScatter|SliceScatter|"
-    r"ScatterReduce|IndexReduce)"
+    r"ScatterReduce|IndexReduce|UnsafeIndex|AsStrided|Sparse|Linalg|TriangularSolve|Cholesky|Lu)"
 )
 PRODUCTS = {
     "MmBackward0": ("_saved_self", "_saved_mat2"),
@@ -35,19 +35,24 @@ PRODUCTS = {
 def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tuple[int, ...]] | None:
     """From passes with the same nodes over different numbers of samples; no sample reaches the `fixed` nodes.
 
-    None: some operation may move samples. Else the places of nodes that do so unless their indices along the
+    None: some operation may move samples (one whose backward is written in Python may do anything). Else the places of nodes that do so unless their indices along the
     given axes count up (`in_place`).
     """
+    if one.custom:
+        return None
     doubtful: dict[int, tuple[int, ...]] = {}
     for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
         kind = type(p).__name__
         if i in fixed:
             continue
-        if ANYWHERE.match(kind) or _contracted(p) != _contracted(q):
+        if ANYWHERE.match(kind) or _contracted(p) != _contracted(q) or _crossed(p, q):
             return None
         if ALONG.match(kind):
             shape, twin = (tuple(node._input_metadata[0].shape) for node in (p, q))
             if len(shape) != len(twin) or any(shape[d] != twin[d] for d in _axes(p, len(shape))):
+                return None
+        elif kind == "EmbeddingBackward0":  # whose table may be made of samples
+            if p._saved_weight_sym_argsize_0 != q._saved_weight_sym_argsize_0:
                 return None
         elif kind == "IndexBackward0":
             sizes, twins = p._saved_self_sym_sizes, q._saved_self_sym_sizes
@@ -76,6 +81,22 @@ def _axes(node: Any, rank: int) -> list[int]:
     """Along which a node of `ALONG` works; stored without a sign."""
     dims = node._saved_dims if hasattr(node, "_saved_dims") else (node._saved_dim,)
     return [d - (1 << 64) if d >> 63 == 1 else d for d in dims] or list(range(rank))
+
+
+def _crossed(one: Any, other: Any) -> bool:
+    """Whether every sample meets every other: two axes grow with the batch, or one that the node works across."""
+    kind = type(one).__name__
+    pairs = list(zip(node_sizes(one), node_sizes(other), strict=True))
+    if kind.startswith("Convolution"):
+        pairs.append((tuple(one._saved_input.shape), tuple(other._saved_input.shape)))
+    for shape, twin in pairs:
+        growing = [d for d, (a, b) in enumerate(zip(shape, twin, strict=False)) if a != b]
+        across = (
+            len(shape) - 2 if kind.startswith("ScaledDotProduct") else 1 if kind.startswith("Convolution") else None
+        )
+        if len(growing) > 1 or (across is not None and any(d >= across for d in growing)):
+            return True
+    return False
 
 
 def _contracted(node: Any) -> int:
