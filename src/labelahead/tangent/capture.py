@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -147,40 +148,33 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
     Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
     """
-    before: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    contents: list[tuple[Any, Any]] = []
-    empty: list[Any] = []
-    for m in parts_of(model)[0]:
-        now = vars(m)
-        before.append((now, now.copy()))
-        for v in now.values():
-            if isinstance(v, (dict, list, set)):
-                if v:
-                    contents.append((v, v.copy()))
-                else:
-                    empty.append(v)
+    attributes = [vars(m) for m in parts_of(model)[0]]
+    held = [v for now in attributes for v in now.values() if isinstance(v, (dict, list, set))]
+    empty = [v for v in held if not v]
+    contents: list[tuple[Any, Any]] = [(v, v.copy()) for v in held if v]
+    tables = [(now, tuple(now), tuple(now.values())) for now in attributes]
     try:
         yield
     finally:
-        for now, attributes in before:
-            if not _same_table(now, attributes):
+        for now, names, values in tables:
+            if not _same_table(now, names, values):
                 now.clear()
-                now.update(attributes)
+                now.update(zip(names, values, strict=True))
         for container in empty:
             if container:
                 container.clear()
         for container, content in contents:
             if isinstance(container, list):
-                if list(map(id, container)) != list(map(id, content)):
+                if len(container) != len(content) or not all(map(is_, container, content)):
                     container[:] = content
-            elif isinstance(container, set) or not _same_table(container, content):
+            elif isinstance(container, set) or not _same_table(container, tuple(content), tuple(content.values())):
                 container.clear()
                 container.update(content)
 
 
-def _same_table(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+def _same_table(now: Mapping[Any, Any], names: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
     """The very same objects under the same names, in the same order."""
-    return list(one) == list(other) and list(map(id, one.values())) == list(map(id, other.values()))
+    return tuple(now) == names and all(map(is_, now.values(), values))
 
 
 @contextmanager

@@ -50,7 +50,12 @@ class Layout:
 
 def of_samples(g: Tensor, layout: Layout | None, n: int) -> Tensor:
     """(n,): the norm of what arrived, (K, ...), for each sample; of all of it, (1,), where no layout is known."""
-    rows = g.reshape(1, -1) if layout is None else layout.split(g, n, lead=1).flatten(1)
+    if layout is None:
+        rows = g.reshape(1, -1)
+    elif g.shape[0] == layout.outer == 1 and layout.axis == 0:  # samples lead already
+        rows = g.reshape(n, -1)
+    else:
+        rows = layout.split(g, n, lead=1).flatten(1)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms
 

@@ -35,8 +35,8 @@ PRODUCTS = {
 def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tuple[int, ...]] | None:
     """From passes with the same nodes over different numbers of samples; no sample reaches the `fixed` nodes.
 
-    None: some operation may move samples (one whose backward is written in Python may do anything). Else the places of nodes that do so unless their indices along the
-    given axes count up (`in_place`).
+    None: some operation may move samples; one whose backward is written in Python may do anything. Else the places of
+    nodes that do so unless their indices along the given axes count up (`in_place`).
     """
     if one.custom:
         return None
@@ -86,11 +86,14 @@ def _axes(node: Any, rank: int) -> list[int]:
 def _crossed(one: Any, other: Any) -> bool:
     """Whether every sample meets every other: two axes grow with the batch, or one that the node works across."""
     kind = type(one).__name__
-    pairs = list(zip(node_sizes(one), node_sizes(other), strict=True))
+    sizes, twins = node_sizes(one), node_sizes(other)
+    if list(map(len, sizes)) != list(map(len, twins)):  # each sample by itself
+        return True
+    pairs = list(zip(sizes, twins, strict=True))
     if kind.startswith("Convolution"):
         pairs.append((tuple(one._saved_input.shape), tuple(other._saved_input.shape)))
     for shape, twin in pairs:
-        growing = [d for d, (a, b) in enumerate(zip(shape, twin, strict=False)) if a != b]
+        growing = [d for d, (a, b) in enumerate(zip(shape, twin, strict=True)) if a != b]
         across = (
             len(shape) - 2 if kind.startswith("ScaledDotProduct") else 1 if kind.startswith("Convolution") else None
         )

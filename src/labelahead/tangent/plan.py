@@ -8,7 +8,7 @@ A site that no rule knows, or whose layout stays in doubt, is handed to `torch.f
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -97,19 +97,25 @@ class Plan:
     steps: int  # nodes of the graph
     custom: bool  # some of them with a backward written in Python
     graph: Graph | None  # all of it, where another call may go by this plan (`remembered`)
+    grown: dict[int, list[tuple[str, Sizes]]] = field(default_factory=dict)  # the same by numbers of samples
 
     def expects(self, nodes: Sequence[Any], n: int) -> bool:
         """Whether a pass over n samples has the very graph that the probe had, grown by the samples."""
         if self.graph is None or len(nodes) != len(self.graph):
             return False
-        return all(
-            type(node).__name__ == kind
-            and node_sizes(node)
-            == [
-                tuple(a + (n - 2) * (b - a) for a, b in zip(p, q, strict=True)) for p, q in zip(two, three, strict=True)
+        grown = self.grown.get(n)
+        if grown is None:
+            grown = self.grown[n] = [
+                (
+                    kind,
+                    [
+                        tuple(a + (n - 2) * (b - a) for a, b in zip(*both, strict=True))
+                        for both in zip(two, three, strict=True)
+                    ],
+                )
+                for kind, two, three in self.graph
             ]
-            for node, (kind, two, three) in zip(nodes, self.graph, strict=True)
-        )
+        return grown == [(type(node).__name__, node_sizes(node)) for node in nodes]
 
 
 def make_plan(

@@ -51,8 +51,7 @@ def parts_of(model: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter], lis
         if module is None or module in seen:
             continue
         seen[module] = None
-        tables = [vars(module).get(name) for name in ("_modules", "_parameters", "_buffers")]
-        if not all(isinstance(table, dict) for table in tables):  # a scripted module keeps them elsewhere
+        if isinstance(module, torch.jit.ScriptModule):  # keeps its tables elsewhere
             return list(model.modules()), list(model.parameters()), list(model.buffers())
         stack.extend(module._modules.values())
     parameters = [p for m in seen for p in m._parameters.values() if p is not None]
