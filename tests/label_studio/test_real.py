@@ -9,11 +9,17 @@ import threading
 import time
 from urllib.error import URLError
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from labelahead.client import Client
 from labelahead.label_studio.api import Studio
+from labelahead.scale import embed
 from labelahead.web.exchange import export_labels, import_labels
+from labelahead.web.journal import recorded_items
 from tests.support import browser_pages as pages
 from tests.support.label_studio import (
     CONFIG,
@@ -26,6 +32,7 @@ from tests.support.label_studio import (
     signed_in,
     texts,
 )
+from tests.support.large_pools import Inline, clouds
 from tests.support.web_sessions import page as served
 from tests.support.web_sessions import photos
 
@@ -55,6 +62,46 @@ def test_among_2000_tasks_nobody_waits(studio, tmp_path, started, capsys):
     with capsys.disabled():
         p95, busy = sorted(took)[int(0.95 * len(took))], os.getloadavg()[0]
         print(f"\nsubmit to next: median {statistics.median(took):.3f} s, p95 {p95:.3f} s; load {busy:.1f}")
+
+
+def test_a_large_pool_comes_in_as_its_items_are_asked_for(studio, tmp_path, started, capsys):
+    """As the page asks on the same store; the project has no task before, and few more than were asked for."""
+    x, y = clouds(3000)
+    table = {"id": [f"doc {i}" for i in range(len(x))], "text": [f"number {i}" for i in range(len(x))]}
+    pq.write_table(pa.table(table | {"v": list(x.astype(np.float32))}), tmp_path / "pool.parquet")
+    store = tmp_path / "store"
+    embed(tmp_path / "pool.parquet", store, column="v", rows=1000, executor=Inline())
+    project, out, often = studio.new_project([]), tmp_path / "out", ("--refresh-every", "8", "--retrain-every", "5")
+    bridge = started(RealBridge, studio, project, out, "--pool", str(store), *often)
+    bridge.settle()
+    page = started(pages.Server, store, tmp_path / "page", "--classes", TOPICS, *often)
+    client, took = Client(page.url, who="anna@example.org"), []
+    client.wait(300)
+    for _ in range(20):
+        begin = time.perf_counter()
+        task = studio.next_task(project)
+        took.append(time.perf_counter() - begin)
+        asked = client.question(fresh=True)
+        assert asked["item"] == task["data"]["item"]
+        assert task["data"]["text"] == f"number {task['data']['id'].split()[1]}"
+        truth = TOPICS.split(",")[y[int(asked["item"].split()[1])]]
+        begin = time.perf_counter()
+        studio.annotate(task["id"], truth)
+        took[-1] += time.perf_counter() - begin
+        client.answer(asked["position"], truth)
+        client.wait()
+        bridge.settle()
+    bridge.kill()
+    bridge.start()
+    bridge.settle()
+    studio.annotate(studio.next_task(project)["id"], "food")
+    assert len(recorded(out)) == 21
+    tasks = [task["data"]["item"] for task in studio.tasks(project)]
+    assert 20 < len(tasks) == len(set(tasks)) < 300
+    assert len(recorded_items(out)) > 1500  # the pool was scored, and scored again
+    with capsys.disabled():
+        said = f"median {statistics.median(took):.3f} s, the longest {max(took):.3f} s; load {os.getloadavg()[0]:.1f}"
+        print(f"\n{len(tasks)} tasks for 21 labels; submitting and getting the next: {said}")
 
 
 @pytest.mark.skipif(pages.browser_path() is None, reason="needs chromium")

@@ -58,10 +58,13 @@ class Replay(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Replaying)
         self.replies = deepcopy(RECORDED["replies"])
         self.replies["hooks"] = []
+        self.replies["uploads"] = []
         self.project = int(RECORDED["project"])
         self.asked: list[tuple[str, str, object]] = []
         self.files: dict[str, bytes] = {}
         self.down = False
+        self.cut = False  # whether imports are done, but nobody hears of it
+        self.told = lambda tasks: None  # a webhook of new tasks, called within the request that makes them
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -81,13 +84,34 @@ class Replay(ThreadingHTTPServer):
             "/api/users/": "people",
             f"{home}model-versions/": "versions",
             "/api/webhooks/": "hooks",
+            f"{home}file-uploads": "uploads",
         }
         if method == "GET":
             return self.replies[known[path]] if path in known else None
         sent = self.asked[-1][2]
+        if method == "POST" and path == f"{home}import":
+            return self.imported(sent, query)
         if method == "PATCH" and path == home and isinstance(sent, dict):
             self.replies["project"] |= sent
         return {"created": len(sent) if isinstance(sent, list) else 1}
+
+    def imported(self, sent: object, query: dict) -> object:
+        """New tasks, or files that are kept, with what the real one says of them."""
+        said, tasks = dict(RECORDED["replies"]["import"]), self.replies["tasks"]
+        if isinstance(sent, bytes):
+            assert query["commit_to_project"] == ["false"]
+            names = [name.decode() for name in re.findall(rb'filename="([^"]+)"', sent)]
+            first = len(self.replies["uploads"]) + 1
+            new = [{"id": i, "file": f"upload/{self.project}/0a1b2c3d-{n}"} for i, n in enumerate(names, first)]
+            self.replies["uploads"] += new
+            return {**said, "task_count": 0, "file_upload_ids": [one["id"] for one in new]}
+        first = max((task["id"] for task in tasks["tasks"]), default=0) + 1
+        new = [{"id": i, "data": row} for i, row in enumerate(sent, first)]
+        tasks["tasks"], tasks["total"] = [*tasks["tasks"], *new], tasks["total"] + len(new)
+        self.replies["project"]["task_number"] = len(tasks["tasks"])
+        self.told(new)
+        asked_for = {"task_ids": [task["id"] for task in new]} if query.get("return_task_ids") == ["true"] else {}
+        return {**said, "task_count": len(new), "task_ids": [], **asked_for}
 
 
 class _Replaying(BaseHTTPRequestHandler):
@@ -107,8 +131,12 @@ class _Replaying(BaseHTTPRequestHandler):
         elif self.headers.get("authorization") != f"Token {KEY}":
             self._send(401, b'{"detail": "Invalid token."}')
         else:
-            self.server.asked.append((self.command, parts.path, json.loads(body) if body else None))
+            plain = self.headers.get("content-type", "").startswith("application/json")
+            self.server.asked.append((self.command, parts.path, json.loads(body) if body and plain else body or None))
             reply = self.server.reply(self.command, parts.path, parse_qs(parts.query))
+            if self.server.cut and parts.path.endswith("/import"):
+                self.close_connection = True
+                return
             self._send(*((404, b"{}") if reply is None else (200, json.dumps(reply).encode())))
 
     do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 (their names are the library's)

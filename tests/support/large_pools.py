@@ -56,6 +56,19 @@ def parquet_pool(folder, x, files=3, **columns):
     return folder
 
 
+def text_pool(folder, x, id="id", **columns):
+    """Vectors with texts that say their number, in four files."""
+    folder.mkdir()
+    columns = {
+        id: [f"doc {j}" for j in range(len(x))],
+        "text": [f"the text of number {j}" for j in range(len(x))],
+    } | columns
+    for i, some in enumerate(np.array_split(np.arange(len(x)), 4)):
+        table = {name: [values[j] for j in some] for name, values in columns.items()}
+        pq.write_table(pa.table(table | {"v": list(x[some].astype(np.float32))}), folder / f"{i}.parquet")
+    return folder
+
+
 def all_at_once(features, labelled, numbers, evaluation, criterion):
     """Scores of all unlabelled items and their positions: one posterior over the whole pool, float64, no parts."""
     x = torch.as_tensor(np.asarray(features, np.float64))

@@ -3,8 +3,6 @@
 import time
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,7 +15,7 @@ from labelahead.scale.pool import Labelled
 from labelahead.web import large
 from labelahead.web.finished import session_model
 from labelahead.web.journal import recorded_items
-from tests.support.large_pools import CLASSES, Inline, clouds
+from tests.support.large_pools import CLASSES, Inline, clouds, text_pool
 from tests.support.web_sessions import CHANGE, page
 
 N = 400
@@ -29,13 +27,7 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "SAMPLE", 60)
     monkeypatch.setattr(large, "CANDIDATES", 20)
     x, y = clouds(N)
-    (tmp_path / "pool").mkdir()
-    for i in range(4):
-        some = range(100 * i, 100 * i + 100)
-        columns = {"id": [f"doc {j}" for j in some], "text": [f"the text of number {j}" for j in some]}
-        table = pa.table(columns | {"v": list(x[100 * i : 100 * i + 100].astype(np.float32))})
-        pq.write_table(table, tmp_path / "pool" / f"{i}.parquet")
-    embed(tmp_path / "pool", tmp_path / "store", column="v", dtype="float32", executor=Inline())
+    embed(text_pool(tmp_path / "pool", x), tmp_path / "store", column="v", dtype="float32", executor=Inline())
     return tmp_path / "store", y
 
 

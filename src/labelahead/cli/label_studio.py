@@ -15,7 +15,18 @@ from urllib.parse import urlsplit
 import typer
 
 from labelahead.cli import shell
-from labelahead.cli.label import EveryOpt, ExportOpt, HostOpt, PortOpt, RestOpt, ToOpt, check_together, opened_session
+from labelahead.cli.label import (
+    ClusterOpt,
+    EveryOpt,
+    ExportOpt,
+    HostOpt,
+    PortOpt,
+    RefreshOpt,
+    RestOpt,
+    ToOpt,
+    check_together,
+    opened_session,
+)
 from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
 from labelahead.extras import need
 
@@ -28,6 +39,12 @@ FolderOpt = Annotated[
 ]
 WebhookOpt = Annotated[Text, Option("--webhook-url", help="This command's address as Label Studio sees it.")]
 PredictOpt = Annotated[bool, Option("--predictions", help="Show annotators the likely choice, with its confidence.")]
+PoolOpt = Annotated[
+    Text, Option("--pool", help="A store of `pool embed`: its items come in as tasks when they matter.")
+]
+PicturesOpt = Annotated[
+    Text, Option("--pictures-at", help="With --pool: URL before a picture's name. (default: local ones are uploaded)")
+]
 Answer = TypeVar("Answer")
 
 
@@ -50,6 +67,10 @@ def label_studio(
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
+    pool: PoolOpt = None,
+    cluster: ClusterOpt = None,
+    refresh_every: RefreshOpt = 50,
+    pictures_at: PicturesOpt = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
 ) -> None:
@@ -63,6 +84,8 @@ def label_studio(
 
       labelahead label-studio http://localhost:8080 --project 1 --predictions
 
+      labelahead label-studio http://localhost:8080 --project 1 --pool features/ --cluster tcp://127.0.0.1:8786
+
       labelahead label-studio http://localhost:8080 --project 1 --export csv --to labels.csv
     """
     kept = ""
@@ -73,11 +96,12 @@ def label_studio(
     with reported(hint):
         check_together(export, to, rest)
         _check_webhook(webhook)
-        connection = _connected(url, project, folder)
+        _check_pool(pool, cluster, pictures_at)
+        connection = _connected(url, project, folder, pool)
         kept = str(connection.folder)
         again = True
         while again:  # once more whenever there are new tasks
-            with _session(context, connection, predictions) as (ready, bridge):
+            with (_session if pool is None else _pool_session)(context, connection, predictions) as (ready, bridge):
                 from labelahead.web.session import write_out
 
                 if export is not None and to is not None:
@@ -85,6 +109,18 @@ def label_studio(
                     return
                 say(f"labels are kept in {kept}; Ctrl-C ends")
                 again = _serve(connection, bridge, ready, host, port, webhook)
+
+
+def _check_pool(pool: str | None, cluster: str | None, pictures_at: str | None) -> None:
+    """What makes sense with a pool of millions alone is refused without it."""
+    if pool is None:
+        if cluster is not None or pictures_at is not None:
+            raise UsageError("--cluster and --pictures-at go with --pool; leave them out")
+        return
+    from labelahead.scale.store import is_store
+
+    if not is_store(pool):
+        raise UsageError(f"--pool is {pool}; expected a folder that `labelahead pool embed` has written")
 
 
 def _check_webhook(url: str | None) -> None:
@@ -99,14 +135,14 @@ def _check_webhook(url: str | None) -> None:
         )
 
 
-def _connected(url: str, project: int, folder: Path | None) -> Any:
+def _connected(url: str, project: int, folder: Path | None, pool: str | None) -> Any:
     """The project, if it can be served."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         need(module, "web", "labelling in Label Studio")
     from labelahead.label_studio.connection import Connection
 
     key = _key()
-    return _patiently(lambda: Connection.made(url, key, project, folder))
+    return _patiently(lambda: Connection.made(url, key, project, folder, pool=pool is not None))
 
 
 @contextmanager
@@ -120,9 +156,30 @@ def _session(context: typer.Context, connection: Any, predictions: bool) -> Iter
     campaign, choices = shell.configured(context, {"data": named}), connection.interface.choices
     with opened_session(campaign, connection.folder, classes=choices, every=context.params["every"]) as ready:
         bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
-        new, gone = _patiently(bridge.reconcile)
-        say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
+        _compare(bridge)
         yield ready, bridge
+
+
+@contextmanager
+def _pool_session(context: typer.Context, connection: Any, predictions: bool) -> Iterator[tuple[Any, Any]]:
+    """What is held of a pool of millions, and the bridge that makes tasks of it."""
+    given = context.params
+    campaign = shell.configured(context, {"data": {"name": given["pool"]}})
+    how = {"classes": connection.interface.choices, "every": given["every"], "executor": given["cluster"]}
+    with opened_session(campaign, connection.folder, **how, refresh_every=given["refresh_every"]) as ready:
+        with err.status("reading the tasks"):
+            supply = _patiently(lambda: connection.supply(ready.holding, given["pictures_at"]))
+        if supply.strangers:
+            say(f"{supply.strangers} tasks of the project are no items of the pool; they are left alone", "dim")
+        bridge = connection.pool_bridge(ready.assignment, supply, predictions=predictions)
+        _compare(bridge)
+        yield ready, bridge
+
+
+def _compare(bridge: Any) -> None:
+    """The record says what Label Studio has."""
+    new, gone = _patiently(bridge.reconcile)
+    say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
 
 
 def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> bool:

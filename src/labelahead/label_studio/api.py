@@ -5,6 +5,8 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
+from mimetypes import guess_type
+from secrets import token_hex
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote_to_bytes, urlencode, urljoin, urlsplit
@@ -79,6 +81,30 @@ class Studio:
         done = self._json("POST", f"/api/projects/{self.number}/import/predictions", rows)
         if done["created"] != len(rows):  # it says 201 all the same
             raise InputError(f"{self.url} took {done['created']} of {len(rows)} predictions; its log says why")
+
+    def add_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Import tasks with these data; their ids in this order, or nothing where Label Studio does it later."""
+        said = self._json("POST", f"/api/projects/{self.number}/import?return_task_ids=true", list(rows))
+        return [int(number) for number in said.get("task_ids") or ()]
+
+    def upload(self, named: Sequence[tuple[str, bytes]]) -> list[str]:
+        """Have Label Studio keep files, names and contents, without making tasks of them; their addresses there."""
+        border = token_hex(16)
+        body = b"".join(
+            f'--{border}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
+            f"Content-Type: {guess_type(name)[0] or 'image/jpeg'}\r\n\r\n".encode()
+            + content
+            + b"\r\n"
+            for name, content in named
+        )
+        where = f"/api/projects/{self.number}/import?commit_to_project=false"
+        headers = {"Content-Type": f"multipart/form-data; boundary={border}"}
+        request = Request(self.url + where, data=body + f"--{border}--\r\n".encode(), method="POST", headers=headers)
+        numbers = json.loads(self._ask(request, patience=EXPORT))["file_upload_ids"]
+        kept = self._json("GET", f"/api/projects/{self.number}/file-uploads?ids={quote(json.dumps(numbers))}")
+        # Each is kept as PREFIX-NAME.
+        by_name = {str(one["file"]).rpartition("-")[2]: f"/data/{one['file']}" for one in kept}
+        return [by_name[name] for name, _ in named]
 
     def serve_lowest(self, version: str) -> None:
         """From now on tasks with predictions of this version are served, the lowest score first."""

@@ -14,6 +14,7 @@ from typing import Any
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.label_studio.api import UNCERTAINTY, Studio, Unreachable
 from labelahead.label_studio.interface import Interface, read_interface
+from labelahead.label_studio.supply import Supply
 from labelahead.label_studio.tasks import task_of
 from labelahead.web.assignment import Assignment
 from labelahead.web.tally import Event
@@ -47,7 +48,8 @@ log = logging.getLogger("labelahead")
 class Bridge:
     """One for a session. Methods may be called from any thread; annotations are taken in one at a time.
 
-    tasks: that Label Studio has now. predictions: whether annotators are shown what is likely.
+    tasks: that Label Studio has now. predictions: whether annotators are shown what is likely. supply: makes tasks of
+    items of a pool of millions, when they are to be served.
     """
 
     def __init__(
@@ -58,13 +60,16 @@ class Bridge:
         tasks: Iterable[int],
         *,
         predictions: bool = False,
+        supply: Supply | None = None,
     ) -> None:
         self.studio, self.interface, self.assignment, self.predictions = studio, interface, assignment, predictions
-        self.positions = {task_of(item): p for p, item in enumerate(assignment.items.ids)}
-        self.tasks = {p: task for task, p in self.positions.items()}
+        self._supply, self._late = supply, False  # late: somebody labelled an item that is not held yet
+        self.positions: dict[int, int] = {}
+        self.tasks: dict[int, int] = {}
+        self._learn_tasks()
         self.outdated = False  # whether there are tasks that came after the session was opened
         # Tasks, and when those were heard of that are not among them: the first and the newest.
-        self._known, self._oldest, self._newest = set(tasks), 0.0, 0.0
+        self._known, self._arrived, self._oldest, self._newest = set(tasks), set[int](), 0.0, 0.0
         self._turn = threading.RLock()
         self._said: dict[int, list[Event]] = {}  # annotation -> its surviving events, oldest first
         self._count: dict[int, int] = {}  # annotation -> all of its events
@@ -120,18 +125,20 @@ class Bridge:
         action, project = told.get("action"), told.get("project") or {}
         if action not in ACTIONS or project.get("id", self.studio.number) != self.studio.number:
             return
+        if action == NEW_TASKS:  # without a turn: it may be told within our own request for new tasks
+            self._new_tasks(int(t["id"]) for t in told["tasks"])
+            return
         with self._turn:
             if action in CHANGED:
-                given = told["annotation"]
-                self.take(given if isinstance(given, list) else [given])
+                given = told["annotation"] if isinstance(told["annotation"], list) else [told["annotation"]]
+                self.take(given)
+                if self._supply is not None:
+                    new = {int(annotation["task"]) for annotation in given} - self.positions.keys()
+                    self._late |= any(task in self._supply for task in new)
             elif action == DELETED:
                 self.take_back([int(a["id"]) for a in told["annotations"]])
             elif action == LOST_TASKS:
-                gone = [self.positions[t["id"]] for t in told["tasks"] if t["id"] in self.positions]
-                self.assignment.leave_out(dict.fromkeys(gone, GONE))
-                self._known -= {int(t["id"]) for t in told["tasks"]}
-            elif action == NEW_TASKS:
-                self._new_tasks(int(t["id"]) for t in told["tasks"])
+                self._lost_tasks({int(t["id"]) for t in told["tasks"]})
             with suppress(LabelaheadError):  # what is recorded is recorded: the first tasks follow when it is back
                 self.serve()
 
@@ -158,6 +165,7 @@ class Bridge:
         with self._turn:
             there = self.studio.annotations()
             self._people = self.studio.people()
+            self._hold({int(annotation["task"]) for annotation in there})
             ids = {int(annotation["id"]) for annotation in there}
             return self.take(there), self.take_back([i for i, said in self._said.items() if said and i not in ids])
 
@@ -176,6 +184,9 @@ class Bridge:
             if same and not anew:
                 return
             try:
+                if self._supply is not None and self._bring(self._supply, wanted):
+                    self.serve(anew=anew)
+                    return
                 self._served = self._send(wanted, needed, [] if anew else left)
             except LabelaheadError as error:
                 self._served = []
@@ -248,6 +259,47 @@ class Bridge:
         label, p = guess[0]
         return self.interface.result(self.assignment.tally.classes[label], round(p, 4)), round(p, 4)
 
+    # --- tasks ------------------------------------------------------------------------------------------------
+
+    def _learn_tasks(self) -> None:
+        """Which task is which item."""
+        if self._supply is None:
+            self.positions = {task_of(item): p for p, item in enumerate(self.assignment.items.ids)}
+        else:
+            self.positions = self._supply.positions()
+        # Where several tasks are one item, it is asked as the first of them.
+        self.tasks = {p: task for task, p in sorted(self.positions.items(), reverse=True)}
+
+    def _bring(self, supply: Supply, wanted: Sequence[int]) -> bool:
+        """Make tasks of items that are to be served; whether some of these cannot be read: then others are wanted."""
+        new = [p for p in wanted if p not in self.tasks]
+        if not new:
+            return False
+        failed = supply.bring(new)
+        self.assignment.leave_out(failed)
+        self._known |= supply.tasks
+        self._learn_tasks()
+        return bool(failed)
+
+    def _hold(self, tasks: Collection[int]) -> None:
+        """Of a pool of millions, hold what has been labelled."""
+        if self._supply is not None and not self.positions.keys() >= set(tasks):
+            self._supply.hold(tasks)
+            self._learn_tasks()
+        self._late = False
+
+    def _read_tasks(self, supply: Supply) -> None:
+        """Somebody has imported tasks by themselves: those that are items of the pool are known from now on."""
+        with self._turn:
+            arrived, self._arrived = self._arrived, set()
+            self._newest = self._oldest = 0.0
+            if arrived and arrived <= self._known:  # our own
+                return
+            supply.read()
+            self._known |= supply.tasks
+            self._learn_tasks()
+            self.reconcile()
+
     def _record(self, annotation: Mapping[str, Any]) -> bool:
         """One annotation as it is now; whether that is new."""
         number, position = int(annotation["id"]), self.positions.get(int(annotation["task"]))
@@ -302,12 +354,21 @@ class Bridge:
     def _missing_tasks(self) -> int:
         """Leave out what Label Studio has no more; how many those are."""
         there = {int(task["id"]) for task in self.studio.tasks()}
-        gone = [p for task, p in self.positions.items() if task not in there and p not in self.assignment.broken]
-        self.assignment.leave_out(dict.fromkeys(gone, GONE))
+        gone = {task for task, p in self.positions.items() if task not in there and p not in self.assignment.broken}
+        self._lost_tasks(gone)
         return len(gone)
 
+    def _lost_tasks(self, gone: Collection[int]) -> None:
+        """Nobody is asked about what somebody has deleted."""
+        self.assignment.leave_out({self.positions[task]: GONE for task in gone if task in self.positions})
+        self._known -= set(gone)
+        if self._supply is not None:
+            self._supply.tasks -= set(gone)
+
     def _new_tasks(self, numbers: Iterable[int]) -> None:
-        if not self._known.issuperset(numbers):
+        new = set(numbers) - self._known
+        if new:
+            self._arrived |= new
             self._newest = time.monotonic()
             self._oldest = self._oldest or self._newest
 
@@ -326,7 +387,11 @@ class Bridge:
                     self._connect = None
                 elif self._opinion is not self.assignment.opinion or not self._served:
                     self.serve()
-                if self._all_there() and self._renew is not None:
+                if self._late:
+                    self.reconcile()
+                if self._all_there() and self._supply is not None:
+                    self._read_tasks(self._supply)
+                elif self._all_there() and self._renew is not None:
                     self.outdated = True
                     self._renew()
                     return
@@ -364,6 +429,12 @@ class Bridge:
             return
         if now == self.interface:
             return
+        if self._supply is not None:
+            try:
+                self._supply.show(now)
+            except InputError as error:
+                log.warning("%s. Tasks are made as before", error)
+                return
         if (now.pictures, now.texts) != (self.interface.pictures, self.interface.texts):
             log.warning("tasks show other fields now; they are learnt from as before until another --out is chosen")
         self.interface = now

@@ -9,8 +9,10 @@ from labelahead.label_studio.api import Studio
 from labelahead.label_studio.both import PLACE
 from labelahead.label_studio.bridge import Bridge
 from labelahead.label_studio.interface import Interface, read_interface
+from labelahead.label_studio.supply import Supply
 from labelahead.label_studio.tasks import PICTURES, Fetched, claim, fetch
 from labelahead.web.assignment import Assignment
+from labelahead.web.large import Holding
 
 __all__ = ["Connection"]
 
@@ -24,13 +26,16 @@ class Connection:
     folder: Path
 
     @classmethod
-    def made(cls, url: str, key: str, project: int, folder: Path | None = None) -> "Connection":
-        """Ask what the project is; what cannot be served is refused before anything is written."""
+    def made(cls, url: str, key: str, project: int, folder: Path | None = None, *, pool: bool = False) -> "Connection":
+        """Ask what the project is; what cannot be served is refused before anything is written.
+
+        pool: whether its items are those of a pool of millions.
+        """
         studio = Studio(url, key, project)
         about = studio.project()
         interface = read_interface(str(about["label_config"]))
         place = folder or Path(f"labels-label-studio-{project}")
-        claim(place, about)
+        claim(place, about, pool=pool)
         return cls(studio, interface, place)
 
     @property
@@ -46,3 +51,11 @@ class Connection:
     def bridge(self, assignment: Assignment, fetched: Fetched, *, predictions: bool) -> Bridge:
         """Between this project and an open session."""
         return Bridge(self.studio, self.interface, assignment, fetched.tasks, predictions=predictions)
+
+    def pool_bridge(self, assignment: Assignment, supply: Supply, *, predictions: bool) -> Bridge:
+        """Between this project and a session that holds a part of a pool of millions."""
+        return Bridge(self.studio, self.interface, assignment, supply.tasks, predictions=predictions, supply=supply)
+
+    def supply(self, holding: Holding, pictures_at: str | None = None) -> Supply:
+        """Items of such a pool as tasks."""
+        return Supply(self.studio, self.interface, holding, pictures_at)

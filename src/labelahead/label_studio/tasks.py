@@ -44,15 +44,18 @@ def task_of(item: str) -> int:
     return int(PurePosixPath(item).stem)
 
 
-def claim(folder: Path, project: Mapping[str, Any]) -> None:
-    """A folder is of one project; the address of a Label Studio may change, so it is known by when it was made."""
+def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> None:
+    """A folder is of one project; the address of a Label Studio may change, so it is known by when it was made.
+
+    pool: whether its items are those of a pool of millions, and not the project's tasks.
+    """
     mine = {"project": project["id"], "created_at": project["created_at"]}
     path = folder / CLAIM
     if not path.exists():
         if (folder / "labels.db").exists():
             raise InputError(f"{folder} holds labels, but of no Label Studio project; choose another folder with --out")
         files.make(folder)
-        files.replace(path, json.dumps({**mine, "title": project["title"]}, ensure_ascii=False) + "\n")
+        files.replace(path, json.dumps({**mine, "title": project["title"], "pool": pool}, ensure_ascii=False) + "\n")
         return
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -66,6 +69,9 @@ def claim(folder: Path, project: Mapping[str, Any]) -> None:
             f"{folder} is of project {known['project']} ({known.get('title')!r}, made {known['created_at']}), not of "
             f"project {project['id']} ({project['title']!r}); choose another folder with --out"
         )
+    if known.get("pool", False) != pool:
+        begun = "with --pool, and not without" if not pool else "without --pool, and not with it"
+        raise InputError(f"{folder} was begun {begun}; do the same again, or choose another folder with --out")
 
 
 def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[int, int], None]) -> Fetched:

@@ -21,7 +21,7 @@ from labelahead.errors import ClusterError, InputError
 from labelahead.extras import need
 from labelahead.processes import born_deaf, follow_parent
 
-__all__ = ["Dask", "Executor", "LocalProcesses", "Progress", "Ray", "Task", "at_work", "each", "secured"]
+__all__ = ["Dask", "Executor", "Here", "LocalProcesses", "Progress", "Ray", "Task", "at_work", "each", "secured"]
 
 RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
 PATIENCE = 30  # seconds to wait for a scheduler, and for its first worker
@@ -96,6 +96,34 @@ class LocalProcesses:
     def close(self) -> None:
         """End the processes; what has not begun is dropped."""
         self._pool.shutdown(cancel_futures=True)
+
+
+class Here:
+    """This process: for what takes less time than starting others."""
+
+    lost: tuple[type[BaseException], ...] = ()
+    gave_up: tuple[type[BaseException], ...] = ()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
+        """A future that is done."""
+        future: futures.Future[Any] = futures.Future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
+        """In order."""
+        return list(futures_)
+
+    def scatter(self, value: Any, /) -> Any:
+        """Itself."""
+        return value
+
+    def gather(self, futures_: Sequence[Any], /) -> list[Any]:
+        """In order."""
+        return [future.result() for future in futures_]
 
 
 def _alone() -> None:

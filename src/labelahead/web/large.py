@@ -6,6 +6,7 @@ leave it, so that positions on the page stay, and all that is held is in play.
 """
 
 import hashlib
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from labelahead.data.folder import decode, decode_whole
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learners.exact import ExactModel
 from labelahead.scale import LargePool
-from labelahead.scale.execution import Executor, at_work, each
+from labelahead.scale.execution import Executor, Here, at_work, each
 from labelahead.scale.parts import TEXTS, address, contents
 from labelahead.scale.places import opened
 from labelahead.scale.pool import Labelled
@@ -30,7 +31,7 @@ from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, save_snapshot
 from labelahead.web.workshop import IN_PLAY, Tell, mapped
 
-__all__ = ["Holding"]
+__all__ = ["Holding", "Pictures"]
 
 SAMPLE, CANDIDATES = 1000, 500  # random items that scores sum over; the best ones that join at each scoring
 
@@ -55,9 +56,17 @@ class Pictures(Images):
         """Where they are: the pool is too large to be read."""
         return self.root
 
+    def address(self, position: int) -> str:
+        """Where a picture is."""
+        return address(self.root, self.names[position])
+
+    def file(self, position: int) -> bytes:
+        """The picture's file as it is."""
+        return bytes(self._read(position, lambda file: file.read()))
+
     def _read(self, position: int, read: Callable[[Any], Any]) -> Any:
         try:
-            with opened(address(self.root, self.names[position])) as file:
+            with opened(self.address(position)) as file:
                 return read(file)
         except Exception as error:  # Pillow raises nearly anything, storage far away the rest
             raise Unreadable(f"{self.names[position]} cannot be read: {error}", {position: str(error)}) from error
@@ -88,7 +97,9 @@ class Holding:
             )
         self.assignment: Assignment | None = None
         self._executor, self._first, self._closed = executor, True, False
-        with at_work(executor) as engine:
+        self._reader = Here() if executor is None else executor  # of some items: no processes are started for that
+        self._growing = threading.Lock()  # held by whoever takes items in
+        with at_work(self._reader) as engine:
             if recorded:
                 places = self.pool.find(recorded, engine)
                 lost = next((name for name in recorded if name not in places), None)
@@ -161,10 +172,20 @@ class Holding:
     def join(self, assignment: Assignment, names: Collection[str] = ()) -> None:
         """Grow with these items from now on. names: to hold too, as far as the pool has them."""
         self.assignment = assignment
-        if names:
-            with at_work(self._executor) as engine:
-                at = self.pool.find(list(names), engine).values()
-                self._grow(torch.tensor(list(at), dtype=torch.int64), engine)
+        self.bring(self.find(names).values())
+
+    def find(self, names: Collection[str]) -> dict[str, int]:
+        """Where in the pool items of these names are, held or not; those that there are."""
+        if not names:
+            return {}
+        with at_work(self._reader) as engine:
+            return self.pool.find(list(names), engine)
+
+    def bring(self, places: Collection[int]) -> None:
+        """Hold the items at these places in the pool too, as far as there is room."""
+        if not set(places).issubset(self.positions):
+            with at_work(self._reader) as engine:
+                self._grow(torch.tensor(list(places), dtype=torch.int64), engine)
 
     def stop(self) -> None:
         """There is no process between two scorings."""
@@ -201,15 +222,17 @@ class Holding:
     def _grow(self, positions: Tensor, engine: Executor) -> None:
         """Take in what is not held yet, as much as an answer can still move at once."""
         assert self.assignment is not None
-        known = set(self.positions)
-        new = [p for p in positions.tolist() if p not in known][: max(0, IN_PLAY - len(known))]
-        if not new:
-            return
-        at = torch.tensor(new)
-        rows, names = self.pool.take(at, engine)
-        data = self._with(self.data, [*self.data.ids, *names], self._content(at, names, engine))
-        self.assignment.grow(data)  # on the disk before it counts
-        self.positions, self.rows, self.data = [*self.positions, *new], torch.cat([self.rows, rows]), data
+        with self._growing:
+            known = set(self.positions)
+            new = [p for p in dict.fromkeys(positions.tolist()) if p not in known][: max(0, IN_PLAY - len(known))]
+            if not new:
+                return
+            at = torch.tensor(new)
+            rows, names = self.pool.take(at, engine)
+            data = self._with(self.data, [*self.data.ids, *names], self._content(at, names, engine))
+            self.assignment.grow(data)  # on the disk before it counts
+            # Positions last: whoever reads them meanwhile finds a row for each.
+            self.rows, self.data, self.positions = torch.cat([self.rows, rows]), data, [*self.positions, *new]
 
     def _content(self, at: Tensor, names: Sequence[str], engine: Executor) -> list[dict[str, Any]]:
         """What people see of the items, but for pictures, which are read when they are looked at."""

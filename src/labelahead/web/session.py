@@ -40,12 +40,13 @@ FOLDERS = "folders"  # who said what class folders say
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """All that a server needs. `notes` says what was decided."""
+    """All that a server needs. `notes` says what was decided; `holding`: what is held of a pool of millions."""
 
     assignment: Assignment
     schedule: Schedule
     folder: Path
     notes: tuple[str, ...]
+    holding: Holding | None = None
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def opened(
         files.replace(folder / "session.toml", to_toml(campaign))
         schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
         try:
-            yield Session(assignment, schedule, folder, tuple(notes))
+            yield Session(assignment, schedule, folder, tuple(notes), holding)
         finally:
             schedule.stop()
 
