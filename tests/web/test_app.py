@@ -352,6 +352,8 @@ def test_the_page_asks_what_a_campaign_asks(tmp_path):
         why = client.get(f"/api/why/{client.get('/api/question').json()['position']}").json()
         assert why["now"]
         assert why["because"]
+        assert not why["learnt"]
+        assert client.get(f"/api/why/{asked[0]}").json()["learnt"]
         assert client.get("/api/map").json()["points"]
 
 

@@ -142,6 +142,10 @@ def test_labels_that_speak_for_the_guess_add_up_to_it():
         assert [p for p, _, _ in shown[side]] == [p for p, _ in wanted]
         assert [w for _, _, w in shown[side]] == pytest.approx([w for _, w in wanted], rel=1e-5)
         assert all(labels[p] == c for p, c, _ in shown[side])
+    known = next(iter(labels))  # no label speaks for itself
+    others = opinion.why(known)
+    assert known not in {p for side in ("because", "against") for p, _, _ in others[side]}
+    assert others["because"] or others["against"]
 
 
 def test_before_any_training_there_is_no_guess():

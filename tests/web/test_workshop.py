@@ -140,8 +140,14 @@ def test_questions_look_ahead_while_the_rest_is_looked_at(tmp_path):
 
     with page(folder, tmp_path / "out", tables=tables, start=True, every=4, classes=["dark", "light"]) as (client, _):
         assert client.get("/api/question").json()["reason"] == "random start"
+        begun = status(client, lambda s: s["in_play"] or s["first"]["seconds_left"] is not None)
+        if not begun["in_play"]:
+            assert begun["first"]["of"] == 256
+            assert 0 < begun["first"]["seen"] <= 256
+            assert begun["first"]["seconds_left"] <= begun["seconds_left"]
         early = status(client, lambda s: s["in_play"])
         assert early["in_play"] == 256
+        assert early["first"] is None
         assert early["state"] == "features"
         assert not early["idle"]
         asked = client.get("/api/question?fresh=1").json()

@@ -206,7 +206,9 @@ def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webho
         say(f"progress, people and exports are to be seen at {url}", "dim")
 
     try:
-        serve(ready, host=host, port=port, browser=False, tell=up, around=lambda page: Doors(calls, page))
+        serve(
+            ready, host=host, port=port, browser=False, tell=up, around=lambda page: Doors(calls, page), labelled_at=at
+        )
     except KeyboardInterrupt:
         if not bridge.outdated:
             raise

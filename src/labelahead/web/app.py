@@ -33,9 +33,17 @@ log = logging.getLogger("labelahead")
 
 
 def create_app(
-    assignment: Assignment, schedule: Schedule, *, token: str | None = None, hosts: Iterable[str] = LOOPBACK
+    assignment: Assignment,
+    schedule: Schedule,
+    *,
+    token: str | None = None,
+    hosts: Iterable[str] = LOOPBACK,
+    labelled_at: str | None = None,
 ) -> ASGIApp:
-    """The whole application. token: asked of everyone. hosts: names that it may be called by."""
+    """The whole application. token: asked of everyone. hosts: names that it may be called by.
+
+    labelled_at: the address where labels are given, if that is elsewhere; the page then offers no way to change any.
+    """
     app = FastAPI(
         title="labelahead",
         version=version("labelahead"),
@@ -46,7 +54,7 @@ def create_app(
         default_response_class=Json,
     )
     one_sentence(app)
-    for routes in all_routes(assignment, schedule):
+    for routes in all_routes(assignment, schedule, labelled_at=labelled_at):
         app.include_router(routes)
     _pages(app, assignment)
     return Guard(app, token=token, hosts=hosts)

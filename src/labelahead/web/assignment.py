@@ -155,7 +155,7 @@ class Assignment:
             confirmed = len(self.tally.confirmed)
             event = self.journal.undo(who, seq, key=key)
             if event is None:
-                return {"undone": None, "next": self.question(who)}
+                return {"undone": None, "next": self.question(who), "labels": len(self.tally.labels)}
             together = max(1, confirmed - len(self.tally.confirmed))
             taken = self.journal.event(event.ref) if event.ref is not None else event
         if taken.kind in CHANGES:
@@ -169,7 +169,8 @@ class Assignment:
                 asked = self._question(self.tally, again, None, TAKEN_BACK)
             else:
                 asked = self.question(who)
-            return {"undone": {**_shown(taken), "together": together}, "next": asked}
+            labels = len(self.tally.labels)
+            return {"undone": {**_shown(taken), "together": together}, "next": asked, "labels": labels}
 
     def add_class(self, who: str, name: str) -> dict[str, Any]:
         """A class that nobody thought of before."""

@@ -178,13 +178,14 @@ class Opinion:
         """(position, class, weight): what each label adds to f_lin of that class, and what each takes off it.
 
         f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)). The most first; but of those that add, the
-        class's own labels before others, which add by being unlike x.
+        class's own labels before others, which add by being unlike x. An item is no witness of itself.
         """
         post = self.belief.posterior
         theta, at = post.covariance.prior, post.labelled
         column = theta.lift(theta.rows(at.new_tensor([i])), at)[0]
         weight = column * post.weights()[:, label]
-        points = self.belief.points[at].tolist()
-        rows = list(zip(points, post.targets.argmax(1).tolist(), weight.tolist(), strict=True))
+        points, itself = self.belief.points[at].tolist(), int(self.belief.points[i])
+        every = zip(points, post.targets.argmax(1).tolist(), weight.tolist(), strict=True)
+        rows = [row for row in every if row[0] != itself]
         adding = sorted((r for r in rows if r[2] > 0), key=lambda r: (r[1] != label, -r[2]))
         return adding[:SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[:SHOWN]

@@ -25,13 +25,18 @@ ENOUGH, CLEARLY = 5, 0.2
 
 
 def why(assignment: Assignment, position: int) -> dict[str, Any]:
-    """What each answer would change, whom most, and which labels speak for the guess."""
+    """What each answer would change, whom most, and which labels speak for the guess.
+
+    learnt: it has a label, so that a guess says what was learnt.
+    """
     opinion = assignment.informed()
     if opinion is None or position not in opinion.belief:
-        return {"position": position, "now": [], "if": [], "affected": [], "because": [], "against": []}
+        nothing: dict[str, Any] = {"now": [], "if": [], "affected": [], "because": [], "against": []}
+        return {"position": position, "learnt": False, **nothing}
     reasons, describe = opinion.why(position), assignment.items.describe
     return {
         "position": position,
+        "learnt": position in opinion.belief.labels,
         "now": [{"label": c, "p": round(p, 4)} for c, p in reasons["now"]],
         "if": [{"label": c, "changes": n} for c, n in reasons["if"]],
         "affected": [

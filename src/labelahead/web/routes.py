@@ -112,10 +112,10 @@ class Confirmation(BaseModel):
     key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it counts once.")
 
 
-def all_routes(assignment: Assignment, schedule: Schedule) -> tuple[APIRouter, ...]:
-    """All that can be asked for but the page itself."""
+def all_routes(assignment: Assignment, schedule: Schedule, *, labelled_at: str | None = None) -> tuple[APIRouter, ...]:
+    """All that can be asked for but the page itself. labelled_at: see `create_app`."""
     return (
-        _asking(assignment),
+        _asking(assignment, labelled_at),
         _changing(assignment),
         _watching(assignment, schedule),
         _files(assignment),
@@ -146,7 +146,7 @@ Who = Annotated[str, Depends(_someone)]
 Said = Annotated[str | None, Depends(_who)]
 
 
-def _session(assignment: Assignment, who: str | None) -> dict[str, Any]:
+def _session(assignment: Assignment, who: str | None, labelled_at: str | None = None) -> dict[str, Any]:
     return {
         "name": assignment.items.data.name,
         "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
@@ -156,10 +156,11 @@ def _session(assignment: Assignment, who: str | None) -> dict[str, Any]:
         "version": version("labelahead"),
         "who": who,
         "test": bool(assignment.closed),
+        "labelled_at": labelled_at,
     }
 
 
-def _asking(assignment: Assignment) -> APIRouter:
+def _asking(assignment: Assignment, labelled_at: str | None) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
     @routes.get("/health", summary="Whether the server is up")
@@ -168,7 +169,7 @@ def _asking(assignment: Assignment) -> APIRouter:
 
     @routes.get("/session", summary="What is labelled here, and who you are")
     def session(who: Said) -> dict[str, Any]:
-        return _session(assignment, who)
+        return _session(assignment, who, labelled_at)
 
     @routes.get("/question", summary="The item to label now")
     def question(who: Who, fresh: bool = False) -> Json:

@@ -18,7 +18,7 @@ from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, load_snapshot
 from labelahead.web.tally import Tally
 from labelahead.web.worker import Worker
-from labelahead.web.workshop import IN_PLAY
+from labelahead.web.workshop import FIRST, IN_PLAY
 
 __all__ = ["Schedule"]
 
@@ -108,6 +108,7 @@ class Schedule:
             "model": self.model,
             "in_play": len(opinion.snapshot.points) if opinion else 0,
             "seconds_left": self._seconds_left(),
+            "first": self._first() if opinion is None else None,
             "round": opinion.snapshot.round if opinion else None,
             "labels_at_last": last.get("labels", 0),
             "idle": self.idle,
@@ -119,6 +120,13 @@ class Schedule:
         if self.state != "features" or self.done - first < 1e-3:
             return None
         return round((time.monotonic() - began) * (1 - self.done) / (self.done - first))
+
+    def _first(self) -> dict[str, int | None]:
+        """Of the items that must be looked at before look-ahead can begin: how many there are, seen, seconds left."""
+        there = min(len(self.assignment.items) - len(self.assignment.closed), IN_PLAY)
+        of, seen, left = min(FIRST, there), round(self.done * there), self._seconds_left()
+        share = (of - seen) / max(1, there - seen)
+        return {"of": of, "seen": min(seen, of), "seconds_left": None if left is None else max(0, round(left * share))}
 
     def advice(self) -> str | None:
         """Whether further labels still pay."""

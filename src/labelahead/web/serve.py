@@ -49,16 +49,18 @@ def serve(
     browser: bool = True,
     tell: Callable[[str], None] = print,
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    labelled_at: str | None = None,
 ) -> None:
     """Serve until a signal comes: SIGINT and SIGTERM end as KeyboardInterrupt, all closed.
 
     token: beyond this machine there is always one; "" or none: one is made where needed. tell:
-    hears the address, once it answers. around: what else is served, given the page.
+    hears the address, once it answers. around: what else is served, given the page. labelled_at: see `create_app`.
     """
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
     listening = listen(host, port)
-    app = around(create_app(session.assignment, session.schedule, token=token, hosts=_names(host)))
+    app = create_app(session.assignment, session.schedule, token=token, hosts=_names(host), labelled_at=labelled_at)
+    app = around(app)
     url = _url(host, listening.getsockname()[1], token)
 
     def ready() -> None:

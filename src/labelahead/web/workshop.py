@@ -30,7 +30,7 @@ from labelahead.strategies.situation import Situation
 from labelahead.web.refresh import Order, refreshed, second_look, told
 from labelahead.web.snapshot import Snapshot
 
-__all__ = ["IN_PLAY", "Tell", "Workshop", "in_random_order", "mapped", "page_data", "snapshot"]
+__all__ = ["FIRST", "IN_PLAY", "Tell", "Workshop", "in_random_order", "mapped", "page_data", "snapshot"]
 
 FIRST, WIDER = 256, 4  # items that are looked at before anything is asked about; how many times as many come next
 IN_PLAY = 20_000  # of a larger pool so many, drawn at random: what an answer can still move at once

@@ -51,6 +51,7 @@ def test_thirty_digits_by_keyboard_and_three_taken_back(person, server):
         assert person.item == item
         del done[item]
         assert server.labels() == before | done
+        assert person.page.inner_text("#tally").startswith(f"{len(before | done)} labelled")
     person.page.wait_for_selector("#history button")
     assert "chosen" in person.page.inner_text("#reason") or "again" in person.page.inner_text("#reason")
 
@@ -383,6 +384,7 @@ def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
         for _ in posts:
             person.press("1")
         assert "Nothing left to ask" in page.inner_text("#item")
+        assert page.locator(".commands button:visible").all_inner_texts() == ["Undo ⌫"]
         assert set(server.labels().values()) == {"space"}
         assert len(server.labels()) == len(posts)
         page.keyboard.press("1")  # there is nothing that it could answer
@@ -426,7 +428,8 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
         assert server.labels() == before | dict.fromkeys(confirmed, wanted)
         again = [b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()]
         assert not {*again} & {*shown}
-        page.keyboard.press("Backspace")
+        page.focus("#manyback")
+        page.keyboard.press("Enter")  # as a click or Backspace would
         page.wait_for_selector(f"#manytold:has-text('Taken back: {len(confirmed)} ')")
         assert server.labels() == before
         page.wait_for_selector("#manyitems button")
@@ -506,6 +509,11 @@ def test_what_is_seen_of_photographs(browser, tmp_path):
         assert server.get("/api/question")["item"].startswith(("cat/", "dog/"))  # programs are told all
         tall = page.locator("#item img").bounding_box()["height"]
         assert tall > 0.5 * 900
+        page.set_viewport_size({"width": 1280, "height": 800})  # nothing that answers is out of sight
+        assert page.locator("#item img").bounding_box()["height"] >= 0.5 * 800
+        answering = [node.bounding_box() for node in page.locator("#answering button, #said").all()]
+        assert all(box["y"] + box["height"] <= 800 for box in answering)
+        page.set_viewport_size({"width": 1280, "height": 900})
         assert "crisp" not in (page.get_attribute("#item img", "class") or "")
         page.keyboard.press("+")
         page.wait_for_function("() => document.querySelector('#large img')?.naturalWidth === 1600")

@@ -14,7 +14,11 @@ export function make(tag, options = {}, ...children) {
 }
 
 export const title = (found) => (/^\d*$/.test(String(found.item ?? "")) ? `item ${found.item || found.position}` : String(found.shown ?? found.item));
-export const percent = (p) => `${(100 * p).toFixed((p > 0.99 && p < 1) || (p < 0.01 && p > 0) ? 1 : 0)} %`;
+export const percent = (p) => { // a small share is none only if it is nothing, and a large one all only if it is
+  const digits = (p > 0.99 && p < 1) || (p < 0.01 && p > 0) ? 1 : 0;
+  const shown = Math.max(p > 0 ? 0.1 ** digits : 0, Math.min(p < 1 ? 100 - 0.1 ** digits : 100, 100 * p));
+  return `${shown.toFixed(digits)}\u00a0%`;
+};
 export const guessesHidden = () => { try { return localStorage.getItem("labelahead-hide") === "1"; } catch { return false; } };
 export const hideGuesses = (yes) => { try { localStorage.setItem("labelahead-hide", yes ? "1" : "0"); } catch { /* forbidden: until the page is closed */ } };
 export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
@@ -75,9 +79,9 @@ export function large(found) { // the item as it is asked about
   return box;
 }
 
-function gist(found) {
+function gist(found, cells) {
   if (found.text) return found.text;
-  if (found.row?.length) return found.row.slice(0, 4).map((cell) => `${cell.name} ${cell.value}`).join(", ");
+  if (found.row?.length) return found.row.slice(0, cells).map((cell) => `${cell.name} ${cell.value}`).join(", ");
   return title(found);
 }
 
@@ -85,15 +89,15 @@ const sized = (url, size) => `${url}${url.includes("?") ? "&" : "?"}${size}=1`;
 export const small = (url) => sized(url, "small");
 export const full = (url) => sized(url, "full");
 
-export function thumb(found) { // the item in small, beside words that name it
+export function thumb(found, letters = 90, cells = 4) { // the item in small, beside words that name it
   if (found.url) {
     const image = make("img", { alt: "", className: "thumb", loading: "lazy", draggable: false });
     crisp(image);
     image.src = small(found.url);
     return image;
   }
-  const text = gist(found);
-  return make("span", { className: "thumb words", text: text.length > 90 ? `${text.slice(0, 90)} …` : text });
+  const text = gist(found, cells);
+  return make("span", { className: "thumb words", text: text.length > letters ? `${text.slice(0, letters)} …` : text });
 }
 
 export function bar(share, label) { // a share of one, drawn

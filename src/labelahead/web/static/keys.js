@@ -24,6 +24,7 @@ addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
   if (document.querySelector("dialog[open]") || typing(event.target)) return;
   if (state.classes.length < 2) return;
+  if (state.session?.labelled_at && !["+", "=", "Escape"].includes(event.key)) return; // labels are given elsewhere
   const command = COMMANDS[event.key];
   const known = event.key.length === 1 && state.classes.find((c) => c.key === event.key.toLowerCase());
   const confirm = event.key === "Enter" && (event.target === document.body || event.target === $("stage"));

@@ -20,6 +20,7 @@ const hasLabel = (a) => ["label", "confirm", "settle"].includes(a.kind);
 const said = (a) => (hasLabel(a) ? nameOf(a.label)
   : { skip: "skipped", keep: `${nameOf(a.label)} is kept`, doubt: "it can be in doubt again" }[a.kind] ?? "not sure");
 const onStage = () => state.again ?? state.question;
+const watching = () => Boolean(state.session?.labelled_at); // labels are given elsewhere: nothing is asked here
 const say = (text) => { $("said").textContent = text; };
 
 // ---- drawing --------------------------------------------------------------------------------
@@ -29,18 +30,17 @@ function drawItem() {
   const done = !state.again && state.question?.done;
   const start = state.classes.length < 2;
   if (start && $("first").hidden && state.classes.length) $("first").elements.names.value = `${state.classes[0].name}\n`;
-  $("first").hidden = !start;
-  $("answering").hidden = start;
+  $("first").hidden = !start || watching();
+  $("answering").hidden = start || watching();
   if (!found) return;
   $("mode").hidden = !state.again;
   $("answering").classList.toggle("done", Boolean(done));
   if (state.again) {
     const more = state.queue.length ? ` ${count(state.queue.length, "more follows", "more follow")}.` : "";
-    $("mode").replaceChildren(`${lookedAt(state.again)}.${more} Choose, or `,
-      make("button", { type: "button", className: "quiet", text: "go back", on: { click: leaveAgain } }),
-      make("kbd", { text: "Esc" }));
+    $("mode").replaceChildren(make("span", { text: `${lookedAt(state.again)}.${more}${watching() ? "" : " Choose, or"}` }),
+      make("button", { type: "button", className: "quiet", on: { click: leaveAgain } }, watching() ? "Back " : "go back ", make("kbd", { text: "Esc" })));
   }
-  if (done) drawDone(); else $("item").replaceChildren(large(found));
+  if (done && watching()) drawElsewhere(); else if (done) drawDone(); else $("item").replaceChildren(large(found));
   $("item").className = done ? "rest" : found.url ? "picture" : "words";
   // What scrolls must be within reach of the keyboard.
   if ($("item").scrollHeight > $("item").clientHeight + 1 && !found.url) $("item").tabIndex = 0;
@@ -54,7 +54,16 @@ function drawItem() {
 
 function lookedAt(item) { // why something else than the question is on the stage
   if (item.why) return item.why;
+  if (watching()) return `${item.who}: ${hasLabel(item) ? `“${said(item)}”` : said(item)}`;
   return `Changing an earlier answer: ${hasLabel(item) ? `“${said(item)}”` : said(item)}`;
+}
+
+function drawElsewhere() {
+  const at = new URL(state.session.labelled_at);
+  $("item").replaceChildren(
+    make("h2", { text: "Labels are given in Label Studio" }),
+    make("p", {}, make("a", { href: at.href, text: `${at.host}${at.pathname}` })),
+    make("p", { className: "faint", text: "What is said there is seen here: an answer below, or an item of the map, opens it." }));
 }
 
 function drawDone() {
@@ -69,7 +78,8 @@ function drawDone() {
       doubtful, button("Look again", askAgain)));
   get("/api/progress").then((found) => {
     const { measured, estimated } = found.accuracy;
-    const good = measured ? `; measured accuracy ${percent(measured.value)}` : estimated ? `; estimated accuracy ${percent(estimated.value)}` : "";
+    const open = found.items > found.labels; // else there is nothing that is predicted
+    const good = measured ? `; measured accuracy ${percent(measured.value)}` : estimated && open ? `; estimated accuracy ${percent(estimated.value)}` : "";
     const of = state.classes.filter((c) => found.per_class[c.number]).map((c) => `${found.per_class[c.number]} × ${c.name}`);
     summary.textContent = `${count(found.labels, "label", "labels")}: ${of.slice(0, 12).join(", ")}${of.length > 12 ? " and others" : ""}${good}.`;
     doubtful.hidden = !found.doubts;
@@ -121,7 +131,20 @@ function drawClasses() {
   $("classes").classList.toggle("middling", longest > 6);
   $("classes").classList.toggle("long", longest > 11);
   $("classes").replaceChildren(...buttons);
+  const likely = buttons.find((b) => b.classList.contains("likely"));
+  // What is thought likely is within sight among a hundred others.
+  if (likely && !wanted) $("classes").scrollTop = likely.offsetTop - $("classes").offsetTop - ($("classes").clientHeight - likely.clientHeight) / 2;
   drawHint(wanted, found);
+}
+
+// What is predicted by now, as it stands beside the question. Whoever is about to agree is told no other class meanwhile.
+function renewGuess(position, now) {
+  const { question } = state;
+  if (state.again || question?.position !== position || question.guess?.[0]?.label !== now[0]?.label) return;
+  question.guess = now.slice(0, 5);
+  drawGuess();
+  const known = guesses();
+  for (const b of document.querySelectorAll("button.class")) b.style.setProperty("--p", String(known.get(Number(b.dataset.label)) ?? 0));
 }
 
 function matches(wanted) {
@@ -153,7 +176,7 @@ function drawHistory() {
     const button = make("button", {
       type: "button", "data-seq": String(h.seq), "data-position": String(h.position),
       title: `${title(h)}: ${what}${other ? `, but ${nameOf(h.current)} counts` : ""}`,
-      "aria-label": `${title(h)}: ${what}. Change it`,
+      "aria-label": watching() ? `${title(h)}: ${what}, ${h.who}` : `${title(h)}: ${what}. Change it`,
       on: { click: () => startAgain(h) },
     }, thumb(h), make("span", { className: "called" }, hasLabel(h) ? dot(h.label) : "", what));
     button.classList.toggle("current", state.again?.position === h.position);
@@ -180,14 +203,17 @@ function drawTally(labels, budget, enough) {
 }
 
 // Items that have to be looked at first come into play little by little; what that means for the questions is said.
-function drawLooking({ state: doing, done, in_play: among, seconds_left: seconds } = {}) {
+function drawLooking({ state: doing, done, in_play: among, seconds_left: seconds, first } = {}) {
   const line = $("looking");
-  line.hidden = !["loading", "features"].includes(doing);
+  line.hidden = watching() || !["loading", "features"].includes(doing);
   if (line.hidden) return;
   const left = typeof seconds === "number" ? `, about ${duration(seconds)} left` : "";
-  line.textContent = among
-    ? `Questions come from ${among.toLocaleString("en")} items by now; the others are being looked at (${percent(done)}${left}).`
-    : "Items come in random order until the first few hundred have been looked at.";
+  if (among) line.textContent = `Questions come from ${among.toLocaleString("en")} items by now; the others are being looked at (${percent(done)}${left}).`;
+  else if (doing === "loading" || !first) line.textContent = "Items come in random order until the model is ready.";
+  else {
+    const soon = typeof first.seconds_left === "number" ? `, about ${duration(first.seconds_left)} left` : "";
+    line.textContent = `Items come in random order until ${first.of.toLocaleString("en")} have been looked at (${first.seen} by now${soon}).`;
+  }
 }
 
 // ---- questions and answers ------------------------------------------------------------------
@@ -203,12 +229,14 @@ function show(question) {
 // Whatever is only of interest comes after the item is on the screen.
 const afterPaint = (act) => requestAnimationFrame(() => setTimeout(act, 60));
 const context = () => ({
-  ...state, nameOf, answerFor, startAgain, lookAt, askAgain, reload, changeClass, onStage: onStage(), drawTally, drawLooking,
+  ...state, nameOf, answerFor, startAgain, lookAt, askAgain, reload, changeClass, onStage: onStage(), drawTally, drawLooking, renewGuess,
+  refreshHistory, watching: watching(),
 });
 
 async function refreshHistory() {
-  try { state.history = await get("/api/history?n=40&mine=1"); } catch { return; }
-  drawHistory();
+  const before = JSON.stringify(state.history);
+  try { state.history = await get(`/api/history?n=40${watching() ? "" : "&mine=1"}`); } catch { return; }
+  if (!watching() || JSON.stringify(state.history) !== before) drawHistory();
 }
 
 function setBusy(busy, label) {
@@ -273,6 +301,7 @@ async function undo() {
   return alone(async () => {
     const found = await send("/api/undo", { seq: null, key: newKey() }); // sent again, it takes back once
     state.queue = [];
+    drawTally(found.labels, state.budget, state.enough);
     if (found.undone && ["rename", "merge", "remove"].includes(found.undone.kind)) await reload();
     show(found.next);
     say(undone(found.undone));
@@ -353,6 +382,7 @@ async function reload() { // names, classes, who: anybody may have changed them
   state.classes = state.session.classes;
   state.classesSeq = state.session.classes_seq;
   $("name").textContent = state.session.name;
+  document.body.classList.toggle("watching", watching());
   $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
   if (state.question) drawItem();
   drawHistory();
@@ -365,12 +395,20 @@ export {
 
 // ---- start ----------------------------------------------------------------------------------
 
+function watch() {
+  $("answers-title").textContent = "Newest answers";
+  $("stage").parentElement.setAttribute("aria-label", "Labels");
+  choose("progress");
+  show({ done: true });
+}
+
 async function start() {
   await import("./keys.js");
   await import("./many.js");
   openPanels(context);
   try {
     await reload();
+    if (watching()) { watch(); return; }
     const left = leftOver();
     if (left) await sendAnswer(left).catch(() => null); // an answer that a reload interrupted
     await askNow();

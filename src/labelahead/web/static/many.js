@@ -37,10 +37,10 @@ function draw() {
     const button = make("button", {
       type: "button", "data-position": String(item.position), title: `${title(item)}: ${percent(item.p)}`, "aria-pressed": "false",
       on: { click: () => toggle(n) },
-    }, KEYS[n] ? make("kbd", { text: KEYS[n] }) : null, thumb(item), item.url ? make("span", { className: "unseen", text: title(item) }) : null);
+    }, KEYS[n] ? make("kbd", { text: KEYS[n] }) : null, thumb(item, 240, 12), item.url ? make("span", { className: "unseen", text: title(item) }) : null);
     return make("li", {}, button);
   }));
-  $("manyleast").textContent = grid.items.length ? `The least sure of them at ${percent(grid.items.at(-1).p)}.`
+  $("manyleast").textContent = grid.items.length ? `An item's key, or a click: an exception. The least sure of them is at ${percent(grid.items.at(-1).p)}.`
     : "Items appear here that are predicted with 80 % or more, once the model has learnt enough.";
   $("manyitems").querySelector("button")?.focus({ preventScroll: true });
   drawRest();
@@ -102,7 +102,7 @@ box.addEventListener("keydown", (event) => {
   const known = event.key.length === 1 ? KEYS.indexOf(event.key.toLowerCase()) : -1;
   const act = event.key in MOVES ? () => move(MOVES[event.key]())
     : event.key === "Backspace" ? takeBack
-      : event.key === "Enter" && event.target.id !== "manynot" ? confirm : known >= 0 ? () => toggle(known) : null;
+      : event.key === "Enter" && !["manynot", "manyback"].includes(event.target.id) ? confirm : known >= 0 ? () => toggle(known) : null;
   if (!act) return;
   event.preventDefault();
   if (!event.repeat || event.key in MOVES) act();
@@ -113,6 +113,7 @@ box.addEventListener("close", () => {
 });
 $("manyopen").addEventListener("click", open);
 $("manyyes").addEventListener("click", confirm);
+$("manyback").addEventListener("click", takeBack);
 $("manynot").addEventListener("click", () => box.close());
 $("manywhich").addEventListener("change", () => load($("manywhich").value));
 

@@ -70,10 +70,16 @@ function place(found, wide, high) { // all points, scaled into the room
     return [sorted[cut], sorted[sorted.length - 1 - cut] - sorted[cut] || 1];
   };
   const inside = (share) => Math.max(0, Math.min(1, share));
-  const [left, width] = range("x"), [top, height] = range("y");
+  // Half by place and half by rank: where many lie close together, they get the room that the few leave empty.
+  const shares = (key) => {
+    const [from, size] = range(key), ranks = new Map();
+    [...all].sort((a, b) => a[key] - b[key]).forEach((s, n) => ranks.set(s, n / Math.max(1, all.length - 1)));
+    return (s) => (inside((s[key] - from) / size) + ranks.get(s)) / 2;
+  };
+  const across = shares("x"), up = shares("y");
   for (const s of all) {
-    s.px = 14 + inside((s.x - left) / width) * (wide - 28);
-    s.py = high - 14 - inside((s.y - top) / height) * (high - 28);
+    s.px = 14 + across(s) * (wide - 28);
+    s.py = high - 14 - up(s) * (high - 28);
   }
   return all;
 }
@@ -101,7 +107,7 @@ function paint(canvas, wide, high, spots, here, context) {
     pen.fill();
     pen.stroke();
   }
-  name(pen, wide, spots, ink, context);
+  name(pen, wide, high, spots, ink, context);
   const now = spots.find((s) => s.position === here);
   if (!now) return;
   pen.strokeStyle = ink;
@@ -116,8 +122,12 @@ function paint(canvas, wide, high, spots, here, context) {
   }
 }
 
-// Names where the classes lie, the largest first; one that would cover another is left out.
-function name(pen, room, spots, ink, context) {
+// Where a name may stand, from the middle of its class on: there, or a little beside it.
+const ASIDE = [0, -1, 1, -2, 2, -3, 3].flatMap((down) => [0, -0.5, 0.5, -1, 1].map((along) => [along, down]))
+  .sort((a, b) => Math.hypot(2 * a[0], a[1]) - Math.hypot(2 * b[0], b[1]));
+
+// Names where the classes lie, the largest first; one for which there is no room is left out.
+function name(pen, room, high, spots, ink, context) {
   const of = new Map();
   for (const s of spots) if (s.label !== null) of.set(s.label, [...(of.get(s.label) ?? []), s]);
   const paper = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
@@ -127,9 +137,12 @@ function name(pen, room, spots, ink, context) {
   pen.textBaseline = "middle";
   for (const [label, all] of [...of].sort((a, b) => b[1].length - a[1].length)) {
     const text = context.nameOf(label), wide = pen.measureText(text).width + 16;
-    const x = Math.max(2, Math.min(room - wide - 2, middle(all.map((s) => s.px)) - wide / 2));
-    const y = middle(all.map((s) => s.py));
-    if (taken.some((t) => Math.abs(t.y - y) < 18 && x < t.x + t.wide && t.x < x + wide)) continue;
+    const cx = middle(all.map((s) => s.px)), cy = middle(all.map((s) => s.py));
+    const free = ASIDE.map(([along, down]) => [
+      Math.max(2, Math.min(room - wide - 2, cx + (along - 0.5) * wide)), Math.max(10, Math.min(high - 10, cy + 18 * down)),
+    ]).find(([x, y]) => !taken.some((t) => Math.abs(t.y - y) < 18 && x < t.x + t.wide && t.x < x + wide));
+    if (!free) continue;
+    const [x, y] = free;
     taken.push({ x, y, wide });
     pen.globalAlpha = 0.85;
     pen.fillStyle = paper;
@@ -178,5 +191,5 @@ function summary(found, context) {
   const guess = parts.length ? ` Predicted: ${parts.join(", ")}${predicted.size > 6 ? " and others" : ""}.` : "";
   return `${count(found.points.length, "open item", "open items")}, coloured by prediction, and `
     + `${count(found.labelled.length, "labelled one", "labelled ones")}, ringed; a cross marks the one that is asked about. `
-    + `What lies close together, the model treats alike.${guess}`;
+    + `What lies close together, the model treats alike (distances are stretched where many lie).${guess}`;
 }

@@ -77,6 +77,7 @@ async function poll() {
       state = found.training?.state ?? "idle";
       if (context.session) { context.drawTally(found.labels, found.budget, found.enough); context.drawLooking(found.training); }
       if (context.session && found.classes_seq !== context.classesSeq) await context.reload();
+      if (context.watching) context.refreshHistory();
       badge("progress", found.advice ? "✓" : "", "you may stop here");
       badge("doubts", found.doubts ? String(found.doubts) : "", found.doubts === 1 ? "label in doubt" : "labels in doubt");
       const fresh = found.training?.round !== round;
@@ -108,7 +109,10 @@ export async function refresh(context, progress) {
 
 async function showWhy(context, late) {
   const item = context.onStage;
-  if (!item || item.done) { panel.replaceChildren(note("There is no item to explain.")); return; }
+  if (!item || item.done) {
+    panel.replaceChildren(note(context.watching ? "Of an item that is opened, this says what is predicted and why." : "There is no item to explain."));
+    return;
+  }
   if (guessesHidden()) {
     panel.replaceChildren(note("Guesses are hidden; the help window (?) shows them again."));
     return;
@@ -126,10 +130,12 @@ async function showWhy(context, late) {
       + "expects, and how much each answer would change."));
     return;
   }
+  context.renewGuess(item.position, why.now);
   const { nameOf } = context;
   const best = why.now[0].label;
   panel.replaceChildren(...[
-    section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, percent(g.p)]), nameOf)),
+    why.learnt ? note("It has a label, which the model has learnt: what it predicts here would say nothing new.")
+      : section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, percent(g.p)]), nameOf)),
     why.if.length ? section("How many other predictions would change", ifLines(why.if, nameOf)) : null,
     why.affected.length ? section(`Most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
       ? [dot(a.after), `stays ${nameOf(a.after)}`]
@@ -185,7 +191,7 @@ async function showDoubts(context, late) {
     thumb(d), make("div", {},
       make("p", {}, make("strong", { text: title(d) }), ` is “${nameOf(d.label)}”${d.who ? ` by ${d.who}` : ""}; `
         + `the others say “${nameOf(d.suggested)}”.`),
-      make("p", { className: "row" },
+      context.watching ? null : make("p", { className: "row" },
         act(context, d, d.label, `Keep ${nameOf(d.label)}`, "keep"),
         act(context, d, d.suggested, `Change to ${nameOf(d.suggested)}`),
         make("button", { type: "button", className: "quiet", text: "Other …", "aria-label": `Other …: ${title(d)}`,
@@ -201,7 +207,7 @@ function keptLabels(context, found, all) {
     note(`Not doubted again until the label changes${shown}.`),
     make("ul", { className: "looks" }, ...found.map((k) => make("li", {}, thumb(k), make("div", {},
       make("p", {}, make("strong", { text: title(k) }), ` is “${context.nameOf(k.label)}”; kept by ${k.who}, ${new Date(k.at).toLocaleString()}.`),
-      make("p", { className: "row" }, act(context, k, null, "Doubt again", "doubt")))))));
+      context.watching ? null : make("p", { className: "row" }, act(context, k, null, "Doubt again", "doubt")))))));
 }
 
 function act(context, item, label, text, kind = "label") {
@@ -228,7 +234,8 @@ async function showPeople(context, late) {
     section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Who", "", "Labels", "Skipped"].map((t, i) => (i === 1
       ? make("td") : make("th", { scope: "col", text: t, className: i > 1 ? "number" : "" }))))), make("tbody", {}, ...rows))),
     section("Agreement", make("p", { text: agreement })));
-  if (found.conflicts.length) panel.append(section("Conflicts", note("The newest label counts until somebody settles it: one click."),
+  if (found.conflicts.length) panel.append(section("Conflicts",
+    note(context.watching ? "The newest label counts." : "The newest label counts until somebody settles it: one click."),
     make("ul", { className: "looks" }, ...found.conflicts.map((c) => conflict(context, c, nameOf)))));
 }
 
@@ -237,7 +244,7 @@ function conflict(context, found, nameOf) {
   return make("li", {}, thumb(found), make("div", {},
     make("p", {}, make("strong", { text: title(found) }), `: ${found.answers.map((a) => `${a.who} says ${nameOf(a.label)}`).join(", ")}. `
       + `“${nameOf(found.counts)}” counts.`),
-    make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${nameOf(label)}`, "settle")))));
+    context.watching ? null : make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${nameOf(label)}`, "settle")))));
 }
 
 // ---- data -----------------------------------------------------------------------------------
@@ -246,10 +253,10 @@ const FORMS = [["csv", "CSV table"], ["jsonl", "JSON lines"], ["parquet", "Parqu
   ["label-studio", "Label Studio tasks"], ["folders", "Class folders (zip)"]];
 
 function showData(context) {
-  const drawn = panel.querySelector("#importing"); // nothing in it changes with the question, but with the classes
+  const drawn = panel.querySelector("#take-model"); // nothing in it changes with the question, but with the classes
   if (drawn) {
     const old = panel.querySelector("#classes-of");
-    if (old.dataset.seq !== String(context.classesSeq)) old.replaceWith(classesSection(context));
+    if (old && old.dataset.seq !== String(context.classesSeq)) old.replaceWith(classesSection(context));
     return;
   }
   const rest = make("input", { type: "checkbox", id: "rest" });
@@ -261,20 +268,27 @@ function showData(context) {
   const file = make("input", { type: "file", id: "importing", accept: ".csv,.jsonl,.json,.parquet" });
   const told = make("p", { role: "status", id: "imported" });
   file.addEventListener("change", () => bringIn(context, file, told));
-  panel.replaceChildren(
-    classesSection(context),
+  panel.replaceChildren(...[
+    context.watching ? null : classesSection(context),
     section("Take the labels with you", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
       make("label", { className: "check" }, rest, " with predictions and their confidence for the rest")),
     modelSection(),
-    section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told));
+    context.watching ? null : section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told),
+  ].filter(Boolean));
 }
 
 function classesSection(context) {
   const options = () => context.classes.map((c) => make("option", { value: String(c.number), text: c.name }));
+  const others = (into, which) => { // a class is no part of itself
+    for (const option of into.options) option.disabled = option.value === which.value;
+    if (into.value === which.value) into.value = [...into.options].find((o) => !o.disabled)?.value;
+  };
   const which = make("select", { id: "class-which", "aria-label": "Class" }, ...options());
   const name = make("input", { id: "class-name", maxLength: 200, autocomplete: "off", "aria-label": "New name", placeholder: "New name" });
   const into = make("select", { id: "class-into", "aria-label": "Into which class" }, ...options());
   const chosen = () => Number(which.value);
+  others(into, which);
+  which.addEventListener("change", () => others(into, which));
   const act = (text, kind, value) => make("button", { type: "button", text, id: `class-${kind}`, on: { click: async () => {
     const other = value();
     if (kind === "rename" && !other.trim()) { name.focus(); return; }

@@ -13,6 +13,8 @@ const STATES = {
   kernel: "Working out who influences whom …",
 };
 
+const FEW = 12; // classes that are shown in any case
+let allClasses = false; // the panel is drawn anew with every answer
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export function drawProgress(panel, found, context) {
@@ -38,10 +40,10 @@ function figures(found) {
   if (measured) all.append(figure(percent(measured.value), "measured accuracy"));
   else if (estimated) all.append(figure(percent(estimated.value), estimated.low === undefined ? "accuracy, estimated"
     : `accuracy, estimated (${percent(estimated.low)} to ${percent(estimated.high)})`));
-  const fall = found.curve.at(-1)?.fall, open = found.items - found.labels;
-  if (typeof fall === "number" && open > 0) all.append(figure(`about ${Math.round(fall * open).toLocaleString("en")} of ${open.toLocaleString("en")}`,
-    "predictions would be put right by the next 20 labels"));
   const box = make("section", {}, all);
+  const fall = found.curve.at(-1)?.fall, open = found.items - found.labels;
+  if (typeof fall === "number" && open > 0) box.append(make("p", { id: "fall" }, "The next 20 labels would put ",
+    make("strong", { text: `about ${Math.round(fall * open).toLocaleString("en")} of ${open.toLocaleString("en")}` }), " predictions right."));
   if (!measured && estimated?.warning) box.append(make("p", { className: "faint", text: `Estimated: ${estimated.warning}.` }));
   const aside = [found.skipped && `${found.skipped} skipped`, found.unsure && `${found.unsure} not sure`].filter(Boolean).join(", ");
   if (aside) box.append(make("p", { className: "faint", text: `Besides: ${aside}.` }));
@@ -49,7 +51,8 @@ function figures(found) {
 }
 
 function advice(found) {
-  return found.advice ? [make("p", { className: "advice", text: found.advice })] : [];
+  const { advice: said } = found;
+  return said ? [make("p", { className: "advice", text: `${said[0].toUpperCase()}${said.slice(1).replace(/(\d)%/g, "$1\u00a0%")}.` })] : [];
 }
 
 function training(status) {
@@ -100,10 +103,14 @@ function balance(found, context) {
       tick.style.left = `${(100 * share) / most}%`;
       drawn.append(tick);
     }
-    return make("li", {}, make("span", { className: "called" }, dot(label), name), drawn,
-      make("span", { className: "number", text: predicted ? `${n} · ${percent(share)}` : String(n) }));
+    return [Math.max(n / labels, share), make("li", {}, make("span", { className: "called" }, dot(label), name), drawn,
+      make("span", { className: "number", text: predicted ? `${n} · ${percent(share)}` : String(n) }))];
   });
-  return make("section", {}, make("h2", { text: "Labels of each class" }),
-    make("ul", { className: "bars" }, ...rows),
+  const crowded = rows.length > FEW + 3; // of a hundred classes the largest first, the others when asked for
+  if (crowded) rows.sort((a, b) => b[0] - a[0]);
+  const list = (some) => make("ul", { className: "bars" }, ...some.map(([, row]) => row));
+  return make("section", {}, make("h2", { text: "Labels of each class" }), list(crowded ? rows.slice(0, FEW) : rows),
+    crowded ? make("details", { open: allClasses, on: { toggle: (event) => { allClasses = event.currentTarget.open; } } },
+      make("summary", { text: `${rows.length - FEW} more classes` }), list(rows.slice(FEW))) : "",
     predicted ? make("p", { className: "faint", text: "A bar is the class's share of the labels; the tick, and the percentage, the share of the pool that is predicted to be of it, on the same scale." }) : "");
 }

@@ -1,0 +1,42 @@
+"""The page beside Label Studio, in a real browser: labels are looked at there, and given elsewhere."""
+
+import pytest
+
+from tests.support import browser_pages as pages
+from tests.support.label_studio import RealBridge, replay
+
+playwright = pytest.importorskip("playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright")
+pytestmark = pytest.mark.skipif(pages.browser_path() is None, reason="BROWSER TESTS SKIPPED: no chromium")
+CHANGING = "#answering, #first, #me, #help, #classes-of, #importing, #panel .looks button"
+
+
+def test_nothing_is_offered_that_would_change_a_label(tmp_path, started):
+    with replay() as studio, playwright.sync_playwright() as play:
+        bridge = started(RealBridge, studio, studio.project, tmp_path / "out", "--embedding", "words")
+        browser = play.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        complaints, changes = [], []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda sent: changes.append(sent.url) if sent.method != "GET" else None)
+        page.goto(bridge.url)
+        link = page.locator("#item a")
+        link.wait_for()
+        assert link.get_attribute("href") == f"{studio.url}/projects/{studio.project}/data"
+        assert page.get_attribute("#tab-progress", "aria-selected") == "true"
+        page.wait_for_selector("#history button")
+        assert "Newest answers" in page.inner_text("nav")
+        for tab in ("why", "progress", "doubts", "people", "data"):
+            page.click(f"#tab-{tab}")
+            page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")
+            assert not any(node.is_visible() for node in page.locator(CHANGING).all()), tab
+        assert page.locator("#panel a[data-form=csv]").is_visible()
+        page.locator("#history button").first.click()
+        page.wait_for_selector("#mode:has-text('anna@example.org: ')")
+        for key in ("1", "Enter", "Backspace", "-", ".", ","):
+            page.keyboard.press(key)
+        page.keyboard.press("Escape")
+        link.wait_for()
+        page.wait_for_timeout(300)
+        assert complaints == changes == []
+        browser.close()
