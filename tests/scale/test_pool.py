@@ -87,6 +87,18 @@ def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_pa
     assert large.outlook(labels, evaluation=50) == done.outlook
 
 
+def test_predictions_of_a_larger_pool_of_before_are_no_more(pool, tmp_path):
+    large, x, y = pool
+    labels = {f"item {i}": CLASSES[y[i]] for i in range(0, 30, 3)}
+    large.predict(labels, tmp_path / "out", evaluation=20)
+    (tmp_path / "out" / "part-mine.parquet").write_bytes(b"")
+    before = len(list((tmp_path / "out").iterdir()))
+    embed(parquet_pool(tmp_path / "fewer", x[:40], files=1), tmp_path / "store", executor=HERE)
+    LargePool(tmp_path / "store", executor=HERE).predict(labels, tmp_path / "out", evaluation=20)
+    assert before > 2
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"part-000000.parquet", "part-mine.parquet"}
+
+
 def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)

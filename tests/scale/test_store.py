@@ -86,19 +86,32 @@ def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
     for i, name in enumerate(["a.png", "b/c.png", "b/d.png", "z.png"]):
         Image.fromarray(rng.integers(0, 255, (40, 50 + i, 3), dtype=np.uint8)).save(pool / name)
     (pool / "b" / "broken.jpg").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"1 of 2 parts cannot be read: .*b/broken.jpg cannot be read"):
-        embed(pool, tmp_path / "store", rows=3, executor=HERE)
-    manifest = embed(pool, tmp_path / "store", rows=3, skip_unreadable=True, dtype="float32", executor=HERE)
+    how = {"rows": 2, "dtype": "float32", "executor": HERE}
+    with pytest.raises(InputError, match=r"1 of 3 parts cannot be read: .*b/broken.jpg cannot be read \(it is no pic"):
+        embed(pool, tmp_path / "store", **how)
+    done = {p: p.stat().st_mtime_ns for p in (tmp_path / "store" / "parts").iterdir()}
+    assert done
+    manifest = embed(pool, tmp_path / "store", skip_unreadable=True, **how)
+    assert {p: p.stat().st_mtime_ns for p in done} == done  # nothing is worked out twice
     assert list(manifest.left_out) == ["b/broken.jpg"]
+    with pytest.raises(InputError, match=r"1 of 3 parts cannot be read"):  # nor left out unless that is asked for
+        embed(pool, tmp_path / "store", **how)
     names = [name for entry in manifest.entries for name in ids_of(entry)]
     assert names == ["a.png", "b/c.png", "b/d.png", "z.png"]
+    (tmp_path / "store" / "parts" / f"{next(iter(done)).stem}.npy.77.partial").write_bytes(b"of one who was killed")
+    alone = embed(
+        pool, tmp_path / "store", skip_unreadable=True, **(how | {"rows": 1})
+    )  # a part that is left out whole
+    assert (len(alone.entries), list(alone.left_out)) == (4, ["b/broken.jpg"])
+    embed(pool, tmp_path / "store", skip_unreadable=True, **how)
+    assert not list((tmp_path / "store" / "parts").glob("*.partial"))
     (pool / "b" / "broken.jpg").unlink()
     from labelahead.data import load
 
     data, _ = load(pool, test_fraction=0.0)
     naive = embed_pictures(data.images, 4, cache=None, standardised=False)
     at = [list(data.ids).index(name) for name in names]
-    assert np.allclose(features(manifest), naive[at].numpy(), rtol=1e-3, atol=1e-4)
+    assert np.allclose(features(read_manifest(tmp_path / "store")), naive[at].numpy(), rtol=1e-3, atol=1e-4)
 
 
 def test_npy_files_are_used_where_they_are(tmp_path):
@@ -228,6 +241,37 @@ def test_what_is_no_pool_is_refused(tmp_path):
         embed(parquet_pool(tmp_path / "n", x, number=list(range(10))), tmp_path / "s", column="number", executor=HERE)
     with pytest.raises(InputError, match="dtype is 'int8'"):
         embed(pool, tmp_path / "store", dtype="int8", executor=HERE)
+
+
+def test_parts_with_other_columns(tmp_path):
+    """One that lacks what is learnt from, or the names, is refused; columns to look at may be missing."""
+    x, _ = clouds(20)
+    pool = parquet_pool(tmp_path / "pool", x[:10], files=1, note=[str(i) for i in range(10)])
+    vectors = list(x[10:].astype(np.float32))
+    pq.write_table(pa.table({"name": ["a"] * 10, "vector": vectors}), pool / "part-1.parquet")
+    with pytest.raises(InputError, match=r"1 of 2 parts .* part-1.parquet has no column 'id' \(name, vector\)"):
+        embed(pool, tmp_path / "store", executor=HERE)
+    assert len(embed(pool, tmp_path / "store", skip_unreadable=True, executor=HERE).left_out) == 1
+    pq.write_table(
+        pa.table({"id": [f"b{i}" for i in range(10)], "vector": [*vectors[:9], None]}), pool / "part-1.parquet"
+    )
+    with pytest.raises(InputError, match=r"read: part-1.parquet, row 9: no vector; expected 6 numbers"):
+        embed(pool, tmp_path / "store", executor=HERE)
+    pq.write_table(
+        pa.table({"id": [f"b{i}" for i in range(10)], "vector": [*vectors[:9], [1.0]]}), pool / "part-1.parquet"
+    )
+    with pytest.raises(InputError, match=r"read: part-1.parquet, row 9: a vector of 1 numbers; expected 6"):
+        embed(pool, tmp_path / "store", executor=HERE)
+
+
+def test_a_store_among_what_it_is_made_of_is_refused(tmp_path):
+    """Its own files would be taken for the pool the next time."""
+    x, _ = clouds(10)
+    pool = parquet_pool(tmp_path / "pool", x)
+    for store in (pool, pool / "store"):
+        with pytest.raises(InputError, match="lies in the pool itself"):
+            embed(pool, store, executor=HERE)
+    embed(pool, tmp_path / "pool-store", executor=HERE)
 
 
 def test_empty_parts_are_no_trouble_among_others(tmp_path):

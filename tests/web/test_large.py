@@ -3,6 +3,8 @@
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -129,6 +131,21 @@ def test_labels_of_any_item_of_the_pool_are_taken_in(store, tmp_path):
     with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
         items, labels = session.assignment.items.ids, session.assignment.tally.labels
         assert {number(items[p]): c for p, c in labels.items()} == {p: y[p] for p in range(0, N, 10)}
+
+
+def test_parts_may_have_columns_of_their_own(store, tmp_path):
+    """Those that are there are shown."""
+    place, _ = store
+    extra = {"id": ["more 0", "more 1"], "note": ["n0", "n1"], "v": list(clouds(2)[0].astype(np.float32))}
+    pq.write_table(pa.table(extra), tmp_path / "pool" / "4.parquet")
+    embed(tmp_path / "pool", place, column="v", dtype="float32", executor=Inline())
+    (tmp_path / "known.csv").write_text("item,label\nmore 1,oak\ndoc 3,elm\n")
+    with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
+        items = session.assignment.items
+        shown = items.describe(items.ids.index("more 1"))
+        assert {cell["name"]: cell["value"] for cell in shown["row"]} == {"id": "more 1", "note": "n1"}
+        assert shown["text"] == ""
+        assert items.describe(items.ids.index("doc 3"))["text"] == "the text of number 3"
 
 
 def test_what_a_large_pool_cannot_do_is_refused(store, tmp_path):

@@ -641,6 +641,8 @@ def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
         opened = pil.open(stream)
     except pil.DecompressionBombError as error:
         raise InputError(f"too many pixels ({str(error).partition(' exceeds')[0]}); {most}") from error
+    except pil.UnidentifiedImageError as error:  # Pillow's own words name an object of ours
+        raise InputError("it is no picture of a kind that can be read") from error
     with opened as image:
         width, height = image.size
         if width * height > MOST_PIXELS:

@@ -68,6 +68,7 @@ class Part:
     def key(self, reading: Reading) -> str:
         """Names its features: the same part read in the same way has the same."""
         how = {name: value for name, value in asdict(reading).items() if name != "network" or value is not None}
+        how["skip"] = False  # whether something may be left out changes nothing of what is there
         how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
         return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
 
@@ -268,6 +269,10 @@ def _tables(reading: Reading, part: Part, columns: list[str], few: int) -> Itera
     parquet = need("pyarrow.parquet", "tables", "reading Parquet")
     with opened(address(reading.root, part.source)) as file:
         whole = parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
+        there = whole.schema_arrow.names
+        lacking = next((name for name in columns if name not in there), None)
+        if lacking is not None:
+            raise InputError(f"{part.source} has no column {lacking!r} ({', '.join(there)}); expected it in every part")
         first, groups, skipped = 0, list[int](), 0
         for i in range(whole.num_row_groups):
             n = whole.metadata.row_group(i).num_rows
@@ -306,13 +311,13 @@ def _parquet_batches(reading: Reading, part: Part) -> Iterator[Batch]:
 def _vectors(values: Any, part: Part, first: int) -> Array:
     """(q, d) of a column of lists."""
     compute = need("pyarrow.compute", "tables", "reading Parquet")
-    lengths = compute.list_value_length(values).to_numpy(zero_copy_only=False)
-    odd = np.flatnonzero(~(lengths == lengths[0]))
-    if len(odd) or not lengths[0] > 0:
-        at = int(odd[0]) if len(odd) else 0
+    lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    odd = np.flatnonzero((lengths != lengths.max()) | (lengths == 0))
+    if len(odd):
+        at = int(odd[0])
+        said = f"a vector of {lengths[at]} numbers" if lengths[at] else "no vector"
         raise InputError(
-            f"{part.source}, row {first + at}: a vector of {lengths[at]} numbers; expected as many as in the others "
-            f"({lengths[0]}), and none missing"
+            f"{part.source}, row {first + at}: {said}; expected {lengths.max() or 'some'} numbers as in the others"
         )
     return np.asarray(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(values), -1)
 
@@ -390,7 +395,8 @@ def batches(reading: Reading, part: Part) -> Iterator[Batch]:
     except ClusterError:
         raise
     except InputError as error:
-        raise InputError(f"{part.source}: {error}") from error
+        named = str(error).startswith(part.source)
+        raise error if named else InputError(f"{part.source}: {error}") from error
     except OSError as error:
         raise StorageError(f"{part.source} cannot be read ({error})") from error
     except need("pyarrow", "tables", "reading Parquet").lib.ArrowException as error:

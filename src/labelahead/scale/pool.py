@@ -4,6 +4,7 @@ What is exact: the learner, given the labels; every item's score, given the eval
 candidates held. What is sampled: the evaluation points, over which a score sums, and the error estimate.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -25,7 +26,7 @@ from labelahead.learners.exact import SHORT, ExactLearner, ExactModel
 from labelahead.learners.outlook import Outlook
 from labelahead.scale.execution import Executor, Progress, Task, at_work, each
 from labelahead.scale.parts import contents
-from labelahead.scale.places import absolute
+from labelahead.scale.places import absolute, children, removed
 from labelahead.scale.scoring import Best, Known, Model, best_of, judge_part, predict_part, prior_at, score_part, seen
 from labelahead.scale.sketched import Sketched, blank, told_in_order
 from labelahead.scale.store import Entry, ids_of, read_manifest, require_unchanged, take_rows
@@ -38,6 +39,7 @@ EVALUATION, CANDIDATES = 1000, 2000
 # Of the best scores at once, where nobody says otherwise: a shortlist by 2,000 items, and the first of it by all. With
 # half as many, a quarter of the best hundred of 50,000 items is not on the shortlist (docs/benchmarks.md).
 TOP_EVALUATION, FINALISTS, FINALISTS_EACH = 2000, 1000, 10
+PREDICTED = re.compile(r"part-[0-9]{6}\.parquet")
 FEW = 200  # labels by which a kernel is chosen among all; with more, the search begins at that choice
 
 
@@ -445,6 +447,9 @@ class LargePool:
                 for i, entry in enumerate(self.entries)
             ]
             counts = each(engine, "predict items", predict_part, tasks, self.progress)
+        for name in children(folder):  # of a pool of before, which had more parts
+            if PREDICTED.fullmatch(name) and int(name[5:11]) >= len(tasks):
+                removed(f"{folder}/{name}")
         every = torch.tensor(counts).sum(0).tolist()
         return Predicted(folder, dict(zip(told.classes, every, strict=True)), outlook)
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-MANIFEST = "manifest.json"
+MANIFEST, PARTIAL = "manifest.json", ".partial"
 NAMED = 5  # parts that a message names
 FAINT = 0.01  # of a row's squared length, that rounding may take
 SKETCH = 2048  # features of a network's kernel
@@ -104,16 +104,21 @@ def embed(
     """
     root, place = absolute(source), absolute(store)
     how = {"column": column, "id": id, "encoder": encoder, "dtype": dtype, "rows": rows, "skip": skip_unreadable}
+    if f"{place}/".startswith(f"{root}/"):
+        raise InputError(
+            f"{store} lies in the pool itself; expected another folder, since its files would join the pool"
+        )
     reading, parts = pool_parts(root, **how, network=model is not None)  # type: ignore[arg-type]
     if model is not None:
         reading = replace(reading, network=network(model, classes, shape_of(reading, parts), sketch, trained))
     elif classes or trained:
         raise InputError("classes and trained are for a network; expected model (--model file.py:make) too")
     kept = _kept(place)
-    known = {part: kept.get(f"{part.key(reading)}.json") for part in parts}
-    missing = [part for part, there_already in known.items() if there_already is None]
+    entries = {p: _read_entry(place, p, reading) for p in parts if f"{p.key(reading)}.json" in kept}
+    if not skip_unreadable:  # what was left out before is not left out now
+        entries = {part: entry for part, entry in entries.items() if not entry.failed}
+    missing = [part for part in parts if part not in entries]
     done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
-    entries: dict[Part, Entry] = {p: _read_entry(place, p, reading) for p in parts if known[p] is not None}
     refused: dict[int, Exception] = {}
     if missing:
         tell = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
@@ -126,10 +131,10 @@ def embed(
         raise _unreadable(list(unreadable.values()), len(parts))
     whole = [entries[part] for part in parts if part in entries and entries[part].rows]
     _check(whole, root)
-    failed = {name: why for entry in whole for name, why in entry.failed.items()}
+    failed = {name: why for part in parts if part in entries for name, why in entries[part].failed.items()}
     manifest = Manifest(reading, tuple(whole), unreadable | failed)
     write(f"{place}/{MANIFEST}", _as_json(manifest))
-    _forget(place, {entry.part.key(reading) for entry in whole})
+    _forget(place, {part.key(reading) for part in entries})
     return manifest
 
 
@@ -160,9 +165,9 @@ def _kept(place: str) -> dict[str, Any]:
 
 
 def _forget(place: str, keys: set[str]) -> None:
-    """Parts that the pool has not any more, or in another state."""
+    """Parts that the pool has not any more, or in another state, and what a killed worker left half written."""
     for name in _kept(place):
-        if name.split(".")[0] not in keys:
+        if name.split(".")[0] not in keys or name.endswith(PARTIAL):
             removed(f"{place}/parts/{name}")
 
 

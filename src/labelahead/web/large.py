@@ -255,7 +255,8 @@ class Holding:
         reading = self.pool.manifest.reading
         if reading.kind == "pictures":
             return replace(before, ids=tuple(names), images=Pictures(reading.root, tuple(names)))
-        old = before.rows.columns if before.rows is not None else {}
-        columns = {name: [*old.get(name, []), *(row[name] for row in content)] for name in content[0]}
+        old, there = before.rows.columns if before.rows is not None else {}, len(names) - len(content)
+        every = dict.fromkeys([*old, *(name for row in content for name in row)])  # parts may have columns of their own
+        columns = {name: [*old.get(name, [None] * there), *(row.get(name) for row in content)] for name in every}
         text = reading.column if reading.kind == "text" else next((c for c in TEXTS if c in columns), None)
         return replace(before, ids=tuple(names), rows=Rows(columns, text))
