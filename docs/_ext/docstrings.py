@@ -73,7 +73,15 @@ def process(app: Any, what: str, name: str, value: Any, options: Any, lines: lis
     lines[:] = converted(lines, parameters(value))
 
 
+def public(app: Any, what: str, name: str, value: Any, options: Any, call: str | None, returned: str | None) -> Any:
+    """Called by autodoc for each signature: a dataclass's private fields are nobody's arguments."""
+    if not call or "_" not in call:
+        return None
+    return re.sub(r", _\w+(=<\w+>|=\w+)?", "", call), returned
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Register with Sphinx."""
+    app.connect("autodoc-process-signature", public)
     app.connect("autodoc-process-docstring", process)
     return {"parallel_read_safe": True}

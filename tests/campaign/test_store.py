@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from labelahead.campaign.store import Round, Store
 from labelahead.errors import InputError, StorageError
+from tests.support.waiting import PATIENCE
 
 ROUND = Round(0, 5, 0.5, 1.0, 0.1, 20, 3, gain=1.25, loo=0.4, loo_error=0.2, seconds={"train": 0.1}, notes=("a",))
 
@@ -83,7 +84,7 @@ def test_two_processes_refuse_each_other(tmp_path):
     with Store.open(folder):
         other = context.Process(target=_try_open, args=(folder, queue))
         other.start()
-        assert "in use by another process" in queue.get(timeout=60)
+        assert "in use by another process" in queue.get(timeout=PATIENCE)
         other.join()
     with Store.open(folder):
         pass

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from labelahead.cli import app
+from tests.support.waiting import PATIENCE, Gate, until
 
 runner = CliRunner()
 QUICK = [
@@ -437,24 +437,24 @@ def start(*arguments, cwd):
 
 
 def test_interrupted_by_the_keyboard(tmp_path):
-    process = start("run", *QUICK, "--labels", "140", "--out", "a", cwd=tmp_path)
-    limit = time.monotonic() + 120
-    while not (tmp_path / "a" / "rounds.jsonl").exists() and time.monotonic() < limit:
-        time.sleep(0.05)
+    gate = Gate(tmp_path, begun=tmp_path / "a" / "rounds.jsonl")
+    process = start("run", *QUICK, "--model", gate.model, "--labels", "40", "--out", "a", cwd=tmp_path)
+    until(lambda: (tmp_path / "a" / "rounds.jsonl").exists() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, (out, err)
     assert "labelahead resume a" in err
     assert "Traceback" not in out + err
     count = len((tmp_path / "a" / "labels.jsonl").read_text().splitlines())
+    gate.open()
     done = start("resume", "a", cwd=tmp_path)
-    out, err = done.communicate(timeout=300)
+    out, err = done.communicate(timeout=PATIENCE)
     assert done.returncode == 0, err
-    assert len((tmp_path / "a" / "labels.jsonl").read_text().splitlines()) == 140 > count
+    assert len((tmp_path / "a" / "labels.jsonl").read_text().splitlines()) == 40 > count
 
 
 def test_a_traceback_only_when_asked_for(tmp_path):
     process = start("--debug", "run", "--data", "nowhere", cwd=tmp_path)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "Traceback" in err

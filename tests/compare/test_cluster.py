@@ -4,39 +4,32 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from labelahead.campaign.config import Network
 from labelahead.campaign.run import run
+from labelahead.campaign.store import Store
 from labelahead.compare import Comparison, arms, compare
 from labelahead.compare.execution import OURS, campaign_elsewhere, finished
 from labelahead.compare.plan import arm
-from labelahead.errors import ClusterError, InputError
+from labelahead.errors import ClusterError, InputError, StorageError
 from tests.compare.test_execution import outcome
 from tests.support.clusters import Cluster
 from tests.support.comparisons import tiny
 from tests.support.large_pools import Inline
+from tests.support.waiting import PATIENCE, Gate, until
 
 pytest.importorskip("distributed")
 
-SLOW = """
-import time
-from torch import nn
 
-class Slow(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(12, classes))
-
-    def forward(self, x):
-        time.sleep(0.003)
-        return self.inner(x)
-
-def make(shape, classes):
-    return Slow(classes)
-"""
+def free(folder):
+    """Whether nobody is at work there."""
+    try:
+        with Store.open(folder):
+            return True
+    except StorageError:
+        return False
 
 
 def names(folder):
@@ -67,8 +60,8 @@ def test_the_same_files_as_without_and_a_killed_worker_is_made_up_for(tmp_path):
 
 
 def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
-    (tmp_path / "net.py").write_text(SLOW)
-    campaign = tiny(tmp_path, model=Network(f"{tmp_path / 'net.py'}:make"))
+    gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
+    campaign = tiny(tmp_path, model=Network(gate.model))
     comparison = Comparison(campaign, arms("margin"), (0,))
     with Cluster(tmp_path, workers=1) as cluster:
 
@@ -80,6 +73,7 @@ def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
         with pytest.raises(ClusterError, match="the cluster was lost"):
             compare(comparison, tmp_path / "a", executor=cluster.address, on_event=watch)
     assert not (tmp_path / "a" / OURS).exists()
+    gate.open()
     assert compare(comparison, tmp_path / "a", workers=1).finished == 1
     run(comparison.of(arm("margin"), 0), out=tmp_path / "alone")
     assert outcome(tmp_path / "alone") == outcome(tmp_path / "a" / "margin" / "seed-0")
@@ -110,35 +104,32 @@ def test_a_campaign_of_another_comparison_does_not_begin(tmp_path):
 
 
 def test_ctrl_c_stops_the_campaigns_there(tmp_path):
-    (tmp_path / "net.py").write_text(SLOW)
     tiny(tmp_path)
-    options = [*("--data=blobs.npz", "--model=net.py:make", "--initial=5", "--labels=65", "--retrain-every=1")]
+    where = tmp_path / "a" / "margin" / "seed-0"
+    gate = Gate(tmp_path, begun=where / "rounds.jsonl")
+    options = ["--data=blobs.npz", f"--model={gate.model}", "--initial=5", "--labels=15", "--retrain-every=1"]
     options += ["--set=training.steps=8", "--strategies=margin", "--seeds=1"]
     with Cluster(tmp_path, workers=1) as cluster:
         command = [sys.executable, "-m", "labelahead", "compare", *options, "--out", "a", "--cluster", cluster.address]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
         )
-        where = tmp_path / "a" / "margin" / "seed-0"
-        until = time.monotonic() + 120
-        while not (where / "rounds.jsonl").exists() and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: (where / "rounds.jsonl").exists() or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, (out, err)
         assert "nothing is lost: labelahead compare --out a" in err
         assert "Traceback" not in out + err
-        time.sleep(2)
-        stopped = (where / "rounds.jsonl").read_bytes()
-        time.sleep(1)
-        assert (where / "rounds.jsonl").read_bytes() == stopped
+        gate.open()
+        until(lambda: free(where))
         assert not finished(where)
+        assert len(Store(where).rounds()) <= 2
         again = subprocess.run(
             [sys.executable, "-m", "labelahead", "compare", "--out", "a", "--cluster", cluster.address],
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=300,
+            timeout=PATIENCE,
         )
         assert again.returncode == 0, again.stderr
         assert "on the cluster" in again.stdout

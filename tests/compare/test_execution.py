@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -22,6 +21,7 @@ from labelahead.compare.plan import Arm, arm, comparison_text, joined
 from labelahead.errors import InputError, StorageError
 from labelahead.strategies import find
 from tests.support.comparisons import made_up, random_curves, tiny
+from tests.support.waiting import PATIENCE, Gate, until
 
 
 def outcome(folder):
@@ -228,7 +228,8 @@ def test_end_to_end_then_extended(tmp_path):
 
 
 def test_a_killed_worker_is_replaced_and_its_campaign_resumed(tmp_path):
-    comparison = Comparison(tiny(tmp_path), arms("margin"), (0,))
+    gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
+    comparison = Comparison(tiny(tmp_path, model=Network(gate.model)), arms("margin"), (0,))
     killed = []
 
     def kill_once(event):
@@ -236,6 +237,7 @@ def test_a_killed_worker_is_replaced_and_its_campaign_resumed(tmp_path):
             for child in multiprocessing.active_children():
                 os.kill(child.pid, signal.SIGKILL)
                 killed.append(child.pid)
+            gate.open()
 
     found = compare(comparison, tmp_path / "a", workers=1, on_event=kill_once)
     assert len(killed) == 1
@@ -296,7 +298,7 @@ def test_interrupted_or_killed_it_leaves_nobody_behind(tmp_path, how):
         "--initial=5",
         "--labels=65",
         "--retrain-every=1",
-        "--set=training.steps=8",
+        "--set=training.steps=10_000_000",  # for as long as the test takes
         "--strategies=margin",
         "--seeds=1",
     ]
@@ -309,24 +311,19 @@ def test_interrupted_or_killed_it_leaves_nobody_behind(tmp_path, how):
         start_new_session=True,
     )
     where = tmp_path / "a" / "margin" / "seed-0"
-    limit = time.monotonic() + 120
-    while not (where / "labels.jsonl").exists() and time.monotonic() < limit:
-        time.sleep(0.02)
+    until(lambda: (where / "labels.jsonl").exists() or process.poll() is not None)
     workers = children(process.pid)
     if how == signal.SIGINT:
         os.killpg(process.pid, how)  # as a terminal does: to all of them
     else:
         process.send_signal(how)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     if how == signal.SIGINT:
         assert process.returncode == 130, (out, err)
         assert "nothing is lost: labelahead compare --out a" in err
     assert "Traceback" not in out + err
     assert workers
-    limit = time.monotonic() + 20
-    while any(map(alive, workers)) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not any(map(alive, workers))
+    until(lambda: not any(map(alive, workers)))
     assert not finished(where)
     with Store.open(where) as store:  # free, and whole as far as it goes
         assert 1 <= len(store.labels()) < 65

@@ -4,7 +4,6 @@ import base64
 import json
 import random
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -27,6 +26,7 @@ from labelahead.models import backbone, sentences
 from labelahead.web.app import create_app
 from labelahead.web.session import opened
 from tests.support.label_studio import CONFIG, KEY, RECORDED, choice, free_port, replay, texts
+from tests.support.waiting import PATIENCE, until
 
 TASKS = [t["id"] for t in RECORDED["replies"]["tasks"]["tasks"]]
 WEBHOOKS = [w["body"] for w in RECORDED["webhooks"]]
@@ -153,10 +153,7 @@ def test_whoever_asks_next_gets_the_best_that_nobody_holds(tmp_path, people):
 
 def settled(session) -> None:
     """Until everything is learnt."""
-    end = time.monotonic() + 120
-    while session.assignment.opinion is None or session.assignment.behind or not session.schedule.idle:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: session.assignment.opinion and not session.assignment.behind and session.schedule.idle)
 
 
 def test_what_was_skipped_on_top_leaves_everybody_enough(tmp_path):
@@ -360,12 +357,12 @@ def test_new_tasks_are_a_reason_to_begin_again_when_no_more_are_coming(tmp_path,
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, _, client):
         ready, renewed = threading.Event(), threading.Event()
         bridge.start("http://127.0.0.1:9/webhook", {SECRET: "s"}, ready.set, renewed.set)
-        assert ready.wait(30)
+        assert ready.wait(PATIENCE)
         same = {**WEBHOOKS[0], "tasks": [{"id": number} for number in TASKS]}
         client.post("/webhook", json=same)
         assert not renewed.wait(0.5)
         client.post("/webhook", json={**same, "tasks": [{"id": 10**6}]})
-        assert renewed.wait(30)
+        assert renewed.wait(PATIENCE)
         assert bridge.outdated
 
 

@@ -109,24 +109,24 @@ def test_a_worker_killed_mid_run_changes_no_bit(pool, tmp_path):
 def test_a_lost_scheduler_is_said_and_features_are_kept(tmp_path):
     x, _ = clouds(40_000, d=16)
     (tmp_path / "source").mkdir()
-    for i in range(40):
-        np.save(tmp_path / "source" / f"{i:02d}.npy", x[i * 1000 : (i + 1) * 1000])
+    for i in range(200):  # so many that they are not over before anybody here hears of the first
+        np.save(tmp_path / "source" / f"{i:03d}.npy", x[i * 200 : (i + 1) * 200])
     with Cluster(tmp_path, workers=1) as cluster:
         seen = []
 
         def watch(stage, done, total):
             seen.append(done)
-            if len(seen) == 3:
+            if len(seen) == 1:
                 cluster.kill(cluster.scheduler)
 
         with pytest.raises(ClusterError, match=r"whoever should embed items was lost.*goes on from there"):
             embed(tmp_path / "source", tmp_path / "store", executor=cluster.address, progress=watch)
     kept = sorted((tmp_path / "store" / "parts").glob("*.json"))
-    assert 3 <= len(kept) < 40
+    assert 1 <= len(kept) < 200
     dates = [path.stat().st_mtime_ns for path in kept]
     again = []
     embed(tmp_path / "source", tmp_path / "store", workers=1, progress=lambda *said: again.append(said))
-    assert len(again) == 40 - len(kept)
+    assert len(again) == 200 - len(kept)
     assert again[-1] == ("embed items", 40_000, 40_000)
     assert [path.stat().st_mtime_ns for path in kept] == dates
 
@@ -135,10 +135,11 @@ def test_other_versions_and_missing_workers_are_refused(tmp_path, monkeypatch):
     preload = tmp_path / "older.py"
     preload.write_text("import labelahead\nlabelahead.__version__ = '0.0.9'\n")
     with Cluster(tmp_path) as cluster:
-        monkeypatch.setattr("labelahead.scale.execution.PATIENCE", 2)
-        with pytest.raises(ClusterError, match="has no workers; start some"), at_work(cluster.address):
-            pass
-        monkeypatch.undo()
+        with distributed.Client(cluster.address, set_as_default=False) as client:
+            monkeypatch.setattr("labelahead.scale.execution.PATIENCE", 0.5)
+            with pytest.raises(ClusterError, match="has no workers; start some"), at_work(client):
+                pass
+            monkeypatch.undo()
         cluster.add_worker()
         with at_work(cluster.address) as engine:
             assert engine.gather([engine.submit(doubled, 4, name="double")]) == [8]

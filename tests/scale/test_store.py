@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import fsspec
 import numpy as np
@@ -21,6 +20,7 @@ from labelahead.models.sentences import embed_texts, sentences_available
 from labelahead.scale import LargePool, embed, parts
 from labelahead.scale.store import ids_of, read_blocks, read_manifest, take_rows
 from tests.support.large_pools import Inline, clouds, parquet_pool
+from tests.support.waiting import until
 
 HERE = Inline()
 
@@ -167,19 +167,25 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
         pq.write_table(table, pool / f"{i:02d}.parquet")
     store = tmp_path / "store"
     script = f"""
+import time
+from pathlib import Path
 from labelahead.scale import embed
 from tests.support.large_pools import Inline
-embed({str(pool)!r}, {str(store)!r}, executor=Inline())
+
+class Standing(Inline):
+    def submit(self, function, /, *args, name):
+        time.sleep(600 if len(list(Path({str(store)!r}).glob("parts/*.json"))) >= 3 else 0)
+        return super().submit(function, *args, name=name)
+
+embed({str(pool)!r}, {str(store)!r}, executor=Standing())
 """
     run = subprocess.Popen([sys.executable, "-c", script])
-    while len(list(store.glob("parts/*.json"))) < 3:
-        assert run.poll() is None
-        time.sleep(0.002)
+    until(lambda: len(list(store.glob("parts/*.json"))) >= 3 or run.poll() is not None)
     run.send_signal(signal.SIGKILL)
     run.wait()
     done = {p: p.stat().st_mtime_ns for p in store.glob("parts/*.json")}
     assert not (store / "manifest.json").exists()
-    assert len(done) < 20
+    assert len(done) == 3
     manifest = embed(pool, store, executor=HERE)
     assert {p: p.stat().st_mtime_ns for p in done} == done
     assert np.array_equal(features(manifest), x.astype(np.float16))

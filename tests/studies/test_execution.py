@@ -15,6 +15,7 @@ from labelahead.studies import EXPERIMENTS, conduct, experiment, settings_of
 from labelahead.studies.design import Exhibit, Experiment
 from labelahead.studies.execution import table_text
 from labelahead.studies.materials import peak_memory
+from tests.support.waiting import PATIENCE, until
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def test_several_processes_give_the_same(tmp_path):
 def _sleep_or_fail(s: Sizes, cell: Mapping[str, Any]) -> list[dict[str, Any]]:
     if cell["n"] == 0:
         raise InputError("this cell fails")
-    time.sleep(60)
+    time.sleep(2 * PATIENCE)
     return [{"square": 1}]
 
 
@@ -100,10 +101,8 @@ def test_an_error_ends_the_other_processes(tmp_path):
     before = multiprocessing.active_children()
     with pytest.raises(InputError, match="this cell fails"):
         conduct(slow, Sizes(2), tmp_path, workers=2)
-    limit = time.monotonic() + 20
-    while set(multiprocessing.active_children()) - set(before) and time.monotonic() < limit:
-        time.sleep(0.05)  # the pool's own thread waits for them too: whoever comes second hears of it a moment later
-    assert [p for p in multiprocessing.active_children() if p not in before] == []
+    # The pool's own thread waits for them too: whoever comes second hears of it a moment later.
+    until(lambda: set(multiprocessing.active_children()) <= set(before), multiprocessing.active_children)
 
 
 def test_other_settings_do_not_mix(tmp_path):

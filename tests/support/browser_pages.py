@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 from PIL import Image
 from sklearn.datasets import load_digits
+
+from tests.support.waiting import PATIENCE, until
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -67,15 +68,14 @@ class Server:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        for _ in range(600):
-            try:
-                if self.get("/api/health")["ok"]:
-                    return
-            except OSError:
-                time.sleep(0.1)
-            if self.process.poll() is not None:
-                break
-        raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
+        until(self._up, lambda: f"the server did not start:\n{self.log.read_text()}")
+
+    def _up(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return self.get("/api/health")["ok"]
+        except OSError:
+            return False
 
     def kill(self) -> None:
         """As a power cut would: the server and whatever it had started."""
@@ -83,7 +83,7 @@ class Server:
         self.process.wait()
 
     def get(self, path: str):
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as answer:
             return json.load(answer)
 
     def labels(self) -> dict[str, str]:
@@ -100,6 +100,7 @@ class Person:
         # Without motion: axe would measure the contrast of what is still fading in.
         options = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | options
         self.context = browser.new_context(**options)
+        self.context.set_default_timeout(1000 * PATIENCE)
         self.page, self.server = self.context.new_page(), server
         self.complaints: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))

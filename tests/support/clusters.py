@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.support.waiting import until
 
 
 class Cluster:
@@ -20,11 +21,8 @@ class Cluster:
         place = ["--port", str(port), "--scheduler-file", str(self.file), "--no-dashboard", "--host", "127.0.0.1"]
         self.scheduler = self._start("scheduler", *place)
         self.workers = []
-        until = time.monotonic() + 60
-        while not self.file.exists():
-            assert time.monotonic() < until
-            assert self.scheduler.poll() is None, "the scheduler ended"
-            time.sleep(0.05)
+        until(lambda: self.file.exists() or self.scheduler.poll() is not None)
+        assert self.scheduler.poll() is None, "the scheduler ended"
         self.address = json.loads(self.file.read_text())["address"]
         for _ in range(workers):
             self.add_worker()
@@ -52,7 +50,7 @@ class Cluster:
                 process.terminate()  # a nanny takes its worker along
         for process in [*self.workers, self.scheduler]:
             try:
-                process.wait(10)
+                process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -20,6 +20,7 @@ from labelahead.web.tally import fold
 ITEMS = [f"{i}.jpg" for i in range(50)]
 CLASSES = ("cat", "dog", "fox")
 PEOPLE = ("anna", "ben")
+PATIENCE = 300  # seconds until something counts as never
 
 
 def opened(folder: Path) -> Journal:
@@ -95,7 +96,7 @@ def kills(scratch: Path, trials: int, rng: random.Random) -> dict:
             folder, before = scratch / str(trial), []
         pid, reader = forked(lambda pipe, f=folder, t=trial: write(f, t, pipe))
         if trial % 5:  # the others may fall into the opening of the journal
-            select.select([reader], [], [], 30)
+            select.select([reader], [], [], PATIENCE)
         time.sleep(rng.random() * 0.04)
         os.kill(pid, signal.SIGKILL)
         killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
@@ -113,7 +114,7 @@ def two(folder: Path) -> dict:
         journal = opened(folder)
         journal.add("label", "anna", 3, 1, key="k")
         os.write(pipe, b"1 0\n")
-        time.sleep(60)
+        time.sleep(PATIENCE)
 
     pid, reader = forked(hold)
     os.read(reader, 4)  # the first one is at work

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from labelahead.campaign.config import parse
 from labelahead.web.app import create_app
 from labelahead.web.session import opened
+from tests.support.waiting import until
 
 HOME = "http://127.0.0.1:8765"
 CHANGE = {"X-Labelahead": "1"}
@@ -43,3 +44,12 @@ def page(source, out, *, token=None, hosts=None, start=False, tables=None, **mor
             session.schedule.start()
         with TestClient(app, base_url=HOME, raise_server_exceptions=False) as client:
             yield client, session
+
+
+def progress_once(client, wanted):
+    """What the page says of itself, once that is as wanted."""
+
+    def said():
+        return client.get("/api/progress").json()
+
+    return until(lambda: progress if wanted(progress := said()) else None, said)

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -25,7 +24,8 @@ from labelahead.errors import InputError, LabelaheadError, StorageError
 from labelahead.models import backbone, sentences
 from labelahead.web.items import Items
 from labelahead.web.serve import listen
-from tests.support.web_sessions import CHANGE, page, photo, photos
+from tests.support.waiting import PATIENCE
+from tests.support.web_sessions import CHANGE, page, photo, photos, progress_once
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "labelling.md").read_text()
 
@@ -358,14 +358,9 @@ def test_the_page_asks_what_a_campaign_asks(tmp_path):
 
 
 def wait(client):
-    end = time.monotonic() + 300
-    while True:
-        progress = client.get("/api/progress").json()
-        if progress["training"]["idle"]:
-            assert "failed" not in progress["training"]["message"]
-            return progress
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    progress = progress_once(client, lambda p: p["training"]["idle"])
+    assert "failed" not in progress["training"]["message"]
+    return progress
 
 
 def test_a_busy_port_is_passed_over():
@@ -420,7 +415,7 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
                 os.killpg(started.pid, stop)
             else:
                 started.send_signal(stop)
-            said = started.communicate(timeout=60)[1]
+            said = started.communicate(timeout=PATIENCE)[1]
         assert started.returncode == 130, said
         assert "every label is kept in labels-set" in said
         assert "Traceback" not in said

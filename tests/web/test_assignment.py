@@ -1,7 +1,5 @@
 """What people are asked and shown: second opinions, doubts, and what survives a mishap."""
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from labelahead.web.explain import Opinion
 from labelahead.web.snapshot import save_snapshot
 from labelahead.web.worker import Order, Worker
 from labelahead.web.workshop import snapshot
-from tests.support.web_sessions import CHANGE, page, photos
+from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
 
 def answer(client, position, label=0, kind="label", who="me"):
@@ -21,15 +19,6 @@ def answer(client, position, label=0, kind="label", who="me"):
     reply = client.post("/api/answers", json=body, headers={**CHANGE, "Cookie": f"la_who={who}"})
     assert reply.status_code == 200, reply.text
     return reply.json()
-
-
-def wait(client, wanted):
-    """The progress, once it is as wanted."""
-    end = time.monotonic() + 60
-    while not wanted(progress := client.get("/api/progress").json()):
-        assert time.monotonic() < end, progress
-        time.sleep(0.05)
-    return progress
 
 
 def test_an_undo_whose_receipt_was_lost_takes_back_one_answer(tmp_path):
@@ -178,10 +167,7 @@ def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, co
         assert [p for p, _ in order.labels] == [*sample, chosen]  # as they were given
         assert order.trusted == (tuple(sample) if count == 20 else ())
         session.schedule.start()
-        end = time.monotonic() + 60
-        while not (progress := client.get("/api/progress").json())["curve"]:
-            assert time.monotonic() < end, progress
-            time.sleep(0.05)
+        progress = progress_once(client, lambda p: p["curve"])
         last, estimated = progress["curve"][-1], progress["accuracy"]["estimated"]
         assert last["loo_all"] is not None
         assert estimated["value"] == 1 - last["error_rate"]
@@ -272,12 +258,12 @@ def test_a_mishap_after_a_training_is_not_the_end_of_training(tmp_path):
         hindrance.mkdir()
         for position in range(4):
             answer(client, position, position % 2)
-        wait(client, lambda p: "the last training failed" in p["training"]["message"])
+        progress_once(client, lambda p: "the last training failed" in p["training"]["message"])
         assert str(tmp_path) not in client.get("/api/progress").text  # the server's folders are nobody's business
         hindrance.rmdir()
         for position in range(4, 8):
             answer(client, position, position % 2)
-        wait(client, lambda p: p["curve"] and p["curve"][-1]["labels"] == 8 and p["training"]["idle"])
+        progress_once(client, lambda p: p["curve"] and p["curve"][-1]["labels"] == 8 and p["training"]["idle"])
 
 
 def test_the_exact_learner_on_the_page(tmp_path):
@@ -288,13 +274,15 @@ def test_the_exact_learner_on_the_page(tmp_path):
     np.savez(path, x_train=rows.numpy(), y_train=np.arange(60) % 2)
     tables = {"model": {"name": "exact"}}
     with page(path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")) as (client, session):
-        wait(client, lambda p: p["training"]["round"] == 0)
+        progress_once(client, lambda p: p["training"]["round"] == 0)
         asked = client.get("/api/question").json()
         assert asked["reason"] == "covers the pool"
         for rounds in (1, 2):
             for _ in range(4):
                 asked = answer(client, asked["position"], asked["position"] % 2)["next"]
-            done = wait(client, lambda p, rounds=rounds: p["training"]["round"] == rounds and p["training"]["idle"])
+            done = progress_once(
+                client, lambda p, rounds=rounds: p["training"]["round"] == rounds and p["training"]["idle"]
+            )
         assert done["labels"] == 8
         assert session.schedule.worker._process is None  # nothing is trained, so nobody is kept for it
         assert 0 <= done["curve"][-1]["error_rate"] <= 1
@@ -306,7 +294,7 @@ def test_the_exact_learner_on_the_page(tmp_path):
         assert client.get("/api/map").json()["points"]
         weights = belief.posterior.weights()
     with page(path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")) as (client, session):
-        wait(client, lambda p: p["training"]["round"] and p["training"]["idle"])
+        progress_once(client, lambda p: p["training"]["round"] and p["training"]["idle"])
         again = session.assignment.opinion.belief  # nothing but the labels and the features had to be kept
         assert torch.equal(again.guesses, belief.guesses)
         assert torch.allclose(again.posterior.weights(), weights)

@@ -16,8 +16,8 @@ from labelahead.errors import InputError
 from labelahead.web.finished import page_model
 from labelahead.web.journal import Journal
 from labelahead.web.session import opened
-from tests.support.web_sessions import CHANGE, page, photos
-from tests.web.test_assignment import answer, wait
+from tests.support.web_sessions import CHANGE, page, photos, progress_once
+from tests.web.test_assignment import answer
 
 EXACT = {"model": {"name": "exact"}}
 NAMES = ("left", "right", "up")
@@ -32,11 +32,11 @@ def clouds(path, n=90):
 
 
 def taught(client, count=12):
-    wait(client, lambda p: p["training"]["round"] == 0 and p["training"]["idle"])
+    progress_once(client, lambda p: p["training"]["round"] == 0 and p["training"]["idle"])
     asked = client.get("/api/question").json()
     for _ in range(count):
         asked = answer(client, asked["position"], asked["position"] % 3)["next"]
-    return wait(client, lambda p: p["training"]["round"] and p["training"]["idle"])
+    return progress_once(client, lambda p: p["training"]["round"] and p["training"]["idle"])
 
 
 def post(client, path, body, who="me", status=200):
@@ -171,12 +171,12 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         )
         rows = client.get("/api/export/jsonl?rest=1").text.splitlines()
         assert {json.loads(row)["label"] for row in rows} == {"LEFT hand", "right"}
-        wait(client, lambda p: p["training"]["idle"])
+        progress_once(client, lambda p: p["training"]["idle"])
         model = page_model(session.assignment, session.schedule)
         assert model.about["labels"].keys() == {"LEFT hand", "right"}
         assert undo(client)["undone"]["kind"] == "merge"
         assert session.assignment.tally.labels == labels
-        wait(client, lambda p: p["training"]["idle"])
+        progress_once(client, lambda p: p["training"]["idle"])
         assert guesses() == before
         removed = change(2, "remove")
         gone = {p for p, c in labels.items() if c == 2}
@@ -185,12 +185,12 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         assert not gone & session.assignment.tally.answered["me"]  # they are asked about again
         asked = {client.get("/api/question?fresh=1").json()["position"] for _ in range(3)}
         assert asked - labels.keys() or asked <= gone
-        wait(client, lambda p: p["training"]["idle"])
+        progress_once(client, lambda p: p["training"]["idle"])
         assert 2 not in guesses().values()
     # The same command again brings no removed or renamed class back.
     with page(clouds(tmp_path / "x.npz"), out, tables=EXACT, start=True, classes=NAMES) as (client, session):
         assert [c["name"] for c in client.get("/api/session").json()["classes"]] == ["LEFT hand", "right"]
-        wait(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])
+        progress_once(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])
         belief = session.assignment.opinion.belief
         assert 2 not in belief.guesses.tolist()
         (tmp_path / "old.csv").write_text("item,label\n70,left\n")
@@ -210,7 +210,7 @@ def test_a_network_trained_before_a_class_was_removed_never_guesses_it(tmp_path)
     ):
         for p in range(6):
             answer(client, p, p % 3)
-        wait(client, lambda p: p["training"]["round"] == 1 and p["training"]["idle"])
+        progress_once(client, lambda p: p["training"]["round"] == 1 and p["training"]["idle"])
         opinion = session.assignment.opinion
         assert opinion.snapshot.outputs[:, 2].max() > 0
         post(client, "/api/classes/2", {"kind": "remove"})

@@ -1,14 +1,13 @@
 """The command's export: what the page would send, without a server."""
 
 import csv
-import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from labelahead.cli import app
-from tests.support.web_sessions import CHANGE, page, photos
+from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
 TABLES = {"training": {"steps": 5}}
 
@@ -24,14 +23,7 @@ def label(client, position: int, label: int) -> None:
 
 
 def trained(client, labels: int) -> None:
-    end = time.monotonic() + 120
-    while not (
-        (progress := client.get("/api/progress").json())["curve"]
-        and progress["curve"][-1]["labels"] == labels
-        and progress["training"]["idle"]
-    ):
-        assert time.monotonic() < end, progress
-        time.sleep(0.05)
+    progress_once(client, lambda p: p["curve"] and p["curve"][-1]["labels"] == labels and p["training"]["idle"])
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -1,7 +1,5 @@
 """The page on a pool of millions, here of hundreds: it begins with a sample, grows, is exact among what it holds."""
 
-import time
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +16,7 @@ from labelahead.web import large
 from labelahead.web.finished import session_model
 from labelahead.web.journal import recorded_items
 from tests.support.large_pools import CLASSES, Inline, clouds, text_pool
-from tests.support.web_sessions import CHANGE, page
+from tests.support.web_sessions import CHANGE, page, progress_once
 
 N = 400
 HOW = {"tables": {"model": {"name": "auto"}}, "classes": CLASSES, "executor": Inline()}
@@ -33,15 +31,9 @@ def store(tmp_path, monkeypatch):
     return tmp_path / "store", y
 
 
-def settled(client, until=60):
+def settled(client):
     """What the page says of its learning, once nothing is under way."""
-    end = time.monotonic() + until
-    while True:
-        training = client.get("/api/progress").json()["training"]
-        if training["idle"] and training["in_play"]:
-            return training
-        assert time.monotonic() < end, training
-        time.sleep(0.05)
+    return progress_once(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])["training"]
 
 
 def number(item):

@@ -7,20 +7,10 @@ import pytest
 
 from labelahead.scale import LargePool
 from tests.support.clusters import Cluster
-from tests.support.web_sessions import page
+from tests.support.web_sessions import page, progress_once
 from tests.web.test_large import HOW, N, answer, settled, store  # noqa: F401
 
 pytest.importorskip("distributed")
-
-
-def until(client, true, seconds=120):
-    end = time.monotonic() + seconds
-    while True:
-        training = client.get("/api/progress").json()["training"]
-        if true(training):
-            return training
-        assert time.monotonic() < end, training
-        time.sleep(0.1)
 
 
 def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, monkeypatch):  # noqa: F811
@@ -39,7 +29,7 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             cluster.kill(cluster.scheduler)
             for _ in range(6):  # the tenth label asks for a scoring that nobody can do
                 asked = answer(client, asked, y)
-            said = until(client, lambda t: "Labels are safe" in t["message"])["message"]
+            said = progress_once(client, lambda p: "Labels are safe" in p["training"]["message"])["training"]["message"]
             assert "scoring the whole pool, which is tried again, failed: " in said
             assert "files" not in said
             for _ in range(5):
@@ -50,7 +40,7 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             (tmp_path / "again").mkdir()
             monkeypatch.setattr("labelahead.scale.execution.PATIENCE", 60)
             with Cluster(tmp_path / "again", workers=1, port=urlsplit(cluster.address).port):
-                until(client, lambda t: t["idle"] and not t["message"])
+                progress_once(client, lambda p: p["training"]["idle"] and not p["training"]["message"])
                 assert len(session.assignment.items) > held
                 pool = LargePool(place, executor=HOW["executor"])
                 names = {session.assignment.items.ids[p] for p in session.assignment.tally.labels}

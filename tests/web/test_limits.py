@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -24,7 +25,9 @@ from labelahead.errors import InputError
 from labelahead.models import build
 from labelahead.web.journal import Journal
 from labelahead.web.security import GUESSES
+from labelahead.web.serve import HEADERS_WITHIN
 from labelahead.web.session import ROOM
+from tests.support.waiting import PATIENCE
 from tests.support.web_sessions import CHANGE, page, photos
 
 TOKEN = "a-token-of-some-length"
@@ -53,7 +56,7 @@ def served(folder, out, *more, limits="", env=None):
             raise AssertionError(started.stderr.read())
     finally:
         started.send_signal(signal.SIGTERM)
-        started.wait(30)
+        started.wait(PATIENCE)
 
 
 def test_silent_connections_keep_nobody_out(tmp_path):
@@ -61,31 +64,31 @@ def test_silent_connections_keep_nobody_out(tmp_path):
     with served(photos(tmp_path / "set", 4), tmp_path / "out", limits="ulimit -S -n 400;") as (port, server, _):
         silent = []
         for i in range(700):
-            one = socket.create_connection(("127.0.0.1", port), timeout=5)
+            one = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
             with contextlib.suppress(OSError):
                 one.send(b"POST /api/answers HTTP/1.1\r\nHost: 127.0.0.1\r\n" if i % 2 else b"")
             silent.append(one)
-        began = time.monotonic()
-        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         asked.request("GET", "/api/question")
         assert asked.getresponse().status == 200
-        assert time.monotonic() - began < 8
         for one in silent:
             one.close()
-    assert len(server.stderr.read()) < 5000
+    said = server.stderr.read()
+    assert "accept" not in said  # else somebody had to wait until others were let go
+    assert len(said) < 5000
 
 
 def test_whoever_does_not_ask_in_time_is_let_go(tmp_path):
     with served(photos(tmp_path / "set", 4), tmp_path / "out") as (port, _, _):
-        slow = socket.create_connection(("127.0.0.1", port), timeout=30)
+        began = time.monotonic()
+        slow = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         slow.send(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert b"200" in slow.recv(100)
         slow.send(b"GET /api/hea")  # and no more
-        began = time.monotonic()
         with contextlib.suppress(ConnectionError):
             while slow.recv(1000):
                 pass
-        assert 5 < time.monotonic() - began < 25
+        assert time.monotonic() - began > HEADERS_WITHIN
 
 
 def test_two_pages_of_one_machine_keep_their_tokens_apart(tmp_path):
@@ -132,11 +135,13 @@ def test_files_that_blow_up_are_refused(tmp_path):
         table = pyarrow.table({"item": column, "label": column})
         pyarrow.parquet.write_table(table, tmp_path / "many.parquet")
         content = (tmp_path / "many.parquet").read_bytes()
-        began = time.monotonic()
+        tracemalloc.start()
         reply = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
         assert reply.status_code == 400
         assert "2,000,000 rows; expected at most" in reply.json()["error"]
-        assert time.monotonic() - began < 5
+        assert held < 20e6  # no row of them was unpacked
         assert not list((tmp_path / "out").glob(f"{ROOM}*"))
         assert not session.assignment.tally.labels
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -16,13 +16,27 @@ from labelahead.data.loading import load_from
 from labelahead.web import workshop
 from labelahead.web.refresh import Order, refreshed
 from labelahead.web.workshop import Workshop, in_random_order, page_data
-from tests.support.web_sessions import CHANGE, page, photos
+from tests.support.waiting import until
+from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
 SLOWLY = """
 import time
 
 def mean(pictures):
     time.sleep({seconds})
+    return pictures.float().mean((2, 3))
+"""
+STANDING = """
+import time
+from pathlib import Path
+
+seen = 0
+
+def mean(pictures):
+    global seen
+    while seen >= {first} and not Path({opened!r}).exists():
+        time.sleep(0.01)
+    seen += len(pictures)
     return pictures.float().mean((2, 3))
 """
 QUIET = lambda what, done: None  # noqa: E731
@@ -125,18 +139,13 @@ def test_a_pool_beyond_what_is_in_play(tmp_path, monkeypatch):
 
 
 def test_questions_look_ahead_while_the_rest_is_looked_at(tmp_path):
-    """600 pictures at a third of a second for each 64: the page asks by the first ones, then by all."""
+    """While the embedding stands still after 256 of 600 pictures, the page asks by these; then by all."""
     folder = photos(tmp_path / "set", 600)
-    (tmp_path / "own.py").write_text(SLOWLY.format(seconds=0.7))
+    (tmp_path / "own.py").write_text(STANDING.format(first=256, opened=str(tmp_path / "go on")))
     tables = {"data": {"name": str(folder), "embedding": f"{tmp_path / 'own.py'}:mean"}, "model": {"name": "exact"}}
 
-    def status(client, until):
-        for _ in range(1200):
-            said = client.get("/api/progress").json()["training"]
-            if until(said):
-                return said
-            time.sleep(0.05)
-        raise AssertionError(said)
+    def status(client, wanted):
+        return progress_once(client, lambda p: wanted(p["training"]))["training"]
 
     with page(folder, tmp_path / "out", tables=tables, start=True, every=4, classes=["dark", "light"]) as (client, _):
         assert client.get("/api/question").json()["reason"] == "random start"
@@ -157,6 +166,7 @@ def test_questions_look_ahead_while_the_rest_is_looked_at(tmp_path):
             asked = client.post("/api/answers", json=body, headers=CHANGE).json()["next"]
         between = status(client, lambda s: s["round"] == 1)
         assert between["in_play"] == 256
+        (tmp_path / "go on").touch()
         late = status(client, lambda s: s["idle"])
         assert late["in_play"] == 600
         found = client.get("/api/progress").json()
@@ -173,13 +183,13 @@ if __name__ == "__main__":
         while getattr(session.schedule.worker._process, "pid", None) is None:
             time.sleep(0.01)
         print(session.schedule.worker._process.pid, flush=True)
-        time.sleep(60)
+        time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("after", [0.0, 2.5])
 def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
-    (tmp_path / "own.py").write_text(SLOWLY.format(seconds=30))
+    (tmp_path / "own.py").write_text(SLOWLY.format(seconds=600))
     script = tmp_path / "server.py"
     folder = photos(tmp_path / "set", 8)
     script.write_text(SERVER.format(folder=str(folder), own=f"{tmp_path / 'own.py'}:mean", out=str(tmp_path / "out")))
@@ -193,11 +203,7 @@ def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
     time.sleep(after)
     server.send_signal(signal.SIGKILL)
     server.wait()
-    for _ in range(900):  # one that is still being started looks around when it has been
-        if not _running(worker):
-            break
-        time.sleep(0.1)
-    assert not _running(worker)
+    until(lambda: not _running(worker))  # one that is still being started looks around when it has been
 
 
 def _running(pid):

@@ -11,7 +11,7 @@ import numpy as np
 
 from labelahead.campaign.config import Campaign, parse, read
 from labelahead.campaign.store import Round, Store
-from labelahead.compare.execution import finished
+from labelahead.compare.execution import MACHINE, finished
 from labelahead.compare.plan import Arm, Comparison, differences, read_comparison
 from labelahead.compare.statistics import Array
 from labelahead.errors import InputError
@@ -108,7 +108,7 @@ def _done(where: Path, arm: Arm, seed: int) -> Done:
         rounds,
         tuple((e.position, e.label) for e in store.labels() if e.round == 0),
         _json(where / "data.json"),
-        _json(where / "machine.json"),
+        _json(where / MACHINE),
     )
 
 

@@ -54,6 +54,7 @@ __all__ = [
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 PACKAGES = ("labelahead", "torch", "numpy", "scipy", "scikit-learn")  # whose versions a report names
 RETRIES = 2  # how often a campaign is taken up again after its worker died
+MACHINE = "machine.json"  # where a campaign ran
 OURS = "cluster.txt"  # names the comparison that runs on a cluster: campaigns of another one end at their next round
 LOOK = 0.5  # seconds between two looks at the folders of campaigns elsewhere
 PATIENCE = 120  # seconds for a campaign that was given to another worker, or stopped, to end its round
@@ -364,7 +365,7 @@ def _campaign(folder: Path, campaign: Campaign, workers: int, tell: Callable[[Ro
         run(campaign, out=folder, on_round=tell, outlook=False)  # what is compared has test labels
     about = {**this_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
-        store.write("machine.json", json.dumps(about, indent=1).encode())
+        store.write(MACHINE, json.dumps(about, indent=1).encode())
 
 
 def _print_to(log: str) -> None:
@@ -475,7 +476,7 @@ def campaign_elsewhere(folder: Path, campaign: Campaign, ours: Path, token: str)
         try:
             go_on()
             _wait_until_free(folder)
-            if not finished(folder):
+            if not finished(folder) or not (folder / MACHINE).exists():  # or killed after the last round
                 _campaign(folder, campaign, 1, go_on)
         except Exception as error:
             return _failure(error)

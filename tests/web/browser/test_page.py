@@ -9,12 +9,14 @@ import pytest
 import labelahead as la
 from labelahead.client import Client
 from tests.support import browser_pages as pages
+from tests.support.waiting import PATIENCE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright")
 BROWSER = pages.browser_path()
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="BROWSER TESTS SKIPPED: no chromium; apt-get install chromium")
 AXE = Path(__file__).with_name("axe.min.js")
 NAMES = ",".join("0123456789")
+PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +190,7 @@ def test_a_server_without_room_is_waited_for(person, server):
     person.page.unroute("**/api/answers")
     full = {"error": "the server's disk is full"}
     person.page.route("**/api/progress", lambda route: route.fulfill(status=507, json=full), times=1)
-    person.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')", timeout=15_000)
+    person.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')")
     person.page.wait_for_selector("#trouble", state="hidden")
     person.label(1)
 
@@ -260,7 +262,7 @@ def test_labels_are_exported_and_brought_back(person, server, tmp_path):
 def test_the_model_is_taken_along(person, server, tmp_path):
     person.label(12)
     person.page.click("#tab-data")
-    with person.page.expect_download(timeout=60_000) as download:
+    with person.page.expect_download() as download:
         person.page.click("#take-model")
     file = tmp_path / "model.zip"
     download.value.save_as(file)
@@ -276,7 +278,7 @@ def test_the_model_is_taken_along(person, server, tmp_path):
 
 def test_the_panels_explain(person, server):
     person.label(12)
-    person.page.wait_for_selector("#panel .bars", timeout=60_000)  # once a training is done
+    person.page.wait_for_selector("#panel .bars")  # once a training is done
     assert "Predicted now" in person.page.inner_text("#panel")
     person.label(1)
     item, guess = person.item, person.page.inner_text("#guess strong")
@@ -290,7 +292,7 @@ def test_the_panels_explain(person, server):
     for step in range(400):  # somewhere there is an item; it says its name
         x, y = step % 20 / 20 * box["width"], step // 20 / 20 * box["height"]
         person.page.mouse.move(box["x"] + x + 1, box["y"] + y + 1)
-        person.page.wait_for_timeout(30)
+        person.page.evaluate(PAINTED)
         name = re.search(r"n\d{4}-\d\.png:", person.page.inner_text("#map .hover"))
         if name:
             break
@@ -315,7 +317,7 @@ def test_a_label_that_is_kept_is_not_doubted_again(browser, tmp_path):
     options = ("--classes", "light,dark", "--model", "mlp", "--width", "16")
     server = pages.Server(data, tmp_path / "labels", *options, "--labels", str(given))
     try:
-        Client(server.url).wait(120)
+        Client(server.url).wait(PATIENCE)
         assert [d["item"] for d in server.get("/api/doubts")["doubts"]] == ["06.png"]
         person = pages.Person(browser, server)
         person.page.click("#tab-doubts")
@@ -400,11 +402,11 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
     server = pages.Server(data, tmp_path / "labels", "--classes", NAMES, "--model", "exact")
     try:
         client = Client(server.url)
-        client.wait(60)
+        client.wait(PATIENCE)
         asked = client.question()
         for _ in range(60):
             asked = client.answer(asked["position"], asked["item"][-5])["next"]
-        client.wait(60)
+        client.wait(PATIENCE)
         person = pages.Person(browser, server)
         page, before = person.page, server.labels()
         page.keyboard.press(",")
@@ -469,7 +471,7 @@ def test_classes_are_changed_on_the_page(browser, tmp_path):
         page.click("#class-merge")
         person.said("“neither” is part of “even” now")
         assert sorted(server.labels().values()) == ["even", "even", "odd"]
-        other.page.wait_for_function("() => document.querySelectorAll('#classes button').length === 3", timeout=15_000)
+        other.page.wait_for_function("() => document.querySelectorAll('#classes button').length === 3")
         page.select_option("#class-which", label="odd")
         page.click("#class-remove")
         person.said("its items are asked about again")
