@@ -489,6 +489,12 @@ def test_classes_are_changed_on_the_page(browser, tmp_path):
         person.said("Asked again")
         assert sorted(server.labels().values()) == ["even", "odd"]
         assert page.locator("#classes button").count() == 4
+        page.select_option("#class-which", label="more")
+        page.fill("#class-name", "le")
+        Client(server.url).add_class("new")  # by somebody else, meanwhile
+        page.wait_for_selector("#class-which option:has-text('new')", state="attached")
+        chosen = "() => document.getElementById('class-which').selectedOptions[0].textContent"
+        assert (page.evaluate(chosen), page.input_value("#class-name")) == ("more", "le")
         person.close()
         other.close()
     finally:

@@ -73,16 +73,18 @@ async function poll() {
     try {
       const found = await getOnce("/api/progress");
       tell("poll", null);
-      const context = current();
+      let context = current();
       state = found.training?.state ?? "idle";
       if (context.session) { context.drawTally(found.labels, found.budget, found.enough); context.drawLooking(found.training); }
-      if (context.session && found.classes_seq !== context.classesSeq) await context.reload();
+      const changed = context.session && found.classes_seq !== context.classesSeq;
+      if (changed) await context.reload();
+      context = current(); // with the classes of now
       if (context.watching) context.refreshHistory();
       badge("progress", found.advice ? "✓" : "", "you may stop here");
       badge("doubts", found.doubts ? String(found.doubts) : "", found.doubts === 1 ? "label in doubt" : "labels in doubt");
       const fresh = found.training?.round !== round;
       round = found.training?.round;
-      if (open === "progress") refresh(context, found); else if (fresh) refresh(context);
+      if (open === "progress") refresh(context, found); else if (fresh || (changed && open === "data")) refresh(context);
     } catch (error) {
       if (!(error instanceof Refused)) { tell("poll", troubleWith(error)); state = "training"; } // look again soon
     }
@@ -256,7 +258,14 @@ function showData(context) {
   const drawn = panel.querySelector("#take-model"); // nothing in it changes with the question, but with the classes
   if (drawn) {
     const old = panel.querySelector("#classes-of");
-    if (old && old.dataset.seq !== String(context.classesSeq)) old.replaceWith(classesSection(context));
+    if (old && old.dataset.seq !== String(context.classesSeq)) {
+      const now = classesSection(context);
+      for (const field of now.querySelectorAll("select, input")) { // what somebody has chosen or typed stays
+        const was = old.querySelector(`#${field.id}`).value;
+        if (!field.options || [...field.options].some((o) => o.value === was)) field.value = was;
+      }
+      old.replaceWith(now);
+    }
     return;
   }
   const rest = make("input", { type: "checkbox", id: "rest" });
@@ -292,7 +301,7 @@ function classesSection(context) {
   const act = (text, kind, value) => make("button", { type: "button", text, id: `class-${kind}`, on: { click: async () => {
     const other = value();
     if (kind === "rename" && !other.trim()) { name.focus(); return; }
-    if (await context.changeClass(chosen(), kind, other)) refresh(current());
+    if (await context.changeClass(chosen(), kind, other)) { name.value = ""; refresh(current()); }
   } } });
   const box = section("Classes", make("div", { className: "choices" },
     make("span", { text: "Class" }), which, make("span"),
