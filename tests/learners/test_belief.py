@@ -9,6 +9,7 @@ from labelahead.acquisition import flip
 from labelahead.acquisition.view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.learners.belief import Belief
+from labelahead.learners.exact import mixture_kernel
 from labelahead.linear.posterior import prior
 
 N, C = 14, 3
@@ -221,3 +222,61 @@ def test_a_shortlist_knows_classes_that_are_new_and_refuses_what_it_cannot_take_
     assert not wider.nearby(labels)
     outside = next(p for p in belief.points.tolist() if p not in short and p not in labels)
     assert short.told({**labels, outside: 1}).labels == {}  # the whole will know it
+
+
+def cosines(n=60, classes=C):
+    rng = torch.Generator().manual_seed(3)
+    rows = torch.nn.functional.normalize(torch.randn(n, 5, generator=rng, dtype=torch.float64))
+    return prior(torch.full((n, classes), 1 / classes), mixture_kernel(rows, (0.5, 0.5, 0.0)), noise=0.05)
+
+
+def many(n):
+    return {p: p % C for p in range(n)}
+
+
+def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
+    lean, whole = (Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=m) for m in (20, None))
+    assert lean.posterior.settled is not None
+    assert whole.posterior.settled is None
+    assert torch.allclose(lean.posterior.mean, whole.posterior.mean, atol=2e-2)
+    assert lean.labels == whole.labels
+    assert lean.knows(many(40), C)
+    assert sorted(lean.ranked("flip")) == sorted(whole.ranked("flip"))
+    wider = lean.told(many(40), C + 2)
+    assert wider.posterior.settled is not None
+    assert wider.classes == C + 2
+    assert Belief(torch.arange(60), cosines(), many(20), most=20).posterior.settled is None
+
+
+def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they_were_condensed():
+    belief = Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    more = belief.told(many(43))
+    assert more.posterior.settled is not None
+    assert more.posterior.labelled.tolist() == [40, 41, 42]
+    back = more.told(many(41))
+    assert more.nearby(many(41))
+    assert back.labels == many(41)
+    assert torch.allclose(back.posterior.mean, belief.told(many(41)).posterior.mean, atol=1e-6)
+    other = {**many(43), 7: (7 + 1) % C, 42: (42 + 1) % C}
+    assert more.nearby(other)
+    fixed = more.told(other)
+    assert fixed.posterior.told()[1].argmax(1).tolist() == list(other.values())
+    gone = {p: c for p, c in many(43).items() if p != 7}
+    assert not more.nearby(gone)
+    assert not more.nearby(many(39))
+    anew = more.told(gone)
+    exact = Belief(torch.arange(60), cosines(), gone).posterior
+    assert anew.labels == gone
+    assert torch.allclose(anew.posterior.mean, exact.mean, atol=2e-2)
+
+
+def test_a_shortlist_of_condensed_labels_scores_as_they_do():
+    belief = Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    short = belief.shortlist("flip", 8)
+    best = belief.ranked("flip", 8)
+    assert short.ranked("flip") == best
+    label = {best[0]: 1}
+    after, of_all = short.told(label), belief.told({**belief.labels, **label})
+    scores = dict(zip(of_all.points[of_all.view.candidates].tolist(), of_all.scores("flip").tolist(), strict=True))
+    for p, score in zip(after.points[after.view.candidates].tolist(), after.scores("flip").tolist(), strict=True):
+        assert score == pytest.approx(scores[p], rel=1e-4, abs=1e-6)

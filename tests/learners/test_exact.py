@@ -338,3 +338,19 @@ def test_models_from_before_rows_were_lifted_are_read():
     again = ExactModel(torch.zeros(3), 2)
     again.load_state_dict(state)
     assert torch.equal(again.unit(x), old.unit(x))
+
+
+def test_with_labels_condensed_it_learns_and_judges_as_without():
+    x, y = clouds(120)
+    at, rest = torch.arange(80), torch.arange(80, 120)
+    lean, whole = ExactLearner(x, C, x.mean(0), most=60), learner(x)
+    learnt, exact = lean.learn(at, y[at]), whole.learn(at, y[at])
+    assert learnt.mixture == exact.mixture
+    assert learnt.trained.accuracy == exact.trained.accuracy
+    assert torch.allclose(learnt.model(x), exact.model(x), atol=2e-2)
+    others, residual = lean.others_say(at, y[at])
+    assert torch.allclose(others - residual, torch.nn.functional.one_hot(y[at]).double())
+    agree = others.argmax(1) == whole.others_say(at, y[at])[0].argmax(1)
+    assert agree.double().mean() >= 0.9
+    told, alone = lean.outlook(at, y[at], rest), whole.outlook(at, y[at], rest)
+    assert told.error.rate == pytest.approx(alone.error.rate, abs=0.05)

@@ -16,11 +16,13 @@ from labelahead.acquisition import Acquisition, select
 from labelahead.acquisition.probability import probabilities
 from labelahead.acquisition.view import View, view
 from labelahead.errors import InputError
+from labelahead.linear.condensed import condensed
 from labelahead.linear.posterior import Posterior
 
 __all__ = ["Belief"]
 
 MANY = 64  # labels that are added at once
+SHARE = 4  # of the labels known so many may come at once before a beginning costs less
 FEW = 16  # labels that are changed or taken back one by one; of more a new beginning costs less
 
 
@@ -30,7 +32,8 @@ class Belief:
     points: (n,) positions of the items in play, in the data set. start: the posterior at them
     before any label. labels: position -> class; those of items that are not in play wait for the
     next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all.
-    hold: keep k(candidates, evaluation), so that labels that come one by one are cheap.
+    hold: keep k(candidates, evaluation), so that labels that come one by one are cheap. most: labels beyond which a
+    beginning condenses them (`linear.condensed`), so that memory stays as it is; guess: (n, C) α to begin that with.
     """
 
     def __init__(
@@ -41,18 +44,24 @@ class Belief:
         *,
         evaluation: int | None = None,
         hold: bool = False,
+        most: int | None = None,
+        guess: Tensor | None = None,
     ) -> None:
-        self.points, self.start, self.evaluation, self.hold = points, start, evaluation, hold
+        self.points, self.start, self.evaluation, self.hold, self.most = points, start, evaluation, hold, most
         self._place = {p: i for i, p in enumerate(points.tolist())}
-        self._begin(labels or {})
+        self._begin(labels or {}, guess)
 
-    def _begin(self, labels: Mapping[int, int]) -> None:
+    def _begin(self, labels: Mapping[int, int], guess: Tensor | None = None) -> None:
         """Condition the start on exactly these labels."""
         self.labels = self._in_play(labels)
         # What the start has worked out meanwhile must not change a rounding here.
         post = replace(self.start, _memo={})
         if self.labels:
-            post = post.condition(self.places(self.labels), torch.tensor(list(self.labels.values())))
+            at, classes = self.places(self.labels), torch.tensor(list(self.labels.values()))
+            if self.most is None or len(at) <= self.most:
+                post = post.condition(at, classes)
+            else:
+                post = condensed(post, at, classes, self.most, guess)
         self.view = self._seen(post)
         self._scores: dict[str | Acquisition, Tensor] = {}
         self._orders: dict[str | Acquisition, list[int]] = {}
@@ -66,13 +75,17 @@ class Belief:
     def nearby(self, labels: Mapping[int, int]) -> bool:
         """Whether it can be told these labels in milliseconds: not if many are new, nor if early ones are gone."""
         known = self._in_play(labels)
-        if len(known.keys() - self.labels.keys()) > MANY:
+        return len(known.keys() - self.labels.keys()) <= MANY and self._reachable(known)
+
+    def _reachable(self, known: Mapping[int, int]) -> bool:
+        """Whether there is a way from the labels that it knows to these that costs less than a beginning."""
+        if len(known.keys() - self.labels.keys()) > max(MANY, len(self.labels) // SHARE):
             return False
         gone = [p for p in self.labels if p not in known]
         changed = sum(known[p] != c for p, c in self.labels.items() if p in known)
         if not gone and not changed:
             return True
-        few = len(gone) <= FEW and changed <= FEW and self.posterior.revisable
+        few = len(gone) <= min(FEW, len(self.posterior.labelled)) and changed <= FEW and self.posterior.revisable
         return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
 
     def told(self, labels: Mapping[int, int], classes: int = 0) -> "Belief":
@@ -84,10 +97,11 @@ class Belief:
         known, classes = self._in_play(labels), max(classes, self.classes)
         other = object.__new__(Belief)
         other.points, other.evaluation, other.hold, other._place = self.points, self.evaluation, self.hold, self._place
+        other.most = self.most
         wider = classes != self.classes
         other.start = self.start.widened(classes) if wider else self.start
-        if not self.nearby(known) or (wider and self.posterior.width != 1):
-            other._begin(known)
+        if not self._reachable(known) or (wider and self.posterior.width != 1):
+            other._begin(known, self.pushes(classes))
             return other
         gone = len(self.labels.keys() - known.keys())
         held = {p: known[p] for p in self.labels if p in known}
@@ -108,6 +122,15 @@ class Belief:
         if other.view is not self.view:
             other._scores, other._orders = {}, {}
         return other
+
+    def pushes(self, classes: int) -> Tensor | None:
+        """(n, C) α of the labels that are condensed, by which a new beginning is nearer; None: there are none."""
+        settled = self.posterior.settled
+        if settled is None:
+            return None
+        out = settled.weights.new_zeros((len(self.points), classes))
+        out[settled.at, : settled.weights.shape[1]] = settled.weights
+        return out
 
     def _in_play(self, labels: Mapping[int, int]) -> dict[int, int]:
         return {p: c for p, c in labels.items() if p in self._place}
@@ -194,7 +217,7 @@ class Belief:
         place[at] = torch.arange(len(at), device=at.device)
         rows = torch.cat([self.posterior.block(first, first), self.view.covariance(some)[:, others]], 1)
         short = object.__new__(Belief)
-        short.points, short.evaluation, short.hold = self.points[at.cpu()], self.evaluation, True
+        short.points, short.evaluation, short.hold, short.most = self.points[at.cpu()], self.evaluation, True, None
         short._place = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
         short.start, short.labels, short._scores, short._orders = self.posterior.among(at, rows), {}, {}, {}
         short.view = View(short.start, place[first], place[summed], None, hold=True)

@@ -25,9 +25,10 @@ from labelahead.inputs import Samples
 from labelahead.learners.network import Learnt
 from labelahead.learners.outlook import Outlook, outlook
 from labelahead.linear.calibration import calibrate
+from labelahead.linear.condensed import condensed, evenly
 from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
-from labelahead.linear.posterior import prior
+from labelahead.linear.posterior import Settled, prior
 from labelahead.models import EXACT
 from labelahead.train import Trained, Training
 from labelahead.train.passes import dropout
@@ -143,7 +144,7 @@ def choose_mixture(cosines: Tensor, targets: Tensor, before: Mixture | None = No
     before: the last choice. With many labels only its neighbours are tried, step by step; of very many, some are asked.
     """
     if len(cosines) > MANY:
-        some = torch.linspace(0, len(cosines) - 1, MANY, dtype=torch.float64).long().to(cosines.device)
+        some = evenly(len(cosines), MANY).to(cosines.device)
         cosines, targets = cosines[some][:, some], targets[some]
     kernels = cosine_kernels(cosines.double())
     errors: dict[Mixture, float] = {}
@@ -276,14 +277,19 @@ class ExactLearnt(Learnt):
 
 @dataclass(frozen=True, eq=False)
 class ExactLearner:
-    """Kernel regression on inputs (n, ...) of the whole data set. centre: (d,) the mean of the pool's."""
+    """Kernel regression on inputs (n, ...) of the whole data set. centre: (d,) the mean of the pool's.
+
+    most: labels beyond which they are condensed (`linear.condensed`), so that memory does not grow with their square.
+    """
 
     inputs: Tensor
     classes: int
     centre: Tensor
     device: str = "cpu"
     lift: float = 0.0
+    most: int | None = None
     _last: dict[tuple[int, ...], ExactModel] = field(default_factory=dict, repr=False)  # by what it has learnt
+    _settled: dict[tuple[int, ...], Settled] = field(default_factory=dict, repr=False)  # and is condensed
 
     @property
     def training(self) -> Training:
@@ -311,10 +317,7 @@ class ExactLearner:
             support = model.unit(self.inputs[labelled].to(self.device))
             targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
             before = Mixture(*previous["mixture"].tolist()) if previous is not None and "mixture" in previous else None
-            cosines = support @ support.T
-            cosines.fill_diagonal_(1.0)
-            mixture = choose_mixture(cosines, targets, before)
-            alpha, _, _ = residuals(mixed(cosines.double(), mixture.weights), mixture.noise, targets)
+            mixture, alpha = self._solved(labelled, support, targets, before)
             model.support, model.alpha = support, alpha
             model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
             fitted = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
@@ -325,10 +328,30 @@ class ExactLearner:
         self._last[tuple(labelled.tolist())] = model
         return ExactLearnt(model, self.inputs, "squared", trained, time.perf_counter() - began)
 
+    def _solved(
+        self, labelled: Tensor, support: Tensor, targets: Tensor, before: Mixture | None
+    ) -> tuple[Mixture, Tensor]:
+        """The mixture, and α (L, C)."""
+        self._settled.clear()
+        if self.most is None or len(support) <= self.most:
+            cosines = (support @ support.T).fill_diagonal_(1.0)
+            mixture = choose_mixture(cosines, targets, before)
+            return mixture, residuals(mixed(cosines.double(), mixture.weights), mixture.noise, targets)[0]
+        some = evenly(len(support), MANY).to(support.device)
+        mixture = choose_mixture((support[some] @ support[some].T).fill_diagonal_(1.0), targets[some], before)
+        start = prior(torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise)
+        settled = condensed(start, torch.arange(len(support)), targets, self.most).settled
+        assert settled is not None
+        self._settled[tuple(labelled.tolist())] = settled
+        return mixture, settled.weights
+
     def others_say(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, doubting: bool = False
     ) -> tuple[Tensor, Tensor]:
         """What the other labels predict for each labelled item (L, C), and how far off that is (L, C)."""
+        settled = self._settled.get(tuple(labelled.tolist()))
+        if settled is not None:
+            return settled.others + 1 / self.classes, settled.others - settled.targets
         model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
         targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
         cosines = (model.support @ model.support.T).fill_diagonal_(1.0).double().cpu()
@@ -347,7 +370,11 @@ class ExactLearner:
         learnt, points = ExactLearnt(model, self.inputs), torch.cat([labelled, at])
         start = torch.full((len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device)
         post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
-        post = post.condition(torch.arange(len(labelled)), labels)
+        first = torch.arange(len(labelled))
+        if self.most is None or len(labelled) <= self.most:
+            post = post.condition(first, labels)
+        else:
+            post = condensed(post, first, labels, self.most, F.pad(model.alpha, (0, 0, 0, len(at))))
         return outlook(post, torch.arange(len(labelled), len(points)), votes)
 
 

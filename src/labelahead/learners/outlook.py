@@ -46,7 +46,7 @@ def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> Ou
     picks = greedy(seen, partial(resolve, temper=known.scale**2), min(AHEAD, len(some)), believe="mean")
     error = error_rate(posterior, at, known)
     brought = BRINGS * float(picks.scores.sum()) / len(some)
-    return Outlook(error, min(brought, fastest(error.rate, len(posterior.labelled))), spread)
+    return Outlook(error, min(brought, fastest(error.rate, len(posterior.told()[0]))), spread)
 
 
 def fastest(rate: float, labels: int) -> float:

@@ -87,7 +87,7 @@ def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
             f"the posterior has {posterior.classes} outputs and {posterior.width} kernel rows a point; expected two "
             "or more outputs and a scalar kernel"
         )
-    labels = posterior.targets.argmax(1)
+    labels = posterior.told()[1].argmax(1)
     votes = torch.ones_like(labels, dtype=torch.bool) if votes is None else votes.to(labels.device)
     if not bool((labels[votes] != labels[votes][:1]).any()):
         return Calibration(1.0, SCALES[0], SCALES[-1])
@@ -104,6 +104,11 @@ def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
 
 def left_out(posterior: Posterior) -> tuple[Tensor, Tensor]:
     """Mean (L, C) and variance (L,) of f at every labelled point, given all labels but its own."""
+    settled = posterior.settled
+    if settled is not None:
+        if len(posterior.labelled):
+            raise InputError("labels came after others were condensed; expected all of them condensed together")
+        return settled.others, settled.variance.clamp_min(1e-9 * posterior.scale)
     variance = cholesky_inverse(posterior.factor()).diagonal().reciprocal() - posterior.noise
     return leave_one_out(posterior) + posterior.targets, variance.clamp_min(1e-9 * posterior.scale)
 

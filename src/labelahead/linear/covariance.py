@@ -23,7 +23,16 @@ from torch import Tensor
 from labelahead.linear.checks import span
 from labelahead.linear.linalg import gram_downdate
 
-__all__ = ["CosineKernel", "Covariance", "DenseKernel", "Kernel", "LowRankKernel", "StripKernel", "take"]
+__all__ = [
+    "CosineKernel",
+    "Covariance",
+    "DenseKernel",
+    "Kernel",
+    "LowRankKernel",
+    "SpannedKernel",
+    "StripKernel",
+    "take",
+]
 
 _PAIRS = 1 << 20  # entries of a block worked out at a time
 _ROWS = 2048  # rows converted to float64 at a time: 32 MB of features at k = 2048
@@ -220,12 +229,16 @@ class LowRankKernel:
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
         """(Ψ − Ψ VᵀV)(rows) Ψ(cols)ᵀ, (p, q): weight space, so V is projected out once per row."""
-        left = self.explained(factors, self.rows(rows)).to(self.dtype)
-        return left @ take(self.features, cols, 0).T
+        out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.features.device)
+        right = take(self.features, cols, 0).T
+        for lo in range(0, len(rows), _ROWS):
+            left = self.explained(factors, self.rows(rows[lo : lo + _ROWS])).to(self.dtype)
+            torch.mm(left, right, out=out[lo : lo + _ROWS])
+        return out
 
     def explained(self, factors: tuple[Tensor, ...], rows: Tensor) -> Tensor:
         """rows (I − VᵀV): (q, k) -> (q, k), float64."""
-        out = rows.clone()
+        out = rows.clone() if factors else rows
         for factor in factors:
             out.addmm_(rows @ factor.T, factor, alpha=-1)
         return out
@@ -245,6 +258,25 @@ class LowRankKernel:
         size = max(b, _ROWS // b * b)
         for lo in range(0, len(rows), size):
             yield rows[lo : lo + size].to(torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class SpannedKernel(LowRankKernel):
+    """Θ = Ψ Ψᵀ + diag(own): what the features miss of every point, own (N,), is its own and nobody else's."""
+
+    own: Tensor
+
+    def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
+        """As without, and a point's own where it meets itself; positions are distinct in each list."""
+        out = super().block(factors, rows, cols)
+        if not _apart(rows, cols):
+            there, here = _meeting(rows, cols)
+            out[there, here] += self.own[rows[there]].to(out.dtype)
+        return out
+
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """As without, and the own."""
+        return super().diagonal(factors, b, at) + (self.own if at is None else self.own[at]).view(-1, 1, 1)
 
 
 Kernel = DenseKernel | CosineKernel | LowRankKernel  # a prior covariance over N flat positions

@@ -25,10 +25,18 @@ from torch.nn.functional import pad
 from labelahead.errors import InputError
 from labelahead.linear import checks
 from labelahead.linear.checks import Positions
-from labelahead.linear.covariance import CosineKernel, Covariance, DenseKernel, Kernel, LowRankKernel, StripKernel
+from labelahead.linear.covariance import (
+    CosineKernel,
+    Covariance,
+    DenseKernel,
+    Kernel,
+    LowRankKernel,
+    SpannedKernel,
+    StripKernel,
+)
 from labelahead.linear.linalg import cholesky, solve_factored, whiten
 
-__all__ = ["Posterior", "Step", "prior"]
+__all__ = ["Posterior", "Settled", "Step", "prior"]
 
 LABELLED = "the kernel of the labelled points"
 REVISABLE = 1e-4  # of the scale: the least σ by which a float32 kernel may be divided
@@ -42,6 +50,17 @@ class Step(NamedTuple):
     factor: Tensor  # (q·b, d) factor rows
     fall: Tensor | None  # (q·b, N) their values everywhere; None when too many to be worth it
     gain: Tensor  # (q·b, C/b)
+
+
+class Settled(NamedTuple):
+    """Labels that are held together, not one by one: see `linear.condensed`."""
+
+    at: Tensor  # (S,) positions in the order seen
+    targets: Tensor  # (S, C)
+    weights: Tensor  # (S, C) α
+    others: Tensor  # (S, C) what the other labels say of each
+    variance: Tensor  # (S,) and how surely
+    noise: float  # of each, with what the features miss on average
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +92,8 @@ class Posterior:
     _memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
     # (s, C + 1) Wᵀ _white of the labels that came before `among`, whose factor rows it has left behind
     _explained: Tensor | None = field(default=None, repr=False)
+    settled: Settled | None = field(default=None, repr=False)  # labels before those in `labelled`
+    _amplitude: float | None = field(default=None, repr=False)  # by the settled ones
 
     @property
     def points(self) -> int:
@@ -108,7 +129,7 @@ class Posterior:
         rows = self.covariance.rows(where)
         system = kernel.lift(rows, where)
         system = (system + system.T) / 2
-        system.diagonal().add_(self.noise)
+        system.diagonal().add_(self.noise_at(at) if self.width == 1 else self.noise)
         lower, jitter = cholesky(system, scale=self.scale, what=LABELLED)
         factor = whiten(lower, rows, overwrite=True)
         gain = whiten(lower, self.folded(targets - self.mean[at]))
@@ -142,7 +163,11 @@ class Posterior:
         outputs, mean, targets = (pad(x, (0, more)) for x in (self.outputs, self.mean, self.targets))
         wider = replace(self, outputs=outputs, mean=mean, targets=targets, _memo=self._memo.copy())
         explained = None if self._explained is None else _widened(self._explained, more)
-        return replace(wider, _white=_widened(self._white, more), _explained=explained)
+        settled = self.settled
+        if settled is not None:
+            targets, weights, others = (pad(x, (0, more)) for x in (settled.targets, settled.weights, settled.others))
+            settled = settled._replace(targets=targets, weights=weights, others=others)
+        return replace(wider, _white=_widened(self._white, more), _explained=explained, settled=settled)
 
     @property
     def revisable(self) -> bool:
@@ -150,16 +175,41 @@ class Posterior:
         whole = self.width == 1 and self._explained is None
         return whole and self.jitter == 0.0 and self.noise >= REVISABLE * self.scale
 
+    def noise_at(self, at: Tensor) -> Tensor:
+        """σ of labels at (q,), and what a kernel that is spanned by some points leaves to each alone. Scalar kernel."""
+        noise, kernel = self.mean.new_full((len(at),), self.noise), self.covariance.prior
+        if isinstance(kernel, SpannedKernel):
+            noise += kernel.own[at]
+            if self.settled is not None:
+                noise[torch.isin(at, self.settled.at)] = self.settled.noise
+        return noise
+
+    def told(self) -> tuple[Tensor, Tensor]:
+        """Positions and targets of all labels, the settled ones first: (L,), (L, C)."""
+        if self.settled is None:
+            return self.labelled, self.targets
+        return torch.cat([self.settled.at, self.labelled]), torch.cat([self.settled.targets, self.targets])
+
     def corrected(self, which: Tensor, targets: Tensor) -> "Posterior":
-        """With other targets (q, C) for the labels at (q,) places among `labelled`. Scalar kernel, σ > 0.
+        """With other targets (q, C) for the labels at (q,) places, as in `told`. Scalar kernel, σ > 0.
 
         The covariance knows no targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's column of it is k(x,xⱼ) =
         σ (Θ(x,X) A)ⱼ: what a change of target j moves every output by. And W(xⱼ) = L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ
         = Lᵀeⱼ − σL⁻¹eⱼ has L⁻¹eⱼ below place j, and at it the root of a square.
         """
-        at, kernel = self.labelled[which], self.covariance.prior
-        change = targets - self.targets[which]
-        columns = kernel.spread(self.covariance.rows(at)) / self.noise
+        kernel, settled = self.covariance.prior, self.settled
+        at, before = self.told()
+        change, at = targets - before[which], at[which]
+        columns = kernel.spread(self.covariance.rows(at)) / self.noise_at(at)[:, None]
+        if settled is not None:
+            every, first = before.index_copy(0, which, targets), len(settled.at)
+            return replace(
+                self,
+                mean=self.mean + columns.T @ change,
+                targets=every[first:],
+                settled=settled._replace(targets=every[:first]),
+                _memo=self._memo.copy(),
+            )
         here = torch.cat([kernel.lift(factor, at) for factor in self.covariance.factors])
         place = torch.arange(len(here), device=here.device)[:, None]
         own = 1 / _pivot(here[which, torch.arange(len(which))], self.noise)
@@ -179,9 +229,9 @@ class Posterior:
         post = self
         for _ in range(q):
             at, row = post.labelled[-1], post.covariance.factors[-1][-1:]
-            fall = post.covariance.prior.spread(row)[0]
+            fall, noise = post.covariance.prior.spread(row)[0], float(post.noise_at(at[None]))
             # y − f_lin = σ/l · gain at the label itself, where f_lin has moved by fall · gain and fall = l − σ/l.
-            gain = (post.targets[-1] - post.mean[at]) * _pivot(fall[at], self.noise) / self.noise
+            gain = (post.targets[-1] - post.mean[at]) * _pivot(fall[at], noise) / noise
             post = replace(
                 post,
                 mean=post.mean - fall[:, None] * gain,
@@ -266,6 +316,7 @@ class Posterior:
             is_labelled=self.is_labelled[at],
             _memo={},
             _explained=explained,
+            settled=None,
         )
 
     def system(self, at: Tensor | None = None) -> Tensor:
@@ -286,7 +337,10 @@ class Posterior:
         return self._memo["factor"]
 
     def weights(self) -> Tensor:
-        """α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): what each label pushes with, (L, C)."""
+        """α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): what each label pushes with, (L, C), as in `told`."""
+        if self.settled is not None:  # what they leave of a later label, σα, is what it pushes with
+            later = (self.targets - self.mean[self.labelled]) / self.noise_at(self.labelled)[:, None]
+            return torch.cat([self.settled.weights, later])
         residual = self.folded(self.targets - self.outputs[self.labelled])
         return solve_factored(self.factor(), residual).view(self.targets.shape)
 
@@ -359,6 +413,8 @@ class Posterior:
         Without labels, or when all have the same target, they say nothing of it: then a² is what one-hot targets of
         equally frequent classes would have, (1/C)(1 − 1/C), over the mean diagonal of the prior kernel.
         """
+        if self._amplitude is not None:
+            return self._amplitude
         p, c = self.classes // self.width, self.classes
         if len(self.targets) > 0:
             average = self.targets.mean(0).reshape(self.width, p)

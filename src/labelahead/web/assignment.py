@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import Any
 
@@ -70,6 +71,9 @@ class Assignment:
         self._short: Opinion | None = None  # of the opinion's best candidates, which learns answers before it does
         self._shortening = threading.Lock()  # held by whoever moves that
         self._learning = threading.Lock()  # held by whoever moves the opinion
+        # Work on matrices is done by one thread each, whoever asked for it: the mathematics library keeps megabytes
+        # for every thread that ever called it, and a server has forty.
+        self._mover, self._shortener = ThreadPoolExecutor(1, "mover"), ThreadPoolExecutor(1, "shortener")
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
@@ -332,34 +336,37 @@ class Assignment:
             self._learn_shortly()
             return None
         try:
-            return self._move()
+            return self._mover.submit(self._move).result()
         finally:
             self._learning.release()
 
     def _learn_shortly(self) -> None:
         """Move the shortlist, if its opinion has only to learn more labels; where somebody is at it, let them."""
-        if not self._shortening.acquire(blocking=False):
+        if self._short is None or not self._shortening.acquire(blocking=False):
             return
         try:
-            with self.lock:
-                opinion, before, tally = self.opinion, self._short, self.tally
-            if opinion is None or before is None:
-                return
-            more = opinion.fits(tally.counts_as) and opinion.belief.labels.items() <= tally.labels.items()
-            after = None
-            if more and before.belief.nearby(tally.labels):
-                after = before.told(tally.labels, len(tally.classes))
-                after.gain()
-            with self.lock:
-                if self._short is before:
-                    self._short = after
+            self._shortener.submit(self._move_shortlist).result()
         finally:
             self._shortening.release()
+
+    def _move_shortlist(self) -> None:
+        with self.lock:
+            opinion, before, tally = self.opinion, self._short, self.tally
+        if opinion is None or before is None:
+            return
+        more = opinion.fits(tally.counts_as) and opinion.belief.labels.items() <= tally.labels.items()
+        after = None
+        if more and before.belief.nearby(tally.labels):
+            after = before.told(tally.labels, len(tally.classes))
+            after.gain()
+        with self.lock:
+            if self._short is before:
+                self._short = after
 
     def catch_up(self) -> None:
         """Move the opinion to the labels as they stand, however long it takes."""
         with self._learning:
-            self._move()
+            self._mover.submit(self._move).result()
 
     def _move(self) -> int | None:
         """Whoever learns does it outside the lock; an opinion that has been replaced meanwhile is not moved."""

@@ -181,11 +181,11 @@ class Opinion:
         class's own labels before others, which add by being unlike x. An item is no witness of itself.
         """
         post = self.belief.posterior
-        theta, at = post.covariance.prior, post.labelled
+        theta, (at, targets) = self.belief.start.covariance.prior, post.told()
         column = theta.lift(theta.rows(at.new_tensor([i])), at)[0]
         weight = column * post.weights()[:, label]
         points, itself = self.belief.points[at].tolist(), int(self.belief.points[i])
-        every = zip(points, post.targets.argmax(1).tolist(), weight.tolist(), strict=True)
+        every = zip(points, targets.argmax(1).tolist(), weight.tolist(), strict=True)
         rows = [row for row in every if row[0] != itself]
         adding = sorted((r for r in rows if r[2] > 0), key=lambda r: (r[1] != label, -r[2]))
         return adding[:SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[:SHOWN]

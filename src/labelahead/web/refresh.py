@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.learners.exact import ExactLearner
+from labelahead.learners.exact import MANY, ExactLearner
 from labelahead.learners.outlook import Outlook
 from labelahead.web.snapshot import Snapshot
 
@@ -39,7 +39,7 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     place = {p: i for i, p in enumerate(before.points.tolist())}
     known = [(place[p], c) for p, c in order.labels if p in place]
     at, labels = torch.tensor([i for i, _ in known]), torch.tensor([c for _, c in known])
-    learner = ExactLearner(before.units, classes, before.units.new_zeros(before.units.shape[1]))
+    learner = ExactLearner(before.units, classes, before.units.new_zeros(before.units.shape[1]), most=MANY)
     learnt = learner.learn(at, labels, previous=before.facts.get("mixture"))
     seconds = time.perf_counter() - began
     facts: dict[str, Any] = {name: before.facts[name] for name in KEPT if name in before.facts}
@@ -63,6 +63,7 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
         labels=dict(order.labels),
         noise=before.own_noise or learnt.noise,
         weights=learnt.mixture.weights,
+        pushes=outputs.new_zeros(outputs.shape).index_copy_(0, at, learnt.kernel_model.alpha),
         facts=facts,
     )
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from labelahead.files import replace
 from labelahead.learners.belief import Belief
-from labelahead.learners.exact import mixture_kernel
+from labelahead.learners.exact import MANY, mixture_kernel
 from labelahead.linear.posterior import prior
 
 __all__ = ["Snapshot", "load_snapshot", "save_snapshot"]
@@ -40,13 +41,16 @@ class Snapshot:
     weights: tuple[float, ...] = ()
     test: tuple[Tensor, Tensor] | None = None
     own_noise: float | None = None  # what somebody asked for, instead of the noise that goes with the weights
+    pushes: Tensor | None = None  # (n, C) α of the exact learner's labels, at which solving for them begins
 
     def belief(self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()) -> Belief:
         """What is held of the items in play, given these labels. counts_as: of each class, as in `Tally`."""
         kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
         start = prior(_standing(self.outputs, counts_as), kernel, features=self.features, noise=self.noise)
         start = start.widened(max(classes, start.classes))
-        return Belief(self.points, start, labels, evaluation=self.evaluation, hold=True)
+        guess = None if self.pushes is None else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
+        most = None if self.units is None else MANY
+        return Belief(self.points, start, labels, evaluation=self.evaluation, hold=True, most=most, guess=guess)
 
 
 def _standing(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
