@@ -67,6 +67,31 @@ def test_run_resume_and_what_is_left_behind(tmp_path):
     assert (folder / "labels.jsonl").read_bytes() == whole
 
 
+def test_a_budget_that_nobody_chose_is_no_larger_than_the_pool(tmp_path):
+    path = table(tmp_path / "t.csv", 60, labelled=60)
+    asked = ("run", "--data", path, "--threads=1")
+    done = invoke(*asked, "--out", tmp_path / "a")
+    assert done.exit_code == 0, done.output
+    assert "the pool has 48 items: 30 labels are asked for, not 100" in " ".join(done.output.split())
+    assert json.loads((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()[-1])["labels"] == 30
+    for chosen in (("--labels", 100), ("--set", "budget.labels=100")):
+        refused = invoke(*asked, *chosen, "--out", tmp_path / "b")
+        assert refused.exit_code == 1
+        assert "labels is 100, but the pool has 48 items" in " ".join(refused.output.split())
+
+
+def test_a_table_without_labels_is_told_how_to_name_its_column(tmp_path):
+    path = tmp_path / "news.csv"
+    path.write_text("a,topic\n" + "\n".join(f"{i},{'xy'[i % 2]}" for i in range(40)))
+    refused = invoke("run", "--data", path, "--out", tmp_path / "a")
+    assert refused.exit_code == 1
+    assert "--target (data.target), one of a, topic" in " ".join(refused.output.split())
+    asked = invoke("query", "--data", path, "--classes", "x,y", "--n", 3, "--set", "data.without=topic", "--threads=1")
+    assert asked.exit_code == 0, asked.output
+    assert "1 numeric and 0 categorical columns became 1 numbers a row: a (" in " ".join(asked.output.split())
+    assert "left out: topic" in asked.output
+
+
 def test_against_another_until_it_is_as_good(tmp_path):
     done = invoke("run", *QUICK, "--set=training.steps=60", "--against", "random", "--out", tmp_path / "a")
     assert done.exit_code == 0, done.output

@@ -175,6 +175,22 @@ def test_target_by_name_and_by_default(tmp_path):
         load(path, target="kinds")
 
 
+def test_columns_that_are_left_out_are_neither_learnt_from_nor_shown(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,topic,b\n" + "\n".join(f"{i},{'xy'[i % 2]},{i * i % 7}" for i in range(20)))
+    plain, _ = load(path)
+    assert said(plain, "--target names another of a, topic, b")
+    assert said(plain, "a, b, topic (--set data.without=NAME leaves one out)") or said(plain, "a, topic, b (--set")
+    data, _ = load(path, without=["topic"])
+    assert data.shape == (2,)
+    assert list(data.rows.columns) == ["a", "b"]
+    assert said(data, "left out: topic")
+    with pytest.raises(InputError, match="no column 'topik' that could be left out; did you mean 'topic'"):
+        load(path, without=["topik"])
+    with pytest.raises(InputError, match="digits has no columns"):
+        load("digits", without=["a"])
+
+
 def test_rows_without_label_are_unlabelled(tmp_path):
     labels = ["1.0", "", "10.0", "2.0", " "] * 4
     data, answers = load(table(tmp_path, {"v": RNG.normal(size=20), "target": labels}))

@@ -45,6 +45,7 @@ class Source:
     download: bool = True
     links: bool = True  # whether links may lead out of a folder of pictures
     checked: bool = True  # whether every picture is opened before anything else
+    without: tuple[str, ...] = ()  # columns of a table that are not learnt from
     embedding: str | None = None  # what is made of pictures and texts first; None: the best that is installed
 
     def __post_init__(self) -> None:
@@ -184,6 +185,9 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
     plain = _understood(dict(tables), Campaign)
     if isinstance(plain.get("track"), str):  # one tracker needs no brackets
         plain["track"] = [plain["track"]]
+    data = plain.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("without"), str):  # nor do columns: a,b
+        plain["data"] = {**data, "without": [name.strip() for name in data["without"].split(",") if name.strip()]}
     if isinstance(plain.get("training"), Mapping):
         plain["training"] = _understood(plain["training"], Training)
         training_from(plain["training"], Training())  # checked before any work

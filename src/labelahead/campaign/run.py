@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labelahead.campaign.config import Campaign, assemble, parse, read, to_toml
 from labelahead.campaign.loop import Labeller, Progress, Simulation, State, rounds
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.store import Round, Store
 from labelahead.campaign.tracking import trackers
-from labelahead.data.dataset import Loaded, hashed
+from labelahead.data.dataset import Data, Loaded, hashed
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.strategies import GIVEN, find
@@ -62,12 +62,14 @@ def run(
     on_round: Callable[[Round], None] | None = None,
     on_ready: Callable[[Prepared], None] | None = None,
     outlook: bool = True,
+    shorten: bool = False,
 ) -> Result:
     """A whole campaign. Nothing given: the embedded digits, in about a minute.
 
     config: a `Campaign`, tables as in TOML, or a TOML file. data: as `labelahead.data` returns it,
     instead of what the configuration names. labeller: answers instead of the data's own labels.
     out: a folder that keeps everything, for `resume`. outlook: whether every round estimates its error.
+    shorten: ask for half of a pool that has fewer items than the budget has labels, and say so; else it is refused.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 0, "labels": 20}, "threads": 1}
     >>> result = la.run(plan, outlook=False)  # the embedded digits; from no label at all
@@ -79,6 +81,8 @@ def run(
         Store.require_free(out)
     with _same_threads():
         ready = prepare(campaign, data, progress)
+        if shorten:
+            ready = _shortened(ready, labeller)
         plan = replace(simulation(ready, labeller), outlook=outlook)
         if on_ready:
             on_ready(ready)
@@ -199,16 +203,13 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
     data, answers, budget = ready.data, ready.answers, ready.campaign.budget
     if labeller is None and answers is None:
         raise InputError(
-            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: "
+            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: {_where(data)}"
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
     if len(data.classes) < 2:
         raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two to learn from")
     test = data.test if answers is not None else data.test[:0]
-    closed = torch.zeros(len(data), dtype=torch.bool)
-    closed[data.test] = True
-    if labeller is None and answers is not None:
-        closed |= ~answers.known  # nobody can answer for these
+    closed = _closed(ready, labeller)
     askable = int((~closed).sum())
     if budget.labels > askable:
         raise InputError(f"labels is {budget.labels}, but the pool has {askable} items; expected at most that")
@@ -227,6 +228,33 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
         names=data.classes,
         seed=ready.campaign.seed,
     )
+
+
+def _where(data: Data) -> str:
+    """In which column of a table labels may be found."""
+    if data.rows is None or data.rows.files:
+        return ""
+    return f"name the column that has them with --target (data.target), one of {', '.join(data.rows.columns)}; "
+
+
+def _closed(ready: Prepared, labeller: Labeller | None) -> Tensor:
+    """(n,) bool: which items may not be asked for."""
+    closed = torch.zeros(len(ready.data), dtype=torch.bool)
+    closed[ready.data.test] = True
+    if labeller is None and ready.answers is not None:
+        closed |= ~ready.answers.known  # nobody can answer for these
+    return closed
+
+
+def _shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
+    """With a budget that the pool has items for."""
+    budget, askable = ready.campaign.budget, int((~_closed(ready, labeller)).sum())
+    if budget.labels <= askable or budget.initial > askable:
+        return ready
+    labels = min(askable, max(askable // 2, budget.initial + budget.retrain_every))
+    fewer = f"the pool has {askable} items: {labels} labels are asked for, not {budget.labels}; --labels says how many"
+    campaign = replace(ready.campaign, budget=replace(budget, labels=labels))
+    return replace(ready, campaign=campaign, notes=(*ready.notes, fewer))
 
 
 def remember(store: Store, ready: Prepared) -> None:

@@ -48,6 +48,7 @@ def run(
     """
     with reported():
         campaign = shell.configured(context)
+        chosen = "labels" in shell.gathered(context).get("budget", {})
         if against is not None:
             _known(against)
     from labelahead.campaign.run import run as run_campaign
@@ -56,7 +57,7 @@ def run(
     name = Path(campaign.data.name).stem or "data"
     place = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{campaign.seed}")
     with reported(lambda: _resume_hint(place)):
-        _campaign(lambda **watch: run_campaign(campaign, out=place, **watch), campaign, against)
+        _campaign(lambda **watch: run_campaign(campaign, out=place, shorten=not chosen, **watch), campaign, against)
 
 
 @app.command()
@@ -191,6 +192,7 @@ def _campaign(go: Callable[..., Any], campaign: Any, against: str | None = None)
     def ready(prepared: Any) -> None:
         for note in prepared.notes:
             out.print(note, style="dim", markup=False, highlight=False)
+        watch.total = prepared.campaign.budget.labels
 
     with board(out, campaign.budget.labels, title) as watch:
         result = go(progress=watch.progress, on_round=watch.round, on_ready=ready)

@@ -157,6 +157,13 @@ def configured(context: typer.Context, base: Mapping[str, Any] | None = None) ->
         raise UsageError(str(error)) from error
 
 
+def gathered(context: typer.Context) -> dict[str, Any]:
+    """What --config, --set and options say, by table."""
+    from labelahead.campaign.config import gather
+
+    return gather(context.params["config"], context.params["changes"] or [], options(context))
+
+
 def free_folder(name: str) -> Path:
     """runs/digits-flip-0, or with the first number that is free."""
     base = Path("runs") / re.sub(r'[\\/:*?"<>|\0-\x1f]+', "-", name)  # data and strategies have any name

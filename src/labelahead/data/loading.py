@@ -1,6 +1,7 @@
 """One function that loads whatever it is given a name or a path of."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,16 @@ def load(
     download: bool = True,
     links: bool = True,
     checked: bool = True,
+    without: Sequence[str] = (),
 ) -> Loaded:
     """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an .npz.
 
     `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not given), `size` the side
-    of the pictures, `target` the column with a table's labels, `limit` how many items of the pool to keep. Sets without
-    a test part of their own lend `test_fraction` of each class to one, drawn by `seed`. With `links` false, links that
-    lead out of a folder of pictures are left out. With `checked` false, its pictures are not opened now: broken
-    ones are items too, and found out when they are looked at. The answers are None if no item has a label.
+    of the pictures, `target` the column with a table's labels, `without` those of its columns that are not learnt from,
+    `limit` how many items of the pool to keep. Sets without a test part of their own lend `test_fraction` of each class
+    to one, drawn by `seed`. With `links` false, links that lead out of a folder of pictures are left out. With
+    `checked` false, its pictures are not opened now: broken ones are items too, and found out when they are looked at.
+    The answers are None if no item has a label.
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
@@ -46,7 +49,7 @@ def load(
     (1797, (1, 8, 8), 10)
     """
     place = default_root() if root is None else expanded(root)
-    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked)
+    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without))
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
     known = {_plain(name): entry for name, entry in DATASETS.items()}

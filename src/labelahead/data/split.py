@@ -29,6 +29,7 @@ class Options:
     download: bool = True
     links: bool = True
     checked: bool = True
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, LARGEST_SIDE), ("limit", 1, None)):
@@ -56,6 +57,8 @@ class Options:
                 f"target is {self.target!r}, but {what} has no columns; leave target out "
                 "(it is for .csv, .tsv, .parquet and .jsonl tables)"
             )
+        if self.without:
+            raise InputError(f"without names {', '.join(self.without)}, but {what} has no columns; leave it out")
 
     def refuse_size(self, what: str) -> None:
         """A size is for images only."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ __all__ = ["load_table"]
 
 TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+NAMED = 12  # columns that a note names
 SHORT = 8  # characters on average that are a text where there is nothing else to learn from
 ROW_NAMES = ("id", "index", "unnamed: 0", "column 1")
 Array = np.ndarray[Any, Any]
@@ -81,6 +82,7 @@ def load_table(path: Path, options: Options) -> Loaded:
     if target is not None:
         codes, classes, more = _labels(path, target, columns.pop(target))
         said += more
+    said += _leave_out(path, columns, options.without)
     split = choose(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
@@ -127,9 +129,22 @@ def _target(path: Path, columns: dict[str, list[Any]], wanted: str | None) -> tu
     by_fold = {name.casefold(): name for name in reversed(columns)}
     names = [by_fold[target] for target in TARGETS if target in by_fold]
     if not names:
-        return None, ("no labels: no column is named label, target, class or y, and `target` names none",)
+        there = _some(columns)
+        return None, (f"no labels: no column is named label, target, class or y; --target names another of {there}",)
     also = f" ({', '.join(names[1:])} stays an input)" if names[1:] else ""
     return names[0], (f"labels from the column {names[0]!r}{also}",)
+
+
+def _leave_out(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) -> tuple[str, ...]:
+    """Remove these from the columns."""
+    for name in names:
+        if name not in columns:
+            raise InputError(
+                f"{path} has no column {name!r} that could be left out; {did_you_mean(name, columns)}expected "
+                f"some of: {', '.join(columns)}"
+            )
+        del columns[name]
+    return (f"left out: {', '.join(names)}",) if names else ()
 
 
 def _labels(path: Path, name: str, values: list[Any]) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
@@ -286,6 +301,12 @@ def _header(path: Path, row: list[str]) -> list[str]:
     return names
 
 
+def _some(names: Iterable[str]) -> str:
+    """The first few of them."""
+    every = list(names)
+    return ", ".join(every[:NAMED]) + (f" and {len(every) - NAMED} more" if len(every) > NAMED else "")
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -338,7 +359,8 @@ def vectors(
         )
     matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
     kinds = f"{numeric} numeric and {categorical} categorical columns"
-    became = (f"{kinds} became {matrix.shape[1]} numbers a row",) if blocks else ()
+    learnt = f"{_some([column.name for column in fitted])} (--set data.without=NAME leaves one out)"
+    became = (f"{kinds} became {matrix.shape[1]} numbers a row: {learnt}",) if blocks else ()
     said = []
     for name in texts:
         gaps = sum(entry is None for entry in read[name])
