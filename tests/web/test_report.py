@@ -1,6 +1,7 @@
 """The report of a labelling session: all that the record says, also while somebody labels."""
 
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -58,6 +59,8 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
     assert written.headline == "5 of 8 items labelled by 2 people"
     seen = Cells(written.page.read_text())
     assert "script" not in seen.tags  # what people type is shown, not run
+    assert re.search(r"First answer \d{4}-\d\d-\d\d \d\d:\d\d UTC,", written.page.read_text())
+    assert 'points="480.0,100.0 480.0,20.0"' in written.page.read_text()  # 50 to 90 % at 4 of 5 labels
     rows = [tuple(row[:3]) for row in seen.rows]
     for row in [
         ("dark", "4", ""),

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ def report(folder: str | Path, out: str | Path | None = None) -> Written:
         classes=[(tally.classes[c], given[c]) for c in tally.alive],
         most=max(given.values(), default=1),
         people=_people(tally),
-        times=[event.at for event in events if event.position is not None],
+        times=[_minute(event.at) for event in events if event.position is not None],
         conflicts=[(items[p], _opinions(tally, p), tally.classes[tally.labels[p]]) for p in tally.conflicts],
         rounds=rounds,
         curve=_curve(rounds),
+        band=_band(rounds),
         size=(WIDE, HIGH),
+        reach=max((row["labels"] for row in rounds), default=0),  # the last may have fewer: answers are taken back
     )
     target = folder / "report" if out is None else Path(out)
     files.make(target)
@@ -87,7 +90,24 @@ def _opinions(tally: Tally, position: int) -> str:
     return ", ".join(f"{a.who}: {tally.classes[a.label]}" for a in said if a.label is not None)
 
 
+def _minute(at: str) -> str:
+    """2026-11-17T14:06:00.909+00:00 for people."""
+    return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def _curve(rounds: Sequence[dict[str, Any]]) -> str:
     """Points of a line, from 0 to the most labels and from 0 to 100 %."""
     most = max((row["labels"] for row in rounds), default=0)
-    return " ".join(f"{WIDE * r['labels'] / most:.1f},{HIGH * (1 - r['value']):.1f}" for r in rounds) if most else ""
+    return _points([(row["labels"] / most, row["value"]) for row in rounds]) if most else ""
+
+
+def _band(rounds: Sequence[dict[str, Any]]) -> str:
+    """Points around the intervals of those that are estimated, there and back."""
+    most = max((row["labels"] for row in rounds), default=0)
+    known = [row for row in rounds if row["low"] is not None] if most else []
+    ends = [(row["labels"] / most, row["low"]) for row in known]
+    return _points(ends + [(row["labels"] / most, row["high"]) for row in reversed(known)])
+
+
+def _points(shares: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{WIDE * x:.1f},{HIGH * (1 - min(1.0, max(0.0, y))):.1f}" for x, y in shares)

@@ -19,6 +19,8 @@ export const percent = (p) => { // a small share is none only if it is nothing, 
   const shown = Math.max(p > 0 ? 0.1 ** digits : 0, Math.min(p < 1 ? 100 - 0.1 ** digits : 100, 100 * p));
   return `${shown.toFixed(digits)}\u00a0%`;
 };
+// How sure a guess is. Some fifty labels tell no more than that it is very likely, or hardly.
+export const chance = (p) => (p > 0.99 ? "over 99\u00a0%" : p < 0.01 ? "under 1\u00a0%" : percent(p));
 export const guessesHidden = () => { try { return localStorage.getItem("labelahead-hide") === "1"; } catch { return false; } };
 export const hideGuesses = (yes) => { try { localStorage.setItem("labelahead-hide", yes ? "1" : "0"); } catch { /* forbidden: until the page is closed */ } };
 export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;

@@ -1,6 +1,6 @@
 // The page: one item, one keystroke, the next item.
 
-import { REASONS, colour, count, dot, duration, guessesHidden, large, make, percent, thumb, title } from "./items.js";
+import { REASONS, chance, colour, count, dot, duration, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { choose, openPanels, refresh } from "./panels.js";
 import { Refused, get, leftOver, newKey, send, sendAnswer } from "./server.js";
 
@@ -102,7 +102,7 @@ function drawGuess() {
   line.hidden = !best;
   if (!best) return;
   line.replaceChildren(make("span", { text: "Guess:" }), dot(best[0]), make("strong", { text: nameOf(best[0]) }),
-    make("span", { text: percent(best[1]) }), make("button", {
+    make("span", { text: chance(best[1]) }), make("button", {
       type: "button", id: "agree", className: "quiet", on: { click: (event) => agree(event) },
     }, "agree ", make("kbd", { text: "Enter" })));
 }

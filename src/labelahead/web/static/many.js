@@ -1,6 +1,6 @@
 // Many at once: items that are predicted alike and surely; a click or a key names an exception, Enter confirms the rest.
 
-import { count, dot, make, percent, thumb, title } from "./items.js";
+import { chance, count, dot, make, thumb, title } from "./items.js";
 import { $, alone, drawTally, lookAt, nameOf, say, show, state, undo, undone } from "./label.js";
 import { get, sendAnswer } from "./server.js";
 
@@ -35,12 +35,12 @@ function draw() {
   $("manywhich").parentElement.hidden = grid.sure.length < 2;
   $("manyitems").replaceChildren(...grid.items.map((item, n) => {
     const button = make("button", {
-      type: "button", "data-position": String(item.position), title: `${title(item)}: ${percent(item.p)}`, "aria-pressed": "false",
+      type: "button", "data-position": String(item.position), title: `${title(item)}: ${chance(item.p)}`, "aria-pressed": "false",
       on: { click: () => toggle(n) },
     }, KEYS[n] ? make("kbd", { text: KEYS[n] }) : null, thumb(item, 240, 12), item.url ? make("span", { className: "unseen", text: title(item) }) : null);
     return make("li", {}, button);
   }));
-  $("manyleast").textContent = grid.items.length ? `An item's key, or a click: an exception. The least sure of them is at ${percent(grid.items.at(-1).p)}.`
+  $("manyleast").textContent = grid.items.length ? `An item's key, or a click: an exception. The least sure of them: ${chance(grid.items.at(-1).p)}.`
     : "Items appear here that are predicted with 80 % or more, once the model has learnt enough.";
   $("manyitems").querySelector("button")?.focus({ preventScroll: true });
   drawRest();

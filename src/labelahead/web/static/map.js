@@ -1,7 +1,7 @@
 // The pool in the plane of its two leading kernel components: what lies close together, the network
 // treats alike.
 
-import { colour, count, dot, make, percent, thumb, title } from "./items.js";
+import { chance, colour, count, dot, make, thumb, title } from "./items.js";
 import { getOnce } from "./server.js";
 
 const NAMES = "12px system-ui"; // how classes are named where their items lie
@@ -180,7 +180,7 @@ async function tell(told, spot, context) {
     if (pointed !== spot) return; // the pointer is elsewhere by now
   }
   const item = items.get(spot.position);
-  const words = spot.label === null ? "no guess yet" : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${percent(spot.p ?? 0)}`;
+  const words = spot.label === null ? "no guess yet" : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${chance(spot.p ?? 0)}`;
   told.replaceChildren(thumb(item), make("span", {}, `${title(item)}: `, dot(spot.label), words));
 }
 

@@ -1,7 +1,7 @@
 // What stands beside the question. Nothing here holds up labelling: it is fetched after the item is
 // on the screen, and may fail quietly.
 
-import { bar, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
+import { bar, chance, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
 import { drawMap } from "./map.js";
 import { drawProgress } from "./progress.js";
 import { Refused, Unable, getFile, getOnce, sendFile, tell, troubleWith } from "./server.js";
@@ -137,7 +137,7 @@ async function showWhy(context, late) {
   const best = why.now[0].label;
   panel.replaceChildren(...[
     why.learnt ? note("It has a label, which the model has learnt: what it predicts here would say nothing new.")
-      : section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, percent(g.p)]), nameOf)),
+      : section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, chance(g.p)]), nameOf)),
     why.if.length ? section("How many other predictions would change", ifLines(why.if, nameOf)) : null,
     why.affected.length ? section(`Most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
       ? [dot(a.after), `stays ${nameOf(a.after)}`]
