@@ -59,3 +59,24 @@ def test_one_version():
     assert f"\nversion: {labelahead.__version__}\n" in (root / "CITATION.cff").read_text()
     newest = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
     assert newest == labelahead.__version__
+
+
+def test_the_container_calls_the_command_as_it_is():
+    yaml = pytest.importorskip("yaml")
+    import typer
+
+    from labelahead.cli import app
+
+    root = Path(__file__).parents[1]
+    dockerfile = (root / "Dockerfile").read_text()
+    page = yaml.safe_load((root / "compose.yaml").read_text())["services"]["page"]
+    parameters = typer.main.get_command(app).commands["label"].params
+    known = {option for p in parameters for option in (*p.opts, *p.secondary_opts)}
+    for words in (page["command"], json.loads(re.search(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)[1])):
+        assert words[0] == "label"
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert {"--out", "--host", "--no-browser"} <= options <= known
+    assert page["ports"] == ["127.0.0.1:8765:8765"]
+    assert "\nEXPOSE 8765\n" in dockerfile
+    for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", dockerfile, re.MULTILINE):
+        assert all((root / name).exists() for name in copied.split()), copied
