@@ -8,7 +8,7 @@ from torch import nn
 
 import labelahead as la
 from labelahead.errors import ModelError
-from labelahead.tangent import plan
+from labelahead.tangent import plan, recurrence
 from peers.zoo import make
 from tests.support.reference_tangent import errors_of, jacobian, kernels, relative, tolerance_of
 
@@ -53,6 +53,16 @@ def test_lstm_in_all_its_forms(bidirectional, bias, batch_first):
     for kind in want:
         assert relative(la.kernel(model, x, kind=kind, verify=True), want[kind]) < 1e-10
     assert relative(la.kernel(model, x, rules=False), want["pseudo"]) < 1e-10
+
+
+@pytest.mark.parametrize("block", [1, 45, 1 << 16])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_lstm_backward_by_any_number_of_steps(block, steps, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(recurrence, "BLOCK", block)
+    model, x = Recurrent(num_layers=2, batch_first=True).double(), torch.randn(5, steps, 3, dtype=torch.float64)
+    J = jacobian(model, x)
+    assert relative(la.kernel(model, x, kind="full"), kernels(J, J)["full"]) < 1e-10
 
 
 @pytest.mark.parametrize(("groups", "channels"), [(2, 16), (4, 8), (8, 8), (2, 32)])

@@ -15,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["OWN", "OpenLSTM"]
 
+BLOCK = 1 << 16  # numbers of a state, of all samples and some steps
+
 
 class OpenLSTM(TorchFunctionMode):
     """Every plain nn.LSTM runs as `_layer`; packed sequences and projections stay as torch has them."""
@@ -146,25 +148,39 @@ class Steps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_outputs: Tensor, of_state: Tensor) -> tuple[Tensor | None, ...]:
         c, u, opened, states, squashed = ctx.saved_tensors
-        T, H = states.shape[0], states.shape[2]
-        i, f, g, o = (part.unbind() for part in opened.chunk(4, 2))
+        T, n, H = states.shape
         back = torch.empty_like(opened)
-        di, df, dg, do = (part.unbind() for part in back.chunk(4, 2))
-        sigmoids, tanhs = torch.ops.aten.sigmoid_backward.grad_input, torch.ops.aten.tanh_backward.grad_input
-        dc, dh = of_state, of_outputs[-1]
-        for t in reversed(range(T)):  # step by step, so that what is made of a step stays in the cache
-            dc = dc + torch.ops.aten.tanh_backward(dh * o[t], squashed[t])
-            torch.mul(dc, g[t], out=di[t])
-            torch.mul(dc, states[t - 1] if t else c, out=df[t])
-            torch.mul(dc, i[t], out=dg[t])
-            torch.mul(dh, squashed[t], out=do[t])
-            both = back[t, :, : 2 * H]
-            sigmoids(both, opened[t, :, : 2 * H], grad_input=both)
-            tanhs(dg[t], g[t], grad_input=dg[t])
-            sigmoids(do[t], o[t], grad_input=do[t])
-            dc = dc * f[t]
-            dh = torch.addmm(of_outputs[t - 1], back[t], u) if t else back[t] @ u
+        forgets, arriving = opened[..., H : 2 * H].unbind(), of_outputs.unbind()
+        dc, dh = of_state, arriving[-1]
+        block = max(1, BLOCK // (n * H))  # steps whose slopes stay in the cache
+        for stop in range(T, 0, -block):
+            start = max(0, stop - block)
+            before = states[start - 1 : stop - 1] if start else torch.cat([c[None], states[: stop - 1]])
+            own = back[start:stop]
+            through = _slopes(opened[start:stop], squashed[start:stop], before, own).unbind()
+            rows, of_c = own.unbind(), own[..., : 3 * H].unflatten(2, (3, H)).unbind()
+            of_h = own[..., 3 * H :].unbind()
+            for k in reversed(range(stop - start)):
+                t = start + k
+                dc = torch.addcmul(dc, dh, through[k])
+                of_c[k].mul_(dc[:, None])
+                of_h[k].mul_(dh)
+                dc.mul_(forgets[t])
+                dh = torch.addmm(arriving[t - 1], rows[k], u) if t else rows[k] @ u
         return back, back, dh, dc, None, None, None, None, None
+
+
+def _slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) -> Tensor:
+    """How the gates of some steps move them, into `out` (steps, n, 4H): i, f and g the state, o the output; and how a
+    state moves the output (steps, n, H)."""
+    i, _, g, o = opened.chunk(4, 2)
+    torch.addcmul(opened, opened, opened, value=-1, out=out)  # of a sigmoid: s - s²
+    of_i, of_f, of_g, of_o = out.chunk(4, 2)
+    of_i.mul_(g)
+    of_f.mul_(before)
+    torch.mul(g, g, out=of_g).neg_().add_(1).mul_(i)
+    of_o.mul_(squashed)
+    return squashed.square().neg_().add_(1).mul_(o)
 
 
 OWN = (Product, Steps)
