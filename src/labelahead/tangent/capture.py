@@ -243,6 +243,11 @@ class Trace:
         )
 
     @property
+    def layered(self) -> bool:
+        """Some nodes are of `layers`."""
+        return any(getattr(node, "_forward_cls", None) in LAYERS for node in self.nodes)
+
+    @property
     def dtypes(self) -> set[torch.dtype]:
         """Of all that was computed on the way."""
         return {m.dtype for node in self.nodes for m in node._input_metadata}

@@ -354,7 +354,8 @@ def open_engine(
                 "differentiate it: build or load it outside of that"
             )
         plan, old = plan_for(model, x, chosen, rules=rules, again=again, whole=whole)
-        yield Engine(model, chosen, plan, not old)
+        with fast_layers(plan.layered):
+            yield Engine(model, chosen, plan, not old)
 
 
 def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:

@@ -22,7 +22,7 @@ ALONG = re.compile(r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|
 # May write anything anywhere.
 ANYWHERE = re.compile(
     r"^(Take|Put|MaskedSelect|MaskedScatter|PackPaddedSequence|IndexPut|CopySlices|SelectScatter|SliceScatter|"
-    r"ScatterReduce|IndexReduce|UnsafeIndex|AsStrided|Sparse|Linalg|TriangularSolve|Cholesky|Lu)"
+    r"ScatterReduce|IndexReduce|UnsafeIndex|Sparse|Linalg(?!VectorNorm)|TriangularSolve|Cholesky|Lu)"
 )
 PRODUCTS = {
     "MmBackward0": ("_saved_self", "_saved_mat2"),
