@@ -158,7 +158,7 @@ class Steps(torch.autograd.Function):
             before = states[start - 1 : stop - 1] if start else torch.cat([c[None], states[: stop - 1]])
             own = back[start:stop]
             through = _slopes(opened[start:stop], squashed[start:stop], before, own).unbind()
-            rows, of_c = own.unbind(), own[..., : 3 * H].unflatten(2, (3, H)).unbind()
+            rows, of_c = own.unbind(), own[..., : 3 * H].view(-1, n, 3, H).unbind()
             of_h = own[..., 3 * H :].unbind()
             for k in reversed(range(stop - start)):
                 t = start + k
