@@ -224,6 +224,12 @@ def served(n: int, before: int, given: argparse.Namespace, folder: Path) -> dict
         server.stop()
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has worked so far; of others on the machine it does not depend."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Many people at once, when many answers were given. kernel: whether there is one to learn with."""
     labels = pool(given.before + 15_000, given.data, folder / "pool.npz")
@@ -235,6 +241,7 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
     guard, times = threading.Lock(), list[float]()
     said: list[tuple[str, int]] = []
     double, failed = [], []
+    worked = processor_seconds(server.process.pid)
     end = time.monotonic() + given.seconds
 
     def annotate(name: str) -> None:
@@ -263,6 +270,7 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
             person.start()
         for person in people:
             person.join()
+        worked = processor_seconds(server.process.pid) - worked
     finally:
         os.killpg(server.process.pid, signal.SIGKILL)  # what is acknowledged has to survive
         server.process.wait()
@@ -276,6 +284,7 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
         "seconds": given.seconds,
         "answers": len(said),
         "per_second": round(len(said) / given.seconds, 1),
+        "processor_ms": round(1000 * worked / max(1, len(said)), 1),  # of the server, an answer, learning included
         **quantiles(times),
         "lost": len(lost),
         "double": len(double),
