@@ -36,6 +36,7 @@ from tests.support.clusters import Cluster  # noqa: E402
 ROWS = 31_250  # of a file
 LABELS, EVALUATION, NOISE = 300, 1000, 0.4
 RIVALS = (("modAL", "margin"), ("modAL", "expected error"), ("skactiveml", "margin"), ("skactiveml", "coverage"))
+FEW = {"expected error": (100, 1000), "coverage": (5000, 10_000, 20_000)}  # items that slow ways are given before all
 BEST = 100
 WAYS = {  # of asking for the best, as options of the command
     "top, as it comes": ["--mode", "top"],
@@ -116,25 +117,40 @@ def scored(root: Path, workers: int, made: dict[int, Path], labels: dict, repeat
         client.wait_for_workers(workers)
         team = processes(cluster)
         assert len(team) >= workers, team
+        # Of the scheduler, the workers' nannies and this process: what two workers on two cores have to share.
+        rest = [psutil.Process(p.pid) for p in (cluster.scheduler, *cluster.workers)] + [psutil.Process()]
         first = next(iter(made.values()))
         LargePool(first, executor=client).hold(labels, strategy=strategy, evaluation=10, candidates=10)
         for size, store in made.items():
-            walls, cpus = [], []
+            walls, cpus, beside = [], [], []
             for _ in range(repeats):
-                pool, before, began = LargePool(store, executor=client), busy(team), time.perf_counter()
+                pool, before, others = LargePool(store, executor=client), busy(team), busy(rest)
+                began = time.perf_counter()
                 held = pool.hold(labels, strategy=strategy, evaluation=EVALUATION)
                 walls.append(time.perf_counter() - began)
                 cpus.append(busy(team) - before)
+                beside.append(busy(rest) - others)
             row = {"workers": workers, "items": size, "strategy": strategy, "seconds": min(walls), "every": walls}
-            row |= {"worker_cpu_seconds": min(cpus), "worker_peak_mb": peak(team)}
+            row |= {"worker_cpu_seconds": min(cpus), "other_cpu_seconds": min(beside), "worker_peak_mb": peak(team)}
             row["mixture"] = list(held.model.weights())
             rows.append(row)
             print(
                 f"{strategy} {size:9,} items, {workers} workers: {min(walls):6.1f} s, {min(cpus):6.1f} s of their "
-                f"processors, peak {row['worker_peak_mb']:.0f} MB",
+                f"processors and {min(beside):.1f} s of all others', peak {row['worker_peak_mb']:.0f} MB",
                 flush=True,
             )
     return rows
+
+
+def by_turns(root: Path, store: Path, size: int, labels: dict, repeats: int) -> dict:
+    """Two workers and one by turns, so that what else the machine does meets both; also who else takes processors."""
+    rows: list[dict] = []
+    for _ in range(repeats):
+        for workers in (2, 1):
+            rows += scored(root, workers, {size: store}, labels, 1, "resolve")
+    best = {w: min(row["seconds"] for row in rows if row["workers"] == w) for w in (1, 2)}
+    print(f"two workers {best[1] / best[2]:.2f} times one; loads {os.getloadavg()}", flush=True)
+    return {"rows": rows, "ratio": best[1] / best[2], "load": os.getloadavg()}
 
 
 def absorbing(store: Path, labels: dict, executor: object) -> dict:
@@ -196,8 +212,10 @@ def rivals(root: Path, python: Path, sizes: list[int], labels: dict) -> list[dic
     (root / "labels.json").write_text(json.dumps(labels))
     rows = []
     for library, way in RIVALS:
-        for size in sizes:
-            command = [str(python), str(HERE / "scale_rivals.py"), library, way, str(root / f"pool-{size}"), str(root)]
+        for size in (*FEW.get(way, ()), *sizes):
+            some = [] if size in sizes else [str(size)]
+            pool = root / f"pool-{max(size, min(sizes))}"
+            command = [str(python), str(HERE / "scale_rivals.py"), library, way, str(pool), str(root), *some]
             try:
                 run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=dict(os.environ))
                 said = run.stdout.strip().splitlines()
@@ -215,7 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth, to see that it runs; nothing is written")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=["scores", "label", "sampling", "rivals"])
+    parser.add_argument("--only", nargs="*", default=["scores", "label", "sampling", "rivals"], help="also: turns")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scale.json")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers/bin/python"))
     given = parser.parse_args()
@@ -225,13 +243,16 @@ def main() -> None:
     sizes = [31_250, n] if given.quick else [125_000, 250_000, 500_000, n]
     small = 31_250 if given.quick else 50_000
     made, labels, reading, classes = stores(root, n, [small, *sizes])
-    report: dict = {"about": {"load": os.getloadavg(), "cores": os.cpu_count(), "torch": torch.__version__}}
-    report["about"] |= {"repeats": given.repeats, "began": time.strftime("%Y-%m-%d %H:%M"), "rivals_limit": LIMIT}
+    whole = set(given.only) >= {"scores", "label", "sampling", "rivals"}
+    report: dict = json.loads(given.out.read_text()) if given.out.exists() and not whole else {}
+    about = {"load": os.getloadavg(), "cores": os.cpu_count(), "torch": torch.__version__, "rivals_limit": LIMIT}
+    about |= {"repeats": given.repeats, "began": time.strftime("%Y-%m-%d %H:%M")}
+    report["about" if whole else f"about {' '.join(given.only)}"] = about  # parts that were read at another time stay
     report["reading_seconds"] = reading
     main_sizes = {size: made[size] for size in sizes}
 
     def save() -> None:
-        report["about"]["load_at_the_end"] = os.getloadavg()
+        about["load_at_the_end"] = os.getloadavg()
         if not given.quick:
             given.out.write_text(json.dumps(report, indent=1) + "\n")
 
@@ -250,6 +271,9 @@ def main() -> None:
         report["exponent"] = {what: exponent(what) for what in ("seconds", "worker_cpu_seconds")}
         report["two_against_one"] = one[0]["seconds"] / last["seconds"]
         print(f"exponents {report['exponent']}; two workers {report['two_against_one']:.2f} times one", flush=True)
+        save()
+    if "turns" in given.only:
+        report["two_by_turns"] = by_turns(root, made[n], n, labels, given.repeats)
         save()
     local = LocalProcesses(2)
     if "label" in given.only:

@@ -1,7 +1,8 @@
 """One query of 10 items by another library on the pool of benchmarks/scale.py, in its own environment.
 
-    scale_rivals.py LIBRARY WAY FOLDER-OF-NPY FOLDER-OF-LABELS
+    scale_rivals.py LIBRARY WAY FOLDER-OF-NPY FOLDER-OF-LABELS [ITEMS]
 
+ITEMS: so many of the pool alone, beside those with a label.
 Both libraries take the pool as one array in memory, of float64 in their hands; that is how they are made.
 """
 
@@ -46,12 +47,15 @@ def skactiveml(way: str, x, labelled, y):
 
 
 def main() -> None:
-    library, way, folder, root = sys.argv[1:]
+    library, way, folder, root, *items = sys.argv[1:]
     x = np.concatenate([np.load(path, allow_pickle=False) for path in sorted(Path(folder).glob("*.npy"))])
     x = x.astype(np.float64)
     labels = json.loads((Path(root) / "labels.json").read_text())
     rows = len(np.load(sorted(Path(folder).glob("*.npy"))[0], mmap_mode="r"))
     at = np.array([int(name.split(".")[0]) * rows + int(name.split(":")[1]) for name in labels])
+    if items:
+        kept = np.union1d(at, np.arange(int(items[0])))
+        x, at = x[kept], np.searchsorted(kept, at)
     query = {"modAL": modal, "skactiveml": skactiveml}[library](way, x, at, np.array(list(labels.values())))
     began = time.perf_counter()
     cpu = time.process_time()

@@ -18,6 +18,7 @@ from labelahead.models.backbone import available
 from labelahead.models.backbone import embed as embed_pictures
 from labelahead.models.sentences import embed_texts, sentences_available
 from labelahead.scale import LargePool, embed, parts
+from labelahead.scale.places import write
 from labelahead.scale.store import ids_of, read_blocks, read_manifest, take_rows
 from tests.support.large_pools import Inline, clouds, parquet_pool
 from tests.support.waiting import until
@@ -247,6 +248,30 @@ def test_what_is_no_pool_is_refused(tmp_path):
         embed(parquet_pool(tmp_path / "n", x, number=list(range(10))), tmp_path / "s", column="number", executor=HERE)
     with pytest.raises(InputError, match="dtype is 'int8'"):
         embed(pool, tmp_path / "store", dtype="int8", executor=HERE)
+
+
+class Away(fsspec.AbstractFileSystem):
+    """A storage that cannot be reached, and has errors of its own."""
+
+    protocol = "away"
+
+    def _fails(self, *args, **how):
+        raise RuntimeError("could not connect to the endpoint")
+
+    info = isfile = exists = makedirs = _open = _fails
+
+
+def test_a_storage_that_is_away_is_said(tmp_path):
+    fsspec.register_implementation("away", Away, clobber=True)
+    x, _ = clouds(10)
+    np.save(tmp_path / "x.npy", x)
+    for source, store, done in (("away://pool", tmp_path / "a", "read"), (tmp_path / "x.npy", "away://store", "read")):
+        with pytest.raises(StorageError, match=rf"away://.* cannot be {done} \(could not connect to the endpoint\)"):
+            embed(source, store, executor=HERE)
+    with pytest.raises(StorageError, match=r"cannot be written to \(could not connect"):
+        write("away://store/x", b"content")
+    with pytest.raises(StorageError, match="cannot be read"):
+        LargePool("away://store")
 
 
 def test_parts_with_other_columns(tmp_path):

@@ -79,8 +79,9 @@ def _reading(address: str) -> Iterator[None]:
         yield
     except LabelaheadError:
         raise
-    except OSError as error:
-        raise StorageError(f"{address} cannot be read ({error.strerror or error}); see that it is there") from error
+    except Exception as error:  # storages far away have errors of their own, of no common kind
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise StorageError(f"{address} cannot be read ({why}); see that it is there") from error
 
 
 def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> None:
@@ -97,8 +98,10 @@ def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> 
         replace(Path(name), content)
         fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         fs.put_file(name, path)
-    except OSError as error:
-        raise StorageError(f"{address} cannot be written to ({error})") from error
+    except LabelaheadError:
+        raise
+    except Exception as error:
+        raise StorageError(f"{address} cannot be written to ({error or type(error).__name__})") from error
     finally:
         os.unlink(name)
 

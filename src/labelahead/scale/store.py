@@ -104,19 +104,13 @@ def embed(
     """
     root, place = absolute(source), absolute(store)
     how = {"column": column, "id": id, "encoder": encoder, "dtype": dtype, "rows": rows, "skip": skip_unreadable}
-    if f"{place}/".startswith(f"{root}/"):
-        raise InputError(
-            f"{store} lies in the pool itself; expected another folder, since its files would join the pool"
-        )
+    _require_apart(root, place)
     reading, parts = pool_parts(root, **how, network=model is not None)  # type: ignore[arg-type]
     if model is not None:
         reading = replace(reading, network=network(model, classes, shape_of(reading, parts), sketch, trained))
     elif classes or trained:
         raise InputError("classes and trained are for a network; expected model (--model file.py:make) too")
-    kept = _kept(place)
-    entries = {p: _read_entry(place, p, reading) for p in parts if f"{p.key(reading)}.json" in kept}
-    if not skip_unreadable:  # what was left out before is not left out now
-        entries = {part: entry for part, entry in entries.items() if not entry.failed}
+    entries = _done(place, parts, reading, skip_unreadable)
     missing = [part for part in parts if part not in entries]
     done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
     refused: dict[int, Exception] = {}
@@ -136,6 +130,20 @@ def embed(
     write(f"{place}/{MANIFEST}", _as_json(manifest))
     _forget(place, {part.key(reading) for part in entries})
     return manifest
+
+
+def _require_apart(root: str, place: str) -> None:
+    if f"{place}/".startswith(f"{root}/"):
+        raise InputError(
+            f"{place} lies in the pool itself; expected another folder, since its files would join the pool"
+        )
+
+
+def _done(place: str, parts: Sequence[Part], reading: Reading, skip: bool) -> dict[Part, Entry]:
+    """Parts that are there already; without `skip`, what was left out of some before is not left out now."""
+    kept = _kept(place)
+    entries = {part: _read_entry(place, part, reading) for part in parts if f"{part.key(reading)}.json" in kept}
+    return {part: entry for part, entry in entries.items() if skip or not entry.failed}
 
 
 def _unreadable(why: Sequence[str], parts: int) -> InputError:
