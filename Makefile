@@ -2,8 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# Python compiles what is imported: less than a tenth of what is installed.
-PIP := $(PY) -m pip install --disable-pip-version-check --no-compile --quiet -c constraints.txt
+PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 .PHONY: help demo docs label tour test lint types check test-peers results results-page results-peers results-tuning results-comparators clean
 

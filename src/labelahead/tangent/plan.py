@@ -137,8 +137,7 @@ def make_plan(
     _check_outputs(model, first, one.out, other.out, eps)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
     fixed = independent(one, other)
-    # Before the backward, which frees what the nodes saved.
-    moving = None if fixed is None else movers(one, other, fixed)
+    moving = None if fixed is None else movers(one, other, fixed)  # before a backward frees what nodes saved
     places = [structural(t) if fixed is None else fixed for t in (one, other)]
     sites, twins = one.sites(places[0]), other.sites(places[1])
     signature = tuple(s.signature for s in sites)

@@ -9,7 +9,7 @@ import pytest
 import labelahead as la
 from labelahead.client import Client
 from tests.support import browser_pages as pages
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright")
 BROWSER = pages.browser_path()
@@ -278,8 +278,9 @@ def test_the_model_is_taken_along(person, server, tmp_path):
 
 def test_the_panels_explain(person, server):
     person.label(12)
-    person.page.wait_for_selector("#panel .bars")  # once a training is done
-    assert "Predicted now" in person.page.inner_text("#panel")
+    # Once a training is done; of the item before, which has a label by now, other things are said.
+    until(lambda: "Predicted now" in person.page.inner_text("#panel"))
+    person.page.wait_for_selector("#panel .bars")
     person.label(1)
     item, guess = person.item, person.page.inner_text("#guess strong")
     person.press("Enter")  # agrees
