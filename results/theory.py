@@ -179,7 +179,8 @@ def _wide(e: Evidence) -> str:
     return (
         "That is with the kernel of one new network of 32 channels. With that of infinite width "
         "([page](results/studies/dynamics-infinite/"
-        f"README.md), images averaged to {s.kernel_side}×{s.kernel_side}, sets drawn from {s.pool} items): {_links(e, 'dynamics-infinite')} For "
+        f"README.md), images averaged to {s.kernel_side}×{s.kernel_side}, sets drawn from {s.pool} items): "
+        f"{_links(e, 'dynamics-infinite')} For "
         "pseudo-labels after a short "
         f"training τ is {span(wide)} instead of {span(own)} (paired over seeds {span(moved)}), {verdict}."
     )
