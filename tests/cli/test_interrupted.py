@@ -100,7 +100,7 @@ def test_ctrl_c_ends_with_one_line_at_any_moment(pool, words, moment):
     said = [line for line in err.splitlines() if line.strip()]
     assert len(said) == 1, err
     assert said[0].startswith("interrupted"), err
-    until(lambda: not left(group), lambda: left(group))
+    assert until(lambda: not left(group), lambda: left(group))
 
 
 def test_a_library_keeps_python_s_own_way(monkeypatch):

@@ -323,7 +323,7 @@ def test_interrupted_or_killed_it_leaves_nobody_behind(tmp_path, how):
         assert "nothing is lost: labelahead compare --out a" in err
     assert "Traceback" not in out + err
     assert workers
-    until(lambda: not any(map(alive, workers)))
+    assert until(lambda: not any(map(alive, workers)))
     assert not finished(where)
     with Store.open(where) as store:  # free, and whole as far as it goes
         assert 1 <= len(store.labels()) < 65

@@ -102,7 +102,7 @@ def test_an_error_ends_the_other_processes(tmp_path):
     with pytest.raises(InputError, match="this cell fails"):
         conduct(slow, Sizes(2), tmp_path, workers=2)
     # The pool's own thread waits for them too: whoever comes second hears of it a moment later.
-    until(lambda: set(multiprocessing.active_children()) <= set(before), multiprocessing.active_children)
+    assert until(lambda: set(multiprocessing.active_children()) <= set(before), multiprocessing.active_children)
 
 
 def test_other_settings_do_not_mix(tmp_path):

@@ -203,7 +203,7 @@ def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
     time.sleep(after)
     server.send_signal(signal.SIGKILL)
     server.wait()
-    until(lambda: not _running(worker))  # one that is still being started looks around when it has been
+    assert until(lambda: not _running(worker))  # one that is still being started looks around when it has been
 
 
 def _running(pid):
