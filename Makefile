@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# Modules are compiled when they are imported: of twenty thousand that would be compiled here, few ever are.
+# Modules are compiled when they are first imported: of twenty thousand that would be compiled here, few ever are. That
+# must then be kept, or each of the many processes of the tests compiles all of its own.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt
 
 .PHONY: help demo docs label tour test lint types check test-peers results results-page results-peers results-tuning results-comparators clean
