@@ -110,7 +110,7 @@ def pairs(f: OuterFactor, out: Tensor) -> None:
 
 def dense(f: OuterFactor, out: Tensor) -> None:
     """The other."""
-    own = Gradients([f.product(f.g.new_empty(f.samples, 1, math.prod(f.shape)))])
+    own = Gradients({0: f.product(f.g.new_empty(f.samples, 1, math.prod(f.shape)))})
     gram_into(out, own, own, fold=True)
 
 

@@ -14,6 +14,7 @@ import copy
 import json
 import logging
 import math
+import random
 import statistics
 import sys
 import time
@@ -193,8 +194,8 @@ def measure(name: str, n: int, rounds: int) -> dict[str, Any]:
     kernels: dict[str, Tensor] = {}
     for turn in range(rounds + 1):
         names = list(contenders)
-        # Whoever comes after a large contender finds its memory given back: nobody always does.
-        for who in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+        random.Random(turn).shuffle(names)  # whoever comes after a large contender finds its memory given back
+        for who in names:
             run = contenders[who]
             network = copy.deepcopy(model) if who == "first" else model
             start = time.process_time()

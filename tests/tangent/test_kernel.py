@@ -105,6 +105,26 @@ def test_groups_hold_every_term_once_and_keep_to_the_room():
         assert terms.grouped(engine.plan, every, 1, 8, max(sizes) - 1) == []
 
 
+@pytest.mark.parametrize("name", architectures.ARCHITECTURES)
+def test_forms_side_by_side_in_one_batch_and_in_several(name, monkeypatch):
+    """Every other layer in pairs, the others multiplied out: alone in a piece, or beside others."""
+    choose, turns = terms._pairs_cheaper, []
+
+    def by_turns(f, *sizes):
+        turns.append(choose(f, *sizes[:-1], 0.0) and len(turns) % 2 == 1)
+        return turns[-1]
+
+    monkeypatch.setattr(terms, "_pairs_cheaper", by_turns)
+    for apart in (True, False):
+        monkeypatch.setattr(terms, "_apart", lambda f, *_, apart=apart: apart)
+        model, x = architectures.make(name)
+        J = jacobian(model, x)
+        for chunk in (None, 2):
+            for kind in ("pseudo", "full"):
+                found = la.kernel(model, x, kind=kind, chunk=chunk)
+                assert relative(found, kernels(J, J)[kind]) < TOLERANCE, (kind, chunk)
+
+
 @pytest.mark.parametrize("form", ["pairs", "dense"])
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
 def test_both_contractions_of_every_layer(name, form, monkeypatch):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain, filterfalse, islice
 from operator import is_
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.autograd.graph import GradientEdge
 
 from labelahead.inputs import Batch, tensors
 from labelahead.tangent.layers import LAYERS, fast_layers
-from labelahead.tangent.premises import copied, forward, parts_of
+from labelahead.tangent.premises import copied, forward, known_parts, parts_of
 from labelahead.tangent.recurrence import OWN, OpenLSTM
 
 __all__ = [
@@ -47,6 +48,7 @@ RESHAPING = frozenset(
     for i in range(3)
 )
 TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
+CONTAINERS = (dict, list, set)  # of a module, whose contents are kept as they were
 IMAGES = (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # in networks that `layers` is for
 MATRICES = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})  # inputs whose rules know of turned matrices
 
@@ -88,21 +90,23 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
     Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a parameter
     runs: it would change what training sees, not the outputs.
     """
-    modules, parameters, buffers = parts_of(model)
+    modules, parameters, buffers = parts = parts_of(model)
     before = [(p, p.requires_grad, p.grad) for p in parameters]
-    ids = {id(p) for p in chosen.values()}
+    ids = {*map(id, chosen.values())}
+    kinds = {*map(type, modules)}
     with ExitStack() as stack:
+        stack.enter_context(known_parts(model, parts))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        if any(isinstance(m, (nn.LSTM, nn.RNN, nn.GRU)) for m in modules):
+        if any(issubclass(kind, (nn.LSTM, nn.RNN, nn.GRU)) for kind in kinds):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
             stack.enter_context(_unfused_recurrence())
             stack.enter_context(OpenLSTM())
-        stack.enter_context(fast_layers(any(isinstance(m, IMAGES) for m in modules)))
+        stack.enter_context(fast_layers(any(issubclass(kind, IMAGES) for kind in kinds)))
         stack.enter_context(_unfused_attention())
         stack.enter_context(_buffers_restored(buffers))
-        stack.enter_context(_nothing_kept(model, modules))
-        stack.enter_context(_without_hooks(list(dict.fromkeys(parameters))))
+        stack.enter_context(_nothing_kept(model, [m for m in modules if type(m).train is not nn.Module.train]))
+        stack.enter_context(_without_hooks(parameters))
         try:
             for p, flag, _ in before:
                 if flag != (id(p) in ids):
@@ -149,32 +153,45 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
     """
     attributes = [vars(m) for m in parts_of(model)[0]]
-    held = [v for now in attributes for v in now.values() if isinstance(v, (dict, list, set))]
-    empty = [v for v in held if not v]
-    contents: list[tuple[Any, Any]] = [(v, v.copy()) for v in held if v]
-    tables = [(now, tuple(now), tuple(now.values())) for now in attributes]
+    names, values, sizes = _together(attributes)
+    kinds = CONTAINERS
+    held = [v for v in values if isinstance(v, kinds)]
+    full: list[Any] = [*filter(None, held)]
+    empty: list[Any] = [*filterfalse(None, held)]
+    contents = [v.copy() for v in full]
     try:
         yield
     finally:
-        for now, names, values in tables:
-            if not _same_table(now, names, values):
-                now.clear()
-                now.update(zip(names, values, strict=True))
-        for container in empty:
-            if container:
+        now = _together(attributes)
+        if now[2] != sizes or now[0] != names or not all(map(is_, now[1], values)):
+            given = iter(zip(names, values, strict=True))
+            for table, size in zip(attributes, sizes, strict=True):
+                _restore(table, dict(islice(given, size)))
+        if any(empty):
+            for container in empty:
                 container.clear()
-        for container, content in contents:
-            if isinstance(container, list):
-                if len(container) != len(content) or not all(map(is_, container, content)):
-                    container[:] = content
-            elif isinstance(container, set) or not _same_table(container, tuple(content), tuple(content.values())):
-                container.clear()
-                container.update(content)
+        for container, content in zip(full, contents, strict=True):
+            _restore(container, content)
 
 
-def _same_table(now: Mapping[Any, Any], names: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
-    """The very same objects under the same names, in the same order."""
-    return tuple(now) == names and all(map(is_, now.values(), values))
+def _together(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any], list[int]]:
+    """Names and objects of all tables in two long lists, which are compared much faster; and how many each has."""
+    values = [*chain.from_iterable(map(dict.values, tables))]
+    return [*chain.from_iterable(tables)], values, [*map(len, tables)]
+
+
+def _restore(container: Any, content: Any) -> None:
+    """The very same objects, in the same order, as a list, table or set had."""
+    if isinstance(container, list):
+        if len(container) != len(content) or not all(map(is_, container, content)):
+            container[:] = content
+    elif isinstance(container, set):
+        if container != content:
+            container.clear()
+            container.update(content)
+    elif [*container] != [*content] or not all(map(is_, container.values(), content.values())):
+        container.clear()
+        container.update(content)
 
 
 @contextmanager
@@ -182,8 +199,6 @@ def _nothing_kept(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[No
     """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
 
     def keeps(module: nn.Module) -> bool:
-        if type(module).train is nn.Module.train:
-            return False
         tables = (v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES)
         return any(isinstance(t, Tensor) for d in tables for t in d.values())
 
@@ -346,26 +361,25 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
         x = copied(x)
     with torch.enable_grad(), unchanged(model):
         out = forward(model, x)
-    nodes: list[Any] = []
+    nodes: dict[Any, None] = {}  # in the order in which all that leads to them is known
     leaves: dict[Any, str] = {}
-    seen: set[Any] = set()
-    stack: list[tuple[Any, bool]] = [(out.grad_fn, False)] if out.grad_fn is not None else []
+    met: set[Any] = set()
+    stack: list[Any] = [out.grad_fn] if out.grad_fn is not None else []
     while stack:
-        node, done = stack.pop()
-        if done:
-            nodes.append(node)
+        node = stack[-1]
+        if node in met:
+            nodes[stack.pop()] = None
             continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
+        met.add(node)
         sources = node.next_functions
         if not sources:
             name = names.get(getattr(node, "variable", None))  # type: ignore[arg-type]
             if name is not None:
                 leaves[node] = name
-        stack.extend((source, False) for source, _ in sources if source is not None and source not in seen)
-    return Trace(out, nodes, leaves)
+        for source, _ in sources:
+            if source is not None and source not in met:
+                stack.append(source)
+    return Trace(out, list(nodes), leaves)
 
 
 def pulled_back(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, condensed, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layers import fast_layers
-from labelahead.tangent.layout import GraphChangedError, SpreadOutError, close, of_samples
+from labelahead.tangent.layout import GraphChangedError, SpreadOutError, close, of_samples, row_norms
 from labelahead.tangent.order import in_place
 from labelahead.tangent.plan import MIXED, Plan, combined, first_time, plan_for
 from labelahead.tangent.premises import (
@@ -95,14 +96,21 @@ class Engine:
 
     def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
         """Even sizes, so that no small rest is left over."""
+        size = self._fitting(K, chunk)
+        count = -(-n // size)
+        edges = [round(i * n / count) for i in range(count + 1)]
+        yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
+
+    def at_once(self, n: int, K: int, chunk: int | None) -> bool:
+        """Whether so many samples are one batch."""
+        return n <= self._fitting(K, chunk)
+
+    def _fitting(self, K: int, chunk: int | None) -> int:
         more = (1 + K) / 2  # K gradients beside every activation
         # Many small operations (a recurrence) cost by the pass, not by the sample.
         fits = min(LAYER_BYTES / self.plan.largest, BATCH_BYTES / self.plan.held) / more
         fits *= min(4.0, max(1.0, self.plan.steps / STEPS))
-        size = chunk or max(2, min(2048, int(fits)))
-        count = -(-n // size)
-        edges = [round(i * n / count) for i in range(count + 1)]
-        yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
+        return chunk or max(2, min(2048, int(fits)))
 
     def _factors(self, x: Batch, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
         """One forward, and one backward a direction."""
@@ -235,35 +243,30 @@ class Engine:
         tags = torch.exp2(TAG * (order % TAGS)).to(cotangents)
         nodes = [sites[i].node for i in at.values()]
         grads = gradients_at(out, nodes, [v * tags[:, None] for v in cotangents.unbind(1)])
-        if any(
-            self.plan.layouts[i] is None or g.dtype == torch.float16 for i, g in zip(at.values(), grads, strict=True)
-        ):
+        layouts = [layout for i in at.values() if (layout := self.plan.layouts[i]) is not None]
+        if len(layouts) < len(grads) or any(g.dtype == torch.float16 for g in grads):
             return None
         same = [
-            (g.untyped_storage().data_ptr(), g.data_ptr(), g.shape, g.stride(), self.plan.layouts[i])
-            for i, g in zip(at.values(), grads, strict=True)
+            (g.untyped_storage().data_ptr(), g.data_ptr(), g.shape, g.stride(), layout)
+            for g, layout in zip(grads, layouts, strict=True)
         ]
         shared = Counter(storage for storage, *_ in set(same))
         done: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # what arrived at several nodes at once
-        factors: dict[tuple[object, ...], Tensor] = {}
-        for which, g in zip(same, grads, strict=True):
-            layout = which[-1]
-            assert layout is not None
-            key = (layout, g.ndim, g.dtype)
-            if key not in factors:
-                factors[key] = layout.spread(tags.to(g), g.ndim - 1).reciprocal_()
+        untagged = tags.reciprocal()[:, None]
+        for which, g, layout in zip(same, grads, layouts, strict=True):
             if which not in done:
+                rows = layout.amid(g, n, lead=1)
                 # A fresh tensor would cost more than all the rest: overwritten where nobody else sees what arrived.
                 alone = g.is_contiguous() and shared[which[0]] == 1 and not self.plan.custom
-                plain = g.mul_(factors[key]) if alone else g * factors[key]
-                done[which] = plain, of_samples(plain, layout, n)
+                rows = rows.mul_(untagged.to(g)) if alone else rows * untagged.to(g)
+                done[which] = rows.reshape(g.shape), row_norms(rows).to(self.like)
         sizes = [done[which][1] for which in same]
-        size = torch.stack([s.to(self.like) for s in sizes])  # nodes, n
-        largest = size.amax(1, keepdim=True)
-        smallest = torch.where(size > 0, size, largest).amin(1, keepdim=True)
-        if not bool((largest <= 2 ** (TAG - 1) * smallest).all() & torch.isfinite(largest).all()):
+        size = torch.stack(sizes).double().cpu().numpy()  # nodes, n
+        largest = size.max(1, keepdims=True)
+        smallest = np.where(size > 0, size, largest).min(1, keepdims=True)
+        if not (np.isfinite(largest).all() and (largest <= 2 ** (TAG - 1) * smallest).all()):
             return None
-        self._note_size(at, largest.flatten().tolist())
+        self._note_size(at, largest[:, 0].tolist())
         return dict(zip(at, (done[which][0] for which in same), strict=True))
 
     def _note_size(self, at: Mapping[int, int], sizes: Sequence[float]) -> None:

@@ -214,6 +214,9 @@ def _summed(reading: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
         return torch.addcmul(moment, plain, reading.shift.flatten(), value=-1).mul_(scale)
     full = elementwise(reading, g)
     K, rank = full.shape[0], full.ndim - 1
+    if K == layout.outer == 1 and layout.axis == 0 and reading.shape == full.shape[2:]:  # most biases and norms
+        rows = layout.amid(full, n, lead=1).reshape(n, layout.inner, math.prod(reading.shape))
+        return rows.sum(1, keepdim=True) if layout.inner > 1 else rows
     if rank == 1:  # repeated for every sample, or a scalar on a flattened tensor
         parts = layout.split(full, n, lead=1)  # n, K, outer, inner
         size = math.prod(reading.shape)

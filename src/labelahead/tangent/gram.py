@@ -38,7 +38,7 @@ class Pairs:
 class Gradients:
     """Of some samples, to be contracted with those of others: each layer's in one of two forms."""
 
-    dense: list[Tensor] = field(default_factory=list)  # (n, K, P) each
+    dense: dict[int, Tensor] = field(default_factory=dict)  # piece -> (n, K, P)
     pairs: list[Pairs] = field(default_factory=list)
 
 
@@ -48,8 +48,8 @@ def gram_into(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> N
     With `one is other` only the entries on and above the diagonal are right: see `mirror`.
     """
     symmetric = one is other
-    for left, right in zip(one.dense, other.dense, strict=True):
-        _dense_into(out, _flat(left, fold), _flat(right, fold), symmetric)
+    for piece, left in one.dense.items():
+        _dense_into(out, _flat(left, fold), _flat(other.dense[piece], fold), symmetric)
     for p, q in zip(one.pairs, other.pairs, strict=True):
         _pairs_into(out, p, q, symmetric, fold)
 

@@ -10,7 +10,7 @@ from labelahead.inputs import Inputs, length, take
 from labelahead.tangent.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
 from labelahead.tangent.gram import Gradients, gram_into, mirror
 from labelahead.tangent.premises import ParamFilter, check_inputs
-from labelahead.tangent.terms import Term, allocate, bytes_kept, grouped, make_terms, put
+from labelahead.tangent.terms import Term, allocate, by_piece, bytes_kept, grouped, make_terms, put
 
 __all__ = ["gradient_gram", "kernel"]
 
@@ -143,6 +143,8 @@ class _Run:
         each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
         out = self.like.new_zeros(n * r, m * r)
         if x2 is None and n * each <= self.memory:
+            if self.engine.at_once(n, K, self.chunk):  # gradients of one layer after the other stay in the cache
+                return mirror(self._layer_by_layer(x, n, by_piece(terms), out))
             gradients = self._gradients(x, slice(0, n), terms, True)
             gram_into(out, gradients, gradients, fold=self.fold)
             return mirror(out)

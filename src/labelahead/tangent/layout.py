@@ -1,5 +1,6 @@
 """Which entries at a site belong to which sample, found by values and never guessed from shapes."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from labelahead.tangent.rules import Broadcast, Lookup, Reading
 
-__all__ = ["GraphChangedError", "Layout", "Seen", "SpreadOutError", "close", "find_layout", "of_samples"]
+__all__ = ["GraphChangedError", "Layout", "Seen", "SpreadOutError", "close", "find_layout", "of_samples", "row_norms"]
 
 
 ENTRIES = 64  # of each row that layouts are judged by
@@ -42,22 +43,23 @@ class Layout:
         shape = (*t.shape[:axis], self.outer, n, self.inner, *t.shape[axis + 1 :])
         return t.reshape(shape).movedim(axis + 1, 0)
 
-    def spread(self, of_samples: Tensor, rank: int) -> Tensor:
-        """Numbers (n,) of the samples, to be multiplied with what arrived at the site, of so many dimensions."""
-        along = of_samples.repeat_interleave(self.inner).repeat(self.outer)
-        return along.view(-1, *[1] * (rank - self.axis - 1))
+    def amid(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
+        """(all that precedes the samples, n, all that follows): a view where memory allows."""
+        axis = self.axis + lead
+        if t.shape[axis] != self.outer * n * self.inner:
+            raise GraphChangedError
+        return t.reshape(math.prod(t.shape[:axis]) * self.outer, n, self.inner * math.prod(t.shape[axis + 1 :]))
 
 
 def of_samples(g: Tensor, layout: Layout | None, n: int) -> Tensor:
     """(n,): the norm of what arrived, (K, ...), for each sample; of all of it, (1,), where no layout is known."""
-    if layout is None:
-        rows = g.reshape(1, -1)
-    elif g.shape[0] == layout.outer == 1 and layout.axis == 0:  # samples lead already
-        rows = g.reshape(n, -1)
-    else:
-        rows = layout.split(g, n, lead=1).flatten(1)
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms
+    return row_norms(g.reshape(1, 1, -1) if layout is None else layout.amid(g, n, lead=1))
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """(n,) of (before, n, after)."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=2)
+    return norms[0] if norms.shape[0] == 1 else torch.linalg.vector_norm(norms, dim=0)
 
 
 def close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool:

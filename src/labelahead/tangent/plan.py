@@ -32,7 +32,7 @@ from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, condens
 from labelahead.tangent.fallback import gradients
 from labelahead.tangent.layout import GraphChangedError, Layout, Seen, close, find_layout, of_samples
 from labelahead.tangent.order import movers
-from labelahead.tangent.premises import copied, parts_of
+from labelahead.tangent.premises import check_numbers, copied, parts_of
 from labelahead.tangent.rules import Broadcast, read
 
 __all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan", "plan_for"]
@@ -99,6 +99,7 @@ class Plan:
     layered: bool  # some of them from `layers`: a network without such need not be searched for them again
     graph: Graph | None  # all of it, where another call may go by this plan (`remembered`)
     grown: dict[int, list[tuple[str, Sizes]]] = field(default_factory=dict)  # the same by numbers of samples
+    forms: dict[tuple[object, ...], Any] = field(default_factory=dict)  # what `terms` has made of it
 
     def expects(self, nodes: Sequence[Any], n: int) -> bool:
         """Whether a pass over n samples has the very graph that the probe had, grown by the samples."""
@@ -226,6 +227,7 @@ def plan_for(
             return old.plan, True
         out = trace(model, copied(_probe_batches(x)[0]), {}).out
         return replace(old.plan, sample=out[0].detach()), True
+    check_numbers(chosen)  # those of an old plan were, and are the same
     plan = make_plan(model, x, chosen, rules=rules, whole=whole)
     _PLANS.pop(model, None)
     if key is not None and plan.graph is not None:

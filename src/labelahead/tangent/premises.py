@@ -5,7 +5,9 @@ alone and must be the same each time it is computed. What can be seen from the m
 here before any work; the rest is found by the probe in `plan`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -21,10 +23,12 @@ __all__ = [
     "ParamFilter",
     "check_inputs",
     "check_model",
+    "check_numbers",
     "choose_parameters",
     "copied",
     "finite",
     "forward",
+    "known_parts",
     "parts_of",
     "unwrapped",
 ]
@@ -33,7 +37,8 @@ ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 """Names, module prefixes or wildcards of parameters; or a predicate; or None for the trainable."""
 
 COMPILED = "_orig_mod."  # before the names of a compiled module's parameters
-_RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+_BATCHNORM = nn.modules.batchnorm._BatchNorm
+_DROPPING = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNN, nn.LSTM, nn.GRU)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -42,16 +47,34 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def parts_of(model: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter], list[Tensor]]:
+Parts = tuple[list[nn.Module], list[nn.Parameter], list[Tensor]]
+_known: ContextVar[tuple[nn.Module, Parts] | None] = ContextVar("parts", default=None)
+
+
+@contextmanager
+def known_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
+    """These are the network's parts while gradients are taken: what a forward changes in it does not stay."""
+    before = _known.set((model, parts))
+    try:
+        yield
+    finally:
+        _known.reset(before)
+
+
+def parts_of(model: nn.Module) -> Parts:
     """Modules, parameters and buffers, each at least once; torch's own walks take as long as a small network."""
+    known = _known.get()
+    if known is not None and known[0] is model:
+        return known[1]
     seen: dict[nn.Module, None] = {}
     stack: list[nn.Module | None] = [model]
+    scripted = torch.jit.ScriptModule
     while stack:
         module = stack.pop()
         if module is None or module in seen:
             continue
         seen[module] = None
-        if isinstance(module, torch.jit.ScriptModule):  # keeps its tables elsewhere
+        if isinstance(module, scripted):  # keeps its tables elsewhere
             return list(model.modules()), list(model.parameters()), list(model.buffers())
         stack.extend(module._modules.values())
     parameters = [p for m in seen for p in m._parameters.values() if p is not None]
@@ -62,31 +85,29 @@ def check_model(model: nn.Module) -> None:
     """Raise `ModelError` for modules that mix samples or draw random numbers."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
+    doubtful = [m for m in parts_of(model)[0] if isinstance(m, _BATCHNORM) or (m.training and isinstance(m, _DROPPING))]
+    if not any(map(_fault, doubtful)):
+        return
     for name, module in model.named_modules():
-        label = f"{type(module).__name__} at {name or 'the top'!r}"
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            _check_batchnorm(module, label)
-        elif isinstance(module, nn.modules.dropout._DropoutNd):
-            _check_dropout(module, float(module.p), label)
-        elif isinstance(module, (nn.MultiheadAttention, *_RECURRENT)):
-            _check_dropout(module, float(module.dropout), label)
+        if fault := _fault(module):
+            raise ModelError(f"{type(module).__name__} at {name or 'the top'!r} {fault}")
 
 
-def _check_batchnorm(module: nn.modules.batchnorm._BatchNorm, label: str) -> None:
-    if module.running_mean is None and not isinstance(module, nn.SyncBatchNorm):
-        raise ModelError(
-            f"{label} keeps no running statistics, so every sample's output depends on its "
-            "batch: build it with track_running_stats=True and train it before taking a kernel"
-        )
-    if module.training:
-        raise ModelError(
-            f"{label} is in train mode, where samples of a batch influence each other: call model.eval() first"
-        )
-
-
-def _check_dropout(module: nn.Module, p: float, label: str) -> None:
-    if module.training and p > 0:
-        raise ModelError(f"{label} drops out at random (p={p}) in train mode: call model.eval() first")
+def _fault(module: nn.Module) -> str:
+    """Why a layer's outputs are not each sample's own; empty if they are."""
+    if isinstance(module, _BATCHNORM):
+        if module.running_mean is None and not isinstance(module, nn.SyncBatchNorm):
+            return (
+                "keeps no running statistics, so every sample's output depends on its "
+                "batch: build it with track_running_stats=True and train it before taking a kernel"
+            )
+        if module.training:
+            return "is in train mode, where samples of a batch influence each other: call model.eval() first"
+    elif isinstance(module, _DROPPING) and module.training:
+        p = float(module.p if isinstance(module, _DROPPING[0]) else module.dropout)
+        if p > 0:
+            return f"drops out at random (p={p}) in train mode: call model.eval() first"
+    return ""
 
 
 def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Parameter]:
@@ -123,17 +144,22 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
             )
         if p.is_meta:
             raise ModelError(f"parameter {name!r} is on the meta device and has no numbers: load the weights first")
+    return chosen
+
+
+def check_numbers(chosen: Mapping[str, nn.Parameter]) -> None:
+    """Raise `NumericalError` where a parameter is not finite."""
     # One look at all of them in the usual case.
     sums = [p.detach().sum() for p in chosen.values()]
     alike = len({(s.dtype, s.device) for s in sums}) == 1
-    if not (alike and bool(torch.isfinite(torch.stack(sums)).all())):
-        for name, p in chosen.items():
-            if not finite(p):
-                raise NumericalError(
-                    f"parameter {name!r} holds NaN or infinity: training has diverged; "
-                    "retrain with a smaller learning rate or load sound weights"
-                )
-    return chosen
+    if alike and bool(torch.isfinite(torch.stack(sums)).all()):
+        return
+    for name, p in chosen.items():
+        if not finite(p):
+            raise NumericalError(
+                f"parameter {name!r} holds NaN or infinity: training has diverged; "
+                "retrain with a smaller learning rate or load sound weights"
+            )
 
 
 def finite(t: Tensor) -> bool:

@@ -8,15 +8,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
-from labelahead.tangent.factors import Factor, OuterFactor
+from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor
 from labelahead.tangent.gram import Gradients, Pairs
 from labelahead.tangent.plan import Plan
 
-__all__ = ["Term", "allocate", "bytes_kept", "costs", "grouped", "make_terms", "put"]
+__all__ = ["Term", "allocate", "by_piece", "bytes_kept", "costs", "grouped", "make_terms", "put"]
 
 WRITTEN = 40.0  # a number of a gradient, written to memory and read again, costs about as much as so many
+KEPT = 64  # lists of terms that a plan keeps
 ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
 
 
@@ -30,6 +32,8 @@ class Term:
     offset: int  # in its piece
     width: int
     piece: int = 0
+    # In a piece of its own: torch multiplies the matrices of many samples in one call only into memory without gaps.
+    alone: bool = False
 
 
 def make_terms(
@@ -40,9 +44,21 @@ def make_terms(
     K directions are summed over (`fold`) or kept apart as rows and columns. `widest`: columns a piece, where more
     than one parameter shares it.
     """
+    asked = (K, fold, mates, widest)
+    if asked not in plan.forms:
+        if len(plan.forms) >= KEPT:
+            plan.forms.clear()
+        plan.forms[asked] = _made(plan, chosen, K, fold, mates, widest)
+    terms: list[Term] = plan.forms[asked]
+    return terms
+
+
+def _made(
+    plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float, widest: float
+) -> list[Term]:
     terms: list[Term] = []
-    alone = [p.name for p in plan.ruled if p.name not in plan.biases.values()]
-    for name in [*alone, *plan.fallback]:
+    weights = [p.name for p in plan.ruled if p.name not in plan.biases.values()]
+    for name in [*weights, *plan.fallback]:
         width = chosen[name].numel()
         example = plan.examples.get(name)
         if example is not None and _pairs_cheaper(example, width, K, fold, mates):
@@ -50,15 +66,23 @@ def make_terms(
             continue
         for part in (name, plan.biases.get(name)):
             if part is not None:
-                terms.append(Term(part, False, False, 0, chosen[part].numel()))
+                width = chosen[part].numel()
+                terms.append(Term(part, False, False, 0, width, alone=_apart(plan.examples.get(part), width, mates)))
     return _placed(terms, widest)
 
 
+def _apart(f: Factor | None, width: int, mates: float) -> bool:
+    """Whether a piece of its own saves more in multiplying out than it costs to add one more product to the kernel."""
+    return isinstance(f, OuterFactor) and width >= mates
+
+
 def _placed(terms: list[Term], widest: float) -> list[Term]:
-    """The same, one after the other in pieces of at most `widest` columns, or of one term."""
-    placed, offset, piece = [], 0, 0
-    for term in terms:
-        if offset and offset + term.width > widest:
+    """The same, first those that are alone, then the others one after the other in pieces of at most `widest`
+    columns, or of one term."""
+    placed: list[Term] = []
+    offset = piece = 0
+    for term in sorted(terms, key=lambda t: not t.alone):
+        if offset and (term.alone or placed[-1].alone or offset + term.width > widest):
             offset, piece = 0, piece + 1
         placed.append(replace(term, offset=offset, piece=piece))
         offset += term.width
@@ -123,10 +147,18 @@ def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int, widest:
     return [_placed(group, widest) for group in groups]
 
 
+def by_piece(terms: list[Term]) -> list[list[Term]]:
+    """Terms that are contracted together anyway."""
+    groups: dict[tuple[int, str], list[Term]] = {}
+    for term in terms:
+        groups.setdefault((term.piece, term.name if term.pairs else ""), []).append(term)
+    return list(groups.values())
+
+
 def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gradients:
     """Room for those of n samples; filled by `put`."""
-    ends = {t.piece: t.offset + t.width for t in terms}
-    dense = [like.new_empty(n, K, width) for width in ends.values() if width]
+    ends = {t.piece: t.offset + t.width for t in terms if not t.pairs}
+    dense = {piece: like.new_empty(n, K, width) for piece, width in ends.items()}
     pairs = []
     for term in terms:
         if term.pairs:
@@ -141,11 +173,11 @@ def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gra
 def put(gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[str, Factor]) -> None:
     """Write the factors of a batch to its rows."""
     kept = iter(gradients.pairs)
+    beside: dict[int, list[tuple[Term, Factor]]] = {}
     for term in terms:
         f = factors[term.name]
         if not term.pairs:
-            columns = slice(term.offset, term.offset + term.width)
-            f.product(gradients.dense[term.piece][rows, :, columns], any_order=True)
+            beside.setdefault(term.piece, []).append((term, f))
             continue
         assert isinstance(f, OuterFactor)
         target = next(kept)
@@ -157,3 +189,15 @@ def put(gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[s
             g = f.g.permute(2, 0, 1, 3)
         target.a[:, rows].copy_(a)
         target.g[:, rows].copy_(g)
+    for piece, own in beside.items():
+        _side_by_side(gradients.dense[piece][rows], own)
+
+
+def _side_by_side(out: Tensor, own: list[tuple[Term, Factor]]) -> None:
+    """All of a piece; in one call where there is nothing to be multiplied out."""
+    small = [f.v for _, f in own if isinstance(f, PlainFactor) and f.v.dtype == out.dtype]
+    if len(small) == len(own):
+        torch.cat(small, 2, out=out)
+        return
+    for term, f in own:
+        f.product(out[:, :, term.offset : term.offset + term.width], any_order=True)
