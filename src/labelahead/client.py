@@ -93,7 +93,8 @@ class Client:
     def change_class(self, name: str, kind: str, to: str | None = None) -> dict[str, Any]:
         """Rename a class (to: the new name), merge it (to: another class) or remove it; undo takes it back."""
         number, self._numbers = self._number(name), {}
-        return dict(self._post(f"/api/classes/{number}", {"kind": kind, "name": to}))
+        said = {"kind": kind, "name": to, "key": uuid4().hex}
+        return dict(self._post(f"/api/classes/{number}", said, tries=TRIES))
 
     def grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
         """Items that are predicted alike and surely, of one class."""

@@ -157,6 +157,12 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         before = guesses()
         assert [c["name"] for c in change(0, "rename", "LEFT hand")["classes"]] == ["LEFT hand", "right", "up"]
         assert "already" in change(0, "rename", "Up", 400)["error"]
+        for _ in range(2):  # sent twice, recorded once
+            done = post(client, "/api/classes/2", {"kind": "rename", "name": "UP", "key": "k"})
+        assert done["event"]["seq"] == session.assignment.tally.seq
+        for other in ({"kind": "remove", "key": "k"}, {"kind": "rename", "name": "down", "key": "k"}):
+            assert "expected a new one" in post(client, "/api/classes/2", other, status=400)["error"]
+        undo(client)
         merged = change(2, "merge", "right")
         assert [c["number"] for c in merged["classes"]] == [0, 1]
         assert merged["labels"] == len(labels)

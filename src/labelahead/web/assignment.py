@@ -29,7 +29,7 @@ SECOND = "second opinion"
 TAKEN_BACK = "taken back"
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY = 90.0  # seconds without a word after which somebody counts as away
-PREFETCH = 3  # further pictures that a browser may fetch ahead
+PREFETCH = 8  # further pictures that a browser may fetch ahead
 UNTAUGHT = ("keep", "doubt")  # they change no label
 TRUSTED = 20  # labels of a random sample, from which on accuracy is estimated by them alone
 KINDS = ("label", "skip", "unsure", "settle", *UNTAUGHT)
@@ -183,12 +183,12 @@ class Assignment:
         self._learn()
         return next(c for c in self.classes() if c["number"] == number)
 
-    def change_class(self, who: str, kind: str, number: int, name: str | None) -> dict[str, Any]:
+    def change_class(
+        self, who: str, kind: str, number: int, name: str | None, key: str | None = None
+    ) -> dict[str, Any]:
         """Rename a class, merge it into the one of that name, or remove it; undo takes it back."""
         with self.lock:
-            if kind != "rename" and len(self.tally.alive) <= FEWEST:
-                raise InputError(f"{kind} one of {FEWEST} classes; expected more, so that {FEWEST} are left")
-            event = self.journal.change_class(who, kind, number, name)
+            event = self.journal.change_class(who, kind, number, name, key=key, fewest=FEWEST)
         self._reclassed()
         return {"event": _shown(event), "classes": self.classes(), "labels": len(self.tally.labels)}
 

@@ -494,11 +494,22 @@ class Journal:
                 self._insert(db, self._counting.next("class", who, text=name))
             return number
 
-    def change_class(self, who: str, kind: str, number: int, name: str | None = None) -> Event:
-        """Rename a class, merge it into the one of that name, or remove it."""
+    def change_class(
+        self, who: str, kind: str, number: int, name: str | None = None, *, key: str | None = None, fewest: int = 1
+    ) -> Event:
+        """Rename a class, merge it into the one of that name, or remove it. fewest: how many must be left."""
         who = checked_name(who, "the person's name")
         with self._writing() as db:
-            return self._insert(db, self._counting.next(kind, who, label=number, text=name))
+            known = _by_key(db, key, (kind, who, None, number))
+            if known is not None:
+                if alike(known.text or "") != alike(name or ""):
+                    raise InputError(f"the key {key!r} came with {known.text!r}; expected a new one for every change")
+                return known
+            event = self._counting.next(kind, who, label=number, text=name, key=key)
+            left = sum(c == now for c, now in enumerate(self._counting.counts_as)) - (kind != "rename")
+            if left < fewest:
+                raise InputError(f"{kind} one of {left + 1} classes; expected more, so that {fewest} are left")
+            return self._insert(db, event)
 
     def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
         """Record many labels (position, class name, person) at once: all of them, or none.

@@ -102,6 +102,7 @@ class ClassChange(BaseModel):
 
     kind: Literal["rename", "merge", "remove"]
     name: str | None = Field(None, description="rename: the new name; merge: the class that it goes into.")
+    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it counts once.")
 
 
 class Confirmation(BaseModel):
@@ -235,7 +236,7 @@ def _changing(assignment: Assignment) -> APIRouter:
     @routes.post("/classes/{number}", summary="Rename, merge or remove a class")
     def change(number: int, given: Annotated[ClassChange, Body()], who: Who) -> dict[str, Any]:
         """merge: its labels are the other class's from now on; remove: they are not given. Undo takes it back."""
-        return assignment.change_class(who, given.kind, number, given.name)
+        return assignment.change_class(who, given.kind, number, given.name, given.key)
 
     return routes
 

@@ -92,8 +92,7 @@ def opened(
     items = Items(data, holding.fingerprint if holding else None)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
-        for left in folder.glob(f"{ROOM}*"):  # by a server that was killed; ours is the lock
-            shutil.rmtree(left, ignore_errors=True)
+        _sweep(folder)
         held = _kept_apart(journal, measured, notes)
         how = {"seed": campaign.seed, "overlap": overlap, "budget": budget, "order": holding and holding.random}
         assignment = Assignment(journal, items, closed=held, **how)  # type: ignore[arg-type]
@@ -110,6 +109,14 @@ def opened(
             yield Session(assignment, schedule, folder, tuple(notes), holding)
         finally:
             schedule.stop()
+
+
+def _sweep(folder: Path) -> None:
+    """What a server that was killed was just writing; ours is the lock."""
+    for left in folder.glob(f"{ROOM}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for left in folder.glob("*.*.partial"):
+        left.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 // The page: one item, one keystroke, the next item.
 
-import { REASONS, chance, colour, count, dot, duration, guessesHidden, large, make, percent, thumb, title } from "./items.js";
+import { REASONS, chance, colour, count, dot, duration, fetchAhead, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { choose, openPanels, refresh } from "./panels.js";
 import { Refused, get, leftOver, newKey, send, sendAnswer } from "./server.js";
 
@@ -222,12 +222,16 @@ function show(question) {
   state.question = question;
   state.again = null;
   drawItem();
-  for (const url of question.prefetch ?? []) new Image().src = url;
-  afterPaint(() => { refreshHistory(); refresh(context()); });
+  afterPaint(() => { fetchAhead(question.prefetch ?? []); refreshHistory(); refresh(context()); });
 }
 
-// Whatever is only of interest comes after the item is on the screen.
-const afterPaint = (act) => requestAnimationFrame(() => setTimeout(act, 60));
+// Whatever is only of interest comes after the item is on the screen, its picture included.
+function afterPaint(act) {
+  const image = $("item").querySelector("img");
+  const painted = () => requestAnimationFrame(() => setTimeout(act, 60));
+  if (!image || image.complete) { painted(); return; }
+  for (const type of ["load", "error"]) image.addEventListener(type, painted, { once: true });
+}
 const context = () => ({
   ...state, nameOf, answerFor, startAgain, lookAt, askAgain, reload, changeClass, onStage: onStage(), drawTally, drawLooking, renewGuess,
   refreshHistory, watching: watching(),
@@ -367,7 +371,7 @@ async function addClass(name) {
 
 async function changeClass(number, kind, name) {
   return alone(async () => {
-    const done = await send(`/api/classes/${number}`, { kind, name: name ?? null });
+    const done = await send(`/api/classes/${number}`, { kind, name: name ?? null, key: newKey() });
     const was = nameOf(number);
     await reload();
     await askNow();
