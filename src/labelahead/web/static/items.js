@@ -56,12 +56,32 @@ function crisp(image) {
   image.addEventListener("load", decide);
 }
 
+// Pictures that are likely to be asked about soon: held here, they are there, decoded, when they are.
+const HELD = 24;
+const ahead = new Map(); // address -> image
+export function fetchAhead(urls) {
+  for (const url of urls) {
+    const image = ahead.get(url) ?? make("img", { alt: "", decoding: "sync", draggable: false, fetchPriority: "low" });
+    if (!image.src) {
+      image.addEventListener("error", () => ahead.delete(url), { once: true }); // the next one who wants it tries again
+      image.src = url;
+      image.decode().catch(() => null);
+    }
+    ahead.delete(url);
+    ahead.set(url, image); // the newest are kept
+  }
+  for (const url of [...ahead.keys()].slice(0, -HELD)) ahead.delete(url);
+}
+
 function picture(found, alt) {
-  const image = make("img", { alt, decoding: "sync", draggable: false });
+  const held = ahead.get(found.url);
+  ahead.delete(found.url); // an element is in one place
+  const image = held ?? make("img", { decoding: "sync", draggable: false, fetchPriority: "high" });
+  image.alt = alt;
   image.addEventListener("error", () => image.replaceWith(
     make("p", { className: "lost", text: "This picture could not be loaded." })));
   crisp(image);
-  image.src = found.url;
+  if (!held) image.src = found.url;
   return image;
 }
 
