@@ -3,6 +3,9 @@
 Two sessions on one machine, each with several people over HTTP. Every minute or so one server is killed (`kill -9`) and
 started again by its own command. At the end: is every acknowledged answer in the record, and none twice; has memory
 stayed flat (median of the last fifth against the first fifth after 500 answers, between two kills); is anybody left?
+
+With --orphans 30 instead: a server that looks at pictures is killed so many times, at random moments from the birth of
+its worker on, and this prints how long the worker outlives it.
 """
 
 import argparse
@@ -26,6 +29,16 @@ from labelahead.client import Client
 from labelahead.errors import LabelaheadError
 
 CLASSES = [str(i) for i in range(10)]
+WORK = """
+import pathlib, torch
+
+def embed(pictures):
+    pathlib.Path({begun!r}).touch()
+    x = torch.rand(2000, 2000)
+    for _ in range(1000):
+        x = torch.tanh(x @ x / 500)
+    return pictures.float().mean((2, 3))
+"""
 MARK = f"LABELAHEAD_SOAK={os.getpid()}".encode()
 
 
@@ -141,8 +154,57 @@ def left() -> list[str]:
     return found
 
 
+def orphans(kills: int, folder: Path) -> None:
+    """How long a worker outlives its server, which is killed while it starts, imports or looks at pictures."""
+    begun, lives, embedding = folder / "begun", list[float](), 0
+    (folder / "own.py").write_text(WORK.format(begun=str(begun)))
+    np.savez(folder / "pool.npz", x=np.random.default_rng(0).integers(0, 255, (300, 32, 32, 3), dtype=np.uint8))
+    command = [
+        sys.executable,
+        "-m",
+        "labelahead",
+        "label",
+        str(folder / "pool.npz"),
+        "--classes",
+        "a,b",
+        "--no-browser",
+    ]
+    command += ["--model", "exact", "--embedding", f"{folder / 'own.py'}:embed", "--threads", "1", "--port", "0"]
+    marked = os.environ | {"LABELAHEAD_SOAK": str(os.getpid())}
+    for number in range(kills):
+        begun.unlink(missing_ok=True)
+        more = ["--out", str(folder / str(number))]
+        server = subprocess.Popen(command + more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=marked)
+        while not workers():
+            time.sleep(0.01)
+            if server.poll() is not None:
+                raise SystemExit("the server did not start")
+        while number % 2 and not begun.exists():  # every other one is killed in the midst of an embedding
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 2))
+        embedding += begun.exists()
+        server.kill()
+        server.wait()
+        since = time.monotonic()
+        while left():
+            time.sleep(0.002)
+        lives.append(time.monotonic() - since)
+    lives.sort()
+    print(
+        f"{kills} kills, {embedding} of them in the midst of an embedding: the worker was gone after "
+        f"p50 {statistics.median(lives):.3f} s, p95 {lives[int(0.95 * len(lives))]:.3f} s, max {lives[-1]:.3f} s "
+        f"(load {os.getloadavg()[0]:.1f})"
+    )
+
+
+def workers() -> list[str]:
+    """Those of the processes that are left which are no server."""
+    return [pid for pid in left() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--orphans", type=int, metavar="KILLS", help="how long workers outlive their servers")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--people", type=int, default=4, help="in each session")
     parser.add_argument("--items", type=int, default=4000)
@@ -151,6 +213,9 @@ def main() -> None:
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if given.orphans:
+            orphans(given.orphans, Path(folder))
+            return
         sessions = [Session(Path(folder) / str(i), given.items, i) for i in range(2)]
         begin = time.monotonic()
         end = begin + 60 * given.minutes

@@ -19,6 +19,7 @@ from sklearn import datasets
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from tests.support import browser_pages as pages  # noqa: E402
+from tests.support.waiting import until  # noqa: E402
 
 OUT = ROOT / "docs" / "screenshots"
 DATA = Path(os.environ.get("DATA", ROOT.parent / "shared" / "data"))  # of Caltech101
@@ -61,10 +62,23 @@ def digits(browser, folder: Path) -> None:
         picture(person, "label", "why", DESKTOP, "light")
         picture(person, "label-dark", "progress", DESKTOP, "dark")
         picture(person, "second-look", "doubts", DESKTOP, "light")
+        many(person)
         picture(person, "label-phone", "why", PHONE, "light")
         person.close()
     finally:
         server.kill()
+
+
+def many(person: pages.Person) -> None:
+    """The grid of the class that most items surely have, two exceptions marked."""
+    person.page.keyboard.press(",")
+    person.page.wait_for_selector("#manyitems button")
+    for n in (3, 8):
+        person.page.locator("#manyitems button").nth(n).click()
+    person.page.wait_for_timeout(1500)
+    person.page.screenshot(path=OUT / "many.png")
+    print(OUT / "many.png")
+    person.page.keyboard.press("Escape")
 
 
 def table(browser, folder: Path, name: str, rows: list[list[str]], classes: list[str]) -> None:
@@ -131,8 +145,8 @@ def photographs(browser, folder: Path) -> None:
         person = pages.Person(browser, server)
         person.call_me("anna")
         for n in range(11):
-            if n == 4:
-                wait_for_training(server, 1)
+            if n == 4:  # as a person would: the first have been looked at by then
+                until(lambda: server.get("/api/progress")["training"]["in_play"])
             person.press(str(names.index(truth[int(person.position)]) + 1))
         picture(person, "photographs", "why", DESKTOP, "light")
         person.close()

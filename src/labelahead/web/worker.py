@@ -27,6 +27,7 @@ from labelahead.web.workshop import Tell, Workshop, page_data
 __all__ = ["Order", "Worker", "work"]
 
 PATIENCE = 5.0  # seconds for a process to end by itself
+COURTESY = 10  # answers come first, once there is something to ask by: until then they wait for this process
 
 
 def work(
@@ -38,8 +39,7 @@ def work(
     pipe: Connection,
 ) -> None:
     """The process: one order at a time until the pipe closes."""
-    with suppress(OSError, AttributeError):
-        os.nice(10)  # answers come first
+    courtesy = COURTESY
     torch.set_num_threads(threads)
     try:
         campaign = replace(parse(tables), threads=threads)
@@ -52,6 +52,9 @@ def work(
                 for made, last in workshop.snapshots(order, lambda what, done: pipe.send((what, done))):
                     save_snapshot(made, path)
                     pipe.send(("done" if last else "wider", str(path)))
+                    with suppress(OSError, AttributeError):
+                        os.nice(courtesy)
+                    courtesy = 0
             except LabelaheadError as error:
                 pipe.send(("failed", error))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):

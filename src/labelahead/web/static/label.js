@@ -170,20 +170,30 @@ function drawHint(wanted, found) {
 
 function drawHistory() {
   const focused = document.activeElement?.closest?.("#history [data-seq]")?.dataset.position;
+  const before = drawn;
+  drawn = new Map();
   $("history").replaceChildren(...state.history.map((h) => {
     const what = said(h);
-    const other = h.current !== null && h.current !== h.label && hasLabel(h);
-    const button = make("button", {
-      type: "button", "data-seq": String(h.seq), "data-position": String(h.position),
-      title: `${title(h)}: ${what}${other ? `, but ${nameOf(h.current)} counts` : ""}`,
-      "aria-label": watching() ? `${title(h)}: ${what}, ${h.who}` : `${title(h)}: ${what}. Change it`,
-      on: { click: () => startAgain(h) },
-    }, thumb(h), make("span", { className: "called" }, hasLabel(h) ? dot(h.label) : "", what));
-    button.classList.toggle("current", state.again?.position === h.position);
-    return make("li", {}, button);
+    const as = JSON.stringify([h, what, nameOf(h.current), state.again?.position === h.position, watching()]);
+    drawn.set(as, before.get(as) ?? drawAnswer(h, what));
+    return drawn.get(as);
   }));
   if (focused) $("history").querySelector(`[data-position="${focused}"]`)?.focus();
   if (!state.history.length) $("history").append(make("li", { className: "faint", text: "None yet." }));
+}
+
+let drawn = new Map(); // what an answer looks like -> how it is drawn: with each answer one is new, and the others stay
+
+function drawAnswer(h, what) {
+  const other = h.current !== null && h.current !== h.label && hasLabel(h);
+  const button = make("button", {
+    type: "button", "data-seq": String(h.seq), "data-position": String(h.position),
+    title: `${title(h)}: ${what}${other ? `, but ${nameOf(h.current)} counts` : ""}`,
+    "aria-label": watching() ? `${title(h)}: ${what}, ${h.who}` : `${title(h)}: ${what}. Change it`,
+    on: { click: () => startAgain(h) },
+  }, thumb(h), make("span", { className: "called" }, hasLabel(h) ? dot(h.label) : "", what));
+  button.classList.toggle("current", state.again?.position === h.position);
+  return make("li", {}, button);
 }
 
 // Towards what was planned, or else towards where further labels no longer pay: hardly anybody labels a whole pool.
