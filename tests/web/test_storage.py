@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from labelahead.errors import StorageError
 from labelahead.web import exchange, journal
 from tests.support.web_sessions import CHANGE, page, photos
 
@@ -132,3 +133,16 @@ def test_a_missing_library_is_named(open_page, tmp_path, monkeypatch):
         client.post("/api/import?form=parquet", content=b"PAR1", headers=CHANGE),
     ):
         assert "pip install 'labelahead[tables]'" in refused(answer, 503, tmp_path)
+
+
+def test_a_training_that_finds_no_room_says_so_and_not_where(open_page, tmp_path):
+    client, session = open_page
+    for error, said in (
+        (OSError(errno.ENOSPC, "No space left on device", str(tmp_path)), "disk is full: labels are safe; make room"),
+        (StorageError(f"{tmp_path} cannot be written to", full=True), "disk is full: labels are safe; make room"),
+        (PermissionError(errno.EACCES, "Permission denied", str(tmp_path)), "cannot use its files"),
+    ):
+        session.schedule._failed(error)
+        message = client.get("/api/progress").json()["training"]["message"]
+        assert said in message
+        assert str(tmp_path) not in message

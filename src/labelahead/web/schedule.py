@@ -11,6 +11,7 @@ from typing import Any
 
 from labelahead.campaign.advice import stop_advice
 from labelahead.errors import ClusterError, LabelaheadError
+from labelahead.files import refused
 from labelahead.web.assignment import Assignment
 from labelahead.web.explain import Opinion
 from labelahead.web.large import Holding
@@ -26,6 +27,7 @@ SNAPSHOTS = 2  # snapshots on the disk
 RETRY = 5.0  # seconds after which what failed is tried again
 SCORING = "Labels are safe and questions go on among the items held, but scoring the whole pool, which is tried again,"
 NAMED = 5  # broken pictures that are named
+UNUSABLE = "the server cannot use its files; its terminal says why"
 OUTLOOK = ("error_rate", "error_low", "error_high", "fall")
 log = logging.getLogger("labelahead")
 
@@ -297,7 +299,8 @@ class Schedule:
         if isinstance(error, ClusterError):
             said = said.partition(";")[0]  # what to do about it is for the terminal
         elif isinstance(error, OSError):  # where on the disk is said to the terminal alone
-            said = "the server cannot use its files; its terminal says why"
+            full = refused(self.folder, error).full
+            said = "the server's disk is full: labels are safe; make room" if full else UNUSABLE
         self.state, sentence = "idle", f"{what} failed: {said}"
         if what == SCORING:
             self._trouble = sentence
