@@ -61,10 +61,12 @@ function training(status) {
   const left = typeof status.seconds_left === "number" ? ` About ${duration(status.seconds_left)} left.` : "";
   const among = status.state === "features" && status.in_play ? ` ${count(status.in_play, "item is", "items are")} in play.` : "";
   const last = status.round ? ` Round ${status.round}, learnt from ${count(status.labels_at_last, "label", "labels")}.` : "";
-  box.append(make("p", { text: (STATES[status.state] ?? "Working …") + among + left + last }));
+  const failed = status.state === "idle" && / failed: /.test(status.message);
+  box.append(make("p", { text: (failed ? "The model could not be brought up to date." : STATES[status.state] ?? "Working …") + among + left + last }));
   if (busy) box.append(make("progress", { max: 1, value: status.done ?? 0, "aria-label": "Training" }));
   if (status.model) box.append(make("p", { className: "faint", text: `Learns by: ${status.model}.` }));
-  if (status.message) box.append(make("p", { className: "faint", text: status.message }));
+  const { message } = status;
+  if (message) box.append(make("p", { className: failed ? "" : "faint", text: `${message[0].toUpperCase()}${message.slice(1)}.` }));
   return box;
 }
 
