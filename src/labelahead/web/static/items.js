@@ -3,7 +3,7 @@
 export function make(tag, options = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || (value === false && name !== "draggable")) continue; // its default is true for pictures
     if (name === "text") node.textContent = value;
     else if (name === "on") for (const [type, act] of Object.entries(value)) node.addEventListener(type, act);
     else if (name in node && !name.includes("-") && name !== "role") node[name] = value;
