@@ -105,8 +105,10 @@ browser:
 	      { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }; }; } || \
 	  echo "*** NO CHROMIUM: THE TESTS OF THE LABELLING PAGE ARE SKIPPED; install it: apt-get install chromium ***"
 
+# A process for each core; whoever is done takes over from the other. Neighbours stay together, and share what they set up.
+BOTH := -n 2 --dist worksteal
 test: $(VENV)/.installed-test browser ## every test
-	@$(PY) -m pytest -n 2
+	@$(PY) -m pytest $(BOTH)
 
 lint: $(VENV)/.installed-check ## ruff: style and formatting
 	@$(PY) -m ruff check src tests benchmarks results peers examples docs
@@ -117,18 +119,18 @@ types: $(VENV)/.installed-check ## mypy, strict, on src
 
 check: lint types test ## what CI runs
 
-CORE := tests/test_package.py tests/test_inputs.py tests/test_files.py tests/linear tests/acquisition tests/train tests/data \
+CORE := tests/test_package.py tests/test_inputs.py tests/test_files.py tests/tangent tests/linear tests/acquisition tests/train tests/data \
   tests/learners tests/campaign/test_run.py tests/cli/test_cli.py tests/web/test_journal.py tests/web/test_security.py
 .PHONY: test-core test-oldest slowest dist dist-installed
 test-core: $(VENV)/.installed-test ## the tests that a version of Python or of a library would break first
 	@$(PY) -m pytest -n 2 $(CORE) $(ARGS)
 
-# The lower bounds of pyproject.toml, but for torch: its old releases are to be had with CUDA only.
+# The lower bounds of pyproject.toml. Without PyTorch's own index torch comes with CUDA: 3 GB, which need no GPU.
 OLDEST := .venv-oldest
 $(OLDEST)/.installed: pyproject.toml .ci/oldest.py | $(PY)
 	@echo "installing the oldest versions that pyproject.toml claims into $(OLDEST) ..."
 	@rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
-	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet torch==2.13.0 $$($(PY) .ci/oldest.py app tables web) \
+	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $$($(PY) .ci/oldest.py app tables web) \
 	  pytest pytest-xdist hypothesis httpx==0.27
 	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e .
 	@touch $@
@@ -136,8 +138,8 @@ $(OLDEST)/.installed: pyproject.toml .ci/oldest.py | $(PY)
 test-oldest: $(OLDEST)/.installed ## the same with the oldest versions that pyproject.toml claims
 	@OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 $(CORE) $(ARGS)
 
-slowest: $(VENV)/.installed-test browser ## every test, and the forty that took longest
-	@$(PY) -m pytest -n 2 --durations=40
+slowest: $(VENV)/.installed-test browser ## every test, and the twenty that took longest
+	@$(PY) -m pytest $(BOTH) --durations=20
 
 STRANGER := .venv-stranger
 ifeq ($(wildcard dist/*.whl),) # somebody has cleared them away

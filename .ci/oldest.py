@@ -1,6 +1,6 @@
 """The oldest versions that pyproject.toml says will do, as pip understands them: python .ci/oldest.py app web ...
 
-torch is left out: its old releases are to be had with CUDA only, 3 GB of it; the one of constraints.txt is taken.
+Old releases of torch are on PyPI with CUDA only, 3 GB of it, and run without a GPU; PIP_EXTRA_INDEX_URL may name PyTorch's own index.
 """
 
 import re
@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LATER = {"torch"}
 
 
 def bounds(extras: list[str]) -> dict[str, str]:
@@ -28,7 +27,7 @@ def bounds(extras: list[str]) -> dict[str, str]:
             raise SystemExit(f"{line!r} has no lower bound; expected NAME>=VERSION")
         name, version = found.groups()
         lowest[name] = max(version, lowest.get(name, ""), key=number)
-    return {name: version for name, version in lowest.items() if name not in LATER}
+    return lowest
 
 
 def number(version: str) -> tuple[int, ...]:

@@ -140,6 +140,20 @@ def test_a_text_of_a_megabyte(tmp_path, suffix):
     assert len(data.texts.columns["text"][3]) == len(long.strip())
 
 
+def test_short_texts_may_come_twice(tmp_path):
+    titles = [
+        f"the {thing} {fault} again" for thing in ("lamp", "door", "pump") for fault in ("burns", "leaks", "hums")
+    ]
+    twice = [{"id": i, "title": title} for i, title in enumerate([*titles, titles[0]])]
+    data, _ = load(lines(tmp_path, twice))
+    assert list(data.texts.columns) == ["title"]
+    assert "dropped, row numbers: id" in data.notes
+    sized = [row | {"size": row["id"] ** 2} for row in twice]
+    assert load(lines(tmp_path, sized))[0].texts is None  # there is something else to learn from
+    kinds = [{"title": titles[i % 5]} for i in range(50)]
+    assert load(lines(tmp_path, kinds))[0].texts is None  # five categories
+
+
 def test_short_texts_are_texts_where_there_is_nothing_else(tmp_path):
     rows = [{"q": f"is it {i} yet", "label": "ab"[i % 2]} for i in range(8)]
     assert list(load(lines(tmp_path, rows))[0].texts.columns) == ["q"]

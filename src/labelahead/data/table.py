@@ -325,7 +325,7 @@ def vectors(
     fitted: list[Numbers | Levels] = []
     numeric = categorical = 0
     read = {name: [entry_of(value) for value in values] for name, values in columns.items()}
-    texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries)}
+    texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries)} or _short_texts(read)
     for name, entries in read.items():
         if name in texts:
             continue
@@ -373,6 +373,17 @@ def vectors(
 def _texts(entries: list[Any]) -> list[str]:
     """A column of running text; an empty field is an empty text."""
     return ["" if entry is None else entry for entry in entries]
+
+
+def _short_texts(read: dict[str, list[Any]]) -> dict[str, list[str]]:
+    """Columns of short texts where there is nothing else to learn from; what most rows share is a category."""
+    short = {
+        name: _texts(entries)
+        for name, entries in read.items()
+        if is_text(entries, SHORT) and 2 * len(set(entries)) > len(entries)
+    }
+    others = short and [name for name in read if name not in short and _useless(name, read[name]) is None]
+    return {} if others else short
 
 
 def _useless(name: str, entries: list[Any]) -> str | None:
