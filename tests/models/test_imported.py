@@ -1,5 +1,6 @@
 """Networks of the user's own, by module or file."""
 
+import os
 import sys
 
 import pytest
@@ -120,6 +121,16 @@ def test_a_file_is_run_once_until_it_changes(file):
     assert len(classes) == 1
     file.write_text(SOURCE.replace("nn.Dropout(0.9)", "nn.Dropout(0.1)"))
     assert make(file, "Net").drop.p == 0.1
+
+
+def test_an_edit_of_the_same_size_in_the_same_second_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "net.py"
+    for width in (5, 6):
+        path.write_text(f"from torch import nn\ndef make():\n    return nn.Linear(4, {width})\n")
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert build(f"{path}:make", (4,), width).out_features == width
+    assert [p.name for p in tmp_path.iterdir()] == ["net.py"]  # nothing of ours is left beside it
 
 
 def test_modules_by_name_also_from_the_working_directory(file, monkeypatch):

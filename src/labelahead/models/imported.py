@@ -2,13 +2,14 @@
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -89,6 +90,15 @@ def _module_of_name(place: str) -> ModuleType:
         ) from error
 
 
+class _FromSource(importlib.machinery.SourceFileLoader):
+    """Python takes what it compiled before for the file if second and size are the same: an edit would go unnoticed."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiled anew, and nothing left in the user's folder."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def _module_of_file(path: Path) -> ModuleType:
     """The file as a module; run once, and again only after it has changed."""
     if not path.is_file():
@@ -97,7 +107,7 @@ def _module_of_file(path: Path) -> ModuleType:
     name = f"labelahead_own_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     if spec is None or spec.loader is None:
         raise InputError(f"{str(path)!r} cannot be imported; expected a Python file")
     module = importlib.util.module_from_spec(spec)
