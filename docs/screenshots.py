@@ -26,11 +26,12 @@ DATA = Path(os.environ.get("DATA", ROOT.parent / "shared" / "data"))  # of Calte
 DESKTOP, PHONE = {"width": 1360, "height": 880}, {"width": 360, "height": 740}
 
 
-def wait_for_training(server: pages.Server, labels: int) -> None:
-    """Until a training on so many labels is done."""
+def wait_for_training(server: pages.Server, labels: int, *, idle: bool = False) -> None:
+    """Until a training on so many labels is done; idle: and all items have been seen. There is an end to it."""
     for _ in range(600):
         training = server.get("/api/progress")["training"]
-        if training["labels_at_last"] >= labels and training["state"] not in ("training", "kernel"):
+        at_rest = training["idle"] if idle else training["state"] not in ("training", "kernel")
+        if training["labels_at_last"] >= labels and at_rest:
             return
         time.sleep(0.25)
 
@@ -57,8 +58,7 @@ def digits(browser, folder: Path) -> None:
             person.press("1" if n in (20, 30) and person.digit != "1" else person.digit)
             if n % 10 == 9:  # as a person would: slow enough for training to keep up
                 wait_for_training(server, n - 5)
-        wait_for_training(server, 60)
-        until(lambda: server.get("/api/progress")["training"]["idle"])
+        wait_for_training(server, 60, idle=True)
         person.press(person.digit)
         picture(person, "label", "why", DESKTOP, "light")
         picture(person, "label-dark", "progress", DESKTOP, "dark")

@@ -229,8 +229,10 @@ def test_a_network_trained_before_a_class_was_removed_never_guesses_it(tmp_path)
 
 def test_a_class_is_named_once(tmp_path):
     for names in (["cat", "cat"], ["cat", "Cat"]):
-        with pytest.raises(InputError, match="expected every class once"), opened(_campaign(tmp_path), classes=names):
+        asked = opened(_campaign(tmp_path), tmp_path / "out", classes=names)
+        with pytest.raises(InputError, match="expected every class once"), asked:
             pass
+        assert not (tmp_path / "out").exists()  # said before anything is made
 
 
 def _campaign(folder):

@@ -75,6 +75,7 @@ def opened(
     """
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
+    named = each_once(classes)
     campaign = _checked(campaign, test)
     if is_store(campaign.data.name):
         _check_large(campaign, test, start_from_folders, refresh_every)
@@ -86,7 +87,7 @@ def opened(
     notes = [*data.notes, *begun.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
-    named = each_once(classes) or list(dict.fromkeys(data.classes))
+    named = named or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
     items = Items(data, holding.fingerprint if holding else None)
