@@ -61,20 +61,23 @@ def _see(name: str) -> str:
     return f"[{name}](results/studies/{name}/README.md)"
 
 
+WRN = (
+    f"MNIST at 14×14, WideResNet of one block and 32 channels, 1,000 candidates, four seeds ({_see('lookahead-mnist')})"
+)
 # What a line says was run is what was run, its reductions included; what would be needed is in docs/studies.md.
 CLAIMS = (
     Claim(
         "LA",
         "1a, TH 2.1a",
         "look-ahead by the NTK is over 100 times faster than retraining for each candidate, and better (MNIST, WRN)",
-        f"digits, dense network, retrained many at a time, five seeds ({_see('lookahead')})",
+        f"{WRN}; digits, dense network, retrained many at a time, five seeds ({_see('lookahead')})",
         checks.speed,
     ),
     Claim(
         "LA",
         "1b, TH 2.1b, Table 2.1",
         "of four ways to look ahead only the network's own kernel beats random (MNIST, WRN)",
-        f"digits, dense network, in batches, five seeds ({_see('lookahead')})",
+        f"the same, in batches ({_see('lookahead-mnist')}, {_see('lookahead')})",
         checks.rivals,
     ),
     Claim(
@@ -88,7 +91,8 @@ CLAIMS = (
         "LA",
         "3a, TH 2.3 left",
         "MLMOC with a true label after each item beats MLMOC in batches (MNIST, WRN)",
-        "MNIST, dense network, ten seeds ([below](#one-by-one-or-in-batches))",
+        f"the same WideResNet ({_see('lookahead-mnist')}); MNIST, dense network, ten seeds "
+        "([below](#one-by-one-or-in-batches))",
         checks.sequential,
     ),
     Claim(
@@ -102,7 +106,8 @@ CLAIMS = (
         "TH",
         "2.3 right",
         "MLMOC and EMOC do not differ (MNIST, WRN)",
-        "digits, dense network, in batches, ten seeds ([below](#digits-dense-network))",
+        f"the same WideResNet, in batches ({_see('lookahead-mnist')}); digits, dense network, ten seeds "
+        "([below](#digits-dense-network))",
         checks.criteria,
     ),
     Claim(

@@ -11,7 +11,7 @@ from labelahead.studies.design import Row, values, where
 from labelahead.studies.dynamics.exhibits import PAPER, PAPER_ROUNDS
 from labelahead.studies.fidelity.exhibits import short
 from labelahead.studies.lookahead.exhibits import final, gap, seconds
-from results.checks import Evidence, accuracies, kendall, spreads
+from results.checks import LOOKAHEADS, Evidence, accuracies, kendall, spreads
 from results.numbers import RANDOM
 from results.text import grid
 
@@ -84,14 +84,17 @@ def _time(e: Evidence) -> str:
 
 
 def _retraining(e: Evidence) -> str:
-    s, rows = e.study("lookahead")
+    told = [_against_retraining(e, study, name) for study, name in LOOKAHEADS.items() if e.has(study)]
+    return f"**Against really retraining**: {'; '.join(told)}."
+
+
+def _against_retraining(e: Evidence, study: str, name: str) -> str:
+    s, rows = e.study(study)
     spent = {arm: float(np.mean(list(seconds(rows, arm).values()))) for arm in ("naive", "ntk-few")}
     ahead = gap(final(s, rows, "ntk-few"), final(s, rows, "naive"))
     return (
-        f"**Against really retraining** ({_page('lookahead')}): {spent['naive'] / spent['ntk-few']:.0f} times faster "
-        "on the same "
-        f"{s.few} candidates, {span(ahead, 1)} points apart, {'which is beyond' if sure(ahead) else 'within'} the "
-        "interval."
+        f"{name} ({_page(study)}) {spent['naive'] / spent['ntk-few']:.0f} times faster on the same {s.few} candidates, "
+        f"{span(ahead, 1)} points apart, {'which is beyond' if sure(ahead) else 'within'} the interval"
     )
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from results.checks import NO, NOT, PART, YES, Evidence, Found
+from labelahead.studies import experiment, settings_of
+from results.checks import NO, NOT, OPEN, PART, YES, Evidence, Found
 from results.found import FOUND, found_block, gains_of, paired
 from results.lines import Line, write_csv
 from results.numbers import read_numbers
@@ -105,6 +106,58 @@ def test_effects_are_means_over_the_other_factors_paired_by_seed(tmp_path):
     assert "The largest effect beyond its interval is a regulariser of 1e-1" in text
     assert "above it in 6 of them" in text
     assert paired({0: 1.0, 1: 2.0}, {0: 0.5, 1: 1.5, 2: 9.0}).mean == pytest.approx(0.5)
+
+
+ARMS = ("random", "ntk", "ntk-few", "naive", "one-step", "infinite-ntk", "gp", "ntk-sequential", "emoc")
+
+
+def looked_ahead(folder, name, ends, naive_seconds):
+    """A study of looking ahead, one round: arm -> what it ends with for each seed; else as random."""
+    seeds = range(len(ends["random"]))
+    wanted = experiment("lookahead")
+    study = folder / name
+    study.mkdir()
+    arms = "".join(f'"{a}", ' for a in ARMS)
+    (study / "settings.toml").write_text(
+        f'experiment = "lookahead"\nseeds = {len(seeds)}\narms = [{arms}]\nrounds = 1\nfew = 10\ncandidates = 100\n'
+    )
+    (study / "machine.json").write_text("{}")
+    lines = ["arm,seed,round,labels,accuracy,process_accuracy,candidates,seconds,train_seconds"]
+    for cell in wanted.cells(settings_of(wanted, file=study / "settings.toml")):
+        arm, seed = cell["arm"], cell["seed"]
+        end = ends.get(arm, ends["random"])[seed]
+        spent = naive_seconds if arm == "naive" else 0.1
+        lines += [f"{arm},{seed},0,10,0.5,,100,{spent},1", f"{arm},{seed},1,20,{end},,100,,1"]
+    (study / "rows.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_the_papers_kind_of_network_has_the_verdict_and_the_other_stands_beside_it(tmp_path):
+    base = [0.80, 0.82, 0.81]
+    above = [v + d for v, d in zip(base, (0.050, 0.051, 0.049), strict=True)]
+    looked_ahead(tmp_path, "lookahead", {"random": base, "ntk": above, "gp": above}, 2.0)
+    tables = {
+        "fig-sequential": numbers(tmp_path, "fig-sequential", {"": {"mlmoc": flat(*above), "mlmoc:top": flat(*base)}}),
+        "digits-mlp": numbers(tmp_path, "digits-mlp", {"": {"emoc:top": flat(*base), "mlmoc:top": flat(*above)}}),
+    }
+    digits = Evidence(tables, tmp_path)
+    assert [judged(claim(c), digits).verdict for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")] == [
+        PART,
+        PART,
+        YES,
+        NO,
+    ]
+    wide = {"random": base, "ntk": above, "ntk-few": above, "emoc": above, "ntk-sequential": above}
+    looked_ahead(tmp_path, "lookahead-mnist", wide, 20.0)
+    both = Evidence(tables, tmp_path)
+    speed, rivals, one_by_one, emoc = (judged(claim(c), both) for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right"))
+    assert speed.verdict == YES
+    assert "200 times on the same 10 candidates (2000 extrapolated" in speed.text
+    assert "; digits, dense network: 20 times" in speed.text
+    assert rivals.verdict == YES  # only the network's own kernel, where digits had the process too
+    assert "beyond the interval ntk, gp" in rivals.text
+    assert one_by_one.verdict == OPEN  # the same curve
+    assert emoc.verdict == YES
+    assert "results/studies/lookahead-mnist/README.md" in papers_block(both)
 
 
 def test_every_claim_holds_what_was_kept_against_the_paper():
