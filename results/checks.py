@@ -118,9 +118,10 @@ def _speed(s: Any, rows: list[Row]) -> Found:
 
 def _rivals(s: Any, rows: list[Row]) -> Found:
     base = final(s, rows, RANDOM)
-    ends = {arm: gap(final(s, rows, arm), base) for arm in METHODS}
+    ends = {arm: gap(final(s, rows, arm), base) for arm in METHODS if arm in s.arms}
     above = [arm for arm, end in ends.items() if sure(end) and end.mean > 0]
-    verdict = YES if above == ["ntk"] else PART if "ntk" in above else NO
+    whole = above == ["ntk"] and len(ends) == len(METHODS)
+    verdict = YES if whole else PART if "ntk" in above else NO
     said = ", ".join(f"{arm} {span(end, 1)}" for arm, end in ends.items())
     return Found(verdict, f"minus random at the end {said}, beyond the interval {', '.join(above) or 'none'}")
 

@@ -11,7 +11,7 @@ from labelahead.linear.calibration import left_out
 from labelahead.linear.condensed import condensed, evenly
 from labelahead.linear.posterior import prior
 
-N, L, K, C, SIGMA, WEIGHTS = 90, 50, 20, 3, 0.05, (0.25, 0.5, 0.25)
+N, L, K, C, SIGMA, WEIGHTS, PROBES = 90, 50, 20, 3, 0.05, (0.25, 0.5, 0.25), 6
 LABELS = torch.randint(0, C, (L,), generator=torch.Generator().manual_seed(1))
 AT = torch.randperm(N, generator=torch.Generator().manual_seed(2))[:L]
 REST = torch.tensor([p for p in range(N) if p not in AT.tolist()])
@@ -22,6 +22,7 @@ def _precisely(monkeypatch):
     monkeypatch.setattr(module, "TOLERANCE", 1e-12)
     monkeypatch.setattr(module, "NUGGET", 1e-10)
     monkeypatch.setattr(module, "BLOCK", 16)  # several of them
+    monkeypatch.setattr(module, "PROBES", PROBES)
 
 
 def units(dtype=torch.float64):
@@ -38,28 +39,35 @@ def theta():
 
 
 class Twin:
-    """Θ̂ = Q + diag(Θ − Q) at points without a label, Q + missed·I at those with one; everything by solving."""
+    """Θ̂ = Q + diag(own), own = κ·diag(Θ − Q) at points without a label, noise at those with one; all by inverses."""
 
     def __init__(self, targets):
         full, z = theta(), AT[evenly(L, K)]
         self.q = full[:, z] @ torch.linalg.solve(full[z][:, z], full[z])
-        self.noise = SIGMA + 1 - float(self.q.diagonal()[AT].mean())
+        self.missed = 1 - self.q.diagonal()
+        self.noise = SIGMA + float(self.missed[AT].mean())
         self.targets = targets
-
-    def system(self, at=AT):
-        return self.q[at][:, at] + self.noise * torch.eye(len(at), dtype=torch.float64)
+        self.precision = torch.linalg.inv(full[AT][:, AT] + SIGMA * torch.eye(L, dtype=torch.float64))
+        system = self.q[AT][:, AT] + self.noise * torch.eye(L, dtype=torch.float64)
+        self.spanned = self.q - self.q[:, AT] @ torch.linalg.solve(system, self.q[AT])
+        probes = REST.sort().values[evenly(len(REST), PROBES)]
+        near = full[probes][:, AT]
+        true = 1 - ((near @ self.precision) * near).sum(1)
+        self.own = self.missed * float((true - self.spanned.diagonal()[probes]).sum() / self.missed[probes].sum())
 
     def covariance(self):
-        spanned = self.q - self.q[:, AT] @ torch.linalg.solve(self.system(), self.q[AT])
-        return spanned + torch.diag(1 - self.q.diagonal())
+        return self.spanned + torch.diag(self.own)
 
-    def without(self, i):
-        """Mean and variance at label i, refitted without it."""
-        others = AT[torch.arange(L) != i]
-        weights = torch.linalg.solve(self.system(others), self.q[others, AT[i]])
-        mean = 1 / C + weights @ (self.targets[torch.arange(L) != i] - 1 / C)
-        spanned = self.q[AT[i], AT[i]] - self.q[AT[i], others] @ weights
-        return mean, spanned + self.noise - SIGMA
+    def others(self):
+        """What the others say of each label, and the variance: α by the whole kernel, its divisor by each one's own."""
+        own = torch.diag(self.missed[AT] + SIGMA)
+        left, true = 1 / torch.linalg.inv(self.q[AT][:, AT] + own).diagonal(), 1 / self.precision.diagonal()
+        inside = evenly(L, K)
+        for places in (inside, torch.tensor([i for i in range(L) if i not in inside.tolist()])):
+            some = places[evenly(len(places), PROBES)]
+            left[places] *= true[some].mean() / left[some].mean()
+        alpha = self.precision @ (self.targets - 1 / C)
+        return self.targets - left[:, None] * alpha, left - SIGMA
 
 
 def same(a, b, tolerance=1e-6):
@@ -91,14 +99,41 @@ def test_where_all_labels_span_variances_and_amplitude_are_exact():
         same(a, b, 1e-5)
 
 
-def test_what_the_others_say_of_each_is_a_refit_without_it():
-    targets = one_hot(LABELS).double()
+def test_what_the_others_say_of_each_is_their_whole_kernels_word_divided_by_the_features():
     mean, variance = left_out(condensed(begun(), AT, LABELS, K))
+    others, left = Twin(one_hot(LABELS).double()).others()
+    same(mean, others)
+    same(variance, left)
+
+
+def test_what_the_others_say_of_each_is_nearly_a_refit_without_it():
+    """By the whole kernel; the features' own regression misses it twice as far."""
+    mean, _ = left_out(condensed(begun(), AT, LABELS, K))
+    full, targets, system = theta(), one_hot(LABELS).double(), SIGMA * torch.eye(L - 1, dtype=torch.float64)
     twin = Twin(targets)
-    for i in range(0, L, 7):
-        refit = twin.without(i)
-        same(mean[i], refit[0])
-        same(variance[i], refit[1])
+    away, before = [], []
+    for i in range(L):
+        rest, keep = AT[torch.arange(L) != i], targets[torch.arange(L) != i] - 1 / C
+        refit = 1 / C + full[AT[i], rest] @ torch.linalg.solve(full[rest][:, rest] + system, keep)
+        average = twin.noise * torch.eye(L - 1, dtype=torch.float64)
+        by_features = 1 / C + twin.q[AT[i], rest] @ torch.linalg.solve(twin.q[rest][:, rest] + average, keep)
+        away.append((mean[i] - refit).square().mean())
+        before.append((by_features - refit).square().mean())
+    away, before = (float(torch.stack(x).mean().sqrt()) for x in (away, before))
+    assert away < 0.6 * before
+
+
+def test_outputs_that_differ_are_refused():
+    start = prior(
+        torch.rand(N, C, generator=torch.Generator().manual_seed(3)), mixture_kernel(units(), WEIGHTS), noise=SIGMA
+    )
+    with pytest.raises(InputError, match="outputs are the same"):
+        condensed(start, AT, LABELS, K)
+
+
+def test_where_every_point_is_labelled_no_point_is_left_to_probe():
+    every, labels = torch.arange(N), torch.randint(0, C, (N,), generator=torch.Generator().manual_seed(4))
+    same(condensed(begun(), every, labels, K).mean, begun().condition(every, labels).mean)
 
 
 def later(post):
@@ -123,8 +158,8 @@ def test_a_correction_is_the_same_as_other_targets_from_the_beginning():
     targets = one_hot(other, C).double()
     fixed = post.corrected(torch.tensor([4]), targets[[4]])
     twin, change = Twin(targets), targets[4] - one_hot(LABELS[4], C)
-    k = twin.covariance() - torch.diag(1 - twin.q.diagonal())
-    at, noise = REST[[3, 8]], SIGMA + 1 - twin.q.diagonal()[REST[[3, 8]]]
+    k = twin.spanned
+    at, noise = REST[[3, 8]], SIGMA + twin.own[REST[[3, 8]]]
     k = k - k[:, at] @ torch.linalg.solve(k[at][:, at] + torch.diag(noise), k[at])
     same(fixed.mean, post.mean + k[:, AT[4], None] / twin.noise * change)
     assert torch.equal(fixed.told()[1][:L], targets)

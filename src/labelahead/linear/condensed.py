@@ -2,21 +2,28 @@
 
 With L labels the exact posterior holds L×L and L×N numbers. Here K of the labelled points, Z, span a feature space,
 
-    Ψ = Θ(·, Z) L_Z⁻ᵀ,    L_Z L_Zᵀ = Θ(Z, Z),    Θ ≈ Ψ Ψᵀ          (Nyström)
+    Ψ = Θ(·, Z) L_Z⁻ᵀ,    L_Z L_Zᵀ = Θ(Z, Z),    Θ ≈ Ψ Ψᵀ + diag(own),    own = 1 − ‖ψ‖²          (Nyström)
 
-in which all L labels are one K×K matrix. What the features miss of a point, 1 − ‖ψ‖², is its own: noise to its label
-(on average over the labels, τ with σ in it), variance where it has none. With B = Ψ(X)ᵀΨ(X) + τI the labels leave
-k = τ Ψ B⁻¹ Ψᵀ = Φ Φᵀ of what is spanned, and Φ (N, K) is what is held. The mean is not taken from there, where it
-loses points of accuracy, but from the kernel itself: f_lin = f + Θ(·, X) α, with (Θ(X,X) + σI) α = Y − f(X) solved by
-conjugate gradients that the features precondition; the kernel is worked out block by block, and nothing L×L is held.
+in which all L labels are one K×K matrix. What the features miss of a point is its own: noise to its label (on average
+over the labels, τ with σ in it), variance where it has none. With B = Ψ(X)ᵀΨ(X) + τI the labels leave k = τ Ψ B⁻¹ Ψᵀ =
+Φ Φᵀ of what is spanned, and Φ (N, K) is what is held. The mean is not taken from there, where it loses points of
+accuracy, but from the kernel itself: f_lin = f + Θ(·, X) α, with M α = Y − f(X), M = Θ(X,X) + σI, solved by conjugate
+gradients that the features precondition; the kernel is worked out block by block, and nothing L×L is held.
+
+Solved beside it, since a further column costs little: 1, for the amplitude, and probes, by which variances are put
+right. Points without a label tell how much of what is their own the labels explain after all. What leave-one-out
+divides by, (M⁻¹)ᵢᵢ, is that of the features with each label's own noise, σ + own (FITC), times what labels in Z, and
+labels outside of it, tell on average.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
 from labelahead.linear.covariance import CosineKernel, Covariance, SpannedKernel
-from labelahead.linear.linalg import cholesky, cholesky_inverse, conjugate_gradients, solve_factored, whiten
+from labelahead.linear.linalg import cholesky, cholesky_inverse, conjugate_gradients, whiten
 from labelahead.linear.posterior import Posterior, Settled
 
 __all__ = ["condensed", "evenly"]
@@ -24,7 +31,7 @@ __all__ = ["condensed", "evenly"]
 NUGGET = 1e-6  # on the diagonal of Θ(Z,Z): copies among Z, and what float32 kernels leave of small directions
 TOLERANCE = 3e-3  # of ‖Y − f‖: predictions of 99.9 % of MNIST's digits are then those of a direct solve
 ITERATIONS = 200
-LEAST = 1e-6  # share of a label that the others leave open
+PROBES = 16  # labels in Z, labels outside of it, and points without a label
 BLOCK = 512  # points worked on at a time
 
 
@@ -42,43 +49,70 @@ def condensed(prior: Posterior, at: Tensor, targets: Tensor, most: int, guess: T
     kernel = prior.covariance.prior
     if not isinstance(kernel, CosineKernel) or prior.covariance.factors or prior.noise <= 0:
         raise InputError("labels are condensed of a posterior without any, a function of the cosine, with noise")
+    if bool((prior.outputs != prior.outputs[:1]).any()):
+        raise InputError("labels are condensed where the network's outputs are the same at every point; they differ")
     at, targets = prior.positions(at, "at"), prior.checked_targets(targets, len(at))
-    spanned = at[evenly(len(at), most).to(at.device)]
-    root, features = _features(kernel, at, spanned)
-    gram = _gram(features)
-    residual = targets - prior.outputs[at]
+    spans = evenly(len(at), most).to(at.device)
+    root, features = _features(kernel, at, at[spans])
     # What the features leave of the diagonal, on average, is noise to whoever knows the features alone.
-    noise = prior.noise + max(0.0, 1 - float(gram.diagonal().sum()) / len(at))
-    gram.diagonal().add_(noise)
-    lower, _ = cholesky(gram, what="the features of the labelled points")
-    alpha = _solved(prior, at, features, lower, noise, residual, None if guess is None else guess[at])
-    missed, variance = _left_out(features, lower, residual, noise)
-    variance += noise - prior.noise
-    amplitude = _amplitude(features, lower, targets, noise)
-    del features, gram
-    narrow = noise**0.5 * whiten(lower, whiten(root, torch.eye(len(root), dtype=root.dtype, device=root.device)))
+    own = (1 - features.double().square().sum(1)).clamp_min_(0.0)
+    noise = prior.noise + float(own.mean())
+    spanned = _spanned(features, noise)
+    probes = _probes(prior, at, spans)
+    solved = _solved(prior, at, spanned, targets, probes, None if guess is None else guess[at])
+    left = _left_open(_spanned(features, prior.noise + own), spans, probes, solved)
+    narrow = whiten(spanned.lower, whiten(root, torch.eye(len(root), dtype=root.dtype, device=root.device)))
+    del features, spanned
     phi = torch.empty((prior.points, len(root)), dtype=kernel.dtype, device=at.device)
     mean, own = prior.outputs.clone(), torch.ones_like(prior.outputs[:, 0])
     for some in _blocks(prior.points, at.device):
-        near = kernel.between(some, spanned).double()
+        near = kernel.between(some, at[spans]).double()
         phi[some] = (near @ narrow.T).to(phi.dtype)
         own[some] -= whiten(root, near.T.contiguous(), overwrite=True).square().sum(0)
-        mean[some] += kernel.between(some, at).double() @ alpha
+        mean[some] += kernel.between(some, at).double() @ solved.alpha
+    is_labelled = prior.is_labelled.index_fill(0, at, True)
+    own = torch.where(is_labelled, 1.0, _unshared(phi, own, probes.points, solved)) * own.clamp_min_(0.0)
     return Posterior(
         outputs=prior.outputs,
         mean=mean,
-        covariance=Covariance(SpannedKernel(phi, own.clamp_min_(0.0))),
+        covariance=Covariance(SpannedKernel(phi, own)),
         noise=prior.noise,
         scale=prior.scale,
         labelled=at[:0],
         targets=targets[:0],
         jitter=prior.jitter,
         width=1,
-        is_labelled=prior.is_labelled.index_fill(0, at, True),
-        settled=Settled(at, targets, alpha, targets + missed, variance, noise),
+        is_labelled=is_labelled,
+        settled=Settled(at, targets, solved.alpha, targets - left[:, None] * solved.alpha, left - prior.noise, noise),
         _white=prior._white,
-        _amplitude=amplitude,
+        _amplitude=solved.amplitude,
     )
+
+
+class Spanned(NamedTuple):
+    """The labelled points by the features alone: M ≈ Ψ Ψᵀ + noise."""
+
+    features: Tensor  # (L, K) Ψ(X) in the kernel's dtype
+    noise: Tensor  # (L,)
+    lower: Tensor  # (K, K) the Cholesky factor of I + Ψᵀ (Ψ / noise)
+
+
+class Probes(NamedTuple):
+    """Where the features are held against the kernel itself."""
+
+    inside: Tensor  # places among the labels, in Z
+    outside: Tensor  # and not in Z
+    points: Tensor  # positions without a label
+
+
+class Solved(NamedTuple):
+    """What all labels and the whole kernel say."""
+
+    alpha: Tensor  # (L, C)
+    amplitude: float | None  # a² as in `Posterior.amplitude`; None where all targets are the same
+    inside: Tensor  # (M⁻¹)ᵢᵢ at the probes
+    outside: Tensor
+    explained: Tensor  # Θ(x,X) M⁻¹ Θ(X,x) at probes without a label
 
 
 def _blocks(n: int, device: torch.device) -> tuple[Tensor, ...]:
@@ -100,21 +134,49 @@ def _features(kernel: CosineKernel, at: Tensor, spanned: Tensor) -> tuple[Tensor
     return root, out
 
 
-def _gram(features: Tensor) -> Tensor:
-    """ΨᵀΨ in float64, some rows at a time."""
-    out = torch.zeros((features.shape[1],) * 2, dtype=torch.float64, device=features.device)
-    for some in torch.split(features, BLOCK):
-        out.addmm_(some.double().T, some.double())
-    return out
+def _spanned(features: Tensor, noise: Tensor | float) -> Spanned:
+    every = torch.as_tensor(noise, dtype=torch.float64, device=features.device).expand(len(features))
+    gram = torch.eye(features.shape[1], dtype=torch.float64, device=features.device)
+    for some in _blocks(len(features), features.device):
+        rows = features[some].double()
+        gram.addmm_(rows.T, rows / every[some, None])
+    return Spanned(features, every, cholesky(gram, what="the features of the labelled points")[0])
+
+
+def _probes(prior: Posterior, at: Tensor, spans: Tensor) -> Probes:
+    outside = torch.ones(len(at), dtype=torch.bool, device=at.device).index_fill_(0, spans, False).nonzero()[:, 0]
+    others = (~prior.is_labelled.index_fill(0, at, True)).nonzero()[:, 0]
+    return Probes(*(some[evenly(len(some), PROBES).to(at.device)] for some in (spans, outside, others)))
 
 
 def _solved(
-    prior: Posterior, at: Tensor, features: Tensor, lower: Tensor, noise: float, right: Tensor, guess: Tensor | None
-) -> Tensor:
-    """α with (Θ(X,X) + σI) α = right (L, C), by conjugate gradients that ΨΨᵀ + noise·I preconditions; lower: of B."""
+    prior: Posterior, at: Tensor, spanned: Spanned, targets: Tensor, probes: Probes, guess: Tensor | None
+) -> Solved:
+    """M⁻¹ of all that is asked: labels, ones, unit vectors at labels that probe, the kernel at points that do."""
+    kernel = prior.covariance.prior
+    assert isinstance(kernel, CosineKernel)
+    marked = torch.cat([probes.inside, probes.outside])
+    units = torch.zeros((len(at), len(marked)), dtype=torch.float64, device=at.device)
+    units[marked, torch.arange(len(marked), device=at.device)] = 1.0
+    residual, ones = targets - prior.outputs[at], torch.ones_like(targets[:, :1])
+    near = kernel.between(at, probes.points).double() if len(probes.points) else units[:, :0]
+    right = torch.cat([residual, ones, units, near], 1)
+    found = _by_gradients(prior, at, spanned, right, guess)
+    alpha, apart = found[:, : prior.classes], targets - targets.mean(0)
+    # M⁻¹(Y − mean of Y), since outputs are the same everywhere
+    weights = alpha - found[:, prior.classes, None] * (targets.mean(0) - prior.outputs[0])
+    amplitude = float((apart * weights).sum()) / apart.numel()
+    forms = (right * found).sum(0)[prior.classes + 1 :]  # its error is of second order in that of the solve
+    sizes = [len(probes.inside), len(probes.outside), len(probes.points)]
+    return Solved(alpha.clone(), amplitude if amplitude > 1e-12 else None, *torch.split(forms, sizes))
+
+
+def _by_gradients(prior: Posterior, at: Tensor, spanned: Spanned, right: Tensor, guess: Tensor | None) -> Tensor:
+    """M⁻¹ right (L, p); guess: (L, C) for its first columns."""
     kernel, blocks = prior.covariance.prior, _blocks(len(at), at.device)
     assert isinstance(kernel, CosineKernel)
-    inverse = cholesky_inverse(lower).to(features.dtype)
+    features, noise = spanned.features, spanned.noise[:, None]
+    inverse = cholesky_inverse(spanned.lower).to(features.dtype)
 
     def product(x: Tensor) -> Tensor:
         out = prior.noise * x
@@ -126,46 +188,42 @@ def _solved(
         return out
 
     def precondition(r: Tensor) -> Tensor:
-        explained = features @ (inverse @ (features.T @ r.to(features.dtype)))
-        return (r - explained) / noise
+        scaled = r / noise
+        return scaled - features @ (inverse @ (features.T @ scaled.to(features.dtype))) / noise
 
     start = None
     if guess is not None and bool(guess.any()):
-        left = right - product(guess)
-        if float(left.norm()) < float(right.norm()):  # not so where the kernel is another by now
+        known = right[:, : guess.shape[1]]
+        left = known - product(guess)
+        if float(left.norm()) < float(known.norm()):  # not so where the kernel is another by now
+            x, residual = torch.zeros_like(right), right.clone()
+            x[:, : guess.shape[1]], residual[:, : guess.shape[1]] = guess, left
             still = {"direction": torch.zeros_like(right), "rz": torch.zeros_like(right[0])}
-            start = {"x": guess, "residual": left, "iteration": torch.tensor(0), **still}
-    alpha, _ = conjugate_gradients(
+            start = {"x": x, "residual": residual, "iteration": torch.tensor(0), **still}
+    found, _ = conjugate_gradients(
         product, right, tolerance=TOLERANCE, max_iterations=ITERATIONS, precondition=precondition, start=start
     )
-    return alpha
+    return found
 
 
-def _unexplained(features: Tensor, lower: Tensor, right: Tensor) -> Tensor:
-    """σA right (L, p), with A = (ΨΨᵀ + σI)⁻¹ and so σA = I − ΨB⁻¹Ψᵀ; lower: of B."""
-    inner = right.new_zeros((features.shape[1], right.shape[1]))
-    for some in _blocks(len(right), right.device):
-        inner += features[some].double().T @ right[some]
-    inner, out = solve_factored(lower, inner), right.clone()
-    for some in _blocks(len(right), right.device):
-        out[some] -= features[some].double() @ inner
+def _left_open(spanned: Spanned, spans: Tensor, probes: Probes, solved: Solved) -> Tensor:
+    """(L,) 1/(M⁻¹)ᵢᵢ, σ and what the other labels leave open: the features', at the size that the probes have."""
+    noise = spanned.noise
+    out = torch.empty_like(noise)
+    for some in _blocks(len(noise), noise.device):
+        explained = whiten(spanned.lower, spanned.features[some].double().T.contiguous()).square().sum(0)
+        out[some] = noise[some] / (1 - explained / noise[some])
+    inside = torch.zeros_like(noise, dtype=torch.bool).index_fill_(0, spans, True)
+    for group, places, true in ((inside, probes.inside, solved.inside), (~inside, probes.outside, solved.outside)):
+        if len(places):
+            out[group] *= true.reciprocal().sum() / out[places].sum()
     return out
 
 
-def _left_out(features: Tensor, lower: Tensor, residual: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """By how much the other labels miss each, (L, C), and their variance there, (L,), by the features' own regression.
-
-    As ever: −(A residual)ᵢ/Aᵢᵢ and 1/Aᵢᵢ − σ.
-    """
-    own = torch.empty_like(residual[:, 0])  # σAᵢᵢ
-    for some in _blocks(len(own), own.device):
-        own[some] = 1 - whiten(lower, features[some].double().T.contiguous()).square().sum(0)
-    own.clamp_min_(LEAST)
-    return -_unexplained(features, lower, residual) / own[:, None], noise / own - noise
-
-
-def _amplitude(features: Tensor, lower: Tensor, targets: Tensor, noise: float) -> float | None:
-    """a² as in `Posterior.amplitude`, by the features' own regression; None where all targets are the same."""
-    apart = targets - targets.mean(0)
-    value = float((apart * _unexplained(features, lower, apart)).sum()) / (noise * apart.numel())
-    return value if value > 1e-12 else None
+def _unshared(phi: Tensor, own: Tensor, points: Tensor, solved: Solved) -> float:
+    """How much of what is a point's own no label explains, by points without one."""
+    mine = own[points].clamp_min(0.0).sum()
+    if float(mine) <= 0:
+        return 1.0
+    true = 1 - solved.explained - phi[points].double().square().sum(1)
+    return float((true.sum() / mine).clamp(0.0, 1.0))

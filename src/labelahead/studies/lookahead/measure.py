@@ -55,7 +55,7 @@ PAPER_RECIPE = {
 
 
 def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
-    """A campaign; of `random` and `gp` also what a Gaussian process makes of the labels."""
+    """A campaign; of `random` and `gp`, where there is one, also what a Gaussian process makes of the labels."""
     way = WAYS[cell["arm"]]
     count = s.few if way.few else s.candidates
     done = campaign(
@@ -73,7 +73,7 @@ def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
         batch=s.query,
         rounds=s.rounds,
     )
-    own = _process_accuracy(done) if cell["arm"] in ("random", "gp") else {}
+    own = _process_accuracy(done) if "gp" in s.arms and cell["arm"] in ("random", "gp") else {}
     return [
         {
             "round": r.number,
