@@ -121,7 +121,7 @@ def _rivals(s: Any, rows: list[Row]) -> Found:
     ends = {arm: gap(final(s, rows, arm), base) for arm in METHODS if arm in s.arms}
     above = [arm for arm, end in ends.items() if sure(end) and end.mean > 0]
     whole = above == ["ntk"] and len(ends) == len(METHODS)
-    verdict = YES if whole else PART if "ntk" in above else NO
+    verdict = YES if whole else PART if "ntk" in above else NO if sure(ends["ntk"]) else OPEN
     said = ", ".join(f"{arm} {span(end, 1)}" for arm, end in ends.items())
     return Found(verdict, f"minus random at the end {said}, beyond the interval {', '.join(above) or 'none'}")
 

@@ -164,7 +164,8 @@ def test_every_claim_holds_what_was_kept_against_the_paper():
     tables = {t.name: read_numbers(t, ROOT / "docs" / "results" / "tables") for t in read_tables()}
     evidence = Evidence(tables, STUDIES)
     found = {f"{c.paper} {c.figure}": judged(c, evidence) for c in CLAIMS}
-    assert found["LA 3a, TH 2.3 left"].verdict == YES
+    assert found["LA 3a, TH 2.3 left"].verdict == OPEN
+    assert "dense network: `mlmoc` − `mlmoc:top` +1.4" in found["LA 3a, TH 2.3 left"].text
     assert found["DY 3, Table 2"].verdict == NO
     assert "rank 7 of 8" in found["DY 3, Table 2"].text
     assert "not measured" in found["LA 1a, TH 2.1a"].text

@@ -100,7 +100,7 @@ def _speed(s: Any, rows: Sequence[Row], spent: dict[str, float], scale: float) -
         ratio = spent["naive"] * scale / spent["ntk"]
         how = f", extrapolated from {s.few} candidates and not measured" if scale > 1 else ""
         said.append(
-            f"Here the kernel takes {spent['ntk']:.2g} s, retraining {spent['naive'] * scale:.2g} s for as many "
+            f"Here the kernel takes {spent['ntk']:.2g} s, retraining {spent['naive'] * scale:.3g} s for as many "
             f"candidates: {ratio:.0f} times as long{how}."
         )
         if s.model in ("mlp", "fcn"):
@@ -114,10 +114,11 @@ def _speed(s: Any, rows: Sequence[Row], spent: dict[str, float], scale: float) -
             f"{word if sure(ahead) else 'which cannot be told from zero'}."
         )
     if "ntk-solve" in s.arms:
-        same = final(s, rows, "ntk-solve") == final(s, rows, "ntk")
+        one, other = final(s, rows, "ntk-solve"), final(s, rows, "ntk")
+        same = sum(one[seed] == other[seed] for seed in one)
         said.append(
             f"Without the block formula it takes {spent['ntk-solve'] / spent['ntk']:.2g} times as "
-            f"long, and the accuracies are {'the same' if same else 'NOT the same'}."
+            f"long, and ends with the very same accuracy in {same} of {len(one)} seeds."
         )
     return " ".join(said)
 
