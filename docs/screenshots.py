@@ -83,7 +83,7 @@ def many(person: pages.Person) -> None:
     person.page.keyboard.press(",")
     person.page.wait_for_selector("#manyitems button")
     for n, item in enumerate(grid["items"]):
-        if digit_of(item["item"]) != grid["label"]:
+        if digit_of(item["item"]) != str(grid["label"]):
             person.page.locator("#manyitems button").nth(n).click()
     person.page.wait_for_timeout(1500)
     person.page.screenshot(path=OUT / "many.png")

@@ -279,7 +279,7 @@ def test_the_model_is_taken_along(person, server, tmp_path):
 def test_the_panels_explain(person, server):
     person.label(12)
     # Once a training is done; of the item before, which has a label by now, other things are said.
-    until(lambda: "Predicted now" in person.page.inner_text("#panel"))
+    assert until(lambda: "Predicted now" in person.page.inner_text("#panel"))
     person.page.wait_for_selector("#panel .bars")
     person.label(1)
     item, guess = person.item, person.page.inner_text("#guess strong")
