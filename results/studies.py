@@ -8,13 +8,14 @@ the page that `labelahead study` writes, is not kept there.
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from labelahead.campaign.config import read
 from labelahead.compare.page import write_all
+from labelahead.errors import InputError
 from labelahead.studies import Exhibit, experiment, settings_of
 from labelahead.studies.design import Cell, Row
 from labelahead.studies.execution import Measured, cell_text, pages
@@ -43,19 +44,17 @@ def read_measured(folder: Path) -> Measured:
 
 
 def read_rows(text: str, cells: Sequence[Cell]) -> list[Row]:
-    """What `table_text` made of the rows of these cells, in their order; an empty place is None.
+    """What `table_text` made of the rows of these cells; an empty place is None.
 
     A CSV does not tell "2" from 2. A cell's values are known; of the rest, a column has numbers if all of it
     reads as such within one part of the experiment.
     """
     rows = list(csv.DictReader(StringIO(text)))
-    left = iter(cells)
-    cell = next(left)
-    owners = []
-    for row in rows:
-        while any(_spelt(row[name]) != _spelt(value) for name, value in cell.items()):
-            cell = next(left)
-        owners.append(cell)
+    known: dict[tuple[str, ...], dict[tuple[str, ...], Cell]] = {}
+    for cell in cells:
+        known.setdefault(tuple(cell), {})[tuple(_spelt(value) for value in cell.values())] = cell
+    by_most_names = sorted(known.items(), key=lambda one: -len(one[0]))
+    owners = [_owner(row, by_most_names) for row in rows]
     columns: dict[tuple[Any, str], list[str]] = {}
     for row, owner in zip(rows, owners, strict=True):
         for name, value in row.items():
@@ -69,6 +68,15 @@ def read_rows(text: str, cells: Sequence[Cell]) -> list[Row]:
         | dict(owner)
         for row, owner in zip(rows, owners, strict=True)
     ]
+
+
+def _owner(row: Row, known: Sequence[tuple[tuple[str, ...], Mapping[tuple[str, ...], Cell]]]) -> Cell:
+    """The cell whose values a row has."""
+    for names, cells in known:
+        cell = cells.get(tuple(_spelt(row.get(name)) for name in names))
+        if cell is not None:
+            return cell
+    raise InputError(f"a row belongs to no cell of these settings: {row}; they were changed, or rows.csv is of others")
 
 
 def _spelt(value: Any) -> str:

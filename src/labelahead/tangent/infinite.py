@@ -16,6 +16,7 @@ from math import pi
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from labelahead.errors import DeviceError, InputError, NumericalError, did_you_mean
 
@@ -24,6 +25,7 @@ __all__ = ["DUALS", "infinite_kernel"]
 FILTER = 9  # pixels that a 3×3 filter sees
 BLOCK = 1 << 17  # numbers in a temporary: larger ones leave the cache and are slower
 TEMPORARIES = 12  # of them held at once, at most
+HEAP = 24 << 20  # bytes, below the 32 MB from which glibc gives every block back at once
 ROUNDING = 64 * torch.finfo(torch.float64).eps  # of det, relative to v1·v2: an angle of 1e-7
 
 Dual = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
@@ -45,6 +47,11 @@ class Layer:
     bias: float  # variance of a bias
     own: float  # ‖∂z/∂W‖² / s
     offset: float  # ‖∂z/∂b‖²
+
+    @property
+    def natural(self) -> bool:
+        """Whether it is in the NTK parametrisation."""
+        return self.own == self.weight and self.offset == self.bias
 
     def covariance(self, s: Tensor) -> Tensor:
         """The next K."""
@@ -107,6 +114,7 @@ def infinite_kernel(
     layers = _layers(network, depth, weight_std, bias_std, width, inputs)
     after = _checked_pools(pools, network, depth, tuple(x.shape[2:]))
     past = _checked_skips(skips, network, depth, after, width)
+    _keep_freed_memory()
     a = x.detach().to(torch.float64)
     b = None if x2 is None else x2.detach().to(torch.float64)
     dual, tangent = DUALS[activation], kind == "ntk"
@@ -117,6 +125,14 @@ def infinite_kernel(
         out = _dense_kernel(a.flatten(1), b, layers, dual, tangent, memory, progress)
     dtype = x.dtype if x2 is None else torch.promote_types(x.dtype, x2.dtype)
     return out.to(dtype) if dtype.is_floating_point else out
+
+
+def _keep_freed_memory() -> None:
+    """Temporaries take a third longer if their pages are given back to the system and asked for again.
+
+    glibc keeps what is freed up to the size of the largest block that it ever had to give back: one that is not used.
+    """
+    torch.empty(HEAP, dtype=torch.uint8)
 
 
 def _dense_kernel(
@@ -191,7 +207,7 @@ def _conv_kernel(
     out = x.new_zeros(len(x), len(y))
     done, total = 0, len(x) * (len(x) + 1) // 2 if x2 is None else out.numel()
     for i, j in _pairs(len(x), len(y), x2 is None, size):
-        out[i, j] = run(x[i], y[j], [v[i] for v in own], [v[j] for v in other])
+        out[i, j] = run(x[i], y[j], [v[..., i] for v in own], [v[..., j] for v in other])
         done += len(i)
         if progress is not None:
             progress(done, total)
@@ -210,40 +226,54 @@ def _pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tensor, Tens
 
 
 class _Convolutions:
-    """The recursion through the layers, for pairs of images."""
+    """The recursion through the layers on (H, W, H', W', pairs of images): all is done along the pairs.
+
+    A convolution takes sums over its filter, and the layer's constants have the mean's ninth in them.
+    """
 
     def __init__(
         self, layers: Sequence[Layer], dual: Dual, pools: frozenset[int], skips: frozenset[int], tangent: bool
     ) -> None:
-        self.convolutions, self.readout = layers[:-1], layers[-1]
+        self.layers, self.readout = [_over_filter(layer) for layer in layers[:-1]], layers[-1]
+        self.past = [layer.weight for layer in layers[:-1]]  # of the 1×1 convolution beside a layer
         self.dual, self.pools, self.skips, self.tangent = dual, pools, skips, tangent
 
     def __call__(self, x: Tensor, y: Tensor, own: list[Tensor], other: list[Tensor]) -> Tensor:
         """The kernel of x[b] and y[b]; own and other: each layer's variances, a pixel of theirs."""
         s, before = _pixel_products(x, y), None
         entered: tuple[Tensor, Tensor | None] | None = None  # what came into the block that is being passed
-        for number, layer in enumerate(self.convolutions):
+        for number in range(len(self.layers)):
             block, entered = entered, (s, before) if number + 1 in self.skips else None
-            s = _convolved(s)
-            theta = None
-            if self.tangent:
-                theta = layer.tangent(s, None if before is None else _convolved(before))
-            v1, v2 = own[number][:, :, :, None, None], other[number][:, None, None]
-            k = layer.covariance(s)
-            if block is not None:
-                k.add_(block[0], alpha=layer.weight)
-                theta = None if theta is None else theta.add_(_without_bias(layer).tangent(*block))
-            s, slope = self.dual(k, v1, v2, self.tangent)
+            k, theta = self._linear(number, s, before, block)
+            s, slope = self.dual(k, own[number][:, :, None, None], other[number][None, None], self.tangent)
             before = None if theta is None or slope is None else theta.mul_(slope)
             if number + 1 in self.pools:
                 s, before = _pooled(s), None if before is None else _pooled(before)
-        mean = s.flatten(1).mean(1)
+        mean = s.flatten(0, 3).mean(0)
         if before is None:
             return self.readout.covariance(mean)
-        return self.readout.tangent(mean, before.flatten(1).mean(1))
+        return self.readout.tangent(mean, before.flatten(0, 3).mean(0))
+
+    def _linear(
+        self, number: int, s: Tensor, before: Tensor | None, block: tuple[Tensor, Tensor | None] | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """K after a convolution, and Θ if it is wanted."""
+        layer, past = self.layers[number], self.past[number]
+        summed = _summed(s)
+        moved = None if before is None else _summed(before)
+        # In the NTK parametrisation what a layer adds to Θ is its K; block is None in any other.
+        theta = layer.tangent(summed, moved) if self.tangent and not layer.natural else None
+        k = summed.mul_(layer.weight).add_(layer.bias)
+        if block is not None:
+            k.add_(block[0], alpha=past)
+        if self.tangent and layer.natural:
+            theta = k.clone() if moved is None else torch.add(k, moved, alpha=layer.weight)
+            if block is not None and block[1] is not None:
+                theta.add_(block[1], alpha=past)
+        return k, theta
 
     def variances(self, x: Tensor, size: int) -> list[Tensor]:
-        """(n, H, W) for each convolution: the variance of its outputs, a pixel of each image.
+        """(H, W, n) for each convolution: the variance of its outputs, a pixel of each image.
 
         Pixels of one image are correlated, which a pool needs; so their covariance is carried too.
         """
@@ -252,38 +282,38 @@ class _Convolutions:
             part = x[start : start + size]
             s, each = _pixel_products(part, part), []
             entered: Tensor | None = None
-            for number, layer in enumerate(self.convolutions):
+            for number, layer in enumerate(self.layers):
                 block, entered = entered, s if number + 1 in self.skips else None
-                k = layer.covariance(_convolved(s))
+                k = _summed(s).mul_(layer.weight).add_(layer.bias)
                 if block is not None:
-                    k.add_(block, alpha=layer.weight)
-                H, W = k.shape[1:3]
-                v = k.reshape(-1, H * W, H * W).diagonal(dim1=1, dim2=2).reshape(-1, H, W).clone()
+                    k.add_(block, alpha=self.past[number])
+                H, W = k.shape[:2]
+                v = k.reshape(H * W, H * W, -1).diagonal(dim1=0, dim2=1).T.reshape(H, W, -1).clone()
                 each.append(v)
-                s, _ = self.dual(k, v[:, :, :, None, None], v[:, None, None], False)
+                s, _ = self.dual(k, v[:, :, None, None], v[None, None], False)
                 s = _pooled(s) if number + 1 in self.pools else s
             parts.append(each)
-        return [torch.cat(layer) for layer in zip(*parts, strict=True)]
+        return [torch.cat(layer, dim=2) for layer in zip(*parts, strict=True)]
 
 
-def _without_bias(layer: Layer) -> Layer:
-    """The 1×1 convolution beside a layer."""
-    return Layer(layer.weight, 0.0, layer.own, 0.0)
+def _over_filter(layer: Layer) -> Layer:
+    """The same on sums over a filter instead of means."""
+    return Layer(layer.weight / FILTER, layer.bias, layer.own / FILTER, layer.offset)
 
 
 def _pixel_products(x: Tensor, y: Tensor) -> Tensor:
-    """(b, H, W, H', W'): mean over channels of the products of two images' pixels."""
-    b, channels, H, W = x.shape
+    """(H, W, H', W', b): mean over channels of the products of two images' pixels."""
+    channels, sides = x.shape[1], (*x.shape[2:], *y.shape[2:])
     products = x.flatten(2).transpose(1, 2) @ y.flatten(2) / channels
-    return products.reshape(b, H, W, *y.shape[2:])
+    return products.permute(1, 2, 0).reshape(*sides, -1)
 
 
-def _convolved(s: Tensor) -> Tensor:
-    """Mean over the filter's nine offsets δ of s[p+δ, p'+δ]; zero outside, as SAME padding has it.
+def _summed(s: Tensor) -> Tensor:
+    """Sum over the filter's nine offsets δ of s[p+δ, p'+δ]; zero outside, as SAME padding has it.
 
     Both images shift together, and along one axis after the other: four sums instead of eight.
     """
-    for axis in (1, 2):
+    for axis in (0, 1):
         size, total = s.shape[axis], s.clone()
         for to, of in ((0, 1), (1, 0)):
             target, source = total, s
@@ -292,27 +322,38 @@ def _convolved(s: Tensor) -> Tensor:
                 source = source.narrow(a, of, size - 1)
             target += source
         s = total
-    return s.div_(FILTER)
+    return s
 
 
 def _pooled(s: Tensor) -> Tensor:
     """Means over 2×2 pixels in both images; an odd last row or column is dropped."""
-    H, W = s.shape[1] // 2, s.shape[2] // 2
-    s = s[:, : 2 * H, : 2 * W, : 2 * H, : 2 * W].reshape(-1, H, 2, W, 2, H, 2, W, 2)
-    return s.mean((2, 4, 6, 8))
+    H, W = s.shape[0] // 2, s.shape[1] // 2
+    s = s[: 2 * H, : 2 * W, : 2 * H, : 2 * W].reshape(H, 2, W, 2, H, 2, W, 2, -1)
+    return s.mean((1, 3, 5, 7))
 
 
 def relu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
     """Arc-cosine kernels of order 1 and 0: T = (√det + (π−θ)k)/2π, Ṫ = (π−θ)/2π.
 
-    A unit that is always zero has slope 0, as in PyTorch: Ṫ = 0 where a variance is zero.
+    With c = −k/√(v1·v2) the sine of θ is √(1 − c²), and π − θ the angle of the point (c, sin θ): a few passes over the
+    pairs less. A unit that is always zero has slope 0, as in PyTorch: Ṫ = 0 where a variance is zero.
     """
-    root = _determinant(k, v1 * v2).sqrt_()
-    rest = torch.atan2(root, k).neg_().add_(pi).div_(2 * pi)
-    value = root.div_(2 * pi).addcmul_(rest, k)
-    if slope and not (v1.all() and v2.all()):  # seldom, and a mask of all pairs costs a fifth
+    d1, d2 = v1.sqrt(), v2.sqrt()
+    silent = not (v1.all() and v2.all())  # seldom, and a mask of all pairs costs a fifth
+    c = (k * _inverse(d1, silent).neg_()).mul_(_inverse(d2, silent))
+    sine = torch.addcmul(c.new_ones(()), c, c, value=-1)
+    sine = functional.threshold(sine, ROUNDING, 0.0, inplace=True).sqrt_()
+    rest = torch.atan2(sine, c, out=c).div_(2 * pi)
+    value = sine.mul_(d1 / (2 * pi)).mul_(d2).addcmul_(rest, k)
+    if slope and silent:
         rest.masked_fill_((v1 == 0) | (v2 == 0), 0.0)
     return value, rest if slope else None
+
+
+def _inverse(deviation: Tensor, silent: bool) -> Tensor:
+    """One over a standard deviation; zero where that is zero."""
+    inverse = deviation.reciprocal()
+    return inverse.masked_fill_(deviation == 0, 0.0) if silent else inverse
 
 
 def erf(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
