@@ -36,6 +36,8 @@ CORRELATIONS = {
     "dynamics-infinite": "CIFAR-10 by the kernel of infinite width",
     "dynamics": "digits",
 }
+# studies with kernels along training, the paper's data first: its numbers give the verdict
+KERNELS = {"kernel-cifar10": "CIFAR-10", "kernel": "digits"}
 # studies with dynamicAL's campaigns, the paper's data first: its numbers give the verdict
 CAMPAIGNS = {"dynamics-whole": "CIFAR-10", "dynamics": "digits"}
 
@@ -129,7 +131,7 @@ def _rivals(s: Any, rows: list[Row]) -> Found:
     whole = above == ["ntk"] and len(ends) == len(METHODS)
     verdict = YES if whole else PART if "ntk" in above else NO if sure(ends["ntk"]) else OPEN
     said = ", ".join(f"{arm} {span(end, 1)}" for arm, end in ends.items())
-    return Found(verdict, f"minus random at the end {said}, beyond the interval {', '.join(above) or 'none'}")
+    return Found(verdict, f"minus random at the end {said}, above it beyond the interval {', '.join(above) or 'none'}")
 
 
 def batches(e: Evidence) -> Found:
@@ -258,16 +260,28 @@ def pair_time(e: Evidence) -> Found:
 def falling(value: str, what: str) -> Callable[[Evidence], Found]:
     """Whether the medians at initialisation fall from the narrowest network to the widest."""
 
-    def found(e: Evidence) -> Found:
-        s, rows = e.part("kernel", "training")
+    def judge(s: Any, rows: list[Row]) -> Judged:
         first = [r for r in where(rows, checkpoint=s.checkpoints[0]) if r[value] is not None]
         ends = {name: _ends(where(first, network=name), value) for name in values(rows, "network")}
         known = {name: end for name, end in ends.items() if end is not None}
-        falls = [name for name, (narrow, wide) in known.items() if wide < narrow]
+        falls = [wide < narrow for narrow, wide in known.values()]
         said = ", ".join(f"{name} {narrow:.2g} to {wide:.2g}" for name, (narrow, wide) in known.items())
-        return Found(_share(len(falls), len(known)), f"{what}, narrowest to widest: {said}")
+        return falls, f"{what}, narrowest to widest: {said}"
 
-    return found
+    return lambda e: _along_training(e, judge)
+
+
+Judged = tuple[list[bool], str]  # what held and what did not, and what is said of it
+
+
+def _along_training(e: Evidence, judge: Callable[[Any, list[Row]], Judged]) -> Found:
+    """By every study of kernels along training: networks differ, so that all that was measured counts alike."""
+    judged = {name: judge(*e.part(study, "training")) for study, name in KERNELS.items() if e.has(study)}
+    good = [held for each, _ in judged.values() for held in each]
+    if not good:
+        raise KeyError("nothing of it was measured")
+    said = "; ".join(f"{name}: {text}" for name, (each, text) in judged.items() if each)
+    return Found(_share(sum(good), len(good)), said)
 
 
 def _ends(rows: Sequence[Row], value: str) -> tuple[float, float] | None:
@@ -291,15 +305,18 @@ def _slope(rows: Sequence[Row], value: str) -> float:
 
 
 def vanishing(e: Evidence) -> Found:
-    s, rows = e.part("kernel", "training")
+    return _along_training(e, _vanishing)
+
+
+def _vanishing(s: Any, rows: list[Row]) -> Judged:
     first, last = (_widest(where(rows, checkpoint=c)) for c in (s.checkpoints[0], s.checkpoints[-1]))
     before, after = (mean(at, "output_gap_pseudo") for at in (first, last))
     added, left = (mean(at, "step_gap_pseudo") for at in (first, last))
-    return Found(
-        YES if after < before else NO,
-        f"difference of the outputs {before:.2f} new, {after:.2f} trained; of what regression adds {added:.2f} and "
-        f"{left:.2f}",
+    said = (
+        f"difference of the outputs {before:.2f} new, {after:.2f} trained, of what regression adds {added:.2f} and "
+        f"{left:.2f}"
     )
+    return [after < before], said
 
 
 def _widest(rows: Sequence[Row]) -> list[Row]:
@@ -313,10 +330,12 @@ def _widest(rows: Sequence[Row]) -> list[Row]:
 
 
 def ahead(e: Evidence) -> Found:
-    _, rows = e.part("kernel", "training")
-    better = sum(r["accuracy_pseudo"] >= r["accuracy_full"] for r in rows)
-    verdict = YES if better == len(rows) else PART if better > len(rows) / 2 else NO
-    return Found(verdict, f"at least as accurate in {better} of {len(rows)} measurements")
+    return _along_training(e, _ahead)
+
+
+def _ahead(s: Any, rows: list[Row]) -> Judged:
+    better = [r["accuracy_pseudo"] >= r["accuracy_full"] for r in rows]
+    return better, f"at least as accurate in {sum(better)} of {len(rows)} measurements"
 
 
 def whole(e: Evidence) -> Found:
@@ -346,13 +365,13 @@ def tight(e: Evidence) -> Found:
 
 
 def _campaigns(e: Evidence, judge: Callable[[Any, list[Row]], Found | None]) -> Found:
-    kept = {name: e.part(study, "rounds") for study, name in CAMPAIGNS.items() if e.has(study)}
-    return _by_each({name: judge(*one) for name, one in kept.items()})
+    return _by_each({name: judge(*e.part(study, "rounds")) for study, name in CAMPAIGNS.items() if e.has(study)})
 
 
 def drift(e: Evidence) -> Found:
-    _, rows = e.part(widest_campaigns(e), "rounds")
-    seen = [r for r in rows if r.get("mmd_over_bound") is not None and r["strategy"] == "dynamical" and r["round"]]
+    s, rows = e.part(widest_campaigns(e), "rounds")
+    usual = where(rows, strategy="dynamical", gamma="2", batch=s.query, rounds=s.rounds, start="warm")
+    seen = [r for r in usual if r.get("mmd_over_bound") is not None and r["round"]]
     largest = max(mean(where(seen, round=n), "mmd_over_bound") for n in values(seen, "round"))
     return Found(YES if largest < 0.1 else NO, f"MMD/B at most {largest:.2g} in any round (the paper: about 0.005)")
 
@@ -405,23 +424,32 @@ def larger_batches(e: Evidence) -> Found:
 
 
 def _leads(s: Any, rows: list[Row]) -> Found:
-    """Whether dynamicAL is first in every round; where it is not, whether the seeds tell."""
+    """Whether nothing is ahead of dynamicAL in any round; where something is, whether the seeds tell."""
     usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", gamma="2")
     by_round = {
         n: {name: accuracies(where(usual, strategy=name, round=n)) for name in s.strategies}
         for n in range(1, s.rounds + 1)
     }
-    firsts = sum(ranked(ends)[0] == "dynamical" for ends in by_round.values())
+    firsts = sum(_rank(ends, "dynamical") == 1 for ends in by_round.values())
     ends = by_round[s.rounds]
-    order, apart = ranked(ends), gap(ends["dynamical"], ends[RANDOM])
-    best = next(name for name in order if name != "dynamical")
-    behind = gap(ends["dynamical"], ends[best])
-    verdict = YES if firsts == s.rounds else NO if sure(behind) or not sure(apart) or apart.mean < 0 else PART
+    apart = {n: gap(ends["dynamical"], ends[n]) for n in ends if n != "dynamical"}
+    best = next(n for n in ranked(ends) if n != "dynamical")
+    led = [n for n, v in apart.items() if sure(v) and v.mean > 0]
+    behind = [n for n, v in apart.items() if sure(v) and v.mean < 0]
+    verdict = YES if firsts == s.rounds else NO if behind else PART if RANDOM in led else OPEN
+    others = "" if best == RANDOM else f" and {span(apart[best], 1)} from {best}"
     return Found(
         verdict,
-        f"first in {firsts} of {s.rounds} rounds, at the end rank {order.index('dynamical') + 1} of {len(order)}, "
-        f"{span(apart, 1)} points from random and {span(behind, 1)} from {best}",
+        f"first in {firsts} of {s.rounds} rounds, at the end rank {_rank(ends, 'dynamical')} of {len(ends)}, "
+        f"{span(apart[RANDOM], 1)} points from random{others}; beyond its interval above "
+        f"{', '.join(led) or 'none'}, below {', '.join(behind) or 'none'}",
     )
+
+
+def _rank(ends: Mapping[str, Mapping[int, float]], name: str) -> int:
+    """1 for the highest mean over seeds; equals share a rank."""
+    means = {n: float(np.mean(list(end.values()))) for n, end in ends.items()}
+    return 1 + sum(v > means[name] for v in means.values())
 
 
 def ranked(ends: Mapping[str, Mapping[int, float]]) -> list[str]:
@@ -452,7 +480,7 @@ def gamma(e: Evidence) -> Found:
 def _gamma(s: Any, rows: list[Row]) -> Found | None:
     usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", strategy="dynamical", round=s.rounds)
     ends = {f"{g:g}": accuracies(where(usual, gamma=f"{g:g}")) for g in s.gammas}
-    gaps = {g: gap(end, ends["2"]) for g, end in ends.items() if g != "2"}
+    gaps = {g: gap(end, ends["2"]) for g, end in ends.items() if g != "2"} if "2" in ends else {}
     if not gaps:
         return None
     below = sum(sure(v) and v.mean < 0 for v in gaps.values())

@@ -8,14 +8,13 @@ import numpy as np
 from labelahead.compare.statistics import t_interval
 from labelahead.studies.charts import mean, slopes, span, sure
 from labelahead.studies.design import Row, values, where
-from labelahead.studies.dynamics.exhibits import PAPER, PAPER_ROUNDS
+from labelahead.studies.dynamics.exhibits import LEADS, PAPER, PAPER_ROUNDS
 from labelahead.studies.fidelity.exhibits import short
 from labelahead.studies.lookahead.exhibits import final, gap, seconds
-from results.checks import LOOKAHEADS, Evidence, accuracies, kendall, spreads
+from results.checks import LOOKAHEADS, Evidence, accuracies, kendall, ranked, spreads, widest_campaigns
 from results.numbers import RANDOM
 from results.text import grid
 
-SHOWN = (0, 1, 2, 4)  # rounds of the table of dynamicAL
 MISSING = "Not measured yet."
 
 
@@ -117,32 +116,42 @@ def _lecture(e: Evidence) -> str:
 
 
 def dynamics_block(e: Evidence) -> str:
-    """dynamicAL on CIFAR-10 beside its Table 2, and what its theory came to."""
+    """dynamicAL on CIFAR-10 beside its Tables 2 and 3, and what its theory came to."""
     if not e.has("dynamics-cifar10"):
         return MISSING
-    s, rows = e.part("dynamics-cifar10", "rounds")
+    larger = ["dynamics-500"] if e.has("dynamics-500") else []
+    campaigns = [_beside_the_paper(e, name) for name in (widest_campaigns(e), *larger)]
+    return "\n\n".join([*campaigns, f"{_links(e, 'dynamics-cifar10')}\n\n{_wide(e)}"])
+
+
+def _beside_the_paper(e: Evidence, name: str) -> str:
+    """Accuracies of the strategies in some rounds, the paper's in brackets, and where dynamicAL ends."""
+    s, rows = e.part(name, "rounds")
+    shown = [n for n in PAPER_ROUNDS if n <= s.rounds]
     usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", gamma="2")
     base = accuracies(where(usual, strategy=RANDOM, round=s.rounds))
     lines, ends = [], {}
-    for name in s.strategies:
-        mine = where(usual, strategy=name)
+    for strategy in s.strategies:
+        mine, theirs = where(usual, strategy=strategy), PAPER[s.query][strategy]
         cells = [
-            f"{100 * mean(where(mine, round=n), 'accuracy'):.1f} ({PAPER[name][PAPER_ROUNDS.index(n)]:.1f})"
-            for n in SHOWN
+            f"{100 * mean(where(mine, round=n), 'accuracy'):.1f} ({theirs[PAPER_ROUNDS.index(n)]:.1f})" for n in shown
         ]
-        ends[name] = accuracies(where(mine, round=s.rounds))
-        lines.append([name, *cells, "" if name == RANDOM else span(gap(ends[name], base), 1)])
-    head = ["asked by", *(f"{s.initial + s.query * n:,} labels" for n in SHOWN), f"end − {RANDOM}, 95 %"]
-    order = sorted(ends, key=lambda n: -float(np.mean(list(ends[n].values()))))
-    above = [n for n in s.strategies if n != RANDOM and sure(gap(ends[n], base)) and gap(ends[n], base).mean > 0]
-    said = (
-        f"In the paper dynamicAL leads every round; here it is at rank {order.index('dynamical') + 1} of {len(order)} "
-        "at the end, "
-        f"{span(gap(ends['dynamical'], base), 1)} points from random. Beyond its interval above random: "
-        f"{', '.join(above) or 'none'}. "
-        f"{_links(e, 'dynamics-cifar10')}"
+        ends[strategy] = accuracies(where(mine, round=s.rounds))
+        lines.append([strategy, *cells, "" if strategy == RANDOM else span(gap(ends[strategy], base), 1)])
+    head = ["asked by", *(f"{s.initial + s.query * n:,} labels" for n in shown), f"end − {RANDOM}, 95 %"]
+    apart = {n: gap(end, base) for n, end in ends.items() if n != RANDOM}
+    told = [
+        f"beyond its interval {word} random: {', '.join(names) or 'none'}"
+        for word, names in (
+            ("above", [n for n, v in apart.items() if sure(v) and v.mean > 0]),
+            ("below", [n for n, v in apart.items() if sure(v) and v.mean < 0]),
+        )
+    ]
+    return (
+        f"{s.query} a round ({_page(name)}), {s.seeds} seeds:\n\n{grid(head, lines)}\n\n"
+        f"In the paper dynamicAL {LEADS[s.query]}; here it is at rank {ranked(ends).index('dynamical') + 1} of "
+        f"{len(ends)} at the end, {span(apart['dynamical'], 1)} points from random; {'; '.join(told)}."
     )
-    return "\n\n".join([grid(head, lines), said, _wide(e)])
 
 
 def _links(e: Evidence, name: str) -> str:

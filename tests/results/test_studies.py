@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from labelahead.compare.drawing import drawing
+from labelahead.errors import InputError
 from labelahead.studies.execution import table_text
 from results.studies import read_measured, read_rows, readme, write_studies
 
@@ -28,6 +29,9 @@ def test_rows_read_back_as_they_were_written():
     text = table_text(rows)
     assert read_rows(text, cells) == rows
     assert table_text(read_rows(text, cells)) == text
+    assert read_rows(text, cells[::-1]) == rows  # in whatever order the cells were measured
+    with pytest.raises(InputError, match="belongs to no cell"):
+        read_rows(text, cells[:2])
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in STUDIES.iterdir()))

@@ -5,9 +5,10 @@ is the dual of the activation before it, and Θ to K + σw²·Θ ∘ Ṫ (NTK pa
 outputs over initialisations (NNGP), Θ the tangent kernel.
 
 With (u, v) normal, mean zero, variances v1, v2 and covariance k, the dual of an activation φ is
-T(k, v1, v2) = E φ(u)φ(v), and that of its derivative Ṫ = E φ'(u)φ'(v) = ∂T/∂k. Both go through det = v1·v2 − k², which
-is set to zero where it is lost in rounding: the angle between u and v is then 0 or π exactly. Otherwise ReLU's Ṫ of a
-point with itself, whose slope is infinite there, would be wrong by the square root of the rounding error.
+T(k, v1, v2) = E φ(u)φ(v), and that of its derivative Ṫ = E φ'(u)φ'(v) = ∂T/∂k. Both go through det = v1·v2 − k²
+(ReLU's through det/(v1·v2)), which is set to zero where it is lost in rounding: the angle between u and v is then 0 or
+π exactly. Otherwise ReLU's Ṫ of a point with itself, whose slope is infinite there, would be wrong by the square root
+of the rounding error.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -132,7 +133,7 @@ def _keep_freed_memory() -> None:
 
     glibc keeps what is freed up to the size of the largest block that it ever had to give back: one that is not used.
     """
-    torch.empty(HEAP, dtype=torch.uint8)
+    torch.empty(HEAP, dtype=torch.uint8, device="cpu")
 
 
 def _dense_kernel(

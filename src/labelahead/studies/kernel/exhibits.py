@@ -337,15 +337,15 @@ def _spectrum(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
                 here.set_yscale("log")
             else:  # never above one: the spectrum lies within the full one's
                 here.set_ylim(0, 1.05)
-            if here.get_lines():
-                here.legend(fontsize=7)
-            here.set_xlabel("")
+            if i < len(names) - 1:
+                here.set_xlabel("")
         for part in (s.checkpoints[0], s.checkpoints[-1]):
             at = where(_widest(mine), checkpoint=part)
             row: dict[str, Any] = {"network": name, "width": at[0]["width"], "training": f"{part:.0%}"}
             for value, word in words.items():
                 row |= {f"{word}, {kind}": _median(at, f"{value}_{kind}") for kind in ("full", "pseudo", "trace")}
             table.append(row)
+    _legends(figure, axes, names)
     falls = [name for name in names if _falls(where(_both_ends(s, rows)[0], network=name), "largest_gap_pseudo")]
     lost = sum(r["condition_full"] is None for r in rows)
     inside = sum(r["largest_pseudo"] <= r["largest_full"] and r["smallest_pseudo"] >= r["smallest_full"] for r in rows)
@@ -366,6 +366,16 @@ def _spectrum(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     )
 
 
+def _legends(figure: Any, axes: Sequence[Any], names: Sequence[str]) -> None:
+    """One for all if there is one network; else in every panel, for widths differ from network to network."""
+    if len(names) == 1:
+        legend_below(figure, axes[0], 4)
+    else:
+        for here in axes:
+            if here.get_lines():
+                here.legend(fontsize=7)
+
+
 def _outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     """PN Fig 7, and what it leaves out."""
     figure, axes = panels(2 * len(names), columns=2, height=2.5)
@@ -381,7 +391,7 @@ def _outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
             here.set_ylim(bottom=0)
             if value == "step_gap_pseudo":
                 reference(here, 1.0)
-            here.legend(fontsize=7)
+    _legends(figure, axes, names)
     first, last = _both_ends(s, rows)
     fit = [n for n in names if _at_widest(last, n, "train_accuracy") > 0.95]
     judged = fit or names
@@ -545,7 +555,8 @@ def _average(rows: Sequence[Row], names: Sequence[str], value: str) -> float:
 def _extent(rows: Sequence[Row], names: Sequence[str], value: str) -> str:
     """Smallest to largest mean over the widest networks."""
     each = [_at_widest(rows, n, value) for n in names]
-    return f"{min(each):.2g}–{max(each):.2g}"
+    low, high = f"{min(each):.2g}", f"{max(each):.2g}"
+    return low if low == high else f"{low}–{high}"
 
 
 def _median(rows: Sequence[Row], name: str) -> float | None:
