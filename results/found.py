@@ -150,6 +150,40 @@ def _mlmoc(by: Mapping[str, Numbers]) -> str:
     )
 
 
+def _batches(by: Mapping[str, Numbers]) -> str:
+    n = by[""]
+    beside = {r.name: contrast(n.curves, "mlmoc:top", r.name) for r in n.rows if r.name != "mlmoc:top"}
+    said = ", ".join(f"{name} {difference_text(v)}" for name, v in beside.items())
+    ahead, behind = ([name for name, v in beside.items() if v is not None and v.verdict == w] for w in (1, -1))
+    return (
+        f"{_order(n)} Along the curve `mlmoc:top` minus the others, each by itself: {said}; beyond doubt above "
+        f"{_list(ahead)}, below {_list(behind)}."
+    )
+
+
+def _dynamical(by: Mapping[str, Numbers]) -> str:
+    n = by[""]
+    name, rounds = "dynamical", range(1, len(n.curves.labels))
+    means = {r.name: np.mean(list(n.curves.accuracy[r.name].values()), axis=0) for r in n.rows}
+    firsts = sum(all(means[name][i] >= m[i] for m in means.values()) for i in rounds)
+    beside = {r.name: contrast(n.curves, name, r.name) for r in n.rows if r.name != name}
+    said = ", ".join(f"{other} {difference_text(v)}" for other, v in beside.items())
+    return (
+        f"{_order(n)} dynamicAL is first in {firsts} of {len(rounds)} rounds. Along the curve minus the others, each "
+        f"by itself: {said}."
+    )
+
+
+def _order(n: Numbers) -> str:
+    """Who ends where, the highest first, and who can be told from random."""
+    ends = sorted(n.rows, key=lambda r: -r.final.mean)
+    told = {w: [r.name for r in n.rows if r.gain is not None and r.gain.verdict == w] for w in (1, -1)}
+    return (
+        f"at the end {', '.join(f'{r.name} {spread(r.final)}' for r in ends)} %. Along the curve, after correction, "
+        f"above random beyond doubt: {_list(told[1])}; below it: {_list(told[-1])}."
+    )
+
+
 def gains_of(n: Numbers, strategy: str) -> dict[int, float]:
     """Seed -> mean accuracy along the curve minus random's."""
     own, base = n.curves.areas(strategy), n.curves.areas(RANDOM)
@@ -179,6 +213,8 @@ FOUND: Mapping[str, Callable[[Mapping[str, Numbers]], str]] = {
     "fig-loss": _losses,
     "fig-ll4al": _ll4al,
     "fig-kernel": _kernels,
+    "fig-cifar10": _batches,
+    "fig-caltech": _dynamical,
     "fig-mlmoc-mnist": _mlmoc,
     "fig-mlmoc-digits": _mlmoc,
 }

@@ -161,6 +161,53 @@ def test_the_papers_kind_of_network_has_the_verdict_and_the_other_stands_beside_
     assert "results/studies/lookahead-mnist/README.md" in papers_block(both)
 
 
+OTHERS = ("random", "entropy", "margin", "badge", "ll4al")
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ({}, OPEN),  # the seeds scatter by two points
+        (dict.fromkeys(OTHERS, -0.05), YES),
+        ({"random": -0.05, "ll4al": -0.05}, OPEN),
+        (dict.fromkeys(OTHERS, -0.001), YES),  # level within a point, and shown to be
+        (dict.fromkeys(OTHERS, 0.05), NO),
+        ({**dict.fromkeys(OTHERS, -0.05), "margin": 0.05}, PART),
+        ({**dict.fromkeys(OTHERS, -0.05), "margin": 0.005}, YES),  # above it beyond doubt, by half a point
+    ],
+)
+def test_mlmoc_in_batches_must_be_shown_to_be_level(tmp_path, gains, verdict):
+    own = [0.50, 0.53, 0.51]
+    wide, narrow = (0.02, -0.02, 0.0), (0.0005, -0.0005, 0.0)
+    by = {
+        name: flat(*(v + gains.get(name, 0.0) + e for v, e in zip(own, narrow if name in gains else wide, strict=True)))
+        for name in OTHERS
+    }
+    dense = {"random": flat(0.5, 0.5, 0.5), "mlmoc:top": flat(0.51, 0.52, 0.51)}
+    made = {f"{name}-mlp": numbers(tmp_path, f"{name}-mlp", {"": dense}) for name in ("digits", "mnist", "fashion")} | {
+        "fig-cifar10": numbers(tmp_path, "fig-cifar10", {"": by | {"mlmoc:top": flat(*own)}})
+    }
+    found = judged(claim("LA 2"), Evidence(made, tmp_path))
+    assert found.verdict == verdict
+    assert "dense networks elsewhere, `mlmoc:top` − random: digits +1.3" in found.text
+    text = found_block(read_table(tmp_path / "fig-cifar10.toml"), made["fig-cifar10"])
+    assert ("below none." in text) == all(gain <= 0 for gain in gains.values())
+    del made["fig-cifar10"]
+    assert judged(claim("LA 2"), Evidence(made, tmp_path)) == Found(NOT, "")
+
+
+@pytest.mark.parametrize(("gain", "verdict", "firsts"), [(0.05, YES, 1), (-0.05, NO, 0), (-0.001, OPEN, 0)])
+def test_dynamical_on_photographs_is_judged_by_its_rounds(tmp_path, gain, verdict, firsts):
+    base = [0.40, 0.42, 0.41]
+    own = [v + gain + e for v, e in zip(base, (0.002, -0.002, 0.0), strict=True)]
+    by = {"": {"random": flat(*base), "coreset": flat(*base), "dynamical": flat(*own)}}
+    made = numbers(tmp_path, "fig-caltech", by)
+    found = judged(claim("DY 8"), Evidence({"fig-caltech": made}, tmp_path))
+    assert found.verdict == verdict
+    assert found.text.startswith(f"first in {firsts} of 1 rounds, at the end rank {1 if firsts else 3} of 3, ")
+    assert f"first in {firsts} of 1 rounds" in found_block(read_table(tmp_path / "fig-caltech.toml"), made)
+
+
 PEERS = ("random", "margin", "dynamical")
 
 
@@ -246,6 +293,18 @@ def test_leading_is_told_from_what_the_seeds_cannot_tell(tmp_path, dynamical, lo
     level = [0.401, 0.419, 0.41]
     campaigned(tmp_path, "dynamics-whole", {"random": base, "margin": level, "dynamical": dynamical}, lost=lost)
     assert judged(claim("DY 3, Table 2"), Evidence({}, tmp_path)).verdict == verdict
+
+
+def test_a_study_that_lacks_a_part_does_not_hide_another_that_has_it(tmp_path):
+    base = [0.40, 0.42, 0.41]
+    ends = {"random": base, "margin": base, "dynamical": base}
+    campaigned(tmp_path, "dynamics", ends, cold=ends)
+    campaigned(tmp_path, "dynamics-whole", ends)
+    settings = tmp_path / "dynamics-whole" / "settings.toml"
+    settings.write_text(settings.read_text().replace('["rounds"]', '["identity"]'))
+    rows = "".join(f"identity,{seed},40,2.0,2.0,0.0\n" for seed in range(len(base)))
+    (settings.parent / "rows.csv").write_text("part,seed,items,definition,gradient,relative_difference\n" + rows)
+    assert judged(claim("DY Tables 11"), Evidence({}, tmp_path)).text.startswith("digits: ")
 
 
 def trained(folder, name, gaps):

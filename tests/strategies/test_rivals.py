@@ -200,6 +200,8 @@ def test_naive_scores_are_those_of_real_retraining(network):
 def test_fifteen_epochs_but_no_more_than_a_training():
     assert brief(Training(steps=1000, batch=32), 101).steps == 15 * 4
     assert brief(Training(steps=20, stop_accuracy=0.9), 101) == Training(steps=20)
+    assert brief(Training(epochs=30), 101) == Training(steps=15 * 4)
+    assert brief(Training(epochs=2), 101) == Training(steps=2 * 4)
 
 
 def test_networks_that_cannot_be_stacked():

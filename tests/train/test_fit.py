@@ -271,6 +271,20 @@ def test_no_steps_is_a_measurement():
     assert torch.equal(before, weights(model))
 
 
+@pytest.mark.parametrize(("n", "batch"), [(60, 16), (61, 60), (5, 32)])
+def test_epochs_are_so_many_passes_whatever_the_steps(n, batch):
+    x, y = blobs(n)
+    how = Training(epochs=3, batch=batch, steps=7)
+    steps = 3 * -(-n // batch)
+    told, counted = small(), small()
+    trained = train(told, x, y, 3, how, seed=0)
+    again = train(counted, x, y, 3, Training(steps=steps, batch=batch), seed=0)
+    assert trained.steps == again.steps == steps
+    assert torch.equal(weights(told), weights(counted))  # the rate's rise and fall included
+    assert how.counted(n) == Training(steps=steps, batch=batch)
+    assert Training(steps=7).counted(n) == Training(steps=7)
+
+
 def test_stopping_at_an_accuracy():
     x, y = blobs(60)
     how = Training(rate=1e-2, schedule="constant", steps=500, stop_accuracy=0.9)
@@ -445,6 +459,8 @@ def test_wrong_networks():
         ("steps", 1.5),
         ("steps", True),
         ("batch", 0),
+        ("epochs", 0),
+        ("epochs", 2.5),
         ("clip", 0.0),
         ("shrink", -0.1),
         ("perturb", float("inf")),

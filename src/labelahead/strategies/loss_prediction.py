@@ -87,7 +87,7 @@ def _train_both(
         optimiser = torch.optim.Adam(weights, training.rate, weight_decay=training.weight_decay)
     else:
         optimiser = torch.optim.SGD(weights, training.rate, training.momentum, weight_decay=training.weight_decay)
-    steps = max(1, training.steps)
+    steps = max(1, training.counted(len(x)).steps)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, training.rate, total_steps=steps + 1)
     order = torch.Generator().manual_seed(seed)
     model.train()

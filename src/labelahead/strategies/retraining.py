@@ -57,6 +57,7 @@ def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
 
 def brief(training: Training, items: int) -> Training:
     """So many epochs of the campaign's own training, but no more steps than that has."""
+    training = training.counted(items)
     steps = min(training.steps, EPOCHS * -(-items // training.batch))
     return replace(training, steps=steps, stop_accuracy=None)
 

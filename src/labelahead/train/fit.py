@@ -80,6 +80,7 @@ def train(model: nn.Module, inputs: Inputs, labels: Tensor, classes: int, traini
         raise InputError(f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')")
     classes = whole(classes, "classes")
     samples, labels = check_set(inputs, labels, classes)
+    training = training.counted(len(samples))
     session = _Session(model, samples, labels, classes, training, seed)
     before = copy.deepcopy(model.state_dict())
     rate, notes = training.rate, session.warnings()

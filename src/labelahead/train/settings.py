@@ -1,6 +1,6 @@
 """How a network is trained, and what came of it: plain values, checked when they are made."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Literal, get_args
 
@@ -25,11 +25,12 @@ class Training:
     `nn.MSELoss`, which divides by the number C of outputs, corresponds to 2/C of it here.
     optimiser, rate, momentum, weight_decay: as in torch.optim; momentum is for "sgd" only, and weight decay is an L2
     penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the steps and falls to nothing, by cosines.
-    steps: updates of the weights, whatever the number of samples. batch: samples at most in an update; an epoch is cut
-    into equal parts. clip: the gradient's largest norm. start, of one training after the other: "same" from the new
-    weights that the first began with, "cold" from others each time, "warm" from the last round's, "shrink" from
-    shrink × the last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as soon as this part of the training
-    set is right; `steps` is then the most there may be.
+    steps: updates of the weights, whatever the number of samples. epochs: passes over the samples instead, so that
+    training grows with them; `steps` counts for nothing then. batch: samples at most in an update; an epoch is cut into
+    equal parts. clip: the gradient's largest norm. start, of one training after the other: "same" from the new weights
+    that the first began with, "cold" from others each time, "warm" from the last round's, "shrink" from shrink × the
+    last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as soon as this part of the training set is right;
+    `steps` or `epochs` is then the most there may be.
 
     >>> from labelahead.train import Training
     >>> Training(loss="cross-entropy", steps=200, rate=1e-3).optimiser
@@ -49,6 +50,16 @@ class Training:
     shrink: float = 0.4
     perturb: float = 0.1
     stop_accuracy: float | None = None
+    epochs: int | None = None
+
+    def counted(self, n: int) -> "Training":
+        """The same for n samples, its epochs told in steps.
+
+        >>> from labelahead.train import Training
+        >>> Training(epochs=30, batch=128).counted(1000).steps
+        240
+        """
+        return self if self.epochs is None else replace(self, steps=self.epochs * -(-n // self.batch), epochs=None)
 
     def seed_of(self, seed: int, number: int) -> int:
         """Of a campaign's training of that number: its weights and the order of its batches are drawn from it.
@@ -68,6 +79,8 @@ class Training:
         _within("weight_decay", self.weight_decay, 0, None)
         _count("steps", self.steps, least=0)
         _count("batch", self.batch, least=1)
+        if self.epochs is not None:
+            _count("epochs", self.epochs, least=1)
         if self.clip is not None:
             _above("clip", self.clip, 0)
         _within("shrink", self.shrink, 0, None)
