@@ -152,13 +152,7 @@ def _mlmoc(by: Mapping[str, Numbers]) -> str:
 
 def _batches(by: Mapping[str, Numbers]) -> str:
     n = by[""]
-    beside = {r.name: contrast(n.curves, "mlmoc:top", r.name) for r in n.rows if r.name != "mlmoc:top"}
-    said = ", ".join(f"{name} {difference_text(v)}" for name, v in beside.items())
-    ahead, behind = ([name for name, v in beside.items() if v is not None and v.verdict == w] for w in (1, -1))
-    return (
-        f"{_order(n)} Along the curve `mlmoc:top` minus the others, each by itself: {said}; beyond doubt above "
-        f"{_list(ahead)}, below {_list(behind)}."
-    )
+    return f"{_order(n)} {_beside(n, 'mlmoc:top')}"
 
 
 def _dynamical(by: Mapping[str, Numbers]) -> str:
@@ -166,12 +160,14 @@ def _dynamical(by: Mapping[str, Numbers]) -> str:
     name, rounds = "dynamical", range(1, len(n.curves.labels))
     means = {r.name: np.mean(list(n.curves.accuracy[r.name].values()), axis=0) for r in n.rows}
     firsts = sum(all(means[name][i] >= m[i] for m in means.values()) for i in rounds)
-    beside = {r.name: contrast(n.curves, name, r.name) for r in n.rows if r.name != name}
-    said = ", ".join(f"{other} {difference_text(v)}" for other, v in beside.items())
-    return (
-        f"{_order(n)} dynamicAL is first in {firsts} of {len(rounds)} rounds. Along the curve minus the others, each "
-        f"by itself: {said}."
-    )
+    return f"{_order(n)} dynamicAL is first in {firsts} of {len(rounds)} rounds. {_beside(n, name)}"
+
+
+def _beside(n: Numbers, name: str) -> str:
+    """One strategy minus the others; random is compared with all at once, and corrected for that, in `_order`."""
+    others = [r.name for r in n.rows if r.name not in (name, RANDOM)]
+    said = ", ".join(f"{other} {difference_text(contrast(n.curves, name, other))}" for other in others)
+    return f"`{name}` minus the others along the curve (▲, ▼: p below 0.05, each by itself): {said}."
 
 
 def _order(n: Numbers) -> str:

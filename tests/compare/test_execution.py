@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from filelock import FileLock
@@ -17,9 +17,10 @@ from labelahead.campaign.run import run
 from labelahead.campaign.store import Store
 from labelahead.compare import Comparison, arms, compare, read_comparison
 from labelahead.compare.execution import RETRIES, _cause, finished
-from labelahead.compare.plan import Arm, arm, comparison_text, joined
+from labelahead.compare.plan import Arm, arm, comparison_text, differences, joined
 from labelahead.errors import InputError, StorageError
 from labelahead.strategies import find
+from labelahead.train import Training
 from tests.support.comparisons import made_up, random_curves, tiny
 from tests.support.waiting import PATIENCE, Gate, until
 
@@ -122,6 +123,16 @@ def test_a_damaged_plan_is_refused(tmp_path, text):
     (tmp_path / "compare.toml").write_text(text)
     with pytest.raises(InputError, match=r"damaged|no valid TOML"):
         read_comparison(tmp_path)
+
+
+def test_folders_of_before_a_key_was_known_are_of_the_same_configuration(tmp_path):
+    """Campaigns finished before `training.epochs` stand beside those that were run since."""
+    before = replace(tiny(tmp_path), training=asdict(Training()))
+    del before.training["epochs"]
+    now = replace(before, training=asdict(Training()))
+    assert differences(before, now) == []
+    changed = differences(before, replace(now, training=asdict(Training(epochs=3))))
+    assert changed == ["training.epochs was not set and is 3 now"]
 
 
 def test_other_configurations_and_other_folders_are_refused(tmp_path):

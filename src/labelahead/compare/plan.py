@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labelahead.campaign.config import Campaign, parse, read, to_toml
+from labelahead.campaign.config import NONE, Campaign, parse, read, to_toml
 from labelahead.campaign.prepare import absolute_file
 from labelahead.data import DATASETS
 from labelahead.errors import InputError
@@ -203,6 +203,8 @@ def tables_of(campaign: Campaign) -> dict[str, Any]:
     tables.pop("seed")
     for key in ("strategy", "mode"):
         tables["asking"].pop(key, None)
+    if tables.get("training", {}).get("epochs") == NONE:  # folders of before that key was known say nothing of it
+        del tables["training"]["epochs"]
     return tables
 
 

@@ -27,9 +27,10 @@ class Training:
     penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the steps and falls to nothing, by cosines.
     steps: updates of the weights, whatever the number of samples. epochs: passes over the samples instead, so that
     training grows with them; `steps` counts for nothing then. batch: samples at most in an update; an epoch is cut into
-    equal parts. clip: the gradient's largest norm. start, of one training after the other: "same" from the new weights
-    that the first began with, "cold" from others each time, "warm" from the last round's, "shrink" from shrink × the
-    last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as soon as this part of the training set is right;
+    equal parts (of two at least where there is BatchNorm, so that batches of one or two make more passes). clip: the
+    gradient's largest norm. start, of one training after the other: "same" from the new weights that the first began
+    with, "cold" from others each time, "warm" from the last round's, "shrink" from shrink × the last + perturb × new
+    ones (Ash & Adams 2020). stop_accuracy: end as soon as this part of the training set is right;
     `steps` or `epochs` is then the most there may be.
 
     >>> from labelahead.train import Training
