@@ -39,8 +39,8 @@ CORRELATIONS = {
 }
 # studies with kernels along training, the paper's data first: its numbers give the verdict
 KERNELS = {"kernel-cifar10": "CIFAR-10", "kernel": "digits"}
-# studies with dynamicAL's campaigns, the paper's data first: its numbers give the verdict
-CAMPAIGNS = {"dynamics-whole": "CIFAR-10", "dynamics": "digits"}
+# studies of dynamicAL's own campaigns (γ, splits, new weights), the paper's data first: its numbers give the verdict
+CAMPAIGNS = {"dynamics-varied": "CIFAR-10", "dynamics": "digits"}
 
 
 class Found(NamedTuple):

@@ -274,7 +274,8 @@ def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_pat
     verdicts = [NOT, NO, PART, YES, NOT]  # in part: MMD/B is smaller all the same
     assert [judged(claim(c), digits).verdict for c in lines] == verdicts
     leading = {"random": base, "margin": above, "dynamical": far}
-    campaigned(tmp_path, "dynamics-whole", leading, splits={(100, 10): far, (1000, 1): above}, cold=leading)
+    campaigned(tmp_path, "dynamics-whole", leading)
+    campaigned(tmp_path, "dynamics-varied", leading, splits={(100, 10): far, (1000, 1): above}, cold=leading)
     campaigned(tmp_path, "dynamics-500", leading | {"margin": far, "dynamical": above}, rounds=3)
     both = Evidence({}, tmp_path)
     led, gamma, split, reset, larger = (judged(claim(c), both) for c in lines)
@@ -314,8 +315,8 @@ def test_a_study_that_lacks_a_part_does_not_hide_another_that_has_it(tmp_path):
     base = [0.40, 0.42, 0.41]
     ends = {"random": base, "margin": base, "dynamical": base}
     campaigned(tmp_path, "dynamics", ends, cold=ends)
-    campaigned(tmp_path, "dynamics-whole", ends)
-    settings = tmp_path / "dynamics-whole" / "settings.toml"
+    campaigned(tmp_path, "dynamics-varied", ends)
+    settings = tmp_path / "dynamics-varied" / "settings.toml"
     settings.write_text(settings.read_text().replace('["rounds"]', '["identity"]'))
     rows = "".join(f"identity,{seed},40,2.0,2.0,0.0\n" for seed in range(len(base)))
     (settings.parent / "rows.csv").write_text("part,seed,items,definition,gradient,relative_difference\n" + rows)
