@@ -88,6 +88,7 @@ def test_with_every_network(strategy, model):
     assert len(set(picked)) == 4
     assert set(picked) <= set(pool.unlabelled.tolist())
     assert torch.isfinite(found.scores).all()
+    assert not {"train", "test"} & set(found.seconds)  # a round's own: asking must not write over them
     assert torch.equal(found.positions, again.positions)
     assert torch.equal(found.scores, again.scores)
     assert same(before, snapshot(net))

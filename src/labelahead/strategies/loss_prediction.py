@@ -59,7 +59,7 @@ def _predicted_loss(s: Situation, rng: torch.Generator) -> Tensor:
     model = fresh_start(s.fresh, None, training, seed=seed) if s.fresh is not None else copy.deepcopy(s.model)
     device = next(s.model.parameters()).device
     x = s.learnt.seen(s.candidates)
-    with s.timed("train"), torch.random.fork_rng():
+    with torch.random.fork_rng():
         torch.manual_seed(seed)
         model.to(device)
         with _tapped(model, x[:2]) as seen:
