@@ -47,29 +47,28 @@ def _body(table: Table, measured: ByVariant) -> list[str]:
 
 
 def _one(n: Numbers) -> str:
+    leads = n.row(DEFAULT) is not None  # else nobody can be compared with it
     head = [
         "asked by",
         "at the end, %",
         f"curve − {RANDOM}, points",
         "p",
         f"labels for {RANDOM}’s end",
-        f"{DEFAULT} − this, points",
-        "p",
+        *([f"{DEFAULT} − this, points", "p"] if leads else []),
         "s per query",
         "s per campaign",
     ]
-    return grid(head, [_cells(row, float(n.curves.labels[-1])) for row in n.rows])
+    return grid(head, [_cells(row, float(n.curves.labels[-1]), leads) for row in n.rows])
 
 
-def _cells(row: Row, budget: float) -> list[str]:
+def _cells(row: Row, budget: float, leads: bool) -> list[str]:
     return [
         _name(row.name),
         spread(row.final),
         difference_text(row.gain),
         _p(row.gain),
         _needs(row.saving, budget, row.name == RANDOM),
-        difference_text(row.lead),
-        _p(row.lead),
+        *([difference_text(row.lead), _p(row.lead)] if leads else []),
         seconds(row.query),
         seconds(row.whole),
     ]
