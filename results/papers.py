@@ -65,7 +65,7 @@ WRN = (
     f"MNIST at 14×14, WideResNet of one block and 32 channels, 1,000 candidates, six seeds ({_see('lookahead-mnist')})"
 )
 VARIED = (
-    f"all of CIFAR-10, the paper's CNN, three seeds ({_see('dynamics-varied')}); digits, small CNN, three seeds "
+    f"all of CIFAR-10, the paper's CNN, four seeds ({_see('dynamics-varied')}); digits, small CNN, three seeds "
     f"({_see('dynamics')})"
 )
 # What a line says was run is what was run, its reductions included; what would be needed is in docs/studies.md.
