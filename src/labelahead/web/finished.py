@@ -26,10 +26,10 @@ __all__ = ["page_model", "session_model"]
 
 
 def session_model(folder: str | Path) -> Finished:
-    """Learnt from all labels that a page has kept in this folder; no page may be open on it."""
+    """Learnt from all labels that a page has kept in this folder, also while a page is open on it."""
     campaign = _settings(Path(folder))
     _refuse_large(campaign)
-    with opened(campaign, folder, test=campaign.data.test_fraction or None) as session:
+    with opened(campaign, folder, test=campaign.data.test_fraction or None, read_only=True) as session:
         session.schedule.remember()
         return page_model(session.assignment, session.schedule)
 
