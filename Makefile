@@ -155,7 +155,7 @@ dist: $(VENV)/.installed-release $(STRANGER)/.installed ## wheel and sdist: buil
 
 dist-installed: $(STRANGER)/.installed
 
-BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page embed scale
+BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal embed scale
 .PHONY: soak
 soak: $(VENV)/.installed-test ## twenty minutes of kills, undos, corrections and imports: nothing lost, memory flat, nobody left
 	@OMP_NUM_THREADS=1 $(PY) benchmarks/soak.py $(ARGS)
@@ -176,6 +176,7 @@ bench-query: $(VENV)/.installed-bench $(PEERS)/.installed ## what a query costs,
 bench-infinite: $(VENV)/.installed-bench ## infinite-width kernels against neural-tangents
 bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
 bench-solvers: linear-operator ## regression by conjugate gradients: ours, linear_operator's, Cholesky
+bench-journal: $(VENV)/.installed-test ## what a checkpoint of the labels after every answer costs
 bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
 
 bench-scale: $(VENV)/.installed-test $(PEERS)/.installed ## a million items on a real Dask cluster on loopback, beside modAL and scikit-activeml

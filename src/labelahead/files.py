@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -14,7 +15,12 @@ from filelock import FileLock, Timeout
 
 from labelahead.errors import InputError, StorageError
 
-__all__ = ["Lines", "hold", "in_one_step", "make", "read_lines", "refused", "replace"]
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that is open cannot be removed
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["FolderLock", "Lines", "file_identity", "hold", "in_one_step", "make", "read_lines", "refused", "replace"]
 
 
 def replace(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
@@ -157,30 +163,87 @@ def in_one_step(out: Path) -> Iterator[Path]:
                 partial.unlink()
 
 
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode number of the file at this path, or None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@dataclass(frozen=True)
+class FolderLock:
+    """A lock that this process holds on a folder.
+
+    The lock file can be removed while it is held, and the next process would lock a new one. The folder itself is
+    therefore locked as well, where the file system can lock folders (local ones can, NFS cannot).
+    """
+
+    path: Path
+    identity: tuple[int, int] | None
+    folder_is_locked: bool
+
+    def is_intact(self) -> bool:
+        """Return whether no other process can have locked the folder since."""
+        return self.folder_is_locked or file_identity(self.path) == self.identity
+
+
 @contextmanager
-def hold(folder: Path, name: str = "lock", *, by: str = "process", instead: str = "") -> Iterator[None]:
+def hold(folder: Path, name: str = "lock", *, by: str = "process", instead: str = "") -> Iterator[FolderLock]:
     """A folder, made if there is none, for this process alone.
 
     by: who else may hold it. instead: what to do then; default: wait.
     """
     make(folder)
+    todo = instead or "wait for it or stop it first"
+    in_use = StorageError(f"{folder} is in use by another {by}; {todo}")
     try:
         # Of the process, not of the thread: a server may close in another than it opened in.
         lock = FileLock(folder / name, thread_local=False)
         lock.acquire(timeout=0)
     except Timeout:
-        todo = instead or "wait for it or stop it first"
-        raise StorageError(f"{folder} is in use by another {by}; {todo}") from None
+        raise in_use from None
     except OSError as error:
         raise refused(folder, error) from error
-    # Half a file, which a process that was killed left behind: networks and kernels are large.
-    for left in (*folder.glob("*.[0-9]*.partial"), *folder.glob("*/*.[0-9]*.partial")):
-        with suppress(OSError):
-            left.unlink()
+    handle: int | None = None
     try:
-        yield
+        try:
+            handle = _lock_folder(folder)
+        except BlockingIOError:
+            raise in_use from None
+        # Half a file, which a process that was killed left behind: networks and kernels are large.
+        for left in (*folder.glob("*.[0-9]*.partial"), *folder.glob("*/*.[0-9]*.partial")):
+            with suppress(OSError):
+                left.unlink()
+        yield FolderLock(folder / name, file_identity(folder / name), handle is not None)
     finally:
+        if handle is not None:
+            os.close(handle)
         lock.release()
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """Lock the folder itself and return its handle, or None where the system cannot; closing it ends the lock.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    if fcntl is None:
+        return None
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that may be written to, but not listed
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:  # network file systems lock files, not folders
+        os.close(handle)
+        return None
+    return handle
 
 
 def refused(path: Path, error: OSError) -> StorageError:

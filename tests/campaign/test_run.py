@@ -7,6 +7,7 @@ import torch
 
 from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.config import Budget, Campaign, Network, parse
+from labelahead.campaign.finished import run_model
 from labelahead.campaign.run import resume, run
 from labelahead.campaign.store import Store
 from labelahead.compare.plan import Comparison, arms, comparison_text, joined, read_comparison
@@ -264,6 +265,39 @@ def test_what_is_surest_is_confirmed_at_a_cost():
     with torch.no_grad():
         sure = probabilities(model(x[open_]).double(), "simplex").max(1).values
     assert set(first[7:15]) == {open_[i] for i in sure.topk(8).indices}
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [(13, "13 labels for round 3"), (7, "7 labels for round 1"), (3, "3 l"), (0, "0 l")]
+)
+def test_resume_refuses_a_label_file_that_lacks_labels_of_the_rounds(tmp_path, kept, said):
+    whole = run(SMALL, data=data(), out=tmp_path / "a")
+    path = tmp_path / "a" / "labels.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert [r.labels for r in whole.rounds] == [5, 9, 13, 17]
+    path.write_bytes(b"".join(lines[:kept]) + lines[kept][:9])  # the last line was cut short
+    before = {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir() if p.is_file()}
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"labels.jsonl holds {said}.*rounds.jsonl tells of .*labels are missing"):
+            resume(tmp_path / "a", data=data())
+        with pytest.raises(InputError, match="labels are missing"):
+            run_model(tmp_path / "a", data=data())
+    assert {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir() if p.is_file()} == before
+    (tmp_path / "a" / "rounds.jsonl").unlink()  # as the message says
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_resume_refuses_a_label_file_that_lacks_confirmations(tmp_path):
+    grids = replace(SMALL, budget=Budget(initial=5, labels=20, retrain_every=6, confirm=10))
+    whole = run(grids, data=data(), out=tmp_path / "a")
+    assert whole.rounds[-1].confirmed
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+    path = tmp_path / "a" / "labels.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if json.loads(line)["by"] == "confirmed")
+    path.write_text("".join(lines[:last] + lines[last + 1 :]))
+    with pytest.raises(InputError, match=r"confirmed labels for round \d+, but rounds.jsonl tells of"):
+        resume(tmp_path / "a", data=data())
 
 
 @pytest.mark.parametrize("keep", [6, 8, 11, 15, 17, 24])

@@ -6,7 +6,7 @@ import torch
 
 from labelahead.campaign.config import parse
 from labelahead.campaign.prepare import prepare
-from labelahead.errors import StorageError
+from labelahead.errors import InputError, StorageError
 from labelahead.web.explain import Opinion
 from labelahead.web.snapshot import save_snapshot
 from labelahead.web.worker import Order, Worker
@@ -198,25 +198,53 @@ def test_what_is_trusted_changes_the_estimate_and_not_the_network(tmp_path):
     assert some.facts["loo_error"] != every.facts["loo_error"]
 
 
-def test_a_snapshot_of_another_record_is_not_used(tmp_path):
-    """After labels.db was moved away, class 0 may be another class."""
+def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
+    """labels.db was moved away, or put back from an old copy: class 0 may be another class, and labels are missing."""
     rows = torch.randn((12, 3), generator=torch.Generator().manual_seed(0))
     np.savez(tmp_path / "set.npz", x=rows.numpy())
     tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}, "threads": 1}
     ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
-    for moved in (False, True):
-        more = {"tables": tables, "classes": ["b", "a"] if moved else ["a", "b"]}
-        with page(tmp_path / "set.npz", tmp_path / "out", **more) as (client, session):
-            if not moved:
-                for position in range(4):
-                    answer(client, position, position % 2)
-                trained = tuple(session.assignment.tally.labels.items())
-                save_snapshot(snapshot(ready, Order(1, trained, 2)), tmp_path / "out/snapshot-1.pt")
-                (tmp_path / "out/rounds.jsonl").write_text('{"labels": 4, "accuracy": null}\n')
-            session.schedule.remember()
-            assert (session.assignment.opinion is None) == moved
-            assert (session.schedule.rounds == []) == moved
-        (tmp_path / "out/labels.db").unlink()
+    with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes=["a", "b"]) as (client, session):
+        for position in range(4):
+            answer(client, position, position % 2)
+        trained = tuple(session.assignment.tally.labels.items())
+        save_snapshot(snapshot(ready, Order(1, trained, 2)), tmp_path / "out/snapshot-1.pt")
+        (tmp_path / "out/rounds.jsonl").write_text('{"labels": 4, "accuracy": null}\n')
+        session.schedule.remember()
+        assert session.assignment.opinion is not None
+        assert len(session.schedule.rounds) == 1
+    (tmp_path / "out/labels.db").unlink()
+    again = {"tables": tables, "classes": ["b", "a"]}
+    with pytest.raises(InputError, match=r"0 items, but rounds.jsonl tells of a training with 4: answers are missing"):
+        page(tmp_path / "set.npz", tmp_path / "out", **again).__enter__()
+    assert not (tmp_path / "out/labels.db").exists()
+    (tmp_path / "out/rounds.jsonl").unlink()
+    (tmp_path / "out/labels.seq").unlink()
+    with page(tmp_path / "set.npz", tmp_path / "out", **again) as (client, session):
+        answer(client, 0, 1)
+        with pytest.raises(InputError, match=r"no label of 3 items that snapshot-1.pt was trained on: answers are mi"):
+            session.schedule.start()
+        (tmp_path / "out/snapshot-1.pt").unlink()
+        session.schedule.remember()
+        assert session.assignment.opinion is None
+        assert session.schedule.rounds == []
+
+
+def test_add_class_answers_although_the_class_is_removed_at_once(tmp_path, monkeypatch):
+    with page(photos(tmp_path / "set", 8), tmp_path / "out", classes=["a", "b"]) as (client, session):
+        learn, removed = session.assignment._learn, []
+
+        def remove_the_new_class_first():
+            if not removed:  # as another request does that comes between adding and describing the class
+                removed.append(2)
+                session.assignment.change_class("ben", "remove", 2, None)
+            return learn()
+
+        monkeypatch.setattr(session.assignment, "_learn", remove_the_new_class_first)
+        added = client.post("/api/classes", json={"name": "c"}, headers=CHANGE)
+        assert (added.status_code, removed) == (200, [2]), added.text
+        assert (added.json()["number"], added.json()["name"]) == (2, "c")
+        assert [c["name"] for c in client.get("/api/session").json()["classes"]] == ["a", "b"]
 
 
 def test_a_disk_that_refuses_a_snapshot_is_said_without_its_place(tmp_path):

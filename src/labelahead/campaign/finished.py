@@ -338,6 +338,7 @@ def run_model(folder: str | Path, *, data: Loaded | None = None) -> Finished:
     with Store.open(folder) as store:
         ready = prepare(assemble(Path(folder) / "config.toml", (), {}), data)
         remember(store, ready)
+        store.require_complete_labels()
         rounds = store.rounds()
         if not rounds:
             raise InputError(f"{folder} has no finished round; expected one: labelahead resume {folder}")

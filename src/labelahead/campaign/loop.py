@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from labelahead.campaign.advice import loo_estimate
 from labelahead.campaign.config import Budget
-from labelahead.campaign.store import Label, Round, Store
+from labelahead.campaign.store import CONFIRMED, Label, Round, Store
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learners.exact import ExactLearner
@@ -47,7 +47,6 @@ class Simulation:
 
 
 JUDGED = 1000  # items of the pool by which its error is estimated
-CONFIRMED = "confirmed"  # who said what was confirmed in a grid
 NOTHING = Trained(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
 
 

@@ -135,6 +135,7 @@ def resume(
         if set(changes or {}) - CHANGEABLE:
             wrong, every = sorted(set(changes or {}) - CHANGEABLE)[0], sorted(CHANGEABLE)
             raise InputError(f"{wrong} cannot be changed; expected one of {', '.join(every)}")
+        store.require_complete_labels()
         given = {} if strategy is None else {"asking.strategy": strategy}
         now = {**(changes or {}), **given}
         if "asking.strategy" in now:

@@ -22,9 +22,10 @@ from torch import Tensor
 from labelahead.errors import InputError
 from labelahead.files import Lines, hold, make, read_lines, replace
 
-__all__ = ["Label", "Round", "Store"]
+__all__ = ["CONFIRMED", "Label", "Round", "Store"]
 
 KEPT = 2  # how many rounds' weights stay
+CONFIRMED = "confirmed"  # who said what was confirmed in a grid
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,34 @@ class Store:
             entry = _value(Round, row | {"notes": tuple(row.get("notes", ()))}, where)
             by_number[entry.number] = entry
         return [by_number[number] for number in sorted(by_number)]
+
+    def require_complete_labels(self) -> None:
+        """Check that labels.jsonl has every label that the finished rounds counted.
+
+        Raises:
+            InputError: it has fewer, since it was cut, replaced or removed.
+        """
+        rounds = self.rounds()
+        if not rounds:
+            return
+        entries = {entry.position: entry for entry in self.labels()}.values()
+        needed = rounds[0].labels  # the initial labels; nothing is confirmed before the first round
+        for entry in rounds:
+            held = [label for label in entries if label.round <= entry.number]
+            confirmed = sum(label.by == CONFIRMED for label in held)
+            self._require_labels(len(held) - confirmed, needed, "labels", entry.number)
+            self._require_labels(confirmed, entry.confirmed, "confirmed labels", entry.number)
+            needed += entry.asked
+        answers = sum(label.by != CONFIRMED for label in entries)
+        self._require_labels(answers, needed, "labels", rounds[-1].number + 1)
+
+    def _require_labels(self, held: int, needed: int, what: str, round: int) -> None:
+        if held < needed:
+            raise InputError(
+                f"{self.folder / 'labels.jsonl'} holds {held} {what} for round {round}, but rounds.jsonl tells of "
+                f"{needed}: labels are missing. Put back a copy of labels.jsonl; or move rounds.jsonl away, which runs "
+                "all rounds again and asks for the missing labels alone"
+            )
 
     def save_weights(self, round: int, state: Mapping[str, Tensor]) -> None:
         """Keep a network; the oldest beyond the last few go."""

@@ -94,6 +94,8 @@ def label(
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every}
+        # Taking labels in needs the folder for itself; an export alone reads it beside a server.
+        more["read_only"] = export is not None and labels is None and not start_from_folders
         with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:

@@ -180,8 +180,10 @@ class Assignment:
         """A class that nobody thought of before."""
         with self.lock:
             number = self.journal.add_class(who, name)
+            # Described before the lock is released: somebody else may remove or merge the class right after.
+            added = next(c for c in self.classes() if c["number"] == number)
         self._learn()
-        return next(c for c in self.classes() if c["number"] == number)
+        return added
 
     def change_class(
         self, who: str, kind: str, number: int, name: str | None, key: str | None = None

@@ -10,9 +10,9 @@ __all__ = ["session_model"]
 
 
 def session_model(folder: str | Path) -> Finished:
-    """Learnt from all labels that a page has kept in this folder; no page may be open on it."""
+    """Learnt from all labels that a page has kept in this folder, also while a page is open on it."""
     campaign = settings(Path(folder))
     refuse_large(campaign)
-    with opened(campaign, folder, test=campaign.data.test_fraction or None) as session:
+    with opened(campaign, folder, test=campaign.data.test_fraction or None, read_only=True) as session:
         session.schedule.remember()
         return page_model(session.assignment, session.schedule)

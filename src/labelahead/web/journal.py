@@ -1,20 +1,25 @@
 """The durable record of a labelling session: who answered what, and when. Survives `kill -9`.
 
-    labels.db      SQLite; events are only ever added, each on the disk before it counts
-    labels.lock    held by the process that has the journal open: there is one at a time
+    labels.db        SQLite; events are only ever added, each on the disk before it counts
+    labels.db-wal    SQLite's log of transactions, checkpointed into labels.db after every answer
+    labels.db-shm    SQLite's index of that log
+    labels.seq       number of the newest event, to notice a labels.db that lacks events
+    labels.lock      held by the process that has the journal open: there is one at a time
 
 Details: `undo` takes back answers and changes of classes, never new classes, since others may have used them. Answers
 to items that were leased to someone else are accepted: a lease is a courtesy of whoever hands out items, not a right.
-Leases are in the database, so that a restart keeps them, but need not survive a power cut; they end by the wall clock.
+Leases are in the database, so that a restart keeps them, but need not survive a power cut. They end by a clock that
+starts as the wall clock when the journal is opened and then only advances: setting the wall clock back prolongs none.
 A process that is forked while a journal is open inherits the lock: start others by spawning.
 """
 
+import logging
 import math
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
 from threading import RLock
@@ -23,12 +28,21 @@ from typing import Any
 
 from labelahead.data.classes import alike, check_text, checked_name
 from labelahead.errors import InputError, StorageError
-from labelahead.files import hold
+from labelahead.files import FolderLock, hold
+from labelahead.web.journal_files import (
+    LabelCounts,
+    SequenceFile,
+    WatchedFiles,
+    companion_files,
+    copy_to_memory,
+    require_database,
+)
 from labelahead.web.tally import Counting, Event, Tally
 
-__all__ = ["MIGRATIONS", "Journal", "connect", "recorded", "recorded_items"]
+__all__ = ["MIGRATIONS", "Journal", "JournalCopy", "connect", "copy_journal", "recorded", "recorded_items"]
 
 Damage = type[InputError] | type[StorageError]
+log = logging.getLogger("labelahead")
 APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
 
 GUARDS = (  # of the table `events`; they go when it goes
@@ -132,11 +146,14 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 NAMED = 5  # items that an error lists
 WAIT = 5.0  # seconds for another program that looks into the file
+MAX_LEASE_SECONDS_AFTER_RESTART = 600.0  # the wall clock may have been set back while no journal was open
+LABELLING = "kind IN ('label', 'confirm', 'settle')"
 
 
 def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> sqlite3.Connection:
     """The database, made if there is none; an error if it is damaged, foreign or too new."""
     migrations = MIGRATIONS if migrations is None else migrations
+    require_database(path)
     try:
         # Threads share the connection; the journal's lock lets in one at a time.
         db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
@@ -176,13 +193,51 @@ def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
         raise _damaged(path, verdict)
 
 
+@dataclass(frozen=True, eq=False)
+class JournalCopy:
+    """A journal in memory, as it stood at one moment; `Journal` takes it in place of the files."""
+
+    db: sqlite3.Connection
+    counts: LabelCounts
+    items: list[str]
+
+    def close(self) -> None:
+        """Free the memory; a second time does nothing."""
+        self.db.close()
+
+
+def copy_journal(folder: str | Path) -> JournalCopy:
+    """Copy the journal in a folder into memory, also while a server writes to it; nothing in the folder is changed.
+
+    Raises:
+        InputError: there is no journal, or it is damaged, foreign or of a newer version.
+    """
+    path = Path(folder) / "labels.db"
+    require_database(path)
+    if not path.is_file():
+        raise InputError(f"{folder} holds no labels (no labels.db); expected the folder of a labelling session")
+    counts = LabelCounts.read(Path(folder))  # before the events: whoever labels adds more
+    try:
+        db = copy_to_memory(path)
+        try:
+            _check(db, path, len(MIGRATIONS))
+            _migrate(db, MIGRATIONS)
+            return JournalCopy(db, counts, _items(db))
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.Error as error:
+        raise _refusal(path, error) from error
+
+
 def recorded_items(folder: str | Path) -> list[str]:
     """The name of every item that the record in a folder knows, by position; none if there is no record."""
     path = Path(folder) / "labels.db"
+    require_database(path)
     if not path.is_file():
         return []
     try:
-        with _looking(path) as db:
+        with closing(copy_to_memory(path)) as db:
             return _items(db)
     except sqlite3.Error:  # whoever opens it says what is wrong
         return []
@@ -190,24 +245,8 @@ def recorded_items(folder: str | Path) -> list[str]:
 
 def recorded(folder: str | Path) -> tuple[list[str], list[Event]]:
     """The items by position and all events of the record in a folder, also while somebody writes to it."""
-    path = Path(folder) / "labels.db"
-    if not path.is_file():
-        raise InputError(f"{folder} holds no labels (no labels.db); expected the folder of a labelling session")
-    try:
-        with _looking(path) as db:
-            return _items(db), _read_events(db, "ORDER BY seq", ())
-    except sqlite3.Error as error:
-        raise _refusal(path, error) from error
-
-
-@contextmanager
-def _looking(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database as it is; nothing can be written."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=WAIT)
-    try:
-        yield db
-    finally:
-        db.close()
+    with closing(copy_journal(folder)) as copy:
+        return copy.items, _read_events(copy.db, "ORDER BY seq", ())
 
 
 def _items(db: sqlite3.Connection) -> list[str]:
@@ -253,7 +292,7 @@ def _other_files(
     there = sum(size is not None for _, _, size in now)
     if 2 * there < len(before):
         return f"of its {len(before)} items {there} are there"
-    said = "SELECT DISTINCT position FROM events WHERE kind IN ('label', 'confirm', 'settle')"
+    said = f"SELECT DISTINCT position FROM events WHERE {LABELLING}"
     labelled = {p for (p,) in db.execute(said)}
     known = [row for row, size in zip(now, before, strict=True) if size is not None and row[2] not in (None, size)]
     names = [name for position, name, _ in known if position in labelled]
@@ -261,15 +300,6 @@ def _other_files(
         return None
     more = ", ..." if len(names) > NAMED else ""
     return f"{len(names)} labelled pictures have another content: {', '.join(names[:NAMED])}{more}"
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file is at this place, if any: by device and number."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _refusal(path: Path, error: sqlite3.Error, damage: Damage = InputError) -> InputError | StorageError:
@@ -289,12 +319,12 @@ def _refusal(path: Path, error: sqlite3.Error, damage: Damage = InputError) -> I
 def _damaged(path: Path, why: str, damage: Damage = InputError) -> InputError | StorageError:
     return damage(
         f"{path} is damaged or no label record ({why}); put back a copy, or save what can be "
-        f"saved with `sqlite3 {path.name} .recover`, or move it away to begin anew"
+        f"saved with `sqlite3 {path.name} .recover`, or begin anew in another folder"
     )
 
 
-def _rescued(db: sqlite3.Connection, path: Path) -> StorageError:
-    """The file was moved away, removed or replaced: what was accepted is saved beside it.
+def _rescued(db: sqlite3.Connection, path: Path, changed: Path) -> StorageError:
+    """One of the files was moved away, removed or replaced: what was accepted is saved beside it.
 
     The open connection goes on with the old file, whose place may be nowhere: an answer written
     there would be lost with the process.
@@ -303,10 +333,13 @@ def _rescued(db: sqlite3.Connection, path: Path) -> StorageError:
     copy = path.with_name(f"labels-rescued-{last}.db")
     with suppress(sqlite3.Error):  # most likely: the copy is there since the last refusal
         db.execute("VACUUM INTO ?", (str(copy),))
-    kept = f"; all that was accepted is in {copy}" if copy.exists() else ""
+    todo = f"put the right file back as {path.name}"
+    if copy.exists():
+        every = ", ".join(file.name for file in (path, *companion_files(path)))
+        todo = f"all that was accepted is in {copy}: move what is left of {every} away, rename the copy to {path.name}"
     return StorageError(
-        f"{path} was removed or replaced while it was open, so nothing more is written{kept}: end "
-        f"the program, put the right file back as {path.name}, and start again"
+        f"{changed} was removed or replaced while it was open, so nothing more is written; end the program, {todo}, "
+        "and start again"
     )
 
 
@@ -342,6 +375,9 @@ class Journal:
     those that the record does not know yet are added, in this order, after those that it does; the order in
     `tally.classes` is the one that counts. sizes: where items are files, the bytes of each, None for one that is gone:
     new ones may have been added at the end, and only those with labels must be what they were.
+
+    copy: what `copy_journal` made; the journal then only reads, and holds neither lock nor file. checkpoint_every:
+    transactions with answers between two checkpoints; from 1 on, labels.db alone has every answer.
     """
 
     def __init__(
@@ -352,6 +388,8 @@ class Journal:
         fingerprint: str,
         classes: Sequence[str] = (),
         sizes: Sequence[int | None] | None = None,
+        copy: JournalCopy | None = None,
+        checkpoint_every: int = 1,
     ) -> None:
         self.folder = Path(folder)
         self.path = self.folder / "labels.db"
@@ -362,28 +400,52 @@ class Journal:
         self._lock = RLock()
         self._counting = Counting()
         self._db: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._files: WatchedFiles | None = None
+        self._folder_lock: FolderLock | None = None
+        self._sequence_file: SequenceFile | None = None
+        self._checkpoint_every = checkpoint_every
+        self._not_checkpointed = 0
         self._damage: Damage = InputError  # of what was given; but not once it is open
+        self._reads_only = False
+        self._clock_offset = time.time() - time.monotonic()
         self._held = ExitStack()
-        instead = "use the page that it serves, or stop it"
-        self._held.enter_context(hold(self.folder, "labels.lock", by="labelahead", instead=instead))
         try:
-            if self.path.exists() and not self.path.stat().st_size and (self.folder / "rounds.jsonl").exists():
-                raise InputError(
-                    f"{self.path} is empty, though labels were learnt from here; put back a copy of it, or move it "
-                    "away to begin anew"
-                )
-            self._db = connect(self.path)
-            self._file = _identity(self.path)
+            counts = self._open() if copy is None else copy.counts
+            self._db = self._db if copy is None else copy.db
             with self._writing() as db:
+                labelled = int(
+                    db.execute(f"SELECT count(DISTINCT position) FROM events WHERE {LABELLING}").fetchone()[0]
+                )
+                counts.require(self._counting.seq, labelled)
                 _claim(db, self.folder, self.items, fingerprint, sizes)
+                db.execute("UPDATE leases SET until = min(until, ?)", (self._now() + MAX_LEASE_SECONDS_AFTER_RESTART,))
                 for name in names:
                     if not self._counting.ever(name):
                         self._insert(db, self._counting.next("class", "", text=name))
             self._damage = StorageError
+            self._reads_only = copy is not None
+            if copy is None:
+                self._files = WatchedFiles((self.path, *companion_files(self.path)))
+                self._sequence_file = SequenceFile(self.folder)
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> LabelCounts:
+        """Lock the folder and open the database; return what the files beside it know."""
+        instead = "use the page that it serves, or stop it"
+        self._folder_lock = self._held.enter_context(hold(self.folder, "labels.lock", by="labelahead", instead=instead))
+        require_database(self.path)
+        if self.path.exists() and not self.path.stat().st_size and (self.folder / "rounds.jsonl").exists():
+            raise InputError(
+                f"{self.path} is empty, though labels were learnt from here; put back a copy of it, or begin anew in "
+                "another folder"
+            )
+        counts = LabelCounts.read(self.folder)
+        if not self.path.exists():
+            counts.require(0, 0)  # before a new file takes the place of the missing one
+        self._db = connect(self.path)
+        return counts
 
     def __enter__(self) -> "Journal":
         return self
@@ -407,6 +469,11 @@ class Journal:
                 check_text(item, f"the name of item {position}")
             db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
         self.items = (*self.items, *items)
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether this is a copy that takes no answers."""
+        return self._reads_only
 
     @property
     def tally(self) -> Tally:
@@ -533,13 +600,13 @@ class Journal:
         return added
 
     def lease(self, position: int, who: str, seconds: float, *, now: float | None = None) -> bool:
-        """Keep an item for one person; False if another holds it. now: in seconds since 1970.
+        """Keep an item for one person; False if another holds it. now: as `leases` takes it.
 
         A person holds at most one: a new lease replaces the old one, a refused one leaves it.
         """
         who = checked_name(who, "the person's name")
         self._check_position(position)
-        now = time.time() if now is None else now
+        now = self._now() if now is None else now
         if not (seconds > 0 and math.isfinite(now + seconds)):
             raise InputError(f"a lease of {seconds} seconds; expected a positive number")
         with self._writing(durable=False) as db:
@@ -558,8 +625,8 @@ class Journal:
             db.execute("DELETE FROM leases WHERE who = ?", (who,))
 
     def leases(self, now: float | None = None) -> dict[int, str]:
-        """Who holds which item."""
-        now = time.time() if now is None else now
+        """Who holds which item. now: seconds since 1970 on the journal's own clock, which is never set back."""
+        now = self._now() if now is None else now
         with self._reading() as db:
             return dict(db.execute("SELECT position, who FROM leases WHERE until > ?", (now,)).fetchall())
 
@@ -578,8 +645,7 @@ class Journal:
     def _writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction; what is in memory follows what is on the disk, also after a failure."""
         with self._reading() as db:
-            if _identity(self.path) != self._file:
-                raise _rescued(db, self.path)
+            self._require_writable(db)
             # NORMAL leaves out the wait for the disk, not the order of writing: after a power cut
             # the file is whole, but a last lease may be gone.
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -592,6 +658,44 @@ class Journal:
                 if self._counting.seq > before:
                     self._counting = Counting()  # read anew with the next access
                 raise
+            if durable:
+                self._checkpoint(db)
+            if self._sequence_file is not None and self._counting.seq > before:
+                self._sequence_file.write(self._counting.seq)
+
+    def _require_writable(self, db: sqlite3.Connection) -> None:
+        """Raise if an answer that is written now could be lost."""
+        if self._reads_only:
+            raise StorageError(f"{self.path} was opened to be read; open the session itself to change its labels")
+        changed = self._files and self._files.find_changed()
+        if changed:
+            raise _rescued(db, self.path, changed)
+        if self._folder_lock is not None and not self._folder_lock.is_intact():
+            raise StorageError(
+                f"{self._folder_lock.path} was removed or replaced while it was held, so another labelahead may use "
+                f"{self.folder}; nothing more is written: end both programs, and start one again"
+            )
+
+    def _checkpoint(self, db: sqlite3.Connection) -> None:
+        """Copy the write-ahead log into labels.db, so that labels.db alone has every answer.
+
+        A program that is reading the file can delay this, and so can a full disk. The answer is safe in the log then,
+        and the next one tries again.
+        """
+        self._not_checkpointed += 1
+        if self._not_checkpointed < self._checkpoint_every or self._folder_lock is None:
+            return
+        try:
+            _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            log.warning("%s: the last answers are safe in %s-wal alone (%s)", self.path, self.path.name, error)
+            return
+        if frames == copied:
+            self._not_checkpointed = 0
+
+    def _now(self) -> float:
+        """Return seconds since 1970 by the wall clock as it was when the journal was opened, and what passed since."""
+        return self._clock_offset + time.monotonic()
 
     def _catch_up(self, db: sqlite3.Connection) -> None:
         for event in _read_events(db, "WHERE seq > ? ORDER BY seq", (self._counting.seq,)):
@@ -601,7 +705,7 @@ class Journal:
             if event.seq != self._counting.seq + 1 or not sound or not 0 <= position < len(self.items):
                 raise self._damage(
                     f"{self.path} is damaged: after event {self._counting.seq} comes {event}; put "
-                    "back a copy, or move the file away to begin anew"
+                    "back a copy, or begin anew in another folder"
                 )
             self._counting.add(event)
 

@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from labelahead.errors import ClusterError, LabelaheadError
 from labelahead.files import refused
 from labelahead.web.assignment import Assignment
 from labelahead.web.explain import Opinion
+from labelahead.web.journal_files import MissingLabels
 from labelahead.web.large import Holding
 from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, load_snapshot
@@ -156,6 +157,7 @@ class Schedule:
         for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
             try:
                 snapshot, classes = load_snapshot(last), len(tally.classes)
+                self._require_labels(last, snapshot, {position for position, _ in said})
                 fits = snapshot.outputs.shape[1] <= max(classes, 2)
                 if fits and said.issuperset(snapshot.labels.items()):
                     opinion = Opinion.of(snapshot, tally.labels, classes, tally.counts_as)
@@ -163,8 +165,20 @@ class Schedule:
                     self.assignment.take(opinion)
                     self._scored = int(snapshot.facts.get("scored", 0))
                     return
+            except MissingLabels:
+                raise
             except Exception as error:  # a snapshot is a convenience: labels are in the journal
                 log.warning("%s cannot be used (%s); a training makes it anew", last, error)
+
+    def _require_labels(self, path: Path, snapshot: Snapshot, labelled: Set[int | None]) -> None:
+        """Raise if a training knew labels that the journal lacks; labelled: items that ever had one.
+
+        A copy of the journal may be older than the snapshot, and nothing is written to it.
+        """
+        missing = snapshot.labels.keys() - labelled
+        if missing and not self.assignment.journal.reads_only:
+            lacking = f"has no label of {len(missing)} items that {path.name} was trained on"
+            raise MissingLabels(self.assignment.journal.path, lacking)
 
     def _due(self) -> Order | None:
         """What to train next, if anything."""

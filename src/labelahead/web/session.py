@@ -26,7 +26,7 @@ from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.fitting import predict_pool
 from labelahead.web.items import Items
-from labelahead.web.journal import Journal, recorded_items
+from labelahead.web.journal import Journal, JournalCopy, copy_journal, recorded_items
 from labelahead.web.large import Holding
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
@@ -64,6 +64,7 @@ def opened(
     budget: int | None = None,
     executor: Any = None,
     refresh_every: int = 50,
+    read_only: bool = False,
 ) -> Iterator[Session]:
     """Open a folder of labels, or begin one; nothing is trained before `schedule.start()`.
 
@@ -72,17 +73,14 @@ def opened(
     themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
     file of `item,label`; default: the data's own test part. every: labels between two trainings.
     overlap: share of second opinions. executor, refresh_every: who scores a pool of millions (`scale.at_work`), and
-    after how many labels again.
+    after how many labels again. read_only: work on a copy of the labels in memory, also while a server has the folder
+    open; nothing in the folder is changed.
     """
-    if every < 1:
-        raise InputError(f"retrain-every is {every}; expected 1 or more")
+    _check_options(every, read_only, takes_labels=start_from_folders or labels is not None)
     named = each_once(classes)
     campaign = _checked(campaign, test)
-    if is_store(campaign.data.name):
-        _check_large(campaign, test, start_from_folders, refresh_every)
-    elif executor is not None:
-        raise InputError(f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster")
-    begun = _begun(campaign, out, classes, executor)
+    _check_large(campaign, test, start_from_folders, refresh_every, executor)
+    begun = _begun(campaign, out, classes, executor, read_only)
     data, folder, holding = begun.data, begun.folder, begun.holding
     measured = _test(data, begun.answers, test)
     notes = [*data.notes, *begun.decided]
@@ -93,8 +91,9 @@ def opened(
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
     items = Items(data, holding.fingerprint if holding else None)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
-    with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
-        _sweep(folder)
+    with Journal(folder, classes=[*named, *more], copy=begun.copy, **about) as journal:  # type: ignore[arg-type]
+        if not read_only:
+            _sweep(folder)
         held = _kept_apart(journal, measured, notes)
         how = {"seed": campaign.seed, "overlap": overlap, "budget": budget, "order": holding and holding.random}
         assignment = Assignment(journal, items, closed=held, **how)  # type: ignore[arg-type]
@@ -105,7 +104,8 @@ def opened(
             notes.append(_from_folders(assignment, data, begun.answers))
         if labels is not None:
             notes.append(f"{labels}: {_counted(import_labels(assignment, Path(labels)))}")
-        files.replace(folder / "session.toml", to_toml(campaign))
+        if not read_only:
+            files.replace(folder / "session.toml", to_toml(campaign))
         schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
         try:
             yield Session(assignment, schedule, folder, tuple(notes), holding)
@@ -133,26 +133,36 @@ class Begun:
     embedding: str
     decided: Sequence[str] = ()
     holding: Holding | None = None  # of a pool of millions
+    copy: JournalCopy | None = None  # of the record, where it is only read
 
 
-def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any) -> Begun:
+def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any, read_only: bool) -> Begun:
     """Data that are held whole, in the order of the record, or what is held of a pool of millions."""
     if is_store(campaign.data.name):
-        return _held(campaign, out, classes, executor)
+        return _held(campaign, out, classes, executor, read_only)
     loaded = load_from(campaign.data, campaign.seed)
-    folder = _folder(out, loaded[0].name)
-    recorded = recorded_items(folder)
+    folder, recorded, copy = _record(out, loaded[0].name, read_only)
     data, answers = arranged(loaded, recorded)
-    return Begun(folder, recorded, data, answers, *decide(campaign, data))
+    return Begun(folder, recorded, data, answers, *decide(campaign, data), copy=copy)
 
 
-def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any) -> Begun:
+def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any, read_only: bool) -> Begun:
     """What the page holds of a pool of millions."""
     store = campaign.data.name
-    folder = _folder(out, Path(store).name)
-    recorded, how = recorded_items(folder), {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
+    folder, recorded, copy = _record(out, Path(store).name, read_only)
+    how = {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
     held = Holding(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
-    return Begun(folder, recorded, held.data, None, EXACT, held.embedding, holding=held)
+    return Begun(folder, recorded, held.data, None, EXACT, held.embedding, holding=held, copy=copy)
+
+
+def _record(out: str | Path | None, name: str, read_only: bool) -> tuple[Path, list[str], JournalCopy | None]:
+    """Return the folder of the labels, the items of its journal, and a copy of the journal if it is only read."""
+    if read_only:
+        folder = _folder_path(out, name)
+        copy = copy_journal(folder)
+        return folder, copy.items, copy
+    folder = _folder(out, name)
+    return folder, recorded_items(folder), None
 
 
 def _kept_apart(journal: Journal, measured: Mapping[int, str], notes: list[str]) -> dict[int, int]:
@@ -179,8 +189,24 @@ def _schedule(
     return schedule
 
 
-def _check_large(campaign: Campaign, test: float | str | Path | None, start_from_folders: bool, again: int) -> None:
-    """What a page on a pool of millions can do nothing with is said before any work."""
+def _check_options(every: int, read_only: bool, *, takes_labels: bool) -> None:
+    """Raise for options that no session can have."""
+    if every < 1:
+        raise InputError(f"retrain-every is {every}; expected 1 or more")
+    if read_only and takes_labels:
+        raise InputError("a session that is only read takes no labels in; open it for writing")
+
+
+def _check_large(
+    campaign: Campaign, test: float | str | Path | None, start_from_folders: bool, again: int, executor: Any
+) -> None:
+    """What a page on a pool of millions can do nothing with is said before any work, and what needs such a pool."""
+    if not is_store(campaign.data.name):
+        if executor is not None:
+            raise InputError(
+                f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster"
+            )
+        return
     if again < 1:
         raise InputError(f"refresh-every is {again}; expected 1 or more")
     if test is not None or start_from_folders:
@@ -197,10 +223,15 @@ def _check_large(campaign: Campaign, test: float | str | Path | None, start_from
         raise InputError(f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name")
 
 
+def _folder_path(out: str | Path | None, name: str) -> Path:
+    """Return where the labels are kept."""
+    named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
+    return Path(out) if out is not None else Path(f"labels-{named_after}")
+
+
 def _folder(out: str | Path | None, name: str) -> Path:
     """The folder of the labels, made if there is none."""
-    named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
-    folder = Path(out) if out is not None else Path(f"labels-{named_after}")
+    folder = _folder_path(out, name)
     if not folder.exists():
         files.make(folder)
         folder.chmod(0o700)  # labels and names are nobody else's business
