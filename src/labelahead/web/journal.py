@@ -24,6 +24,7 @@ from typing import Any
 from labelahead.data.classes import alike, check_text, checked_name
 from labelahead.errors import InputError, StorageError
 from labelahead.files import hold
+from labelahead.web.permissions import create_private, owner_only
 from labelahead.web.tally import Counting, Event, Tally
 
 __all__ = ["MIGRATIONS", "Journal", "connect", "recorded", "recorded_items"]
@@ -138,6 +139,7 @@ def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> 
     """The database, made if there is none; an error if it is damaged, foreign or too new."""
     migrations = MIGRATIONS if migrations is None else migrations
     try:
+        create_private(path)
         # Threads share the connection; the journal's lock lets in one at a time.
         db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
         try:
@@ -301,7 +303,7 @@ def _rescued(db: sqlite3.Connection, path: Path) -> StorageError:
     """
     last = db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
     copy = path.with_name(f"labels-rescued-{last}.db")
-    with suppress(sqlite3.Error):  # most likely: the copy is there since the last refusal
+    with suppress(sqlite3.Error), owner_only():  # most likely: the copy is there since the last refusal
         db.execute("VACUUM INTO ?", (str(copy),))
     kept = f"; all that was accepted is in {copy}" if copy.exists() else ""
     return StorageError(

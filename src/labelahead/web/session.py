@@ -28,6 +28,7 @@ from labelahead.web.items import Items
 from labelahead.web.journal import Journal, recorded_items
 from labelahead.web.large import Holding
 from labelahead.web.overview import able
+from labelahead.web.permissions import make_private_folder
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
 
@@ -200,9 +201,7 @@ def _folder(out: str | Path | None, name: str) -> Path:
     """The folder of the labels, made if there is none."""
     named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
     folder = Path(out) if out is not None else Path(f"labels-{named_after}")
-    if not folder.exists():
-        files.make(folder)
-        folder.chmod(0o700)  # labels and names are nobody else's business
+    make_private_folder(folder)
     return folder
 
 
