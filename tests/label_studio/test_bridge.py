@@ -21,6 +21,7 @@ from labelahead.label_studio.api import Studio, Unreachable
 from labelahead.label_studio.both import PLACE, picture_and_text
 from labelahead.label_studio.connection import Connection
 from labelahead.label_studio.interface import read_interface
+from labelahead.label_studio.payloads import WEBHOOK_ACTIONS
 from labelahead.label_studio.server import SECRET, Doors, protocol
 from labelahead.models import backbone, sentences
 from labelahead.web.app import create_app
@@ -45,9 +46,8 @@ def joined(studio, out, *, there=NONE, predictions=False, started=False):
         if started:
             session.schedule.start()
         bridge = connection.bridge(session.assignment, fetched, predictions=predictions)
-        calls = protocol(bridge, "s3cret-s3cret", open_to_all=False)
         page = create_app(session.assignment, session.schedule)
-        with TestClient(Doors(calls, page), base_url="http://127.0.0.1") as client:
+        with TestClient(Doors(protocol(bridge), page, secret="s3cret-s3cret"), base_url="http://127.0.0.1") as client:
             client.headers[SECRET] = "s3cret-s3cret"
             yield bridge, session, client
 
@@ -326,9 +326,9 @@ def test_an_interface_is_read():
     interface = read_interface(config)
     assert (interface.name, interface.choices) == ("topic", ("sport", "eat", "space"))
     assert (interface.pictures, interface.texts) == (("picture",), ("text",))
-    assert interface.label({"result": choice("eat")}) == "eat"
-    assert interface.label({"result": choice("eat") + choice("sport")}) is None
-    assert interface.label({"result": []}) is None
+    assert interface.label(choice("eat")) == "eat"
+    assert interface.label(choice("eat") + choice("sport")) is None
+    assert interface.label([]) is None
 
 
 def test_tasks_are_fetched_once_and_new_ones_come_into_play(tmp_path):
@@ -515,10 +515,10 @@ def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
 
 def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
     with replay() as studio:
-        Studio(studio.url, KEY, studio.project).call_back("http://x/webhook", bridge_module.ACTIONS, {SECRET: "s"})
+        Studio(studio.url, KEY, studio.project).call_back("http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"})
         (hook,) = studio.sent("POST", "/api/webhooks/")
         assert "PROJECT_UPDATED" not in hook["actions"]
         studio.replies["hooks"] = [{"id": 7, "url": "http://old/webhook", "headers": {SECRET: "old"}}]
-        Studio(studio.url, KEY, studio.project).call_back("http://x/webhook", bridge_module.ACTIONS, {SECRET: "s"})
+        Studio(studio.url, KEY, studio.project).call_back("http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"})
         assert studio.sent("PATCH", "/api/webhooks/7/")
         assert len(studio.sent("POST", "/api/webhooks/")) == 1

@@ -23,8 +23,8 @@ from labelahead.campaign.store import Store
 from labelahead.data import load
 from labelahead.errors import InputError
 from labelahead.models import build
+from labelahead.web.attempts import MAX_FAILED_ATTEMPTS
 from labelahead.web.journal import Journal
-from labelahead.web.security import GUESSES
 from labelahead.web.serve import HEADERS_WITHIN
 from labelahead.web.session import ROOM
 from tests.support.waiting import PATIENCE
@@ -116,13 +116,46 @@ def test_beyond_this_machine_it_is_said_that_nothing_is_encrypted(tmp_path):
         assert any("encrypted" in line for line in lines)
 
 
-def test_guesses_at_the_token_come_to_an_end(tmp_path):
+def test_wrong_tokens_are_limited_and_a_right_one_passes(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", token=TOKEN) as (client, _):
         client.cookies.clear()
-        for i in range(GUESSES):
+        for i in range(MAX_FAILED_ATTEMPTS):
             assert client.get("/api/session", headers={"Authorization": f"Bearer guess-{i}"}).status_code == 401
-        assert client.get("/api/session").status_code == 429
-        assert client.get("/api/session", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 429
+        refused = client.get("/api/session", headers={"Authorization": "Bearer another-guess"})
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "60"
+        assert client.get("/api/session").status_code == 401  # no token at all is no attempt
+        assert client.get("/api/session", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.get("/", params={"token": TOKEN}, follow_redirects=False).status_code == 303
+
+
+def test_old_cookies_do_not_lock_out_others_behind_the_same_address(tmp_path):
+    with page(photos(tmp_path / "set", 4), tmp_path / "out", token=TOKEN) as (client, _):
+        client.cookies.clear()
+        statuses = {"right": set(), "first": set(), "second": set()}
+        for _ in range(3 * MAX_FAILED_ATTEMPTS):
+            for who, token in (("first", "old-token-1"), ("second", "old-token-2"), ("right", TOKEN)):
+                reply = client.get("/api/session", headers={"Cookie": f"la_token_8765={token}"})
+                statuses[who].add(reply.status_code)
+        assert statuses == {"right": {200}, "first": {401, 429}, "second": {401, 429}}
+
+
+def test_a_body_whose_length_is_given_twice_is_refused(tmp_path):
+    """Over a real socket: what reaches the application is what the HTTP library makes of it."""
+    smuggled = b"POST /api/me HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Labelahead: 1\r\nContent-Type: application/json\r\n"
+    smuggled += b'Content-Length: 13\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{"who":"eve"}\r\n0\r\n\r\n'
+    smuggled += b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    reply = b""
+    with (
+        served(photos(tmp_path / "set", 4), tmp_path / "out") as (port, _, _),
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sent,
+    ):
+        sent.sendall(smuggled)
+        while more := sent.recv(1000):
+            reply += more
+    assert reply.startswith(b"HTTP/1.1 400")
+    assert b"both Content-Length and Transfer-Encoding" in reply
+    assert reply.count(b"HTTP/1.1") == 1  # and the connection is closed
 
 
 def test_files_that_blow_up_are_refused(tmp_path):

@@ -186,11 +186,20 @@ def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webho
     """Until a signal comes, or new tasks do; whether it was these."""
     from labelahead.label_studio.server import SECRET, Doors, protocol
     from labelahead.web.security import is_loopback
-    from labelahead.web.serve import serve
+    from labelahead.web.serve import host_names, serve
 
     secret = token_urlsafe(24)
-    calls = protocol(bridge, secret, open_to_all=is_loopback(host))
+    called = () if webhook is None else (urlsplit(webhook).hostname or "",)  # what Label Studio addresses its calls to
     at = connection.labelling_url
+
+    def add_calls(page: Any) -> Any:
+        return Doors(
+            protocol(bridge),
+            page,
+            secret=secret,
+            hosts=(*host_names(host), *called),
+            predictions_need_secret=not is_loopback(host),
+        )
 
     def renew() -> None:
         say("there are new tasks: they come into play now", "dim")
@@ -206,9 +215,7 @@ def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webho
         say(f"progress, people and exports are to be seen at {url}", "dim")
 
     try:
-        serve(
-            ready, host=host, port=port, browser=False, tell=up, around=lambda page: Doors(calls, page), labelled_at=at
-        )
+        serve(ready, host=host, port=port, browser=False, tell=up, around=add_calls, labelled_at=at)
     except KeyboardInterrupt:
         if not bridge.outdated:
             raise

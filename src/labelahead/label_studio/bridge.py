@@ -14,17 +14,23 @@ from typing import Any
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.label_studio.api import UNCERTAINTY, Studio, Unreachable
 from labelahead.label_studio.interface import Interface, read_interface
+from labelahead.label_studio.payloads import (
+    ANNOTATION_ACTIONS,
+    ANNOTATIONS_DELETED,
+    TASKS_CREATED,
+    WEBHOOK_ACTIONS,
+    Annotation,
+    parse_annotation,
+    parse_webhook,
+)
 from labelahead.label_studio.supply import Supply
 from labelahead.label_studio.tasks import task_of
 from labelahead.web.assignment import Assignment
 from labelahead.web.fitting import CurrentModel
 from labelahead.web.tally import Event
 
-__all__ = ["ACTIONS", "Bridge"]
+__all__ = ["Bridge"]
 
-CHANGED = ("ANNOTATION_CREATED", "ANNOTATIONS_CREATED", "ANNOTATION_UPDATED")
-DELETED, NEW_TASKS, LOST_TASKS = "ANNOTATIONS_DELETED", "TASKS_CREATED", "TASKS_DELETED"
-ACTIONS = (*CHANGED, DELETED, NEW_TASKS, LOST_TASKS)  # not PROJECT_UPDATED: it is our own doing
 KEY = "label-studio"
 VERSION = "labelahead"
 FEW = 3  # tasks that are served ahead in any case, so that a skip leaves some
@@ -100,7 +106,7 @@ class Bridge:
         """
 
         def connect() -> None:
-            self.studio.call_back(url, ACTIONS, headers)
+            self.studio.call_back(url, WEBHOOK_ACTIONS, headers)
             self.reconcile()
             self.serve(anew=True)
             self._stale |= {v for v in self.studio.versions() if v.startswith(f"{VERSION}-") and v != self._version}
@@ -122,30 +128,36 @@ class Bridge:
             told = self._opinion is self.assignment.opinion and not self.assignment.behind
             return told and bool(self._served) and not self._down
 
-    def hear(self, told: Mapping[str, Any]) -> None:
-        """What a webhook says: on the disk, learnt from and answered by new first tasks when this returns."""
-        action, project = told.get("action"), told.get("project") or {}
-        if action not in ACTIONS or project.get("id", self.studio.number) != self.studio.number:
+    def hear(self, payload: Mapping[str, Any]) -> None:
+        """Record what a webhook says and update which tasks are served first; on the disk when this returns.
+
+        Raises:
+            InputError: The payload is malformed; nothing of it is recorded.
+        """
+        webhook = parse_webhook(payload)
+        if webhook.action not in WEBHOOK_ACTIONS or webhook.project not in (None, self.studio.number):
             return
-        if action == NEW_TASKS:  # without a turn: it may be told within our own request for new tasks
-            self._new_tasks(int(t["id"]) for t in told["tasks"])
+        if webhook.action == TASKS_CREATED:  # without a turn: it may be told within our own request for new tasks
+            self._new_tasks(webhook.ids)
             return
         with self._turn:
-            if action in CHANGED:
-                given = told["annotation"] if isinstance(told["annotation"], list) else [told["annotation"]]
-                self.take(given)
+            if webhook.action in ANNOTATION_ACTIONS:
+                self._take(webhook.annotations)
                 if self._supply is not None:
-                    new = {int(annotation["task"]) for annotation in given} - self.positions.keys()
+                    new = {annotation.task for annotation in webhook.annotations} - self.positions.keys()
                     self._late |= any(task in self._supply for task in new)
-            elif action == DELETED:
-                self.take_back([int(a["id"]) for a in told["annotations"]])
-            elif action == LOST_TASKS:
-                self._lost_tasks({int(t["id"]) for t in told["tasks"]})
+            elif webhook.action == ANNOTATIONS_DELETED:
+                self.take_back(webhook.ids)
+            else:
+                self._lost_tasks(set(webhook.ids))
             with suppress(LabelaheadError):  # what is recorded is recorded: the first tasks follow when it is back
                 self.serve()
 
     def take(self, annotations: Iterable[Mapping[str, Any]]) -> int:
         """Record annotations as they are now; how many said something new. Twice the same adds nothing."""
+        return self._take([parse_annotation(annotation) for annotation in annotations])
+
+    def _take(self, annotations: Iterable[Annotation]) -> int:
         with self._turn:
             new = sum(self._record(annotation) for annotation in annotations)
             if new:
@@ -218,9 +230,9 @@ class Bridge:
         self._version, self._lower = version, 0
         return list(wanted)
 
-    def predict(self, tasks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What is likely of each task, as an ML backend says it; an empty result of what is not in play."""
-        guesses = [self._guess(self.positions.get(int(task["id"]), -1)) for task in tasks]
+    def predict(self, tasks: Iterable[int]) -> list[dict[str, Any]]:
+        """Predict each task, as an ML backend does; the result is empty for a task that is not in the pool."""
+        guesses = [self._guess(self.positions.get(task, -1)) for task in tasks]
         return [{"result": result, "score": score, "model_version": VERSION} for result, score in guesses]
 
     def _first(self) -> tuple[list[int], int]:
@@ -301,16 +313,16 @@ class Bridge:
             self._learn_tasks()
             self.reconcile()
 
-    def _record(self, annotation: Mapping[str, Any]) -> bool:
+    def _record(self, annotation: Annotation) -> bool:
         """One annotation as it is now; whether that is new."""
-        number, position = int(annotation["id"]), self.positions.get(int(annotation["task"]))
+        number, position = annotation.id, self.positions.get(annotation.task)
         if position is None:
-            self._new_tasks([int(annotation["task"])])
+            self._new_tasks([annotation.task])
             return False
-        name = None if annotation.get("was_cancelled") else self.interface.label(annotation)
-        kind = "skip" if annotation.get("was_cancelled") else "unsure" if name is None else "label"
+        name = None if annotation.was_cancelled else self.interface.label(annotation.result)
+        kind = "skip" if annotation.was_cancelled else "unsure" if name is None else "label"
         label = None if name is None else self._class(name)
-        who, said = self._who(annotation.get("completed_by")), self._said.get(number, [])
+        who, said = self._who(annotation.completed_by), self._said.get(number, [])
         if said and (said[-1].kind, said[-1].label, said[-1].who, said[-1].position) == (kind, label, who, position):
             return False
         self._undo(number, [event for event in said if event.who != who or event.position != position])
@@ -340,17 +352,17 @@ class Bridge:
         number = self.assignment.journal.number(name)  # also of one that was renamed on a page
         return int(self.assignment.add_class(NOBODY, name)["number"]) if number is None else number
 
-    def _who(self, user: Any) -> str:
-        if isinstance(user, Mapping):
-            return str(user["email"])
+    def _who(self, user: int | str | None) -> str:
+        if isinstance(user, str):
+            return user
         if user is None:
             return NOBODY
-        if int(user) not in self._people:
+        if user not in self._people:
             try:
                 self._people = self.studio.people()
             except LabelaheadError as error:  # the answer counts all the same, and is set right at the next look
                 self._lost(error)
-        return self._people.get(int(user), f"user {int(user)}")
+        return self._people.get(user, f"user {user}")
 
     def _missing_tasks(self) -> int:
         """Leave out what Label Studio has no more; how many those are."""

@@ -1,6 +1,6 @@
 """What a project asks of its annotators: which choice, over what; what cannot be served is refused."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -29,10 +29,10 @@ class Interface:
     pictures: tuple[str, ...]  # keys of a task's data
     texts: tuple[str, ...]
 
-    def label(self, annotation: Mapping[str, Any]) -> str | None:
-        """Which choice an annotation makes; None if not exactly one."""
-        regions = (r for r in annotation.get("result") or () if r.get("from_name") == self.name)
-        made = [choice for r in regions for choice in r.get("value", {}).get("choices", ())]
+    def label(self, result: Iterable[Mapping[str, Any]]) -> str | None:
+        """Which choice the result of an annotation makes; None if not exactly one."""
+        regions = (r for r in result if r.get("from_name") == self.name)
+        made = [choice for r in regions for choice in (r.get("value") or {}).get("choices") or ()]
         return str(made[0]) if len(made) == 1 and isinstance(made[0], str) else None
 
     def result(self, name: str, confidence: float) -> list[dict[str, Any]]:

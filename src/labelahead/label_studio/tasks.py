@@ -17,6 +17,7 @@ from labelahead.data.folder import SUFFIXES
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.label_studio.api import Studio, Unreachable
 from labelahead.label_studio.interface import Interface
+from labelahead.web.permissions import make_private_folder
 
 __all__ = ["Fetched", "claim", "fetch", "task_of"]
 
@@ -54,7 +55,7 @@ def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> No
     if not path.exists():
         if (folder / "labels.db").exists():
             raise InputError(f"{folder} holds labels, but of no Label Studio project; choose another folder with --out")
-        files.make(folder)
+        make_private_folder(folder)
         files.replace(path, json.dumps({**mine, "title": project["title"], "pool": pool}, ensure_ascii=False) + "\n")
         return
     try:
@@ -72,6 +73,7 @@ def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> No
     if known.get("pool", False) != pool:
         begun = "with --pool, and not without" if not pool else "without --pool, and not with it"
         raise InputError(f"{folder} was begun {begun}; do the same again, or choose another folder with --out")
+    make_private_folder(folder)  # earlier versions left it open to other users
 
 
 def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[int, int], None]) -> Fetched:

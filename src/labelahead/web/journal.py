@@ -37,6 +37,7 @@ from labelahead.web.journal_files import (
     copy_to_memory,
     require_database,
 )
+from labelahead.web.permissions import create_private, owner_only
 from labelahead.web.tally import Counting, Event, Tally
 
 __all__ = ["MIGRATIONS", "Journal", "JournalCopy", "connect", "copy_journal", "recorded", "recorded_items"]
@@ -155,6 +156,7 @@ def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> 
     migrations = MIGRATIONS if migrations is None else migrations
     require_database(path)
     try:
+        create_private(path)
         # Threads share the connection; the journal's lock lets in one at a time.
         db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
         try:
@@ -331,7 +333,7 @@ def _rescued(db: sqlite3.Connection, path: Path, changed: Path) -> StorageError:
     """
     last = db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
     copy = path.with_name(f"labels-rescued-{last}.db")
-    with suppress(sqlite3.Error):  # most likely: the copy is there since the last refusal
+    with suppress(sqlite3.Error), owner_only():  # most likely: the copy is there since the last refusal
         db.execute("VACUUM INTO ?", (str(copy),))
     todo = f"put the right file back as {path.name}"
     if copy.exists():

@@ -10,8 +10,7 @@ import hmac
 import ipaddress
 import json
 import re
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -20,13 +19,12 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelahead.errors import InputError
+from labelahead.web.attempts import ATTEMPT_WINDOW_SECONDS, FailedAttempts
 
-__all__ = ["ANY_ADDRESS", "LOOPBACK", "Guard", "cookies", "is_loopback", "set_cookie"]
+__all__ = ["ANY_ADDRESS", "LOOPBACK", "Guard", "HostNames", "cookies", "is_loopback", "refuse_ambiguous", "set_cookie"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 BODY, IMPORT = 64 << 10, 20 << 20  # bytes
-GUESSES, GUESSES_WITHIN = 20, 60.0  # wrong tokens of one address, seconds
-ADDRESSES = 1000  # that are remembered at least
 ANY_ADDRESS = "*"  # a host that stands for every numeric address
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 READING = frozenset({"GET", "HEAD"})
@@ -59,9 +57,8 @@ class Guard:
                 "the token must be 8 to 200 letters, digits or any of . _ ~ -; leave its value out and one is made"
             )
         self.app, self.token = app, token
-        self._wrong: dict[str, list[float]] = {}  # address -> when it last gave a wrong token
-        named = {host.lower() for host in hosts}
-        self.hosts, self.numbers = frozenset(named - {ANY_ADDRESS}), ANY_ADDRESS in named
+        self._hosts = HostNames(hosts)
+        self._failed = FailedAttempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -90,84 +87,111 @@ class Guard:
     def _refusal(self, scope: Scope, request: Headers) -> Response | None:
         """What to say instead of an answer, if the request is not let in."""
         method, path = scope["method"], scope["path"]
-        hosts = request.getlist("host")
-        if len(hosts) != 1 or not self._known(hosts[0]):
-            return _error(403, "this server does not go by that name; use the address it printed")
+        refusal = refuse_ambiguous(request) or self._hosts.refuse_unknown(request)
+        if refusal is not None:
+            return refusal
         if method not in CHANGING and method not in READING:
             return _error(405, "expected GET or POST")
         if self.token is not None:
-            if self._guessing(scope):
-                return _error(429, f"too many wrong tokens from this address; wait for {GUESSES_WITHIN:.0f} s")
-            moved = self._by_address(scope)
-            if moved is not None or not self._let_in(scope, request):
-                return moved or _no_token(scope, request)
+            refusal = self._check_token(scope, request)
+            if refusal is not None:
+                return refusal
         site = request.get("sec-fetch-site", "same-origin")
         navigating = method in READING and not path.startswith(("/api", "/items"))
         if site not in ("same-origin", "none") and not navigating:
             return _error(403, "another site began this request; use the labelling page itself")
         if method in CHANGING:
             origin = request.get("origin")
-            if origin is not None and urlsplit(origin).netloc.lower() != hosts[0].lower():
+            if origin is not None and urlsplit(origin).netloc.lower() != request["host"].lower():
                 return _error(403, "another site began this request; use the labelling page itself")
             if request.get("x-labelahead") != "1":
                 return _error(403, "the header X-Labelahead: 1 is missing; every change needs it")
         return None
 
-    def _known(self, host: str) -> bool:
+    def _check_token(self, scope: Scope, request: Headers) -> Response | None:
+        """The answer to a request without the right token, or to one that brings it in the address.
+
+        A right token passes however many wrong ones came before: several clients may share an address, behind a proxy
+        for example, and one of them with an old cookie must not lock out the others.
+        """
+        in_address, rest = _token_in_address(scope)
+        if in_address is not None and self._is_token(in_address):
+            response = RedirectResponse(rest, status_code=303)
+            set_cookie(response, _token_cookie(scope), self.token or "")
+            return response
+        given = _token_in_headers(scope, request)
+        if self._is_token(given):
+            return None
+        wrong = in_address or given
+        if wrong and self._failed.add(str((scope.get("client") or ("",))[0]), wrong):
+            wait = f"{ATTEMPT_WINDOW_SECONDS:.0f}"
+            sentence = f"too many wrong tokens; open the address that labelahead printed, or wait for {wait} s"
+            return _error(429, sentence, {"Retry-After": wait})
+        return _no_token(scope, request)
+
+    def _is_token(self, given: str) -> bool:
+        """Compared in the same time whatever was given."""
+        return hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
+
+
+class HostNames:
+    """The names that a server may be addressed by. Any other may be one that is made to point here (DNS rebinding)."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        named = {host.lower() for host in hosts}
+        self._names = frozenset(named - {ANY_ADDRESS})
+        self._any_address = ANY_ADDRESS in named
+
+    def refuse_unknown(self, request: Headers) -> Response | None:
+        """The answer to a request whose Host header is missing, given twice, or none of the names."""
+        hosts = request.getlist("host")
+        if len(hosts) == 1 and hosts[0] in self:
+            return None
+        return _error(403, "this server does not go by that name; use the address it printed")
+
+    def __contains__(self, host: str) -> bool:
+        """Whether a Host header, with or without port, is one of the names."""
         match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:\d{1,5})?", host.lower())
         if match is None:
             return False
         name = match[1].removesuffix(".")
-        if name in self.hosts:
-            return True
-        # A name can be made to point anywhere; a number points at what it says.
-        return self.numbers and _address(name) is not None
+        # A name can be made to point anywhere; a numeric address points at what it says.
+        return name in self._names or (self._any_address and _address(name) is not None)
 
-    def _let_in(self, scope: Scope, request: Headers) -> bool:
-        given = cookies(request).get(_token_cookie(scope), "")
-        kind, _, bearer = request.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            given = bearer.strip()
-        return self._right(scope, given)
 
-    def _right(self, scope: Scope, given: str) -> bool:
-        """In the same time whatever was given; wrong ones are counted."""
-        right = hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
-        if given and not right:
-            self._wrong.setdefault(_client(scope), []).append(time.monotonic())
-        return right
+def refuse_ambiguous(request: Headers) -> Response | None:
+    """The answer to a request that gives the length of its body twice, or None if it does not.
 
-    def _guessing(self, scope: Scope) -> bool:
-        """Whether this address has given too many wrong tokens lately."""
-        since = time.monotonic() - GUESSES_WITHIN
-        if len(self._wrong) > ADDRESSES:
-            self._wrong = {who: times for who, times in self._wrong.items() if times[-1] > since}
-        times = self._wrong.get(_client(scope), [])
-        times[:] = [t for t in times[-GUESSES:] if t > since]
-        return len(times) >= GUESSES
+    Where Content-Length and Transfer-Encoding are both present, a proxy may go by one and this server by the other: the
+    end of one body is then read as the next request (request smuggling; RFC 9112, 6.1).
+    """
+    if "content-length" in request and "transfer-encoding" in request:
+        sentence = "the request has both Content-Length and Transfer-Encoding; send one of them"
+        return _error(400, sentence, {"Connection": "close"})
+    return None
 
-    def _by_address(self, scope: Scope) -> Response | None:
-        """A token in the address becomes a cookie, and leaves the address."""
-        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = next((value for name, value in pairs if name == "token"), None)
-        if given is None or scope["method"] != "GET" or not self._right(scope, given):
-            return None
-        rest = urlencode([(name, value) for name, value in pairs if name != "token"])
-        # One slash: two would make the rest another host.
-        path = quote("/" + scope["path"].lstrip("/\\"))
-        response = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
-        set_cookie(response, _token_cookie(scope), self.token or "")
-        return response
+
+def _token_in_address(scope: Scope) -> tuple[str | None, str]:
+    """The token in the address of a GET request, if there is one, and the address without it."""
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    given = next((value for name, value in pairs if name == "token"), None)
+    rest = urlencode([(name, value) for name, value in pairs if name != "token"])
+    # One slash: two would make the rest another host.
+    path = quote("/" + scope["path"].lstrip("/\\"))
+    return given if scope["method"] == "GET" else None, path + (f"?{rest}" if rest else "")
+
+
+def _token_in_headers(scope: Scope, request: Headers) -> str:
+    kind, _, bearer = request.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return bearer.strip()
+    return cookies(request).get(_token_cookie(scope), "")
 
 
 def _token_cookie(scope: Scope) -> str:
     """Browsers keep cookies by host alone: without the port two pages of one machine would take each other's."""
     server = scope.get("server")
     return f"la_token_{server[1]}" if server and server[1] else "la_token"
-
-
-def _client(scope: Scope) -> str:
-    return str((scope.get("client") or ("",))[0])
 
 
 def _no_token(scope: Scope, request: Headers) -> Response:
@@ -265,5 +289,5 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _error(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status_code=status)
+def _error(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status_code=status, headers=headers)

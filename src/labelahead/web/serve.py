@@ -28,7 +28,7 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["listen", "serve"]
+__all__ = ["host_names", "listen", "serve"]
 
 PORT = 8765
 CONNECTIONS = 512  # at a time; a browser has a few
@@ -59,7 +59,7 @@ def serve(
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
     listening = listen(host, port)
-    app = create_app(session.assignment, session.schedule, token=token, hosts=_names(host), labelled_at=labelled_at)
+    app = create_app(session.assignment, session.schedule, token=token, hosts=host_names(host), labelled_at=labelled_at)
     app = around(app)
     url = _url(host, listening.getsockname()[1], token)
 
@@ -214,8 +214,8 @@ def listen(host: str, port: int) -> socket.socket:
     raise InputError(f"cannot listen at {host} ({last}); expected an address of this machine")
 
 
-def _names(host: str) -> tuple[str, ...]:
-    """What the server may be called in requests."""
+def host_names(host: str) -> tuple[str, ...]:
+    """The names that requests to a server at this address may be addressed to."""
     if host in EVERYWHERE:
         return (*LOOPBACK, ANY_ADDRESS, socket.gethostname(), socket.getfqdn())
     return (*LOOPBACK, f"[{host}]" if ":" in host else host)

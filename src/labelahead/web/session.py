@@ -28,6 +28,7 @@ from labelahead.web.fitting import predict_pool
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal, JournalCopy, copy_journal, recorded_items
 from labelahead.web.large import Holding
+from labelahead.web.permissions import make_private_folder
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
 from labelahead.web.workshop import Tell
@@ -232,9 +233,7 @@ def _folder_path(out: str | Path | None, name: str) -> Path:
 def _folder(out: str | Path | None, name: str) -> Path:
     """The folder of the labels, made if there is none."""
     folder = _folder_path(out, name)
-    if not folder.exists():
-        files.make(folder)
-        folder.chmod(0o700)  # labels and names are nobody else's business
+    make_private_folder(folder)
     return folder
 
 

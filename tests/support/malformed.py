@@ -1,0 +1,53 @@
+"""JSON documents with wrong values, or none, at every node."""
+
+import copy
+
+WRONG_VALUES = (
+    None,
+    [],
+    {},
+    [None],
+    [[]],
+    [{}],
+    {"id": None},
+    "",
+    "x",
+    "\ud800",
+    0,
+    -1,
+    1.5,
+    10**30,
+    True,
+    float("nan"),
+)
+MISSING = object()
+
+
+def paths(node, prefix=()):
+    """The path of every node of a JSON document, the root first."""
+    yield prefix
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, child in children:
+        yield from paths(child, (*prefix, key))
+
+
+def replaced(document, path, value):
+    """A copy of the document with another value, or none, at a path."""
+    if not path:
+        return value
+    changed = copy.deepcopy(document)
+    node = changed
+    for key in path[:-1]:
+        node = node[key]
+    if value is MISSING:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = value
+    return changed
+
+
+def malformed(document):
+    """The document with each wrong value, and with nothing, at each of its nodes."""
+    for path in paths(document):
+        for value in (*WRONG_VALUES, *([MISSING] if path else [])):
+            yield path, replaced(document, path, value)
