@@ -35,6 +35,7 @@ from labelahead.data.dataset import (
     check_size,
     hashed,
 )
+from labelahead.data.heif import HEIF_SUFFIXES, has_heif_header, register_heif_decoder, require_heif_decoder
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.data.text import decoded
@@ -45,7 +46,8 @@ from labelahead.extras import need
 __all__ = ["Photos", "arranged", "load_folder", "sort_out"]
 
 NETPBM = (".ppm", ".pgm", ".pbm", ".pnm")
-SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM}
+JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+SUFFIXES = {*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM, *HEIF_SUFFIXES}
 DOCUMENTS = (".txt", ".text")
 ASIDE = {"readme", "license", "licence"}
 LONGEST_TEXT = 2**20  # bytes of a text that are read
@@ -280,6 +282,7 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
             f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else .txt, in one "
             "subfolder for each class, or directly in it if they have no labels"
         )
+    require_heif_decoder([shown(n) for n in names], str(path))
     folders = [f for f in files.folders if not set(f.split("/")) & set(leave_out)]
     layout = _laid_out(names, folders)
     size = options.size or SIZE
@@ -637,6 +640,8 @@ def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
     """RGB and the right way up, not much larger than needed."""
     ops = need("PIL.ImageOps", "app", "reading pictures")
     most = f"expected at most {MOST_PIXELS // 10**6} million: make it smaller"
+    if has_heif_header(stream):  # whatever the file is called; worker processes have not seen the folder's names
+        register_heif_decoder()
     try:
         opened = pil.open(stream)
     except pil.DecompressionBombError as error:

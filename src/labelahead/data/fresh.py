@@ -11,6 +11,7 @@ from torch import Tensor
 from labelahead.data.arrays import as_values, fit, npz_parts, read_npz
 from labelahead.data.columns import Listed, Sentences, entry_of
 from labelahead.data.folder import DOCUMENTS, SUFFIXES, Files, decode_all, find_files, read_documents, shown
+from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLES
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import expanded
@@ -136,6 +137,7 @@ def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
     names: Sequence[str] = files.names if path.is_dir() or files.is_zip else [path.name]
     if not names:
         raise InputError(f"{path} holds no pictures; expected files such as .jpg or .png")
+    require_heif_decoder([shown(n) for n in names], str(path))
     for start in range(0, len(names), PIECE):
         some = names[start : start + PIECE]
         pixels, failed = decode_all(files, some, height)
