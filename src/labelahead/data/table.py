@@ -16,6 +16,7 @@ from labelahead.data.classes import encode
 from labelahead.data.columns import (
     MISSING,
     Column,
+    Dates,
     Levels,
     Numbers,
     as_vectors,
@@ -25,6 +26,7 @@ from labelahead.data.columns import (
     refuse_infinite,
 )
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
+from labelahead.data.dates import ambiguous_date, dates_of
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.data.text import read_json_lines, read_separated
@@ -323,25 +325,22 @@ def vectors(
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
     fitted: list[Numbers | Levels] = []
-    numeric = categorical = 0
     read = {name: [entry_of(value) for value in values] for name, values in columns.items()}
-    texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries)} or _short_texts(read)
+    dates = {name: found for name, entries in read.items() if (found := dates_of(entries)) is not None}
+    others = {name: entries for name, entries in read.items() if name not in dates}
+    texts = {name: _texts(entries) for name, entries in others.items() if is_text(entries)} or _short_texts(others)
     for name, entries in read.items():
         if name in texts:
             continue
-        reason = _useless(name, entries)
+        reason = None if name in dates else _useless(name, entries)
         if reason:
             dropped.setdefault(reason, []).append(name)
             continue
-        numbers = numbers_of(entries)
         column: Numbers | Levels | None
-        if numbers is not None:
-            refuse_infinite(name, numbers, place, where)
-            column = Numbers.fit(name, numbers, pool, notes)
-            numeric += column is not None
+        if name in dates:
+            column = Dates.fit_dates(name, dates[name], pool, notes)
         else:
-            column = Levels.fit(name, entries, pool, place, notes)
-            categorical += column is not None
+            column = _fit_column(name, entries, pool, place, where, notes)
         if column is None:
             dropped.setdefault("constant", []).append(name)
         else:
@@ -349,7 +348,7 @@ def vectors(
             blocks.append(column.apply(entries, place, where))
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
     if not blocks and not texts:  # short texts are better than nothing
-        texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries, SHORT)}
+        texts = {name: _texts(entries) for name, entries in others.items() if is_text(entries, SHORT)}
         notes = [note for note in notes if not texts]
     if not blocks and not texts and alone:
         why = "; ".join(notes) or "it has no other column"
@@ -358,7 +357,7 @@ def vectors(
             "of numbers or of categories, or one of text"
         )
     matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
-    kinds = f"{numeric} numeric and {categorical} categorical columns"
+    kinds = _counted(fitted)
     learnt = f"{_some([column.name for column in fitted])} (--set data.without=NAME leaves one out)"
     became = (f"{kinds} became {matrix.shape[1]} numbers a row: {learnt}",) if blocks else ()
     said = []
@@ -368,6 +367,30 @@ def vectors(
             f"{name}: text" + (f", {gaps} missing (nothing, or a word such as N/A): read as empty" if gaps else "")
         )
     return Vectors(matrix, (*became, *said, *notes), texts, tuple(fitted))
+
+
+def _fit_column(
+    name: str, entries: list[Any], pool: Array, place: Callable[[int], str], where: str, notes: list[str]
+) -> Numbers | Levels | None:
+    """Numbers or categories; None: the pool has one value."""
+    numbers = numbers_of(entries)
+    if numbers is not None:
+        refuse_infinite(name, numbers, place, where)
+        return Numbers.fit(name, numbers, pool, notes)
+    unclear = ambiguous_date(entries)
+    if unclear is not None:
+        notes.append(
+            f"{name}: {unclear} may be written day or month first, so all are taken as categories; write dates as "
+            "2024-01-31 to have them taken as dates"
+        )
+    return Levels.fit(name, entries, pool, place, notes)
+
+
+def _counted(fitted: Sequence[Numbers | Levels]) -> str:
+    """How many columns of each kind there are."""
+    counts = Counter(column.kind for column in fitted)
+    dates = f", {counts['dates']} date" if counts["dates"] else ""
+    return f"{counts['numbers']} numeric{dates} and {counts['levels']} categorical columns"
 
 
 def _texts(entries: list[Any]) -> list[str]:
