@@ -25,6 +25,7 @@ from torch import Tensor
 
 from labelahead.data.classes import alike, checked_name, in_order
 from labelahead.data.dataset import Data
+from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
@@ -46,6 +47,7 @@ FORMS = {
     ".ndjson": "jsonl",
     ".json": "label-studio",
     ".parquet": "parquet",
+    **dict.fromkeys(WORKBOOKS, "excel"),
 }
 NOBODY = "import"  # who said it, where a file does not say
 LEFT_OUT = -1  # the position of a file that is there, but not among the items
@@ -363,11 +365,14 @@ def _path(address: str) -> str:
 def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
     """All entries of a file or folder, in its order; the form is told by its name, unless given."""
     if form is None:
-        form = ("hf" if _parquets(path) else "folders") if path.is_dir() else FORMS.get(path.suffix.lower())
+        suffix = split_sheet(path)[0].suffix.lower()
+        form = ("hf" if _parquets(path) else "folders") if path.is_dir() else FORMS.get(suffix)
     if form in ("hf", "folders") and not path.is_dir():
         raise InputError(f"{path} is no folder; expected one of the form {form}")
     if form == "csv":
         return _csv(path)
+    if form == "excel":
+        return _excel(path)
     if form in ("jsonl", "label-studio", "json"):
         return _json(path, lines=form == "jsonl")
     if form == "parquet":
@@ -378,7 +383,7 @@ def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
         return _folders(path)
     raise InputError(
         f"{path} is no label file: in no form that labels are read from ({form or 'by its name'}); expected "
-        ".csv, .tsv, .jsonl, .json (Label Studio's too), .parquet, or a folder"
+        ".csv, .tsv, .jsonl, .json (Label Studio's too), .parquet, .xlsx, or a folder"
     )
 
 
@@ -398,6 +403,23 @@ def _csv(path: Path) -> Iterator[Entry]:
         yield _entry({k: v for k, v in zip(header, fields, strict=True) if v}, path, where)
     if not header:
         raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
+
+
+def _excel(path: Path) -> Iterator[Entry]:
+    """One entry for each row of a sheet below its header."""
+    sheet = read_sheet(path)
+    for note in sheet.notes:
+        log.warning("%s: %s", path, note)
+    rows = sheet.rows
+    if not rows:
+        raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
+    header = [str(name or "").casefold() for name in rows[0][1]]
+    _check_columns(header, f"{path}, row {rows[0][0]}")
+    for number, row in rows[1:]:
+        cells = {name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None}
+        if SOURCE in cells:  # what `export` wrote, opened and stored by a spreadsheet
+            cells = {name: unguarded(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+        yield _entry(cells, path, f"row {number}")
 
 
 def _check_columns(header: Sequence[str], where: str) -> None:

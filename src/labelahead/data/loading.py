@@ -8,6 +8,7 @@ from typing import Any
 
 from labelahead.data.arrays import load_npz
 from labelahead.data.dataset import Loaded
+from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.known import DATASETS
 from labelahead.data.split import Options, default_root, expanded
@@ -16,7 +17,7 @@ from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["load", "load_from"]
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", *WORKBOOKS)
 READERS = {".zip": load_folder, ".npz": load_npz, **dict.fromkeys(TABLES, load_table)}
 
 
@@ -60,7 +61,8 @@ def load(
         return entry.load(options)
     path = expanded(source)
     try:
-        folder, there = path.is_dir(), path.exists()
+        file, _ = split_sheet(path)
+        folder, there = path.is_dir(), file.exists()
     except OSError as error:  # such as a name longer than any file's
         raise InputError(f"{str(source)[:100]!r} is no known data set and no path: {error}") from error
     if folder:
@@ -71,8 +73,8 @@ def load(
             f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
             f"the path of a folder of pictures or texts, or a file ({', '.join(READERS)})"
         )
-    reader = READERS.get(path.suffix.lower())
-    if reader is None or not path.is_file():
+    reader = READERS.get(file.suffix.lower())
+    if reader is None or not file.is_file():
         raise InputError(
             f"{path} is of a kind that is not read here; expected a folder of pictures or texts, or a file "
             f"ending in {', '.join(READERS)}"

@@ -55,7 +55,7 @@ class Options:
         if self.target is not None:
             raise InputError(
                 f"target is {self.target!r}, but {what} has no columns; leave target out "
-                "(it is for .csv, .tsv, .parquet and .jsonl tables)"
+                "(it is for .csv, .tsv, .parquet, .jsonl and .xlsx tables)"
             )
         if self.without:
             raise InputError(f"without names {', '.join(self.without)}, but {what} has no columns; leave it out")

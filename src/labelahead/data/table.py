@@ -1,4 +1,4 @@
-"""Tables (.csv, .tsv, .parquet, .jsonl) -> Data: numbers, categories and running text; no target."""
+"""Tables (.csv, .tsv, .parquet, .jsonl, .xlsx) -> Data: numbers, categories and running text; no target."""
 
 import re
 from collections import Counter
@@ -27,6 +27,7 @@ from labelahead.data.columns import (
 )
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
 from labelahead.data.dates import ambiguous_date, dates_of
+from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import Options, Split, choose
 from labelahead.data.text import read_json_lines, read_separated
@@ -34,7 +35,7 @@ from labelahead.data.words import is_text, word_inputs
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 
-__all__ = ["load_table"]
+__all__ = ["load_table", "read_table"]
 
 TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -76,7 +77,7 @@ class Vectors:
 def load_table(path: Path, options: Options) -> Loaded:
     """A table as vectors; what its columns became is said in the notes."""
     options.refuse_size(str(path))
-    table = READERS.get(path.suffix.lower(), read_csv)(path)
+    table = read_table(path)
     columns = dict(table.columns)
     target, said = _target(path, columns, options.target)
     codes = torch.full((len(table.lines),), UNKNOWN)
@@ -97,8 +98,9 @@ def load_table(path: Path, options: Options) -> Loaded:
     texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
     build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
     offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
+    file, sheet = split_sheet(path)
     loaded = bundle(
-        path.stem,
+        file.stem if sheet is None else f"{file.stem}-{sheet}",
         held,
         None,
         split,
@@ -183,6 +185,11 @@ def _class_name(value: Any) -> str | None:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value).strip()
+
+
+def read_table(path: Path) -> Table:
+    """Read a table by the reader that its name asks for; `book.xlsx#NAME` is one sheet of a workbook."""
+    return READERS.get(split_sheet(path)[0].suffix.lower(), read_csv)(path)
 
 
 def read_csv(path: Path) -> Table:
@@ -286,7 +293,25 @@ def read_objects(path: Path) -> Table:
     return Table(columns, lines, notes=notes)
 
 
-READERS = {".parquet": read_parquet, ".pq": read_parquet, ".jsonl": read_objects, ".ndjson": read_objects}
+def read_excel(path: Path) -> Table:
+    """Read a sheet of an Excel workbook whose first row that holds something names the columns."""
+    sheet = read_sheet(path)
+    if len(sheet.rows) < 2:
+        raise InputError(f"{path} holds {'no rows' if sheet.rows else 'nothing'}; expected a header line and rows")
+    (_, header), *rows = sheet.rows
+    named = [i for i, name in enumerate(header) if name is not None or any(row[i] is not None for _, row in rows)]
+    names = _header(path, ["" if header[i] is None else str(header[i]) for i in named])
+    columns = {name: [row[i] for _, row in rows] for name, i in zip(names, named, strict=True)}
+    return Table(columns, [number for number, _ in rows], unit="row", notes=sheet.notes)
+
+
+READERS = {
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+    ".jsonl": read_objects,
+    ".ndjson": read_objects,
+    **dict.fromkeys(WORKBOOKS, read_excel),
+}
 
 
 def _header(path: Path, row: list[str]) -> list[str]:

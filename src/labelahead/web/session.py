@@ -15,6 +15,7 @@ from labelahead.campaign.inputs import EMBEDDINGS
 from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike, each_once
+from labelahead.data.excel import absolute_source
 from labelahead.data.folder import arranged
 from labelahead.data.labels import names_in
 from labelahead.data.loading import load_from
@@ -256,8 +257,7 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     if campaign.asking.kernel == "full":
         raise InputError("kernel is 'full'; the page expects pseudo, single or trace")
     share = float(test) if isinstance(test, int | float) else 0.0
-    path = Path(campaign.data.name).expanduser()
-    name = str(path.resolve()) if path.exists() else campaign.data.name
+    name = absolute_source(campaign.data.name)
     # A link inside a folder of pictures could lead to any picture on this machine.
     own = campaign.data.embedding and absolute_file(campaign.data.embedding)
     source = replace(campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own)
