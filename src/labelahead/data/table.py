@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from labelahead.data.arrays import Values, bundle
-from labelahead.data.classes import encode
+from labelahead.data.classes import encode, in_order
 from labelahead.data.columns import (
     MISSING,
     Column,
@@ -28,8 +28,9 @@ from labelahead.data.columns import (
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
 from labelahead.data.dates import ambiguous_date, dates_of
 from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
+from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
 from labelahead.data.reading import COLUMNS, Reading
-from labelahead.data.split import Options, Split, choose
+from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import is_text, word_inputs
 from labelahead.errors import InputError, did_you_mean
@@ -83,7 +84,7 @@ def load_table(path: Path, options: Options) -> Loaded:
     codes = torch.full((len(table.lines),), UNKNOWN)
     classes: tuple[str, ...] = ()
     if target is not None:
-        codes, classes, more = _labels(path, target, columns.pop(target))
+        codes, classes, more = _labels(path, target, columns.pop(target), table.place, options.classes)
         said += more
     said += _leave_out(path, columns, options.without)
     split = choose(codes, options)
@@ -98,9 +99,8 @@ def load_table(path: Path, options: Options) -> Loaded:
     texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
     build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
     offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
-    file, sheet = split_sheet(path)
     loaded = bundle(
-        file.stem if sheet is None else f"{file.stem}-{sheet}",
+        path_name(path),
         held,
         None,
         split,
@@ -151,9 +151,18 @@ def _leave_out(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) 
     return (f"left out: {', '.join(names)}",) if names else ()
 
 
-def _labels(path: Path, name: str, values: list[Any]) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
-    """The target column as class numbers; empty entries are unlabelled."""
-    texts = [_class_name(value) for value in values]
+def _labels(
+    path: Path, name: str, values: Sequence[Any], place: Callable[[int], str], classes: Sequence[str]
+) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
+    """The target column as class numbers; empty entries are unlabelled. classes: names that are classes for certain."""
+    where = f"{path}: the labels of the target column {name!r}"
+    reader = LabelNames(classes)
+    labels = [label_of(value) for value in values]
+    several = next((i for i, label in enumerate(labels) if isinstance(label, tuple)), None)
+    if several is not None:
+        shown = ", ".join(map(str, labels[several]))
+        raise InputError(f"{where} hold several classes per item, such as {shown:.80} in {place(several)}; {ADVICE}")
+    texts = [None if label is None else reader.read(str(label)) for label in labels]
     known = [t for t in texts if t is not None]
     numbers = [float(t) for t in known if _is_number(t)]
     if len(numbers) == len(known) and all(t.endswith(".0") for t in known):
@@ -165,26 +174,17 @@ def _labels(path: Path, name: str, values: list[Any]) -> tuple[torch.Tensor, tup
             f"{path}: the target column {name!r} has {different} different numbers in "
             f"{len(known)} rows; expected classes (a number to predict, or an id, is none)"
         )
-    codes, classes, notes = encode(np.array(texts, dtype=object))
-    said = [*notes]
+    present = {t for t in texts if t is not None}
+    refuse_combined_labels(present, classes, where)
+    codes, names, _ = encode(np.array(texts, dtype=object), in_order(present))
+    said = [*reader.notes()]
     if not known:
         said.append(f"the target column {name!r} is empty: no labels")
     elif len(known) < len(values):
         said.append(f"{len(values) - len(known)} rows have no label")
     if different == 1:
-        said.append(f"every label is {classes[0]!r}: only one class")
-    return codes, classes, tuple(said)
-
-
-def _class_name(value: Any) -> str | None:
-    """A target entry as text; None where empty."""
-    if value is None or (isinstance(value, float) and value != value) or str(value).strip() == "":
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return str(value).strip()
+        said.append(f"every label is {names[0]!r}: only one class")
+    return codes, names, tuple(said)
 
 
 def read_table(path: Path) -> Table:

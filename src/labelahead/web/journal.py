@@ -26,7 +26,7 @@ from labelahead.errors import InputError, StorageError
 from labelahead.files import hold
 from labelahead.web.tally import Counting, Event, Tally
 
-__all__ = ["MIGRATIONS", "Journal", "connect", "recorded", "recorded_items"]
+__all__ = ["MIGRATIONS", "Journal", "connect", "recorded", "recorded_classes", "recorded_items"]
 
 Damage = type[InputError] | type[StorageError]
 APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
@@ -186,6 +186,22 @@ def recorded_items(folder: str | Path) -> list[str]:
             return _items(db)
     except sqlite3.Error:  # whoever opens it says what is wrong
         return []
+
+
+def recorded_classes(folder: str | Path) -> list[str]:
+    """Return every name that a class of the record in a folder has or had, oldest first; none if there is no record."""
+    path = Path(folder) / "labels.db"
+    if not path.is_file():
+        return []
+    try:
+        with _looking(path) as db:
+            names = db.execute("SELECT text FROM events WHERE kind IN ('class', 'rename') ORDER BY seq").fetchall()
+    except sqlite3.Error:  # whoever opens it says what is wrong
+        return []
+    spelled: dict[str, str] = {}
+    for (name,) in names:
+        spelled.setdefault(alike(name), name)
+    return list(spelled.values())
 
 
 def recorded(folder: str | Path) -> tuple[list[str], list[Event]]:

@@ -18,7 +18,7 @@ from labelahead.data.classes import alike, each_once
 from labelahead.data.excel import absolute_source
 from labelahead.data.folder import arranged
 from labelahead.data.labels import names_in
-from labelahead.data.loading import load_from
+from labelahead.data.loading import data_name, load_from
 from labelahead.errors import InputError
 from labelahead.learners.exact import EXACT
 from labelahead.scale.store import is_store
@@ -26,7 +26,7 @@ from labelahead.strategies import STRATEGIES, find
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.items import Items
-from labelahead.web.journal import Journal, recorded_items
+from labelahead.web.journal import Journal, recorded_classes, recorded_items
 from labelahead.web.large import Holding
 from labelahead.web.overview import able
 from labelahead.web.schedule import Schedule
@@ -76,15 +76,18 @@ def opened(
     """
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
-    named = each_once(classes)
+    named = each_once(classes or campaign.data.classes)
     campaign = _checked(campaign, test)
     if is_store(campaign.data.name):
         _check_large(campaign, test, start_from_folders, refresh_every)
+        campaign = replace(campaign, data=replace(campaign.data, classes=()))
     elif executor is not None:
         raise InputError(f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster")
-    begun = _begun(campaign, out, classes, executor)
+    else:
+        campaign = _with_session_classes(campaign, out, named)
+    begun = _begun(campaign, out, named, executor)
     data, folder, holding = begun.data, begun.folder, begun.holding
-    measured = _test(data, begun.answers, test)
+    measured = _test(data, begun.answers, test, campaign.data.classes)
     notes = [*data.notes, *begun.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
@@ -140,16 +143,22 @@ def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], e
     if is_store(campaign.data.name):
         return _held(campaign, out, classes, executor)
     loaded = load_from(campaign.data, campaign.seed)
-    folder = _folder(out, loaded[0].name)
+    folder = _made(_place(out, campaign.data.name))
     recorded = recorded_items(folder)
     data, answers = arranged(loaded, recorded)
     return Begun(folder, recorded, data, answers, *decide(campaign, data))
 
 
+def _with_session_classes(campaign: Campaign, out: str | Path | None, named: Sequence[str]) -> Campaign:
+    """The classes that were named and those of a session that goes on: they decide what a label of the data is."""
+    known = {alike(name): name for name in reversed([*named, *recorded_classes(_place(out, campaign.data.name))])}
+    return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(known.values()))))
+
+
 def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any) -> Begun:
     """What the page holds of a pool of millions."""
     store = campaign.data.name
-    folder = _folder(out, Path(store).name)
+    folder = _made(_place(out, store))
     recorded, how = recorded_items(folder), {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
     held = Holding(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
     return Begun(folder, recorded, held.data, None, EXACT, held.embedding, holding=held)
@@ -197,10 +206,15 @@ def _check_large(campaign: Campaign, test: float | str | Path | None, start_from
         raise InputError(f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name")
 
 
-def _folder(out: str | Path | None, name: str) -> Path:
-    """The folder of the labels, made if there is none."""
+def _place(out: str | Path | None, source: str) -> Path:
+    """The folder of the labels, which need not exist yet."""
+    name = Path(source).name if is_store(source) else data_name(source)
     named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
-    folder = Path(out) if out is not None else Path(f"labels-{named_after}")
+    return Path(out) if out is not None else Path(f"labels-{named_after}")
+
+
+def _made(folder: Path) -> Path:
+    """The folder of the labels, made if there is none."""
     if not folder.exists():
         files.make(folder)
         folder.chmod(0o700)  # labels and names are nobody else's business
@@ -265,10 +279,12 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     return replace(campaign, data=source, asking=asking)
 
 
-def _test(data: Data, answers: Answers | None, test: float | str | Path | None) -> dict[int, str]:
+def _test(
+    data: Data, answers: Answers | None, test: float | str | Path | None, classes: Sequence[str]
+) -> dict[int, str]:
     """What to measure on: positions, and the name of each one's class."""
     if isinstance(test, str | Path):
-        at, numbers, names = read_labels(test, data)
+        at, numbers, names = read_labels(test, data, classes)
         rows = zip(at.tolist(), numbers.tolist(), strict=True)
         return {p: names[c] for p, c in rows}
     if test and answers is None:
