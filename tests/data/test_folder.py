@@ -14,6 +14,7 @@ from PIL import Image
 
 from labelahead.data import load
 from labelahead.data.folder import sort_out
+from labelahead.data.loading import data_name
 from labelahead.errors import InputError
 
 COLOUR = (200, 100, 50)
@@ -405,3 +406,48 @@ def test_caltech(tmp_path, packed):
     assert not said(data, "no pictures in")
     assert answers.known.all()
     assert data.name == "caltech101"
+
+
+# --- folders that are no classes --------------------------------------------------------------
+
+
+def dated_folder(root, n=4):
+    for month in ("2024-01", "2024-02"):
+        for i in range(n):
+            save(root / month / f"{i}.png", Image.new("RGB", (10, 10), (40 * i, 90, 7)))
+    return root
+
+
+def test_folders_that_are_none_of_the_classes_given_are_just_folders(tmp_path):
+    data, answers = load(dated_folder(tmp_path), classes=["cat", "dog"])
+    assert answers is None
+    assert data.classes == ()
+    assert data.ids[0] == "2024-01/0.png"
+    assert said(data, "folders that are none of the classes cat, dog: 2024-01, 2024-02: their pictures have no label")
+    classes_folder(tmp_path, ("Cat", "dogs"), n=3)
+    data, answers = load(tmp_path, classes=["cat", "dog"], test_fraction=0)
+    assert data.classes == ("cat",)
+    assert [data.ids[i] for i in answers.known.nonzero().flatten()] == ["Cat/0.png", "Cat/1.png", "Cat/2.png"]
+    assert said(data, "did you mean 'dog'?")
+
+
+def test_class_folders_that_differ_in_capital_letters_are_one_class(tmp_path):
+    layout = sort_out(["train/Cat/1.png", "train/dog/2.png", "test/cat/3.png", "test/dog/4.png"])
+    assert layout.classes == ("Cat", "dog")
+    assert layout.labels.tolist() == [0, 1, 0, 1]
+    assert any("'cat' as 'Cat'" in note for note in layout.notes)
+
+
+def test_only_folder_that_is_a_class_is_not_looked_inside(tmp_path):
+    assert sort_out(["cat/a/1.png", "cat/b/2.png"], classes=["cat", "dog"]).classes == ("cat",)
+    assert sort_out(["cat/a/1.png", "cat/b/2.png"]).classes == ("a", "b")
+
+
+def test_data_name_is_the_name_that_load_gives(tmp_path):
+    classes_folder(tmp_path / "photos.v2")
+    (tmp_path / "t.v2.csv").write_text("v,w\n1,2\n3,4\n")
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)))
+    shutil.make_archive(str(tmp_path / "zipped"), "zip", tmp_path / "photos.v2")
+    for name in ("photos.v2", "t.v2.csv", "a.npz", "zipped.zip"):
+        assert data_name(str(tmp_path / name)) == load(tmp_path / name)[0].name
+    assert data_name("Digits") == load("digits")[0].name

@@ -75,8 +75,6 @@ def test_csv(tmp_path, text, expected):
         ("item,label\n3,cat\n", "no item is called '3'"),  # no position: files have numbers
         ("item,label\ncat/1.jpg\n", "line 2: 1 fields"),
         ("item,label\ncat/1.jpg,1\n", "did you mean 'dog'"),
-        ("item,label\ncat/1.jpg,Cat\n", "'Cat' differs from 'cat'"),
-        ("item,label\ncat/1.jpg,cow\ncat/2.jpg,COW\n", "capital letters"),
         (b"item,label\ncat/1.jpg,caf\xe9\n", "line 2: byte 0xe9"),
         ('item,label\n"cat/1.jpg,cat\n', "line"),
     ],
@@ -102,7 +100,7 @@ def test_json_and_json_lines(tmp_path):
         ("3", "l.json", "JSON int; expected a list"),
         ("[3]", "l.json", "entry 1: 3; expected an object"),
         ('[{"item": "cat/1.jpg"}]', "l.json", "entry 1: columns item"),
-        ('[{"item": "cat/1.jpg", "label": ["cat"]}]', "l.json", r"label is \['cat'\]"),
+        ('[{"item": "cat/1.jpg", "label": ["cat", "dog"]}]', "l.json", r"label is \('cat', 'dog'\)"),
         ('[{"item": true, "label": "cat"}]', "l.json", "item is True"),
         ('[{"item": "cat/1.jpg", "label": 0}]', "l.json", "did you mean 'cat'"),
         ('{"item": 0, "label": "cat"}\nnonsense\n', "l.jsonl", "line 2: no valid JSON"),

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+from labelahead.data.label_values import split_names
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 from labelahead.learners.exact import EXACT
@@ -46,6 +47,7 @@ class Source:
     links: bool = True  # whether links may lead out of a folder of pictures
     checked: bool = True  # whether every picture is opened before anything else
     without: tuple[str, ...] = ()  # columns of a table that are not learnt from
+    classes: tuple[str, ...] = ()  # names of classes for certain; subfolders with other names are just folders
     embedding: str | None = None  # what is made of pictures and texts first; None: the best that is installed
 
     def __post_init__(self) -> None:
@@ -188,6 +190,9 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("without"), str):  # nor do columns: a,b
         plain["data"] = {**data, "without": [name.strip() for name in data["without"].split(",") if name.strip()]}
+    data = plain.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("classes"), str):
+        plain["data"] = {**data, "classes": split_names(data["classes"])}
     if isinstance(plain.get("training"), Mapping):
         plain["training"] = _understood(plain["training"], Training)
         training_from(plain["training"], Training())  # checked before any work

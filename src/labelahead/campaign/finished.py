@@ -32,6 +32,7 @@ from labelahead.campaign.run import remember
 from labelahead.campaign.store import Store
 from labelahead.data.columns import entry_of
 from labelahead.data.dataset import Loaded
+from labelahead.data.excel import split_sheet
 from labelahead.data.fresh import Fresh, brought_to, fresh_items, table_rows
 from labelahead.data.loading import TABLES
 from labelahead.data.reading import COLUMNS, PICTURES, Reading
@@ -167,7 +168,8 @@ class Finished:
                 "takes them"
             )
         for part in fresh_items(self.reading, source, self._encode):
-            inside = several and (Path(source).is_dir() or Path(source).suffix.lower() in (".zip", ".npz", *TABLES))
+            suffix = split_sheet(source)[0].suffix.lower()
+            inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLES))
             yield part._replace(ids=[f"{source}/{i}" for i in part.ids]) if inside else part
 
     def _given(self, items: Any) -> Fresh:

@@ -13,6 +13,7 @@ from labelahead.campaign.inputs import best_embedding, require_embedding, seen_b
 from labelahead.campaign.loop import Progress
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
+from labelahead.data.excel import absolute_source
 from labelahead.data.loading import load_from
 from labelahead.data.reading import Reading
 from labelahead.errors import InputError
@@ -138,8 +139,7 @@ def _device(name: str) -> str:
 
 def _absolute(source: Source) -> Source:
     """Paths in full, so that a campaign can be resumed from anywhere."""
-    path = Path(source.name).expanduser()
-    name = str(path.resolve()) if source.name not in DATASETS and path.exists() else source.name
+    name = source.name if source.name in DATASETS else absolute_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
     return replace(source, name=name, root=root)
 

@@ -11,14 +11,14 @@ from labelahead.campaign.config import Campaign
 from labelahead.campaign.loop import Progress
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.data import Data, read_labels
-from labelahead.data.classes import each_once
+from labelahead.data.classes import each_once, with_classes
 from labelahead.data.pool import Pool
 from labelahead.data.text import guarded
-from labelahead.errors import InputError, did_you_mean
+from labelahead.errors import InputError
 from labelahead.strategies import find
 from labelahead.strategies.propose import propose
 
-__all__ = ["Question", "as_text", "questions", "with_classes"]
+__all__ = ["Question", "as_text", "questions"]
 
 BEGINNING = 200  # characters of a text
 
@@ -45,12 +45,14 @@ def questions(
 ) -> tuple[list[Question], Prepared]:
     """Train on the labels and ask for the n items that matter most, best first.
 
-    labels: a file of `item,label`; default: the labels that the data carry themselves. classes:
-    names of classes that may have no label yet.
+    labels: a file of `item,label`; default: the labels that the data carry themselves. classes: all names of classes,
+    also of those that have no label yet; default: those of the campaign's data.
     """
     tell = progress or (lambda what, done, total: None)
     tell("loading", 0, 1)
-    ready = prepare(replace(campaign, data=replace(campaign.data, test_fraction=0.0)), progress=progress)
+    classes = each_once(classes or campaign.data.classes)
+    source = replace(campaign.data, test_fraction=0.0, classes=tuple(classes))
+    ready = prepare(replace(campaign, data=source), progress=progress)
     pool, names, notes = _labelled(ready, labels, classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
@@ -117,7 +119,7 @@ def _labelled(
         known = ready.answers.known.nonzero().squeeze(1)
         given = dict(zip(known.tolist(), ready.answers.take(known).tolist(), strict=True))
     if labels is not None:
-        at, numbers, names = read_labels(labels, data)
+        at, numbers, names = read_labels(labels, data, classes)
         for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
             if given.setdefault(position, number) != number:
                 raise InputError(
@@ -134,21 +136,6 @@ def _labelled(
     if len(pool) and len(names) < 2:
         raise InputError(f"all labels are {names[0]!r}; expected at least two classes: name the others with --classes")
     return pool, names, tuple(notes)
-
-
-def with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
-    """All class names; where a list was given, a label that is not on it is a slip."""
-    if not wanted:
-        return names
-    wanted = each_once(wanted)
-    for name in names:
-        if name not in wanted:
-            hint = did_you_mean(name, wanted)
-            raise InputError(
-                f"a label is {name!r}, but --classes names {', '.join(wanted)}; {hint}correct the "
-                "label, or add the class to the list"
-            )
-    return (*names, *(c for c in wanted if c not in names))
 
 
 def as_text(questions: Sequence[Question], form: str) -> str:

@@ -17,6 +17,7 @@ from labelahead.campaign.loop import Labeller, Progress, Simulation, State, roun
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.store import Round, Store
 from labelahead.campaign.tracking import trackers
+from labelahead.data.classes import refuse_unlisted
 from labelahead.data.dataset import Data, Loaded, hashed
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
@@ -207,6 +208,7 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
             f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: {_where(data)}"
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
+    refuse_unlisted(data.classes, ready.campaign.data.classes)
     if len(data.classes) < 2:
         raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two to learn from")
     test = data.test if answers is not None else data.test[:0]

@@ -19,6 +19,7 @@ def run(
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
     target: shell.TargetOpt = None,
+    classes: shell.ClassesOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
     width: shell.WidthOpt = None,
@@ -96,7 +97,7 @@ def query(
     data: Annotated[str, Option("--data", help="A folder of images, or a table.")],
     labels: Annotated[Path | None, Option("--labels", help="A file of labels; what the page exports will do.")] = None,
     n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
-    classes: Annotated[str, Option(help="Class names, comma-separated, if labels miss some.")] = "",
+    classes: shell.ClassesOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
     width: shell.WidthOpt = None,
@@ -133,14 +134,9 @@ def query(
         from labelahead.cli.terminal import doing
         from labelahead.files import replace
 
-        names = [c.strip() for c in classes.split(",") if c.strip()]
         with err.status("loading") as status:
             asked, ready = questions(
-                campaign,
-                n,
-                labels=labels,
-                classes=names,
-                progress=lambda what, done, total: status.update(doing(what, done, total)),
+                campaign, n, labels=labels, progress=lambda what, done, total: status.update(doing(what, done, total))
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)

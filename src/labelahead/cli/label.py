@@ -14,7 +14,6 @@ from labelahead.extras import need
 SourceArg = Annotated[
     str, typer.Argument(help="A folder of pictures, a table, a known set, or a store of `pool embed`.")
 ]
-ClassesOpt = Annotated[str, Option("--classes", help="Class names, comma-separated. (default: those of the data)")]
 OutOpt = Annotated[Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")]
 HostOpt = Annotated[str, Option("--host", help="0.0.0.0: for others on the network too.")]
 PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="If busy, the next free one.")]
@@ -44,7 +43,7 @@ RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for t
 def label(
     context: typer.Context,
     data: SourceArg,
-    classes: ClassesOpt = "",
+    classes: shell.ClassesOpt = None,
     folder: OutOpt = None,
     host: HostOpt = "127.0.0.1",
     port: PortOpt = 8765,
@@ -91,12 +90,12 @@ def label(
 
     with reported(hint):
         check_together(export, to, rest)
-        campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
+        campaign = shell.configured(context)
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every}
         # Taking labels in needs the folder for itself; an export alone reads it beside a server.
         more["read_only"] = export is not None and labels is None and not start_from_folders
-        with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
+        with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:
                 from labelahead.web.session import write_out

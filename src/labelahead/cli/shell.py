@@ -105,6 +105,9 @@ EmbeddingOpt = Annotated[
     Text, Option("--embedding", help="What it learns from: `list embeddings`, a column, file.py:name.")
 ]
 TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
+ClassesOpt = Annotated[
+    Text, Option("--classes", help='Class names, comma-separated ("a, b" in quotes). (default: those of the data)')
+]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
 StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
@@ -124,6 +127,7 @@ KEYS = {
     "data": "data.name",
     "root": "data.root",
     "target": "data.target",
+    "classes": "data.classes",
     "embedding": "data.embedding",
     "model": "model.name",
     "width": "model.width",

@@ -9,6 +9,7 @@ from typing import Any
 from labelahead.campaign.config import NONE, Campaign, parse, read, to_toml
 from labelahead.campaign.prepare import absolute_file
 from labelahead.data import DATASETS
+from labelahead.data.excel import absolute_source
 from labelahead.errors import InputError
 from labelahead.strategies import STRATEGIES, find
 from labelahead.strategies.look_ahead import MODES
@@ -111,8 +112,7 @@ class Comparison:
 def _rooted(campaign: Campaign) -> Campaign:
     """Paths in full, so that a comparison can be gone on with from anywhere."""
     source, model = campaign.data, campaign.model
-    path = Path(source.name).expanduser()
-    name = str(path.resolve()) if source.name not in DATASETS and path.exists() else source.name
+    name = source.name if source.name in DATASETS else absolute_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
     model = replace(model, name=absolute_file(model.name))
     return replace(campaign, data=replace(source, name=name, root=root), model=model)

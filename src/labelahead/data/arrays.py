@@ -30,7 +30,7 @@ from labelahead.data.dataset import (
     hashed,
 )
 from labelahead.data.reading import NUMBERS, PICTURES, Reading
-from labelahead.data.split import Options, Split, choose
+from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
 
@@ -233,7 +233,7 @@ def load_npz(path: Path, options: Options) -> Loaded:
     names = next((arrays[key] for key in CLASSES if key in arrays), None)
     classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
     values, more = as_values(x, path.name)
-    codes, class_names, decided = encode(y, classes)
+    codes, class_names, decided = encode(y, classes, known=options.classes, where=f"{path}: the labels")
     if len(codes) != len(values):
         raise InputError(f"{path} holds {len(values)} inputs and {len(codes)} labels; expected as many")
     if values.ndim != 4:
@@ -247,7 +247,7 @@ def load_npz(path: Path, options: Options) -> Loaded:
         notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
     split = choose(codes, options, official)
     said = (*notes, *more, *decided, "inputs standardised over the pool")
-    data, answers = assemble(path.stem, values, codes, class_names, split, notes=said, size=options.size)
+    data, answers = assemble(path_name(path), values, codes, class_names, split, notes=said, size=options.size)
     return replace(data, vectors=_vectors(arrays, len(codes), split.keep)), answers
 
 

@@ -1,6 +1,5 @@
 """Labels in any form -> class numbers and class names; when two names are the same."""
 
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,17 +8,13 @@ import torch
 from torch import Tensor
 
 from labelahead.data.dataset import UNKNOWN
+from labelahead.data.label_values import ADVICE, LabelNames, alike, label_of, refuse_combined_labels
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["alike", "check_text", "checked_name", "each_once", "encode", "in_order"]
+__all__ = ["alike", "check_text", "checked_name", "each_once", "encode", "in_order", "refuse_unlisted", "with_classes"]
 
 LONGEST = 200  # characters of a name
 Array = np.ndarray[Any, Any]
-
-
-def alike(name: str) -> str:
-    """What two spellings of one class have in common: capital letters and encoding aside."""
-    return unicodedata.normalize("NFC", name.casefold())
 
 
 # Marks that change the direction of what follows: a name with one of them shows as another.
@@ -52,6 +47,24 @@ def each_once(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
+def with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+    """All class names; where a list was given, a label that is not on it is a slip."""
+    if not wanted:
+        return names
+    refuse_unlisted(names, each_once(wanted))
+    return (*names, *(c for c in wanted if c not in names))
+
+
+def refuse_unlisted(names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise if one of the names is not on a list of classes, unless that is empty."""
+    unlisted = next((name for name in names if wanted and name not in wanted), None)
+    if unlisted is not None:
+        raise InputError(
+            f"a label is {unlisted!r}, but --classes names {', '.join(wanted)}; {did_you_mean(unlisted, wanted)}"
+            "correct the label, or add the class to the list"
+        )
+
+
 def check_text(text: str, what: str) -> None:
     """Anything that UTF-8 can hold, and C programs too."""
     try:
@@ -63,10 +76,14 @@ def check_text(text: str, what: str) -> None:
         raise InputError(f"{what} is {text!r}, which is no text; remove NUL or half characters")
 
 
-def encode(labels: Any, classes: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+def encode(
+    labels: Any, classes: Sequence[str] | None = None, *, known: Sequence[str] = (), where: str = "the labels"
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Class numbers (n,) int64 with -1 where unknown, class names, and what was decided.
 
-    Unknown is None, NaN, empty text or -1. Whole numbers 0..C-1 stay as they are.
+    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNames`). Whole numbers 0..C-1 stay as they are.
+    classes: all names, in the order of their numbers. known: names that are classes, whatever they look like; there may
+    be others. where: for messages.
     """
     names = _checked_names(classes)
     if isinstance(labels, Tensor):
@@ -86,7 +103,7 @@ def encode(labels: Any, classes: Sequence[str] | None = None) -> tuple[Tensor, t
     if values.dtype.kind == "f":
         return _numbers(*_whole(values), names)
     if values.dtype.kind in "USO":
-        return _mixed(values.tolist(), names)
+        return _mixed(values.tolist(), names, known, where)
     raise InputError(f"labels are {values.dtype}; expected class numbers or class names")
 
 
@@ -176,14 +193,20 @@ def _numbers(
     return torch.from_numpy(codes), tuple(str(v) for v in present), notes
 
 
-def _mixed(values: list[Any], names: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+def _mixed(
+    values: list[Any], names: tuple[str, ...], known: Sequence[str], where: str
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Names, or whole numbers with None among them."""
-    known = [v for v in values if not _is_empty(v)]
-    if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
+    given = [v for v in values if not _is_empty(v)]
+    if given and all(isinstance(v, int | float) and not isinstance(v, bool) for v in given):
         filled = [np.nan if _is_empty(v) else v for v in values]
         return _numbers(*_whole(np.array(filled, dtype=np.float64)), names)
-    texts = [None if _is_empty(v) else _text(v, i) for i, v in enumerate(values)]
+    reader = LabelNames(names or known)
+    written = [_text(v, i, where) for i, v in enumerate(values)]
+    texts = [None if text is None else reader.read(text) for text in written]
     present = {t for t in texts if t is not None}
+    if not names:
+        refuse_combined_labels(present, known, where)
     names = names or in_order(present)
     number = {name: i for i, name in enumerate(names)}
     for i, text in enumerate(texts):
@@ -193,7 +216,7 @@ def _mixed(values: list[Any], names: tuple[str, ...]) -> tuple[Tensor, tuple[str
                 f"{', '.join(names[:20])}"
             )
     codes = [UNKNOWN if t is None else number[t] for t in texts]
-    return torch.tensor(codes, dtype=torch.int64), names, ()
+    return torch.tensor(codes, dtype=torch.int64), names, reader.notes()
 
 
 def _is_empty(value: Any) -> bool:
@@ -203,16 +226,13 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
 
-def _text(value: Any, item: int) -> str:
-    """A label as the name of a class."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace").strip()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        return str(int(value))
+def _text(value: Any, item: int, where: str) -> str | None:
+    """A label as it is written, None where it is empty."""
+    label = label_of(value)
+    if isinstance(label, tuple):
+        raise InputError(f"{where} hold several classes per item: item {item} has {value!r:.80}; {ADVICE}")
+    if label is None or (isinstance(label, str) and not (isinstance(value, float) and not value.is_integer())):
+        return label
     raise InputError(
         f"the label of item {item} is {value!r} ({type(value).__name__}); expected a class number or a class name"
     )

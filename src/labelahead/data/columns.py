@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from labelahead.data.dates import DateColumn, seconds_of, shown_date
 from labelahead.errors import InputError
 from labelahead.extras import need
 
 __all__ = [
     "Column",
+    "Dates",
     "Levels",
     "Listed",
     "Numbers",
@@ -35,10 +37,13 @@ WORDS = 20_000  # the commonest words and pairs of the pool that count
 DIMENSIONS = 128  # numbers that a text becomes, at most
 Array = np.ndarray[Any, Any]
 Place = Callable[[int], str]  # where a row stands, for a message
+Entry = float | str | bool | dt.date | None
 
 
-def entry_of(value: Any) -> float | str | bool | None:
-    """One field: a number, a truth, a category, or None where missing."""
+def entry_of(value: Any) -> Entry:
+    """One field: a number, a truth, a date, a category, or None where missing."""
+    if isinstance(value, np.generic):  # of an array; Python knows no nanoseconds
+        value = (value.astype("datetime64[us]") if isinstance(value, np.datetime64) else value).item()
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -50,17 +55,19 @@ def entry_of(value: Any) -> float | str | bool | None:
         except (OverflowError, ValueError):
             number = np.inf  # refused later, with its place
         return None if number != number else number
-    if isinstance(value, dt.datetime):
-        return value.timestamp() if value.tzinfo else value.replace(tzinfo=dt.UTC).timestamp()
     if isinstance(value, dt.date):
-        return float(value.toordinal())
+        return value if value == value else None  # pandas' NaT equals nothing
+    if isinstance(value, dt.time):
+        value = dt.timedelta(hours=value.hour, minutes=value.minute, seconds=value.second)
     if isinstance(value, dt.timedelta):
         return value.total_seconds()
     return f"\0{type(value).__name__}"
 
 
-def number_of(entry: float | str | bool | None) -> float | None:
+def number_of(entry: Entry) -> float | None:
     """An entry as a number, None if it is none."""
+    if isinstance(entry, dt.date):  # as models have it that were exported when dates were plain numbers
+        return seconds_of(entry) if isinstance(entry, dt.datetime) else float(entry.toordinal())
     if not isinstance(entry, str):
         return None if entry is None else float(entry)
     if "_" in entry:  # Python would take 1_000 for a number
@@ -84,7 +91,7 @@ def numbers_of(entries: list[Any]) -> Array | None:
             continue
         truths += _truth(entry)
         number = TRUTH.get(str(entry).casefold()) if _truth(entry) else number_of(entry)
-        if number is None:
+        if number is None or isinstance(entry, dt.date):
             return None
         out[i] = number
     # Truths among numbers, or truths with gaps, are categories: a gap gets one of its own.
@@ -154,6 +161,39 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Dates(Numbers):
+    """Dates and date-times as seconds, standardised like numbers.
+
+    day_first: how 3/4/2024 is read; None where the pool has no date that is written so.
+    """
+
+    day_first: bool | None = None
+    kind: ClassVar[str] = "dates"
+
+    @classmethod
+    def fit_dates(cls, name: str, dates: DateColumn, pool: Array, notes: list[str]) -> "Dates | None":
+        """Standardise by the pool; None if it has one date only."""
+        fitted = Numbers.fit(name, dates.seconds, pool, [])
+        if fitted is None:
+            return None
+        gaps = int(np.isnan(dates.seconds).sum())
+        if gaps:
+            notes.append(f"{name}: {gaps} missing, filled with the median {shown_date(fitted.median)}")
+        return cls(name, fitted.median, fitted.largest, fitted.mean, fitted.std, dates.day_first)
+
+    def apply(self, entries: list[Any], place: Place, where: str) -> Array:
+        """Standardise dates as those of the pool were, (n, 1) float32."""
+        seconds = [seconds_of(entry, self.day_first) for entry in entries]
+        for i, (entry, value) in enumerate(zip(entries, seconds, strict=True)):
+            if entry is not None and value is None:
+                raise InputError(
+                    f"{where}: column {self.name!r}, {place(i)}, is {entry!r}; expected a date such as 2024-01-31, as "
+                    "in the data that were learnt from (leave the field empty if it is unknown)"
+                )
+        return super().apply(seconds, place, where)
+
+
+@dataclass(frozen=True)
 class Levels:
     """One number for each category of the pool; rare ones share `other`, gaps have their own."""
 
@@ -168,7 +208,7 @@ class Levels:
         texts = [None if e is None else str(e) for e in entries]
         strange = [i for i, e in enumerate(entries) if e is not None and number_of(e) is None]
         present = sum(t is not None for t in texts)
-        if len(strange) <= present / 10:
+        if 0 < len(strange) <= present / 10:
             i = strange[0]
             notes.append(
                 f"{name}: {len(strange)} of {present} entries are no numbers ({place(i)}: "
@@ -294,7 +334,7 @@ def as_vectors(values: Any) -> Array | None:
     return made if np.isfinite(made).all() else None
 
 
-Column = Numbers | Levels | Words | Sentences | Listed
+Column = Numbers | Dates | Levels | Words | Sentences | Listed
 
 
 def described(column: Column) -> dict[str, Any]:
@@ -304,7 +344,7 @@ def described(column: Column) -> dict[str, Any]:
 
 def column_from(values: Mapping[str, Any]) -> Column:
     """What `described` described."""
-    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (Numbers, Levels, Words, Sentences, Listed)}
+    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (Numbers, Dates, Levels, Words, Sentences, Listed)}
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
     column: Column = kinds[values["kind"]](**rest)
     return column

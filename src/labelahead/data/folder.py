@@ -35,17 +35,20 @@ from labelahead.data.dataset import (
     check_size,
     hashed,
 )
+from labelahead.data.heif import HEIF_SUFFIXES, has_heif_header, register_heif_decoder, require_heif_decoder
+from labelahead.data.label_values import LabelNames, alike
 from labelahead.data.reading import COLUMNS, Reading
-from labelahead.data.split import Options, Split, choose
+from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import decoded
 from labelahead.data.words import word_inputs
-from labelahead.errors import InputError
+from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 
 __all__ = ["Photos", "arranged", "load_folder", "sort_out"]
 
 NETPBM = (".ppm", ".pgm", ".pbm", ".pnm")
-SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM}
+JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+SUFFIXES = {*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM, *HEIF_SUFFIXES}
 DOCUMENTS = (".txt", ".text")
 ASIDE = {"readme", "license", "licence"}
 LONGEST_TEXT = 2**20  # bytes of a text that are read
@@ -280,8 +283,9 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
             f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else .txt, in one "
             "subfolder for each class, or directly in it if they have no labels"
         )
+    require_heif_decoder([shown(n) for n in names], str(path))
     folders = [f for f in files.folders if not set(f.split("/")) & set(leave_out)]
-    layout = _laid_out(names, folders)
+    layout = _laid_out(names, folders, options.classes)
     size = options.size or SIZE
     pixels: dict[str, Array] = {}
     failed: dict[str, str] = {}
@@ -297,18 +301,17 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     held = photos.as_inputs(split.pool)
     ids = tuple(shown(n) for n in kept)
     notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
-    name = name or (path.stem if files.is_zip else path.resolve().name) or str(path)
-    return bundle(name, held, photos, split, labels, classes, ids=ids, notes=notes)
+    return bundle(name or path_name(path), held, photos, split, labels, classes, ids=ids, notes=notes)
 
 
-def _laid_out(names: list[str], folders: Sequence[str]) -> FolderLabels:
+def _laid_out(names: list[str], folders: Sequence[str], classes: Sequence[str]) -> FolderLabels:
     """What the folders say; the names are put in order, training first, whatever its folder is called."""
-    layout = sort_out(names, folders)
+    layout = sort_out(names, folders, classes)
     if layout.official is None:
         return layout
     for_test = dict(zip(names, layout.official.tolist(), strict=True))
     names.sort(key=lambda n: for_test[n])
-    return sort_out(names, folders)
+    return sort_out(names, folders, classes)
 
 
 def _load_documents(path: Path, files: Files, options: Options, name: str | None) -> Loaded:
@@ -316,7 +319,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
     options.refuse_size(str(path))
     names = files.documents()
     files = replace(files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names)))
-    layout = _laid_out(names, files.folders)
+    layout = _laid_out(names, files.folders, options.classes)
     texts, failed, notes = read_documents(files, names)
     if not texts:
         raise InputError(f"none of the {len(names)} texts of {path} can be read ({failed[names[0]]}); expected some")
@@ -326,7 +329,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
     column = {"text": [texts[n] for n in kept]}
     words = Texts(column, torch.zeros(len(kept), 0))
     return bundle(
-        name or (path.stem if files.is_zip else path.resolve().name) or str(path),
+        name or path_name(path),
         Values(words.rest, torch.zeros(()), torch.ones(())),
         None,
         split,
@@ -437,13 +440,17 @@ def shown(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def sort_out(names: Sequence[str], folders: Sequence[str] = ()) -> FolderLabels:
-    """Classes from the paths alone: a/1.jpg is an `a`; 1.jpg and unlabelled/1.jpg are unknown."""
+def sort_out(names: Sequence[str], folders: Sequence[str] = (), classes: Sequence[str] = ()) -> FolderLabels:
+    """Classes from the paths alone: a/1.jpg is an `a`; 1.jpg and unlabelled/1.jpg are unknown.
+
+    classes: if given, folders of other names are no classes, and what is in them is unknown too.
+    """
+    known = {alike(name) for name in classes}
     parts = [name.split("/") for name in names]
     notes = []
     depth = 0
     while len(tops := {p[depth] for p in parts}) == 1 and all(len(p) > depth + 2 for p in parts):
-        if tops <= WITHOUT | TRAIN:
+        if tops <= WITHOUT | TRAIN or {alike(shown(top)) for top in tops} & known:
             break
         notes.append(f"looking inside the only folder, {shown(next(iter(tops)))}")
         depth += 1
@@ -451,17 +458,27 @@ def sort_out(names: Sequence[str], folders: Sequence[str] = ()) -> FolderLabels:
     notes += more
     if official is not None:
         depth += 1
-    of_item = [None if len(p) <= depth + 1 or p[depth].casefold() in WITHOUT else p[depth] for p in parts]
+    inside = [None if len(p) <= depth + 1 or p[depth].casefold() in WITHOUT else shown(p[depth]) for p in parts]
+    others = {f for f in inside if f is not None and known and alike(f) not in known}
+    reader = LabelNames(classes)
+    of_item = [None if f is None or f in others else reader.read(f, literal=True) for f in inside]
+    notes += reader.notes()
     raw = in_order({c for c in of_item if c is not None})
     number = {c: i for i, c in enumerate(raw)}
     labels = torch.tensor([UNKNOWN if c is None else number[c] for c in of_item])
     if official is not None:
         official &= labels >= 0
-    if not raw:
+    if others:
+        hint = next(filter(None, (did_you_mean(folder, classes) for folder in sorted(others))), "")
+        notes.append(
+            f"folders that are none of the classes {_some(classes)}: {_some(sorted(others))}: their pictures have no "
+            f"label{'; ' + hint.strip() if hint else ''}"
+        )
+    elif not raw:
         notes.append("no class folders: the pictures have no labels")
     elif len(raw) == 1:
         notes.append(
-            f"only one class folder, {shown(raw[0])}: every picture in it has the same label "
+            f"only one class folder, {raw[0]}: every picture in it has the same label "
             "(pictures without labels belong directly in the folder, or in `unlabelled`)"
         )
     unknown = int((labels < 0).sum())
@@ -471,7 +488,7 @@ def sort_out(names: Sequence[str], folders: Sequence[str] = ()) -> FolderLabels:
     empty = [f for f in folders if f not in used and len(f.split("/")) == depth + 1]
     if empty:
         notes.append(f"no pictures in the folders {_some(empty)}")
-    return FolderLabels(labels, tuple(shown(c) for c in raw), official, tuple(notes))
+    return FolderLabels(labels, raw, official, tuple(notes))
 
 
 def _official(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[str]]:
@@ -637,6 +654,8 @@ def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
     """RGB and the right way up, not much larger than needed."""
     ops = need("PIL.ImageOps", "app", "reading pictures")
     most = f"expected at most {MOST_PIXELS // 10**6} million: make it smaller"
+    if has_heif_header(stream):  # whatever the file is called; worker processes have not seen the folder's names
+        register_heif_decoder()
     try:
         opened = pil.open(stream)
     except pil.DecompressionBombError as error:

@@ -1,5 +1,6 @@
 """Items that were never in the pool, read as the pool was: pictures, arrays, tables."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,14 +11,18 @@ from torch import Tensor
 
 from labelahead.data.arrays import as_values, fit, npz_parts, read_npz
 from labelahead.data.columns import Listed, Sentences, entry_of
+from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import DOCUMENTS, SUFFIXES, Files, decode_all, find_files, read_documents, shown
+from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLES
 from labelahead.data.reading import COLUMNS, Reading
 from labelahead.data.split import expanded
-from labelahead.data.table import READERS, Table, read_csv
+from labelahead.data.table import Table, read_table
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["Fresh", "brought_to", "fresh_items", "table_rows"]
+
+log = logging.getLogger("labelahead")
 
 PIECE = 256  # items read at a time
 Encode = Callable[[list[str]], Tensor]  # texts -> (n, d)
@@ -37,9 +42,10 @@ def fresh_items(reading: Reading, source: str | Path, encode: Encode | None = No
     encode: what reads texts, where the model was made from what an encoder says of them.
     """
     path = expanded(source)
-    suffix = path.suffix.lower()
+    file, _ = split_sheet(path)
+    suffix = file.suffix.lower()
     filed = path.is_dir() or suffix == ".zip"
-    if not path.exists():
+    if not file.exists():
         raise InputError(f"{path} does not exist; expected items as the model was made from: {_wanted(reading)}")
     if reading.kind == COLUMNS and (filed or suffix in DOCUMENTS):
         yield from _documents(reading, path, encode)
@@ -71,7 +77,10 @@ def _table(path: Path) -> Table:
     if path.suffix.lower() == ".npz":
         arrays: dict[str, Any] = dict(read_npz(path))
         return Table(arrays, range(max(len(v) if v.ndim else 0 for v in arrays.values())), unit="row")
-    return READERS.get(path.suffix.lower(), read_csv)(path)
+    table = read_table(path)
+    for note in table.notes if split_sheet(path)[0].suffix.lower() in WORKBOOKS else ():
+        log.warning("%s: %s", path, note)
+    return table
 
 
 def table_rows(
@@ -136,6 +145,7 @@ def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
     names: Sequence[str] = files.names if path.is_dir() or files.is_zip else [path.name]
     if not names:
         raise InputError(f"{path} holds no pictures; expected files such as .jpg or .png")
+    require_heif_decoder([shown(n) for n in names], str(path))
     for start in range(0, len(names), PIECE):
         some = names[start : start + PIECE]
         pixels, failed = decode_all(files, some, height)

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -23,8 +23,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import torch
 from torch import Tensor
 
-from labelahead.data.classes import alike, checked_name, in_order
+from labelahead.data.classes import checked_name, in_order
 from labelahead.data.dataset import Data
+from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
+from labelahead.data.label_values import LabelNames, label_of, refuse_combined_labels
 from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
@@ -46,6 +48,7 @@ FORMS = {
     ".ndjson": "jsonl",
     ".json": "label-studio",
     ".parquet": "parquet",
+    **dict.fromkeys(WORKBOOKS, "excel"),
 }
 NOBODY = "import"  # who said it, where a file does not say
 LEFT_OUT = -1  # the position of a file that is there, but not among the items
@@ -64,6 +67,7 @@ class Entry:
     position: bool = False  # the name is a position
     folder: bool = False  # name and label are file names of the form folders
     columns: Sequence[str] = ()  # of a row in which no column is for a label
+    literal: bool = False  # the label was chosen from a list of classes: NA and None are names in it
 
 
 class _Said(NamedTuple):
@@ -74,11 +78,12 @@ class _Said(NamedTuple):
     label: str
 
 
-def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+def read_labels(path: str | Path, data: Data, classes: Sequence[str] = ()) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Positions (q,), class numbers (q,), and the class names: the data's, then new ones.
 
     Rows without a label, predictions and files that were left out of the data are passed over. The same label twice
-    is fine, two different ones are an error, unless somebody settled it.
+    is fine, two different ones are an error, unless somebody settled it. Which values are labels, and which of them are
+    one class, is decided by `LabelNames`; classes: further names that are classes for certain.
 
     >>> from pathlib import Path
     >>> from labelahead.data import from_arrays, read_labels
@@ -89,7 +94,7 @@ def read_labels(path: str | Path, data: Data) -> tuple[Tensor, Tensor, tuple[str
     ([2, 0], [1, 2], ('no', 'yes', 'maybe'))
     """
     files = data.images.file_names() if data.images is not None else ()
-    return read_labels_of(path, data.ids, data.classes, files)
+    return read_labels_of(path, data.ids, data.classes, files, classes)
 
 
 def names_in(path: str | Path) -> dict[str, str]:
@@ -104,12 +109,18 @@ def names_in(path: str | Path) -> dict[str, str]:
 
 
 def read_labels_of(
-    path: str | Path, ids: Sequence[str], known: tuple[str, ...] = (), files: Sequence[str] = ()
+    path: str | Path,
+    ids: Sequence[str],
+    known: tuple[str, ...] = (),
+    files: Sequence[str] = (),
+    classes: Sequence[str] = (),
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """`read_labels` of items by their names. known: classes; files: that were left out of the items."""
+    """`read_labels` of items by their names. known: the data's classes; files: that were left out of the items."""
     path = Path(path)
     finder = _Finder(ids, files)
-    by_file = {as_file_name(name): name for name in known}
+    certain = (*known, *classes)
+    reader = LabelNames(certain)
+    by_file = {as_file_name(name): name for name in certain}
     said: dict[int, list[_Said]] = {}
     predictions = 0
     for entry in entries(path):
@@ -126,18 +137,22 @@ def read_labels_of(
         if len(positions) != 1:
             raise finder.refusal(entry, item, positions, where)
         if not isinstance(entry.label, str):
-            raise InputError(f"{where}: the label is {entry.label!r:.80}; expected a class name")
-        label = _spelled(entry.label, entry, by_file).strip()
+            raise InputError(f"{where}: the label is {entry.label!r:.80}; expected the name of one class")
+        label = reader.read(_spelled(entry.label, entry, by_file), literal=entry.literal)
+        if label is None:
+            continue
         _refuse_number(label, known, where)
         said.setdefault(positions[0], []).append(_Said(entry, item, label))
     if predictions:
         log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
     labels = {position: _agreed(path, ids[position], answers) for position, answers in said.items()}
-    classes = (*known, *in_order(set(labels.values()) - set(known)))
-    _refuse_twins(path, classes, len(known), said)
-    number = {name: i for i, name in enumerate(classes)}
+    for note in reader.notes():
+        log.warning("%s: %s", path, note)
+    refuse_combined_labels(set(labels.values()), certain, f"{path}: the labels")
+    names = (*known, *in_order(set(labels.values()) - set(known)))
+    number = {name: i for i, name in enumerate(names)}
     codes = torch.tensor([number[name] for name in labels.values()], dtype=torch.int64)
-    return torch.tensor(list(labels), dtype=torch.int64), codes, classes
+    return torch.tensor(list(labels), dtype=torch.int64), codes, names
 
 
 def _agreed(path: Path, item: str, answers: Sequence[_Said]) -> str:
@@ -164,19 +179,6 @@ def _by(entry: Entry) -> str:
     return "" if who is None else f" by {who}"
 
 
-def _refuse_twins(path: Path, classes: tuple[str, ...], known: int, said: Mapping[int, Sequence[_Said]]) -> None:
-    """Cat and cat would silently become two classes."""
-    first: dict[str, str] = {}
-    for i, name in enumerate(classes):
-        other = first.setdefault(name.casefold(), name)
-        if other != name and i >= known:
-            place = next(a.entry.where for answers in said.values() for a in answers if a.label == name)
-            raise InputError(
-                f"{path}, {place}: the label {name!r} differs from {other!r} by capital letters "
-                "only; expected one spelling of each class"
-            )
-
-
 @dataclass(frozen=True)
 class Imported:
     """What a file held, in its order."""
@@ -193,10 +195,10 @@ class Imported:
 def read_import(path: str | Path, items: Sequence[str], classes: Sequence[str], *, form: str | None = None) -> Imported:
     """The labels of a file or folder; the form is told by its name, unless given.
 
-    Names of classes differ by more than capital letters: where `Cat` is read and there is a class `cat`, it is that.
+    `LabelNames` decides which values are labels, and which of them are one class.
     """
     finder = _Finder(items)
-    spelling = {alike(name): name for name in classes}
+    reader = LabelNames(classes)
     by_file = {as_file_name(name): name for name in classes}
     labels: dict[tuple[int, str], str] = {}  # by position and person
     called: dict[int, str] = {}  # what the file calls an item
@@ -209,7 +211,9 @@ def read_import(path: str | Path, items: Sequence[str], classes: Sequence[str], 
         if entry.predicted:
             predictions += 1
             continue
-        label = _label(_only(entry.label)) if isinstance(entry.label, list) else entry.label
+        label = entry.label
+        if isinstance(label, str):
+            label = reader.read(_spelled(label, entry, by_file), literal=entry.literal)
         if label is None:
             blank += 1
             continue
@@ -227,12 +231,10 @@ def read_import(path: str | Path, items: Sequence[str], classes: Sequence[str], 
             unclear[name] = None
             continue
         where = f"{path}, {entry.where}"
-        written = checked_name(_spelled(label, entry, by_file), f"{where}: the label")
-        if alike(written) not in spelling:
-            _refuse_number(written, classes, where)
+        label = checked_name(label, f"{where}: the label")
+        _refuse_number(label, classes, where)
         person = _person(entry)
         key = (position, NOBODY if person is None else checked_name(person, f"{where}: the person's name"))
-        label = spelling.setdefault(alike(written), written)  # in the spelling that came first
         if labels.setdefault(key, label) != label:
             contradicted.add(key)
             unclear[name] = None
@@ -241,6 +243,9 @@ def read_import(path: str | Path, items: Sequence[str], classes: Sequence[str], 
         for (position, who), label in labels.items()
         if position not in mixed and (position, who) not in contradicted
     )
+    refuse_combined_labels({label for _, label, _ in sound}, classes, f"{path}: the labels")
+    for note in reader.notes():
+        log.warning("%s: %s", path, note)
     known = set(classes)
     new = tuple(dict.fromkeys(label for _, label, _ in sound if label not in known))
     return Imported(sound, new, tuple(unknown), tuple(unclear), blank, predictions)
@@ -363,11 +368,14 @@ def _path(address: str) -> str:
 def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
     """All entries of a file or folder, in its order; the form is told by its name, unless given."""
     if form is None:
-        form = ("hf" if _parquets(path) else "folders") if path.is_dir() else FORMS.get(path.suffix.lower())
+        suffix = split_sheet(path)[0].suffix.lower()
+        form = ("hf" if _parquets(path) else "folders") if path.is_dir() else FORMS.get(suffix)
     if form in ("hf", "folders") and not path.is_dir():
         raise InputError(f"{path} is no folder; expected one of the form {form}")
     if form == "csv":
         return _csv(path)
+    if form == "excel":
+        return _excel(path)
     if form in ("jsonl", "label-studio", "json"):
         return _json(path, lines=form == "jsonl")
     if form == "parquet":
@@ -378,7 +386,7 @@ def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
         return _folders(path)
     raise InputError(
         f"{path} is no label file: in no form that labels are read from ({form or 'by its name'}); expected "
-        ".csv, .tsv, .jsonl, .json (Label Studio's too), .parquet, or a folder"
+        ".csv, .tsv, .jsonl, .json (Label Studio's too), .parquet, .xlsx, or a folder"
     )
 
 
@@ -398,6 +406,23 @@ def _csv(path: Path) -> Iterator[Entry]:
         yield _entry({k: v for k, v in zip(header, fields, strict=True) if v}, path, where)
     if not header:
         raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
+
+
+def _excel(path: Path) -> Iterator[Entry]:
+    """One entry for each row of a sheet below its header."""
+    sheet = read_sheet(path)
+    for note in sheet.notes:
+        log.warning("%s: %s", path, note)
+    rows = sheet.rows
+    if not rows:
+        raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
+    header = [str(name or "").casefold() for name in rows[0][1]]
+    _check_columns(header, f"{path}, row {rows[0][0]}")
+    for number, row in rows[1:]:
+        cells = {name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None}
+        if SOURCE in cells:  # what `export` wrote, opened and stored by a spreadsheet
+            cells = {name: unguarded(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+        yield _entry(cells, path, f"row {number}")
 
 
 def _check_columns(header: Sequence[str], where: str) -> None:
@@ -481,7 +506,7 @@ def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
         values = [part.get("value") for part in result if isinstance(part, dict)]
         chosen = [v for v in values if isinstance(v, dict) and "choices" in v]
         label = _label(chosen[0]) if len(chosen) == 1 else tuple(values)
-        yield Entry(where, names, label, given.get("who", given.get("completed_by")))
+        yield Entry(where, names, label, given.get("who", given.get("completed_by")), literal=True)
 
 
 def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
@@ -508,7 +533,7 @@ def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
             if column in names and isinstance(number, int):
                 known = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
                 folded[column] = names[column][number] if known else None
-        yield _entry(folded, path, f"{inside}row {i}")
+        yield replace(_entry(folded, path, f"{inside}row {i}"), literal=SOURCE in folded or bool(names))
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
@@ -534,7 +559,7 @@ def _folders(path: Path) -> Iterator[Entry]:
             below.sort()
             for name in sorted(n for n in files if not n.startswith(".")):
                 inside = Path(here, name).relative_to(folder).as_posix()
-                yield Entry(f"{folder.name}/{inside}", [inside], folder.name, folder=True)
+                yield Entry(f"{folder.name}/{inside}", [inside], folder.name, folder=True, literal=True)
 
 
 def _entry(
@@ -559,7 +584,7 @@ def _entry(
         raise InputError(f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED}")
     who = next((row[name] for name in WHO if row.get(name) is not None), None)
     predicted = str(row.get(SOURCE, "")).casefold() == "prediction"
-    return Entry(where, names, label, who, predicted, settles, position, columns=columns)
+    return Entry(where, names, label, who, predicted, settles, position, columns=columns, literal=SOURCE in row)
 
 
 def _label(value: Any) -> Any:
@@ -567,19 +592,4 @@ def _label(value: Any) -> Any:
     if isinstance(value, str) and value.startswith('{"choices"'):  # Label Studio's CSV
         with suppress(ValueError):
             value = json.loads(value)
-    if isinstance(value, dict) and "choices" in value:
-        value = _only(value["choices"])
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value != value:  # an empty cell of a table of numbers
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int):
-        return str(value)
-    return None if isinstance(value, str) and not value.strip() else value
-
-
-def _only(values: Any) -> Any:
-    """The one entry of a list; None of an empty one, and the list if there are several."""
-    return values[0] if isinstance(values, list) and len(values) == 1 else values or None
+    return label_of(value["choices"] if isinstance(value, dict) and "choices" in value else value)

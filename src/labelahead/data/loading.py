@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.data.arrays import load_npz
+from labelahead.data.classes import checked_name
 from labelahead.data.dataset import Loaded
+from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.known import DATASETS
-from labelahead.data.split import Options, default_root, expanded
+from labelahead.data.split import Options, default_root, expanded, path_name
 from labelahead.data.table import load_table
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["load", "load_from"]
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", *WORKBOOKS)
 READERS = {".zip": load_folder, ".npz": load_npz, **dict.fromkeys(TABLES, load_table)}
 
 
@@ -33,6 +35,7 @@ def load(
     links: bool = True,
     checked: bool = True,
     without: Sequence[str] = (),
+    classes: Sequence[str] = (),
 ) -> Loaded:
     """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an .npz.
 
@@ -41,7 +44,8 @@ def load(
     `limit` how many items of the pool to keep. Sets without a test part of their own lend `test_fraction` of each class
     to one, drawn by `seed`. With `links` false, links that lead out of a folder of pictures are left out. With
     `checked` false, its pictures are not opened now: broken ones are items too, and found out when they are looked at.
-    The answers are None if no item has a label.
+    `classes` are names of classes: a label that is one of them is a class, even if it is `None` or holds a separator,
+    and subfolders that are none of them are just folders. The answers are None if no item has a label.
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
@@ -49,7 +53,8 @@ def load(
     (1797, (1, 8, 8), 10)
     """
     place = default_root() if root is None else expanded(root)
-    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without))
+    names = () if not classes else _checked_names(classes)
+    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without), names)
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
     known = {_plain(name): entry for name, entry in DATASETS.items()}
@@ -60,7 +65,8 @@ def load(
         return entry.load(options)
     path = expanded(source)
     try:
-        folder, there = path.is_dir(), path.exists()
+        file, _ = split_sheet(path)
+        folder, there = path.is_dir(), file.exists()
     except OSError as error:  # such as a name longer than any file's
         raise InputError(f"{str(source)[:100]!r} is no known data set and no path: {error}") from error
     if folder:
@@ -71,13 +77,26 @@ def load(
             f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
             f"the path of a folder of pictures or texts, or a file ({', '.join(READERS)})"
         )
-    reader = READERS.get(path.suffix.lower())
-    if reader is None or not path.is_file():
+    reader = READERS.get(file.suffix.lower())
+    if reader is None or not file.is_file():
         raise InputError(
             f"{path} is of a kind that is not read here; expected a folder of pictures or texts, or a file "
             f"ending in {', '.join(READERS)}"
         )
     return reader(path, options)
+
+
+def data_name(source: str | Path) -> str:
+    """Return the name that `load` gives the data of a source, without reading them.
+
+    >>> from labelahead.data.loading import data_name
+    >>> data_name("CIFAR-10"), data_name("tables/customers.xlsx#Orders")
+    ('cifar10', 'customers-Orders')
+    """
+    known = {_plain(name): entry for name, entry in DATASETS.items()}
+    if isinstance(source, str) and _plain(source) in known and not re.search(r"[/\\]", source):
+        return known[_plain(source)].name
+    return path_name(expanded(source))
 
 
 def load_from(source: Any, seed: int) -> Loaded:
@@ -91,6 +110,12 @@ def load_from(source: Any, seed: int) -> Loaded:
     """
     wanted = {option.name: getattr(source, option.name) for option in fields(Options) if option.name != "seed"}
     return load(source.name, seed=seed, **wanted)
+
+
+def _checked_names(classes: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(classes, str):
+        raise InputError(f"classes is the text {classes!r}; expected a list of class names")
+    return tuple(checked_name(name, "the name of a class") for name in classes)
 
 
 def _plain(name: str) -> str:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from labelahead.data.dataset import LARGEST_SIDE
+from labelahead.data.excel import split_sheet
 from labelahead.errors import InputError
 
-__all__ = ["Options", "Split", "choose", "default_root", "expanded"]
+__all__ = ["Options", "Split", "choose", "default_root", "expanded", "path_name"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Options:
     links: bool = True
     checked: bool = True
     without: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, LARGEST_SIDE), ("limit", 1, None)):
@@ -55,7 +57,7 @@ class Options:
         if self.target is not None:
             raise InputError(
                 f"target is {self.target!r}, but {what} has no columns; leave target out "
-                "(it is for .csv, .tsv, .parquet and .jsonl tables)"
+                "(it is for .csv, .tsv, .parquet, .jsonl and .xlsx tables)"
             )
         if self.without:
             raise InputError(f"without names {', '.join(self.without)}, but {what} has no columns; leave it out")
@@ -75,6 +77,14 @@ def default_root() -> Path:
         return Path.home() / ".cache" / "labelahead"
     except RuntimeError:  # a user without a home, as in some containers
         return Path(tempfile.gettempdir()) / "labelahead"
+
+
+def path_name(path: Path) -> str:
+    """What data are called by their path: a folder by its name, a file without its suffix, a sheet by both names."""
+    file, sheet = split_sheet(path)
+    if path.is_dir():
+        return path.resolve().name or str(path)
+    return file.stem if sheet is None else f"{file.stem}-{sheet}"
 
 
 def expanded(path: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Tables (.csv, .tsv, .parquet, .jsonl) -> Data: numbers, categories and running text; no target."""
+"""Tables (.csv, .tsv, .parquet, .jsonl, .xlsx) -> Data: numbers, categories and running text; no target."""
 
 import re
 from collections import Counter
@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from labelahead.data.arrays import Values, bundle
-from labelahead.data.classes import encode
+from labelahead.data.classes import encode, in_order
 from labelahead.data.columns import (
     MISSING,
     Column,
+    Dates,
     Levels,
     Numbers,
     as_vectors,
@@ -25,14 +26,17 @@ from labelahead.data.columns import (
     refuse_infinite,
 )
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
+from labelahead.data.dates import ambiguous_date, dates_of
+from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
+from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
 from labelahead.data.reading import COLUMNS, Reading
-from labelahead.data.split import Options, Split, choose
+from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import is_text, word_inputs
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
 
-__all__ = ["load_table"]
+__all__ = ["load_table", "read_table"]
 
 TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -74,13 +78,13 @@ class Vectors:
 def load_table(path: Path, options: Options) -> Loaded:
     """A table as vectors; what its columns became is said in the notes."""
     options.refuse_size(str(path))
-    table = READERS.get(path.suffix.lower(), read_csv)(path)
+    table = read_table(path)
     columns = dict(table.columns)
     target, said = _target(path, columns, options.target)
     codes = torch.full((len(table.lines),), UNKNOWN)
     classes: tuple[str, ...] = ()
     if target is not None:
-        codes, classes, more = _labels(path, target, columns.pop(target))
+        codes, classes, more = _labels(path, target, columns.pop(target), table.place, options.classes)
         said += more
     said += _leave_out(path, columns, options.without)
     split = choose(codes, options)
@@ -96,7 +100,7 @@ def load_table(path: Path, options: Options) -> Loaded:
     build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
     offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
     loaded = bundle(
-        path.stem,
+        path_name(path),
         held,
         None,
         split,
@@ -147,9 +151,18 @@ def _leave_out(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) 
     return (f"left out: {', '.join(names)}",) if names else ()
 
 
-def _labels(path: Path, name: str, values: list[Any]) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
-    """The target column as class numbers; empty entries are unlabelled."""
-    texts = [_class_name(value) for value in values]
+def _labels(
+    path: Path, name: str, values: Sequence[Any], place: Callable[[int], str], classes: Sequence[str]
+) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
+    """The target column as class numbers; empty entries are unlabelled. classes: names that are classes for certain."""
+    where = f"{path}: the labels of the target column {name!r}"
+    reader = LabelNames(classes)
+    labels = [label_of(value) for value in values]
+    several = next((i for i, label in enumerate(labels) if isinstance(label, tuple)), None)
+    if several is not None:
+        shown = ", ".join(map(str, labels[several]))
+        raise InputError(f"{where} hold several classes per item, such as {shown:.80} in {place(several)}; {ADVICE}")
+    texts = [None if label is None else reader.read(str(label)) for label in labels]
     known = [t for t in texts if t is not None]
     numbers = [float(t) for t in known if _is_number(t)]
     if len(numbers) == len(known) and all(t.endswith(".0") for t in known):
@@ -161,26 +174,22 @@ def _labels(path: Path, name: str, values: list[Any]) -> tuple[torch.Tensor, tup
             f"{path}: the target column {name!r} has {different} different numbers in "
             f"{len(known)} rows; expected classes (a number to predict, or an id, is none)"
         )
-    codes, classes, notes = encode(np.array(texts, dtype=object))
-    said = [*notes]
+    present = {t for t in texts if t is not None}
+    refuse_combined_labels(present, classes, where)
+    codes, names, _ = encode(np.array(texts, dtype=object), in_order(present))
+    said = [*reader.notes()]
     if not known:
         said.append(f"the target column {name!r} is empty: no labels")
     elif len(known) < len(values):
         said.append(f"{len(values) - len(known)} rows have no label")
     if different == 1:
-        said.append(f"every label is {classes[0]!r}: only one class")
-    return codes, classes, tuple(said)
+        said.append(f"every label is {names[0]!r}: only one class")
+    return codes, names, tuple(said)
 
 
-def _class_name(value: Any) -> str | None:
-    """A target entry as text; None where empty."""
-    if value is None or (isinstance(value, float) and value != value) or str(value).strip() == "":
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return str(value).strip()
+def read_table(path: Path) -> Table:
+    """Read a table by the reader that its name asks for; `book.xlsx#NAME` is one sheet of a workbook."""
+    return READERS.get(split_sheet(path)[0].suffix.lower(), read_csv)(path)
 
 
 def read_csv(path: Path) -> Table:
@@ -284,7 +293,25 @@ def read_objects(path: Path) -> Table:
     return Table(columns, lines, notes=notes)
 
 
-READERS = {".parquet": read_parquet, ".pq": read_parquet, ".jsonl": read_objects, ".ndjson": read_objects}
+def read_excel(path: Path) -> Table:
+    """Read a sheet of an Excel workbook whose first row that holds something names the columns."""
+    sheet = read_sheet(path)
+    if len(sheet.rows) < 2:
+        raise InputError(f"{path} holds {'no rows' if sheet.rows else 'nothing'}; expected a header line and rows")
+    (_, header), *rows = sheet.rows
+    named = [i for i, name in enumerate(header) if name is not None or any(row[i] is not None for _, row in rows)]
+    names = _header(path, ["" if header[i] is None else str(header[i]) for i in named])
+    columns = {name: [row[i] for _, row in rows] for name, i in zip(names, named, strict=True)}
+    return Table(columns, [number for number, _ in rows], unit="row", notes=sheet.notes)
+
+
+READERS = {
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+    ".jsonl": read_objects,
+    ".ndjson": read_objects,
+    **dict.fromkeys(WORKBOOKS, read_excel),
+}
 
 
 def _header(path: Path, row: list[str]) -> list[str]:
@@ -323,25 +350,22 @@ def vectors(
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
     fitted: list[Numbers | Levels] = []
-    numeric = categorical = 0
     read = {name: [entry_of(value) for value in values] for name, values in columns.items()}
-    texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries)} or _short_texts(read)
+    dates = {name: found for name, entries in read.items() if (found := dates_of(entries)) is not None}
+    others = {name: entries for name, entries in read.items() if name not in dates}
+    texts = {name: _texts(entries) for name, entries in others.items() if is_text(entries)} or _short_texts(others)
     for name, entries in read.items():
         if name in texts:
             continue
-        reason = _useless(name, entries)
+        reason = None if name in dates else _useless(name, entries)
         if reason:
             dropped.setdefault(reason, []).append(name)
             continue
-        numbers = numbers_of(entries)
         column: Numbers | Levels | None
-        if numbers is not None:
-            refuse_infinite(name, numbers, place, where)
-            column = Numbers.fit(name, numbers, pool, notes)
-            numeric += column is not None
+        if name in dates:
+            column = Dates.fit_dates(name, dates[name], pool, notes)
         else:
-            column = Levels.fit(name, entries, pool, place, notes)
-            categorical += column is not None
+            column = _fit_column(name, entries, pool, place, where, notes)
         if column is None:
             dropped.setdefault("constant", []).append(name)
         else:
@@ -349,7 +373,7 @@ def vectors(
             blocks.append(column.apply(entries, place, where))
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
     if not blocks and not texts:  # short texts are better than nothing
-        texts = {name: _texts(entries) for name, entries in read.items() if is_text(entries, SHORT)}
+        texts = {name: _texts(entries) for name, entries in others.items() if is_text(entries, SHORT)}
         notes = [note for note in notes if not texts]
     if not blocks and not texts and alone:
         why = "; ".join(notes) or "it has no other column"
@@ -358,7 +382,7 @@ def vectors(
             "of numbers or of categories, or one of text"
         )
     matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
-    kinds = f"{numeric} numeric and {categorical} categorical columns"
+    kinds = _counted(fitted)
     learnt = f"{_some([column.name for column in fitted])} (--set data.without=NAME leaves one out)"
     became = (f"{kinds} became {matrix.shape[1]} numbers a row: {learnt}",) if blocks else ()
     said = []
@@ -368,6 +392,30 @@ def vectors(
             f"{name}: text" + (f", {gaps} missing (nothing, or a word such as N/A): read as empty" if gaps else "")
         )
     return Vectors(matrix, (*became, *said, *notes), texts, tuple(fitted))
+
+
+def _fit_column(
+    name: str, entries: list[Any], pool: Array, place: Callable[[int], str], where: str, notes: list[str]
+) -> Numbers | Levels | None:
+    """Numbers or categories; None: the pool has one value."""
+    numbers = numbers_of(entries)
+    if numbers is not None:
+        refuse_infinite(name, numbers, place, where)
+        return Numbers.fit(name, numbers, pool, notes)
+    unclear = ambiguous_date(entries)
+    if unclear is not None:
+        notes.append(
+            f"{name}: {unclear} may be written day or month first, so all are taken as categories; write dates as "
+            "2024-01-31 to have them taken as dates"
+        )
+    return Levels.fit(name, entries, pool, place, notes)
+
+
+def _counted(fitted: Sequence[Numbers | Levels]) -> str:
+    """How many columns of each kind there are."""
+    counts = Counter(column.kind for column in fitted)
+    dates = f", {counts['dates']} date" if counts["dates"] else ""
+    return f"{counts['numbers']} numeric{dates} and {counts['levels']} categorical columns"
 
 
 def _texts(entries: list[Any]) -> list[str]:

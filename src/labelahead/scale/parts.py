@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from labelahead.data.folder import SUFFIXES, decode_all, shown
+from labelahead.data.heif import require_heif_decoder
 from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean
 from labelahead.extras import need
 from labelahead.models.backbone import BACKBONES, pixels, pretrained
@@ -120,6 +121,7 @@ def pool_parts(
     chosen = encoder or "lite0"
     if chosen not in BACKBONES:
         raise InputError(f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures")
+    require_heif_decoder(list(of[kind]), root)
     reading = Reading(root, "pictures", encoder=f"{BACKBONES[chosen].name}|{PICTURE}|{chosen}", dtype=dtype, skip=skip)
     return reading, _picture_parts(of[kind], rows or DEAR)
 

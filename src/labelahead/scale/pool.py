@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.campaign.query import Question, with_classes
-from labelahead.data.classes import in_order
+from labelahead.campaign.query import Question
+from labelahead.data.classes import in_order, with_classes
 from labelahead.data.labels import names_in, read_labels_of
 from labelahead.errors import InputError, did_you_mean
 from labelahead.learners.belief import Belief
@@ -243,7 +243,7 @@ class LargePool:
             at = torch.tensor([found[name] for name in labels], dtype=torch.int64)
             numbers = torch.tensor([names.index(str(label)) for label in labels.values()], dtype=torch.int64)
         else:
-            places, numbers, names = read_labels_of(labels, list(found))
+            places, numbers, names = read_labels_of(labels, list(found), classes=classes)
             names = with_classes(names, classes)
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         if len(at) and len(names) < 2:

@@ -40,7 +40,16 @@ from labelahead.web.journal_files import (
 from labelahead.web.permissions import create_private, owner_only
 from labelahead.web.tally import Counting, Event, Tally
 
-__all__ = ["MIGRATIONS", "Journal", "JournalCopy", "connect", "copy_journal", "recorded", "recorded_items"]
+__all__ = [
+    "MIGRATIONS",
+    "Journal",
+    "JournalCopy",
+    "connect",
+    "copy_journal",
+    "recorded",
+    "recorded_classes",
+    "recorded_items",
+]
 
 Damage = type[InputError] | type[StorageError]
 log = logging.getLogger("labelahead")
@@ -243,6 +252,23 @@ def recorded_items(folder: str | Path) -> list[str]:
             return _items(db)
     except sqlite3.Error:  # whoever opens it says what is wrong
         return []
+
+
+def recorded_classes(folder: str | Path) -> list[str]:
+    """Return every name that a class of the record in a folder has or had, oldest first; none if there is no record."""
+    path = Path(folder) / "labels.db"
+    require_database(path)
+    if not path.is_file():
+        return []
+    try:
+        with closing(copy_to_memory(path)) as db:
+            names = db.execute("SELECT text FROM events WHERE kind IN ('class', 'rename') ORDER BY seq").fetchall()
+    except sqlite3.Error:  # whoever opens it says what is wrong
+        return []
+    spelled: dict[str, str] = {}
+    for (name,) in names:
+        spelled.setdefault(alike(name), name)
+    return list(spelled.values())
 
 
 def recorded(folder: str | Path) -> tuple[list[str], list[Event]]:

@@ -15,9 +15,10 @@ from labelahead.campaign.inputs import EMBEDDINGS
 from labelahead.campaign.prepare import absolute_file, decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike, each_once
+from labelahead.data.excel import absolute_source
 from labelahead.data.folder import arranged
 from labelahead.data.labels import names_in
-from labelahead.data.loading import load_from
+from labelahead.data.loading import data_name, load_from
 from labelahead.errors import InputError
 from labelahead.learners.exact import EXACT
 from labelahead.scale.store import is_store
@@ -26,7 +27,7 @@ from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.fitting import predict_pool
 from labelahead.web.items import Items
-from labelahead.web.journal import Journal, JournalCopy, copy_journal, recorded_items
+from labelahead.web.journal import Journal, JournalCopy, copy_journal, recorded_classes, recorded_items
 from labelahead.web.large import Holding
 from labelahead.web.permissions import make_private_folder
 from labelahead.web.schedule import Schedule
@@ -78,12 +79,16 @@ def opened(
     open; nothing in the folder is changed.
     """
     _check_options(every, read_only, takes_labels=start_from_folders or labels is not None)
-    named = each_once(classes)
+    named = each_once(classes or campaign.data.classes)
     campaign = _checked(campaign, test)
     _check_large(campaign, test, start_from_folders, refresh_every, executor)
-    begun = _begun(campaign, out, classes, executor, read_only)
+    if is_store(campaign.data.name):
+        campaign = replace(campaign, data=replace(campaign.data, classes=()))
+    else:
+        campaign = _with_session_classes(campaign, out, named)
+    begun = _begun(campaign, out, named, executor, read_only)
     data, folder, holding = begun.data, begun.folder, begun.holding
-    measured = _test(data, begun.answers, test)
+    measured = _test(data, begun.answers, test, campaign.data.classes)
     notes = [*data.notes, *begun.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
@@ -142,27 +147,33 @@ def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], e
     if is_store(campaign.data.name):
         return _held(campaign, out, classes, executor, read_only)
     loaded = load_from(campaign.data, campaign.seed)
-    folder, recorded, copy = _record(out, loaded[0].name, read_only)
+    folder, recorded, copy = _record(out, campaign.data.name, read_only)
     data, answers = arranged(loaded, recorded)
     return Begun(folder, recorded, data, answers, *decide(campaign, data), copy=copy)
+
+
+def _with_session_classes(campaign: Campaign, out: str | Path | None, named: Sequence[str]) -> Campaign:
+    """The classes that were named and those of a session that goes on: they decide what a label of the data is."""
+    known = {alike(name): name for name in reversed([*named, *recorded_classes(_folder_path(out, campaign.data.name))])}
+    return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(known.values()))))
 
 
 def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any, read_only: bool) -> Begun:
     """What the page holds of a pool of millions."""
     store = campaign.data.name
-    folder, recorded, copy = _record(out, Path(store).name, read_only)
+    folder, recorded, copy = _record(out, store, read_only)
     how = {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
     held = Holding(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
     return Begun(folder, recorded, held.data, None, EXACT, held.embedding, holding=held, copy=copy)
 
 
-def _record(out: str | Path | None, name: str, read_only: bool) -> tuple[Path, list[str], JournalCopy | None]:
+def _record(out: str | Path | None, source: str, read_only: bool) -> tuple[Path, list[str], JournalCopy | None]:
     """Return the folder of the labels, the items of its journal, and a copy of the journal if it is only read."""
     if read_only:
-        folder = _folder_path(out, name)
+        folder = _folder_path(out, source)
         copy = copy_journal(folder)
         return folder, copy.items, copy
-    folder = _folder(out, name)
+    folder = _folder(out, source)
     return folder, recorded_items(folder), None
 
 
@@ -224,15 +235,16 @@ def _check_large(
         raise InputError(f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name")
 
 
-def _folder_path(out: str | Path | None, name: str) -> Path:
-    """Return where the labels are kept."""
+def _folder_path(out: str | Path | None, source: str) -> Path:
+    """Return where the labels are kept; the folder need not exist yet."""
+    name = Path(source).name if is_store(source) else data_name(source)
     named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
     return Path(out) if out is not None else Path(f"labels-{named_after}")
 
 
-def _folder(out: str | Path | None, name: str) -> Path:
+def _folder(out: str | Path | None, source: str) -> Path:
     """The folder of the labels, made if there is none."""
-    folder = _folder_path(out, name)
+    folder = _folder_path(out, source)
     make_private_folder(folder)
     return folder
 
@@ -281,8 +293,7 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     if campaign.asking.kernel == "full":
         raise InputError("kernel is 'full'; the page expects pseudo, single or trace")
     share = float(test) if isinstance(test, int | float) else 0.0
-    path = Path(campaign.data.name).expanduser()
-    name = str(path.resolve()) if path.exists() else campaign.data.name
+    name = absolute_source(campaign.data.name)
     # A link inside a folder of pictures could lead to any picture on this machine.
     own = campaign.data.embedding and absolute_file(campaign.data.embedding)
     source = replace(campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own)
@@ -290,10 +301,12 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     return replace(campaign, data=source, asking=asking)
 
 
-def _test(data: Data, answers: Answers | None, test: float | str | Path | None) -> dict[int, str]:
+def _test(
+    data: Data, answers: Answers | None, test: float | str | Path | None, classes: Sequence[str]
+) -> dict[int, str]:
     """What to measure on: positions, and the name of each one's class."""
     if isinstance(test, str | Path):
-        at, numbers, names = read_labels(test, data)
+        at, numbers, names = read_labels(test, data, classes)
         rows = zip(at.tolist(), numbers.tolist(), strict=True)
         return {p: names[c] for p, c in rows}
     if test and answers is None:

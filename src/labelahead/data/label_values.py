@@ -1,0 +1,172 @@
+"""The one rule for label values: which of them are missing, which spell the same class, which hold several classes.
+
+Tables, label files, arrays and the page's imports all read labels through this module.
+"""
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from labelahead.data.columns import MISSING
+from labelahead.errors import InputError
+
+__all__ = ["LabelNames", "alike", "find_combined_labels", "label_of", "refuse_combined_labels", "split_names"]
+
+SEPARATORS = (";", "|", ",")
+MAX_EXAMPLES = 3
+ADVICE = (
+    "expected one class for each item: several classes per item are not supported yet. Keep one class of each item, or "
+    "make one column for each class (yes or no) and label one column at a time; if these are names of classes, list "
+    "all classes with --classes (data.classes)"
+)
+
+
+def alike(name: str) -> str:
+    """What two spellings of one class have in common: capital letters and encoding aside."""
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def split_names(text: str) -> list[str]:
+    """Split a comma-separated list of class names; quotes hold a name that has a comma itself.
+
+    >>> from labelahead.data.label_values import split_names
+    >>> split_names('cat, "salt, pepper",dog')
+    ['cat', 'salt, pepper', 'dog']
+    """
+    parts = re.findall(r'\s*"([^"]*)"\s*(?:,|$)|([^,]+)', text)
+    return [name for name in ((quoted or plain).strip() for quoted, plain in parts) if name]
+
+
+def label_of(value: Any) -> Any:
+    """Return a label as text, None where it is empty, and a tuple where there are several.
+
+    Numbers without a fraction are whole numbers, truths are "true" and "false", a list of one is what it holds; a text
+    that is written as a list counts as one. What is none of these (a mapping, say) is returned as it is.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        value = _parsed_list(value.strip())
+    if isinstance(value, list | tuple):
+        labels = [label for label in map(label_of, value) if label is not None]
+        return tuple(labels) if len(labels) > 1 else labels[0] if labels else None
+    if value is None or (isinstance(value, float) and value != value):
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int | float):
+        return str(value)
+    return (value.strip() or None) if isinstance(value, str) else value
+
+
+def _parsed_list(text: str) -> Any:
+    """The list that a text holds as JSON or as Python writes it; else the text."""
+    for form in (text, text.replace("'", '"')):
+        try:
+            found = json.loads(form)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, list) and not any(isinstance(value, list | dict) for value in found):
+            return found
+    return text
+
+
+class LabelNames:
+    """Turns label values into class names, one spelling for each class, and remembers what it decided.
+
+    A known class is always a class, whatever it is called. Of the other values, blank ones and words for a missing
+    value (NA, None, null, nan, ?) are no label, and spellings that differ in capital letters or in their encoding
+    are one class, in the spelling that comes first.
+    """
+
+    def __init__(self, known: Sequence[str] = ()) -> None:
+        self._exact = set(known)
+        self._spelling: dict[str, str] = {}
+        for name in known:
+            self._spelling.setdefault(alike(name), name)
+        self._merged: dict[str, dict[str, None]] = {}  # the spelling that counts -> the others
+        self._missing: Counter[str] = Counter()
+
+    def read(self, text: str, *, literal: bool = False) -> str | None:
+        """Return the class that a text names, None if it is missing.
+
+        Args:
+            text: the label as it is written.
+            literal: whether words for a missing value are names too, as in class folders and in exported labels.
+        """
+        name = text.strip()
+        if name in self._exact:
+            return name
+        if alike(name) not in self._spelling:
+            if not name or (not literal and name.casefold() in MISSING):
+                self._missing[name] += 1
+                return None
+            self._spelling[alike(name)] = name
+        spelled = self._spelling[alike(name)]
+        if spelled != name:
+            self._merged.setdefault(spelled, {})[name] = None
+        return spelled
+
+    def notes(self) -> tuple[str, ...]:
+        """Say which values were merged, and which words were taken as missing."""
+        merged = [f"{', '.join(map(repr, others))} as {name!r}" for name, others in self._merged.items()]
+        words = [f"{word!r} ({count})" for word, count in self._missing.items() if word]
+        notes = []
+        if merged:
+            notes.append(f"labels that differ in capital letters are one class: {'; '.join(merged)}")
+        if words:
+            notes.append(f"taken as missing labels: {', '.join(words)}; --classes (data.classes) names classes")
+        return tuple(notes)
+
+
+def find_combined_labels(names: Iterable[str], known: Collection[str] = ()) -> list[str]:
+    """Find labels that combine several classes, such as `World;Breaking`.
+
+    A separator alone proves nothing ("Paris, France"). A label counts as combined if each of its parts is a class of
+    its own, or is part of another such label; and unless all parts are classes of their own, two such labels are
+    needed whose parts move about: a part that stands alone or in another place, or another number of parts.
+    (`bags, leather`, `bags, cotton`, `shoes, leather`, `shoes, cotton` are two levels of one class each.)
+
+    Args:
+        names: the different labels.
+        known: names of classes for certain; these are never combined.
+
+    Returns:
+        The combined labels, sorted; empty if there are none.
+    """
+    unknown = set(names) - set(known)
+    alone = {alike(name) for name in (*unknown, *known)}
+    for separator in SEPARATORS:
+        parts = {n: [alike(part.strip()) for part in n.split(separator)] for n in unknown if separator in n}
+        parts = {n: p for n, p in parts.items() if all(p) and len(set(p)) > 1}
+        if separator == "," and all(re.fullmatch(r"[+-]?\d+,\d+", n) for n in parts):
+            continue  # decimal commas
+        counts = Counter(part for p in parts.values() for part in set(p))
+        recurring = {n: p for n, p in parts.items() if all(part in alone or counts[part] > 1 for part in p)}
+        places = {(part, i) for p in recurring.values() for i, part in enumerate(p)}
+        moving = len(places) > len({part for part, _ in places}) or len({len(p) for p in recurring.values()}) > 1
+        proven = any(all(part in alone for part in p) for p in recurring.values())
+        if proven or (len(recurring) > 1 and (moving or any(part in alone for part, _ in places))):
+            return sorted(recurring)
+    return []
+
+
+def refuse_combined_labels(names: Iterable[str], known: Collection[str], where: str) -> None:
+    """Raise if some labels combine several classes.
+
+    Raises:
+        InputError: naming examples, and what to do.
+    """
+    combined = find_combined_labels(names, known)
+    if combined:
+        shown = ", ".join(map(repr, combined[:MAX_EXAMPLES])) + (", ..." if len(combined) > MAX_EXAMPLES else "")
+        raise InputError(f"{where} seem to hold several classes per item, such as {shown}; {ADVICE}")
