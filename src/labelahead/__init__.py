@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # as `typing` has it, which takes longer to import than a
 if TYPE_CHECKING:
     from typing import Any
 
-    from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, resolve, variance
+    from labelahead.acquisition import ACQUISITIONS, changes, eer, emoc, flip, mlmoc, resolve, variance
     from labelahead.acquisition.select import Selection, best, greedy, sequential, top
     from labelahead.acquisition.view import View, view
     from labelahead.campaign.config import Budget, Campaign, Network, Source
@@ -61,6 +61,7 @@ __all__ = [
     "View",
     "__version__",
     "best",
+    "changes",
     "directional",
     "eer",
     "emoc",
@@ -90,7 +91,7 @@ __all__ = [
 
 # Where each name is; `if TYPE_CHECKING` above says the same to whoever reads types.
 _PLACES = {
-    "acquisition": ("ACQUISITIONS", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"),
+    "acquisition": ("ACQUISITIONS", "changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"),
     "acquisition.select": ("Selection", "best", "greedy", "sequential", "top"),
     "acquisition.view": ("View", "view"),
     "campaign.config": ("Budget", "Campaign", "Network", "Source"),

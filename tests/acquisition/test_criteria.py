@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, resolve, variance
+from labelahead.acquisition import ACQUISITIONS, changes, criteria, eer, emoc, flip, mlmoc, resolve, variance
 from labelahead.acquisition import view as cross_module
 from labelahead.acquisition.probability import entropy, simplex
 from labelahead.acquisition.view import view
@@ -27,6 +27,7 @@ CASES = [
         for q in ("simplex", "softmax")
         for b in ("outputs", "linearised")
     ),
+    *((changes, ref.changes, {"baseline": b}) for b in ("outputs", "linearised")),
     (variance, ref.variance, {}),
     (flip, ref.flip, {}),
     (flip, ref.flip, {"own": True, "temper": 1.0}),
@@ -59,7 +60,7 @@ def test_equals_naive_twin_before_and_after_steps(kind, fast, naive, options):
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
-@pytest.mark.parametrize("acquisition", [mlmoc, emoc, eer])
+@pytest.mark.parametrize("acquisition", [mlmoc, changes, emoc, eer])
 def test_solving_per_candidate_gives_the_same(kind, acquisition):
     v = look(ref.problem(kind), LABELLED)
     ref.close(acquisition(v, None, method="solve"), acquisition(v, None))
@@ -124,6 +125,65 @@ def test_views_branch_without_disturbing_each_other():
     ref.close(mlmoc(left, squared=True), mlmoc(look(p, [*LABELLED, 5], left.candidates), squared=True))
     ref.close(mlmoc(right, squared=True), mlmoc(look(p, [*LABELLED, 9], right.candidates), squared=True))
     assert torch.equal(mlmoc(v, squared=True), before)
+
+
+@pytest.mark.parametrize("name", ACQUISITIONS)
+@pytest.mark.parametrize("kind", ref.KINDS)
+def test_candidates_inside_the_sum_are_not_favoured(kind, name):
+    """Two copies of one point, one of them an evaluation point: a label of either changes the same."""
+    p = ref.problem(kind)
+    b, n = p.b, len(p.outputs)
+    rows = [*range(n), *CANDIDATES]
+    features = p.features.view(n, b, -1)[rows].reshape(len(rows) * b, -1)
+    q = ref.Problem(p.outputs[rows], features @ features.T, features, p.targets[rows], kind, 1e-3)
+    copies = list(range(n, n + len(CANDIDATES)))
+    others = [1, 18, 22, 13]
+    for labelled in ([], LABELLED):
+        for baseline in ("outputs", "linearised"):
+            v = look(q, labelled, [*CANDIDATES, *copies], [*others, *CANDIDATES]).with_baseline(baseline)
+            inside, outside = ACQUISITIONS[name](v, None).chunk(2)
+            # A copy outside changes the predictions at its twin inside; that is all by which the two differ.
+            for i, own in enumerate(CANDIDATES):
+                less = look(q, labelled, [own, copies[i]], [x for x in v.evaluation.tolist() if x != own])
+                alone = ACQUISITIONS[name](less.with_baseline(baseline), None)
+                ref.close(alone[:1], alone[1:], 1e-6)
+                level = _level(name, q, labelled, own, baseline)
+                ref.close(inside[i : i + 1], alone[:1] + level, 1e-6)
+            assert outside.shape == inside.shape
+
+
+def _level(name, p, labelled, own, baseline):
+    """What an evaluation point adds to the sum while no label changes it."""
+    mean = ref.refit(p, labelled, p.targets[list(labelled)])[0][own]
+    now = p.outputs[own] if baseline == "outputs" else mean
+    drift = float((mean - now).norm())
+    if name == "changes":
+        return float(int(mean.argmax()) != int(now.argmax())) + 1e-6 * drift
+    if name == "eer":
+        return -float(entropy(simplex(mean[None]))[0])
+    return drift if name in ("mlmoc", "emoc") else 0.0
+
+
+def test_changes_counts_whole_classes_and_breaks_ties_by_the_change_of_outputs():
+    p = ref.problem("dense-scalar", n=60, classes=4)
+    labelled = list(range(12))
+    v = look(p, labelled, list(range(12, 60)), list(range(12, 60))).with_baseline("linearised")
+    scores, sizes = changes(v), mlmoc(v)
+    counts = scores.floor()
+    assert len(counts.unique()) < 30  # of 48 candidates: many tie
+    assert float((scores - counts).max()) < 0.01
+    for count in counts.unique():
+        same = (counts == count).nonzero()[:, 0]
+        assert torch.equal(scores[same].argsort(stable=True), sizes[same].argsort(stable=True))
+
+
+@pytest.mark.parametrize("kind", ref.KINDS)
+def test_changes_does_not_depend_on_the_chunk(kind, monkeypatch):
+    v = look(ref.problem(kind), LABELLED)
+    whole = changes(v)
+    ref.close(changes(v, chunk=2), whole)
+    monkeypatch.setattr(criteria, "MAX_CHUNK_ENTRIES", 1)
+    ref.close(changes(v), whole)
 
 
 def test_evaluation_defaults_to_the_candidates():

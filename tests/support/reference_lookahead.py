@@ -79,6 +79,13 @@ def predictions(p: Problem, labelled, targets: Tensor, candidate: int, label: Te
     return refit(p, [*map(int, labelled), candidate], torch.cat([targets, label[None]]))[0]
 
 
+def but_for_itself(p: Problem, labelled, targets: Tensor, candidate: int, label: Tensor) -> Tensor:
+    """f₊ at all points but the candidate, which stays at f_lin (n, C): its own change does not count."""
+    after = predictions(p, labelled, targets, candidate, label)
+    after[candidate] = refit(p, labelled, targets)[0][candidate]
+    return after
+
+
 def one_hot(c: int, classes: int) -> Tensor:
     return torch.eye(classes, dtype=torch.float64)[c]
 
@@ -111,8 +118,20 @@ def mlmoc(p, labelled, targets, candidates, evaluation, squared=False, baseline=
     scores = []
     for j in candidates:
         label = one_hot(int(now[j].argmax()), p.outputs.shape[1])
-        after = predictions(p, labelled, targets, int(j), label)
+        after = but_for_itself(p, labelled, targets, int(j), label)
         scores.append(sum(_norm(after[x] - now[x], squared) for x in evaluation))
+    return torch.tensor(scores, dtype=torch.float64)
+
+
+def changes(p, labelled, targets, candidates, evaluation, baseline="outputs"):
+    """How many classes change, and 1e-6 of the change of the outputs, which decides between equals."""
+    now = p.outputs if baseline == "outputs" else refit(p, labelled, targets)[0]
+    scores = []
+    for j in candidates:
+        label = one_hot(int(now[j].argmax()), p.outputs.shape[1])
+        after = but_for_itself(p, labelled, targets, int(j), label)
+        changed = sum(int(after[x].argmax()) != int(now[x].argmax()) for x in evaluation)
+        scores.append(changed + 1e-6 * sum(_norm(after[x] - now[x], False) for x in evaluation))
     return torch.tensor(scores, dtype=torch.float64)
 
 
@@ -123,7 +142,7 @@ def emoc(p, labelled, targets, candidates, evaluation, squared=False, baseline="
         total = 0.0
         for c, weight in enumerate(globals()["probability"](now[j], probability)):
             label = one_hot(c, p.outputs.shape[1])
-            after = predictions(p, labelled, targets, int(j), label)
+            after = but_for_itself(p, labelled, targets, int(j), label)
             total += float(weight) * sum(_norm(after[x] - now[x], squared) for x in evaluation)
         scores.append(total)
     return torch.tensor(scores, dtype=torch.float64)
@@ -137,7 +156,7 @@ def eer(p, labelled, targets, candidates, evaluation, probability="simplex", bas
         total = 0.0
         for c, weight in enumerate(project(now[j], probability)):
             label = one_hot(c, p.outputs.shape[1])
-            after = predictions(p, labelled, targets, int(j), label)
+            after = but_for_itself(p, labelled, targets, int(j), label)
             doubt = sum(_entropy(project(after[x], probability)) for x in evaluation)
             total -= float(weight) * doubt
         scores.append(total)
@@ -155,7 +174,7 @@ def _falls(p: Problem, cov: Tensor, x: int, j: int) -> tuple[Tensor, Tensor]:
 def variance(p, labelled, targets, candidates, evaluation):
     """Σₓ k²/u; trace form for blocks: tr(u⁻¹ Σ k kᵀ)."""
     _, cov = refit(p, labelled, targets)
-    scores = [sum(float(_falls(p, cov, x, j)[1].trace()) for x in evaluation) for j in candidates]
+    scores = [sum(float(_falls(p, cov, x, j)[1].trace()) for x in evaluation if int(x) != int(j)) for j in candidates]
     return torch.tensor(scores, dtype=torch.float64)
 
 

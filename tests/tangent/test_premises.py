@@ -180,11 +180,102 @@ def test_samples_reordered_without_index_operations(forward, first):
 
 
 def test_gradients_of_very_different_size_are_no_reordering(net):
-    """The tags of the samples are powers of two: a sample may have a gradient of any size."""
+    """A sample may have a gradient of any size."""
     x = torch.randn(8, 4) * torch.logspace(-12, 3, 8)[:, None]
     model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False))
     want = kernels(J := jacobian(model.double(), x.double()), J)["pseudo"]
     assert relative(la.kernel(model.float(), x).double(), want) < 1e-5
+
+
+# 2b. Operations that meet all samples and hooks that are not linear: no rounding error is amplified
+
+
+def softmax_by_global_maximum(s, x):
+    z = s.net(x)
+    e = torch.exp(z - z.max())
+    return e / e.sum(1, keepdim=True)
+
+
+def logsumexp_by_global_maximum(s, x):
+    z = s.net(x)
+    largest = z.max()
+    return z - (torch.exp(z - largest).sum(1, keepdim=True).log() + largest)
+
+
+def normalised_by_global_norm(s, x):
+    z = s.net(x)
+    size = z.norm().detach() * 0 + z.abs().amax()
+    return (z / size) * size
+
+
+def shifted_by_global_mean(s, x):
+    z = s.net(x)
+    mean = z.mean(0)
+    return torch.tanh((z - mean) + mean)
+
+
+MEETING = (softmax_by_global_maximum, logsumexp_by_global_maximum, normalised_by_global_norm, shifted_by_global_mean)
+
+
+def small_network(forward, seed):
+    torch.manual_seed(seed)
+    return Made(forward, net=nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))).eval(), torch.randn(24, 5)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("forward", MEETING, ids=lambda f: f.__name__)
+def test_kernel_is_exact_where_samples_cancel(forward):
+    """The statistic of all samples has no effect on the outputs, but rounding errors flow through it."""
+    for seed in range(12):
+        model, x = small_network(forward, seed)
+        want = kernels(J := one_by_one(model, x), J)
+        for kind in ("single", "trace", "full"):
+            for verify in (False, True):
+                assert relative(la.kernel(model, x, kind=kind, verify=verify), want[kind]) < 1e-12, (seed, kind)
+
+
+@pytest.mark.parametrize(("dtype", "share", "tolerance"), [(torch.float64, 5e-8, 1e-6), (torch.float32, 3e-4, 5e-3)])
+def test_faint_mixing_of_samples_stays_faint(dtype, share, tolerance):
+    for seed in range(12):
+        model, x = small_network(lambda s, x: (z := s.net(x)) + share * z.max(), seed)
+        alone = model.net.double()
+        want = kernels(J := one_by_one(alone, x.double()), J)["single"]
+        K = la.kernel(model.to(dtype), x.to(dtype), kind="single", verify=False)
+        assert relative(K.double(), want) < tolerance, seed
+
+
+@pytest.mark.usefixtures("float64")
+def test_hook_that_is_not_linear_acts_as_in_training():
+    def clipped(s, x):
+        h = torch.tanh(s.a(x))
+        if h.requires_grad:
+            h.register_hook(lambda g: torch.where(g.abs() > 1.0, 0.0, g))
+        return s.b(h)
+
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model, x = Made(clipped, a=nn.Linear(5, 7), b=nn.Linear(7, 3)).eval(), torch.randn(24, 5)
+        with torch.no_grad():
+            model.b.weight *= 3  # so that some gradients are beyond the threshold
+        want = kernels(J := one_by_one(model, x), J)["single"]
+        assert relative(la.kernel(model, x, kind="single", verify=False), want) < 1e-12
+
+
+@pytest.mark.usefixtures("float64")
+def test_samples_moved_by_a_product_with_a_vector():
+    """A permutation matrix times one output a sample: no product of matrices."""
+
+    def forward(s, x):
+        order = torch.tensor(sorted(range(len(x)), key=lambda i: float(x[i, 0]) > 5))
+        P = torch.eye(len(x))[order]
+        return P.T.mv(torch.tanh(s.a(P @ x))[:, 0])[:, None]
+
+    torch.manual_seed(0)
+    model, x = Made(forward, a=nn.Linear(3, 1)), torch.randn(14, 3)
+    x[3, 0] = x[5, 0] = 9.0
+    want = kernels(J := one_by_one(model, x), J)["single"]
+    for chunk in (None, 7):
+        assert relative(la.kernel(model, x, kind="single", chunk=chunk, verify=False), want) < TOLERANCE
 
 
 # 3. A pseudo-kernel of nothing

@@ -11,7 +11,7 @@ The examples of its functions begin with six items, of which two have labels:
     >>> post = la.prior(model(x).detach(), la.kernel(model, x), noise=1e-3).condition([0, 1], torch.eye(3)[[0, 1]])
     >>> seen = la.view(post, [2, 3, 4, 5])
     >>> sorted(ACQUISITIONS)
-    ['eer', 'emoc', 'flip', 'mlmoc', 'resolve', 'variance']
+    ['changes', 'eer', 'emoc', 'flip', 'mlmoc', 'resolve', 'variance']
     >>> boldest: Acquisition = lambda view, rng: view.probabilities().amax(1)
     >>> la.best(seen, boldest)[0] in (2, 3, 4, 5)
     True
@@ -23,13 +23,21 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from labelahead.acquisition.criteria import eer, emoc, flip, mlmoc, resolve, variance
+from labelahead.acquisition.criteria import changes, eer, emoc, flip, mlmoc, resolve, variance
 from labelahead.acquisition.view import View
 
-__all__ = ["ACQUISITIONS", "Acquisition", "View", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"]
+__all__ = ["ACQUISITIONS", "Acquisition", "View", "changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"]
 
 Acquisition = Callable[[View, torch.Generator | None], Tensor]
 
 ACQUISITIONS: Mapping[str, Acquisition] = MappingProxyType(
-    {"mlmoc": mlmoc, "emoc": emoc, "eer": eer, "variance": variance, "flip": flip, "resolve": resolve}
+    {
+        "mlmoc": mlmoc,
+        "changes": changes,
+        "emoc": emoc,
+        "eer": eer,
+        "variance": variance,
+        "flip": flip,
+        "resolve": resolve,
+    }
 )

@@ -1,4 +1,9 @@
-"""The criteria: how much a label of each candidate matters. Each is one function of a View."""
+"""The acquisition functions: how much a label of each candidate matters. Each is one function of a View.
+
+All of them are sums over the evaluation points, and all leave out what a label changes at the candidate itself: it is
+known once the label is, and in a sum over part of the candidates it would favour those that happen to lie in that part
+(docs/method.md, Look-ahead). Where the sum has a level without any label, the candidate counts with that level.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +18,7 @@ from labelahead.errors import InputError
 from labelahead.linear.linalg import block_whiten
 from labelahead.linear.lookahead import METHODS
 
-__all__ = ["eer", "emoc", "flip", "mlmoc", "resolve", "variance"]
+__all__ = ["changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"]
 
 
 def mlmoc(
@@ -21,7 +26,7 @@ def mlmoc(
     rng: torch.Generator | None = None,
     *,
     squared: bool = False,
-    baseline: str = "outputs",
+    baseline: str | None = None,
     method: str = "block",
     chunk: int = 64,
 ) -> Tensor:
@@ -30,12 +35,14 @@ def mlmoc(
     baseline "outputs" (the paper): the change is measured from the network's f, and f gives the label. "linearised":
     both from f_lin; then only what x' itself changes counts. Right after training to convergence the two agree; once
     labels have arrived without retraining, f is what the network said before them and f_lin is the present view.
+    None: the view's own baseline. At x' itself only the level ‖f_lin − f‖ counts.
     squared: Σₓ ‖·‖₂² instead, in closed form: a few milliseconds after a `View.condition`.
     method "solve": one linear system per candidate (LA-11) instead of the block formula.
 
     >>> bool(torch.allclose(la.mlmoc(seen), la.mlmoc(seen, method="solve")))  # by blocks, or a system for each
     True
     """
+    baseline = view.baseline if baseline is None else baseline
     targets = view.predicted(baseline)
     if method == "block" and squared:
         return _squared(view, targets, baseline)
@@ -51,7 +58,7 @@ def emoc(
     rng: torch.Generator | None = None,
     *,
     squared: bool = False,
-    baseline: str = "outputs",
+    baseline: str | None = None,
     probability: str = "simplex",
     method: str = "block",
     chunk: int = 64,
@@ -65,6 +72,7 @@ def emoc(
     >>> la.emoc(seen, baseline="linearised").shape
     torch.Size([4])
     """
+    baseline = view.baseline if baseline is None else baseline
     p = view.probabilities(probability, baseline)
     if method == "block" and (squared or (baseline == "linearised" and view.posterior.width == 1)):
         classes = torch.eye(p.shape[1], dtype=p.dtype, device=p.device)
@@ -82,21 +90,29 @@ def emoc(
 
 
 def _squared(view: View, targets: Tensor, baseline: str) -> Tensor:
-    """Σₓ ‖d + k u⁻¹ r‖² = ‖D‖² + 2 M·G + tr(Gᵀ S G) with G = u⁻¹ r, M = k D, S = k kᵀ: (m,)."""
+    """Σₓ ‖d + k u⁻¹ r‖² = ‖D‖² + 2 M·G + tr(Gᵀ S G) with G = u⁻¹ r, M = k D, S = k kᵀ: (m,).
+
+    M and S leave out the candidate itself.
+    """
     moments = view.moments()  # first: it may find the variances that `push` needs
     g = view.push(targets)
     # a batched product of 1 x 1 blocks is a slow loop
     push = moments.squares * g if g.shape[1] == 1 else moments.squares @ g
     if baseline == "linearised":
-        return push.mul_(g).sum((1, 2))
+        return push.mul_(g).sum((1, 2)).clamp_min_(0.0)
     shift = view.drift().square().sum()
-    return push.add_(moments.drift, alpha=2).mul_(g).sum((1, 2)).add_(shift)
+    return push.add_(moments.drift, alpha=2).mul_(g).sum((1, 2)).add_(shift).clamp_min_(0.0)
 
 
 def _reach(view: View, chunk: int) -> Tensor:
-    """Σₓ |k(x,x')| for every candidate of a scalar kernel: (m,)."""
+    """Σₓ |k(x,x')| over all x but x' itself, for every candidate of a scalar kernel: (m,)."""
     every = torch.arange(len(view.candidates), device=view.candidates.device)
-    parts = [view.covariance(part).abs().sum(1) for part in torch.split(every, chunk)]
+    parts = []
+    for part in torch.split(every, chunk):
+        size = view.covariance(part).abs()
+        rows, points = _own_entries(view, part)
+        size[rows, points] = 0.0
+        parts.append(size.sum(1))
     return torch.cat(parts).to(torch.float64)
 
 
@@ -107,9 +123,13 @@ def _change(
     if method == "block" and view.posterior.width == 1:
         return _scalar_change(view, which, targets, baseline, chunk)
     now = view.values(baseline)[view.evaluation]
+    level = (view.values("linearised")[view.evaluation] - now).square().sum(1)
     parts = []
-    for after in predictions_after(view, which, targets, method, chunk):
+    every = torch.split(which, chunk)
+    for pairs, after in zip(every, predictions_after(view, which, targets, method, chunk), strict=True):
         size = (after - now).square().sum(2)
+        rows, points = _own_entries(view, pairs)
+        size[rows, points] = level[points]
         parts.append(size.sum(1) if squared else size.sqrt().sum(1))
     return torch.cat(parts)
 
@@ -125,8 +145,10 @@ def _scalar_change(view: View, which: Tensor, targets: Tensor, baseline: str, ch
         size = (2 * g) @ d.T
         size.addcmul_(k, g.square().sum(1, keepdim=True)).mul_(k)
         # Rounding may leave −1e-17 where d and k g cancel.
-        size.add_(d.square().sum(1)).clamp_min_(0).sqrt_()
-        parts.append(size.sum(1))
+        size.add_(d.square().sum(1)).clamp_min_(0)
+        rows, points = _own_entries(view, pairs)
+        size[rows, points] = d[points].square().sum(1)
+        parts.append(size.sqrt_().sum(1))
     return torch.cat(parts).to(torch.float64)
 
 
@@ -143,7 +165,7 @@ def eer(
     rng: torch.Generator | None = None,
     *,
     probability: str = "simplex",
-    baseline: str = "outputs",
+    baseline: str | None = None,
     method: str = "block",
     chunk: int = 16,
 ) -> Tensor:
@@ -151,7 +173,8 @@ def eer(
 
     p₊ is the `probability` ("simplex": Euclidean projection, as the paper's authors do, or
     "softmax") of the look-ahead predictions; p(y | x') that of the network's f, or of f_lin with
-    baseline="linearised". Classes of probability zero cost nothing.
+    baseline="linearised"; None: the view's own. At x' itself the entropy before the label counts. Classes of
+    probability zero cost nothing.
 
     >>> bool((la.eer(seen, probability="softmax") < 0).all())  # minus an entropy
     True
@@ -162,8 +185,7 @@ def eer(
     if method == "block" and view.posterior.width == 1:
         doubt = _scalar_doubt(view, which, targets, probability, chunk)
     else:
-        after = predictions_after(view, which, targets, method, chunk)
-        doubt = torch.cat([entropy(probabilities(f, probability)).sum(1) for f in after])
+        doubt = _full_doubt(view, which, targets, probability, method, chunk)
     return -torch.zeros_like(p[:, 0]).index_add_(0, which, doubt * p[which, label])
 
 
@@ -173,17 +195,100 @@ def _scalar_doubt(view: View, which: Tensor, targets: Tensor, probability: str, 
     Classes go first: (C, q, e), so that sums over them run over long contiguous rows.
     """
     mean = view.values("linearised")[view.evaluation].T[:, None, :]
+    level = entropy(probabilities(mean, probability, 0), 0)[0]
     parts = []
     for pairs, aims in zip(torch.split(which, chunk), torch.split(targets, chunk), strict=True):
         k = view.covariance(pairs)
         g = view.push(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
         after = torch.addcmul(mean.to(k.dtype), k[None], g)
-        parts.append(entropy(probabilities(after, probability, 0), 0).sum(1))
+        doubt = entropy(probabilities(after, probability, 0), 0)
+        rows, points = _own_entries(view, pairs)
+        doubt[rows, points] = level[points].to(doubt.dtype)
+        parts.append(doubt.sum(1))
     return torch.cat(parts).to(torch.float64)
 
 
+def _full_doubt(view: View, which: Tensor, targets: Tensor, probability: str, method: str, chunk: int) -> Tensor:
+    """The same with predictions of any kernel, by any method: (q,)."""
+    level = entropy(probabilities(view.values("linearised")[view.evaluation], probability))
+    parts = []
+    every = torch.split(which, chunk)
+    for pairs, after in zip(every, predictions_after(view, which, targets, method, chunk), strict=True):
+        doubt = entropy(probabilities(after, probability))
+        rows, points = _own_entries(view, pairs)
+        doubt[rows, points] = level[points]
+        parts.append(doubt.sum(1))
+    return torch.cat(parts)
+
+
+# Predicted classes change by whole numbers, so many candidates tie. Among those the change of the outputs decides: so
+# small a part of it that a million outputs changed by one each weigh no more than one changed class.
+TIE_WEIGHT = 1e-6
+MAX_CHUNK_ENTRIES = 1 << 20  # of the predictions (C, q, e) that `changes` holds at a time
+
+
+def changes(
+    view: View,
+    rng: torch.Generator | None = None,
+    *,
+    baseline: str | None = None,
+    method: str = "block",
+    chunk: int = 64,
+) -> Tensor:
+    """Number of evaluation points whose predicted class changes if y' = argmax f(x') is the label of x'. (m,).
+
+    The acquisition function that the released program of the look-ahead paper ranks by; `mlmoc` is the one that its
+    text defines (LA-13). A class changes where another one is strictly larger. Ties, which are frequent, are broken by
+    the change of the outputs: `mlmoc` times 1e-6 is added.
+
+    Args:
+        view: Posterior, candidates and evaluation points.
+        rng: Not used.
+        baseline: Where the present class and the hypothetical label come from, "outputs" or "linearised"; None: the
+            view's own.
+        method: "block" (LA-12), or "solve" for one linear system per candidate.
+        chunk: Candidates at a time, at most.
+
+    Returns:
+        Scores (m,): the number of changes, and a fraction of one that breaks ties.
+
+    >>> scores = la.changes(seen)
+    >>> bool((scores >= 0).all()), bool((scores.floor() <= 4).all())
+    (True, True)
+    """
+    baseline = view.baseline if baseline is None else baseline
+    targets = view.predicted(baseline)
+    mean = view.values("linearised")[view.evaluation]
+    before = view.values(baseline)[view.evaluation].argmax(1)
+    level = mean.argmax(1) != before  # what has changed already, without a label of the candidate
+    every = torch.arange(len(targets), device=targets.device)
+    size = max(1, min(chunk, MAX_CHUNK_ENTRIES // max(1, mean.numel())))
+    if method == "block" and view.posterior.width == 1:
+        futures = _scalar_futures(view, targets, size)
+    else:
+        futures = (after.movedim(2, 0) for after in predictions_after(view, every, targets, method, size))
+    counts = []
+    for pairs, after in zip(torch.split(every, size), futures, strict=True):
+        held = after.gather(0, before.expand(1, *after.shape[1:]))[0]
+        changed = after.amax(0) > held
+        rows, points = _own_entries(view, pairs)
+        changed[rows, points] = level[points]
+        counts.append(changed.sum(1, dtype=torch.float64))
+    return torch.cat(counts).add_(mlmoc(view, baseline=baseline, method=method, chunk=chunk), alpha=TIE_WEIGHT)
+
+
+def _scalar_futures(view: View, targets: Tensor, chunk: int) -> Iterator[Tensor]:
+    """Predictions at the evaluation points if each candidate has its target, scalar kernel: (C, ≤chunk, e)."""
+    mean = view.values("linearised")[view.evaluation].T[:, None, :]
+    every = torch.arange(len(targets), device=targets.device)
+    for pairs, aims in zip(torch.split(every, chunk), torch.split(targets, chunk), strict=True):
+        k = view.covariance(pairs)
+        g = view.push(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
+        yield torch.addcmul(mean.to(k.dtype), k[None], g)
+
+
 def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
-    """Variance reduction: Σₓ k(x,x')²/u; Σₓ tr(k u⁻¹ kᵀ) for the full kernel. (m,).
+    """Variance reduction at all points but the candidate: Σₓ k(x,x')²/u; full kernel: Σₓ tr(k u⁻¹ kᵀ). (m,).
 
     >>> bool((la.variance(seen) > 0).all())
     True
@@ -191,7 +296,7 @@ def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
     squares = view.moments().squares  # first: it may find the variances that u needs
     factors = view.innovations()
     half = block_whiten(factors, squares)
-    return block_whiten(factors, half.mT).diagonal(dim1=1, dim2=2).sum(1)
+    return block_whiten(factors, half.mT).diagonal(dim1=1, dim2=2).sum(1).clamp_min_(0.0)
 
 
 def flip(
@@ -233,7 +338,7 @@ def flip(
         left = _left(view, pairs, label, spread).clamp_min_(tiny).rsqrt_()
         gain = left.mul_(reach).erf_().sub_(now)
         if not own:
-            rows, points = _selves(view, pairs)
+            rows, points = _own_entries(view, pairs)
             gain[rows, points] = 0.0
         parts.append(gain.sum(1))
     return 0.5 * torch.cat(parts).to(torch.float64)
@@ -275,7 +380,7 @@ def resolve(
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
         gains = gain(_explained(view, pairs, label).div_(spread).clamp_(0.0, 1.0))
-        rows, points = _selves(view, pairs)
+        rows, points = _own_entries(view, pairs)
         gains[rows, points] = 0.0
         parts.append(gains.sum(1))
     return torch.cat(parts).to(torch.float64)
@@ -321,14 +426,11 @@ def _owen(h: Tensor, squared: Tensor) -> Tensor:
     return gains
 
 
-def _selves(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of these candidates are evaluation points, and which ones: two index vectors."""
-    order = view.evaluation.argsort()
-    at = view.candidates[pairs]
-    place = torch.searchsorted(view.evaluation[order], at).clamp_max_(len(order) - 1)
-    points = order[place]
-    rows = (view.evaluation[points] == at).nonzero()[:, 0]
-    return rows, points[rows]
+def _own_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Where these candidates (q,) meet themselves among the evaluation points: rows and columns of (q, e)."""
+    own = view.own_points()[pairs]
+    rows = (own >= 0).nonzero()[:, 0]
+    return rows, own[rows]
 
 
 def _spread(view: View, label: Tensor) -> Tensor:

@@ -47,7 +47,9 @@ def best(view: View, acquisition: str | Acquisition, rng: torch.Generator | None
 
 
 def top(view: View, acquisition: str | Acquisition, q: int, rng: torch.Generator | None = None) -> Selection:
-    """The q best scores at once, as the paper does; the view comes back unchanged.
+    """The q best scores at once, measured from the view's baseline (the network's f, as in the paper).
+
+    The view comes back unchanged.
 
     >>> scores = la.top(seen, "variance", 3).scores.tolist()
     >>> scores == sorted(scores, reverse=True)
@@ -68,6 +70,8 @@ def greedy(
     believe: str = "linearised",
 ) -> Selection:
     """q picks, conditioning on a predicted label after each, so that near-copies lose their worth.
+
+    Changes are measured from f_lin, which has heard of the earlier picks, not from the network's f.
 
     believe: what label a pick is taken to have. "linearised": the most likely by f_lin, which has
     heard of the earlier picks; "outputs": the most likely by f; "mean": f_lin itself, so that the
@@ -101,7 +105,8 @@ def sequential(
 ) -> Selection:
     """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
 
-    ask(position) returns a target (C,) or a class 0..C−1. The labels end up in `selection.view.posterior.targets`.
+    Changes are measured from f_lin, which has heard of the answers, not from the network's f. ask(position) returns a
+    target (C,) or a class 0..C−1. The labels end up in `selection.view.posterior.targets`.
 
     >>> truth = [0, 1, 2, 0, 1, 2]
     >>> asked = la.sequential(seen, "flip", 2, ask=lambda position: truth[position])
@@ -135,6 +140,9 @@ def _one_by_one(
     answer: Callable[[View, int], Tensor],
 ) -> Selection:
     _require(view, q)
+    # From the second pick on labels have arrived that the network was not trained on; its outputs are those of before
+    # them. So all picks are measured from f_lin, and their scores compare.
+    view = view.with_baseline("linearised")
     positions, scores = [], []
     for _ in range(q):
         position, score = best(view, acquisition, rng)

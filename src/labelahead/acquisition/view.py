@@ -213,7 +213,7 @@ SOURCES = ("outputs", "linearised")
 
 
 class Moments(NamedTuple):
-    """Sums over evaluation points x, for every candidate x' that the view began with."""
+    """Sums over evaluation points x, one row per candidate x'."""
 
     squares: Tensor  # (m, b, b): Σₓ k(x',x) k(x,x')
     drift: Tensor  # (m, b, C/b): Σₓ k(x',x) d(x), with d = f_lin − f
@@ -224,18 +224,21 @@ class _Known:
     """What a view has worked out so far; filled on demand."""
 
     cross: Cross | None = None
-    moments: Moments | None = None  # for the candidates that `cross` began with
+    moments: Moments | None = None  # for the candidates that `cross` began with, the candidate itself included
     factors: Tensor | None = None
     drift: Tensor | None = None
     labels: Tensor | None = None  # (n,) argmax f
+    own: Tensor | None = None  # (m,) which evaluation point each candidate is
 
 
 class View:
     """A posterior, the candidates among its points, and the points that criteria sum over.
 
     posterior: the present one. candidates: (m,) unlabelled positions. evaluation: (e,) positions.
-    embedding: (n, h) or None. An immutable value: `condition` returns a new view, and the two share
-    what the label did not change.
+    embedding: (n, h) or None. baseline: which predictions are the present ones, from which changes are measured and
+    hypothetical labels are taken: "outputs" (f, a network trained on all labels) or "linearised" (f_lin, once labels
+    have arrived that the network was not trained on). An immutable value: `condition` returns a new view, and the two
+    share what the label did not change.
 
     >>> seen.candidates.tolist(), seen.labelled.tolist()
     ([2, 3, 4, 5], [0, 1])
@@ -251,10 +254,14 @@ class View:
         evaluation: Tensor,
         embedding: Tensor | None,
         *,
+        baseline: str = "outputs",
         hold: bool = False,
         rows: Tensor | None = None,
         known: _Known | None = None,
     ) -> None:
+        if baseline not in SOURCES:
+            raise InputError(f"baseline is {baseline!r}; expected one of {', '.join(SOURCES)}")
+        self.baseline = baseline
         self.posterior = posterior
         self.candidates = candidates
         self.evaluation = evaluation
@@ -281,20 +288,47 @@ class View:
         """(n, C) the network's outputs f."""
         return self.posterior.outputs
 
-    def values(self, source: str) -> Tensor:
-        """(n, C): f for source "outputs", f_lin for "linearised"."""
+    def with_baseline(self, baseline: str) -> "View":
+        """Return the same view with the other predictions taken for the present ones.
+
+        Args:
+            baseline: "outputs" for the network's f, "linearised" for f_lin.
+
+        Returns:
+            A view that shares everything computed so far.
+
+        >>> seen.with_baseline("linearised").baseline
+        'linearised'
+        """
+        if baseline == self.baseline:
+            return self
+        return View(
+            self.posterior,
+            self.candidates,
+            self.evaluation,
+            self.embedding,
+            baseline=baseline,
+            hold=self._hold,
+            rows=self._rows,
+            known=self._known,
+        )
+
+    def values(self, source: str | None = None) -> Tensor:
+        """(n, C): f for source "outputs", f_lin for "linearised"; None: the view's baseline."""
+        source = self.baseline if source is None else source
         if source not in SOURCES:
             raise InputError(f"source is {source!r}; expected one of {', '.join(SOURCES)}")
         return self.outputs if source == "outputs" else self.posterior.mean
 
-    def probabilities(self, method: str = "simplex", source: str = "outputs") -> Tensor:
+    def probabilities(self, method: str = "simplex", source: str | None = None) -> Tensor:
         """(m, C) class probabilities of the candidates."""
         values = take(self.values(source), self.candidates, 0)
         # classes first: sums over them then run along long rows
         return probabilities(values.T.contiguous(), method, 0).T.contiguous()
 
-    def predicted(self, source: str = "outputs") -> Tensor:
+    def predicted(self, source: str | None = None) -> Tensor:
         """(m, C) one-hot most likely labels of the candidates."""
+        source = self.baseline if source is None else source
         if self.posterior.classes < 2:
             raise InputError(
                 "the network has one output, so there is no most likely class; expected two or "
@@ -343,10 +377,34 @@ class View:
         b = self.posterior.width
         return flat.view(len(which), b, len(self.evaluation), b)
 
+    def own_points(self) -> Tensor:
+        """(m,) index of each candidate among the evaluation points; −1 where it is none of them."""
+        if self._known.own is None:
+            order = self.evaluation.argsort()
+            if not len(order):
+                self._known.own = torch.full_like(self.candidates, -1)
+            else:
+                place = torch.searchsorted(self.evaluation[order], self.candidates).clamp_max_(len(order) - 1)
+                found = order[place]
+                self._known.own = torch.where(self.evaluation[found] == self.candidates, found, -1)
+        return self._known.own
+
     def moments(self) -> Moments:
-        """Sums over the evaluation points, one row per candidate."""
+        """Sums over the evaluation points other than the candidate itself, one row per candidate."""
         every = self._moments()
-        return Moments(every.squares[self._rows], every.drift[self._rows])
+        squares, drift = every.squares[self._rows], every.drift[self._rows]
+        own = self.own_points()
+        rows = (own >= 0).nonzero()[:, 0]
+        if not len(rows):
+            return Moments(squares, drift)
+        b = self.posterior.width
+        variance = self.posterior.variance().view(-1, b, b)[self.candidates[rows]]
+        shift = self.drift()[own[rows]].view(len(rows), b, -1)
+        squares[rows] -= variance @ variance.mT if b > 1 else variance.square()
+        drift[rows] -= variance @ shift if b > 1 else variance * shift
+        if b == 1:
+            squares.clamp_min_(0.0)  # rounding, where the candidate itself is all there is
+        return Moments(squares, drift)
 
     def _cross(self) -> Cross:
         if self._known.cross is None:
@@ -368,7 +426,8 @@ class View:
 
         Picked candidates leave `candidates`. `evaluation` stays as given: a labelled point's
         covariance is of the order of σ, so it adds the same to every candidate's sum. What has
-        been computed is corrected, not dropped: k −= w wᵀ, and with z = k w
+        been computed is corrected, not dropped. The network has not been trained on the new labels, so the baseline
+        is f_lin from here on. k −= w wᵀ, and with z = k w
 
             s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
         """
@@ -384,6 +443,7 @@ class View:
             self.candidates[keep],
             self.evaluation,
             self.embedding,
+            baseline="linearised",
             hold=self._hold,
             rows=self._rows[keep] if known.cross is not None else None,
             known=known,
@@ -397,6 +457,7 @@ class View:
             self.candidates,
             self.evaluation,
             self.embedding,
+            baseline=self.baseline,
             hold=self._hold,
             rows=self._rows if k is not None else None,
             known=known,
@@ -433,14 +494,16 @@ def view(
     evaluation: Positions | None = None,
     embedding: Tensor | None = None,
     *,
+    baseline: str = "outputs",
     hold: bool = False,
 ) -> View:
     """What a strategy sees: a posterior and which of its n points may be labelled next.
 
     candidates: (m,) distinct unlabelled positions. evaluation: (e,) positions whose predictions
     matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
-    hold: keep k(candidates, evaluation) in memory also where the kernel is given by features: m·e
-    numbers, and labels that come one by one cost a fraction.
+    baseline: "outputs" where the outputs are those of a network trained on all labels; "linearised" where they are a
+    prior mean, or labels have arrived since. hold: keep k(candidates, evaluation) in memory also where the kernel is
+    given by features: m·e numbers, and labels that come one by one cost a fraction.
 
     >>> seen = la.view(post, [2, 3], evaluation=[4, 5])  # ask about 2 or 3, for the sake of 4 and 5
     >>> la.variance(seen).shape
@@ -455,4 +518,4 @@ def view(
         embedding = checks.finite(checks.floating(embedding, "embedding", "(n, h)", (2,)), "embedding")
         if len(embedding) != posterior.points:
             raise InputError(f"embedding has {len(embedding)} rows; expected {posterior.points}, one per point")
-    return View(posterior, at, where, embedding, hold=hold)
+    return View(posterior, at, where, embedding, baseline=baseline, hold=hold)

@@ -31,7 +31,8 @@ class Belief:
 
     points: (n,) positions of the items in play, in the data set. start: the posterior at them
     before any label. labels: position -> class; those of items that are not in play wait for the
-    next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all.
+    next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all. baseline: from which
+    predictions changes are measured (`View`): "outputs" if the start is that of a network trained on just these labels.
     hold: keep k(candidates, evaluation), so that labels that come one by one are cheap. most: labels beyond which a
     beginning condenses them (`linear.condensed`), so that memory stays as it is; guess: (n, C) α to begin that with.
     """
@@ -43,11 +44,13 @@ class Belief:
         labels: Mapping[int, int] | None = None,
         *,
         evaluation: int | None = None,
+        baseline: str = "linearised",
         hold: bool = False,
         most: int | None = None,
         guess: Tensor | None = None,
     ) -> None:
         self.points, self.start, self.evaluation, self.hold, self.most = points, start, evaluation, hold, most
+        self.baseline = baseline
         self._place = {p: i for i, p in enumerate(points.tolist())}
         self._begin(labels or {}, guess)
 
@@ -69,8 +72,9 @@ class Belief:
     def _seen(self, post: Posterior) -> View:
         left = (~post.is_labelled).nonzero().squeeze(1)
         if not len(left):  # nothing to ask for, but labels may still be corrected
-            return View(post, left, left, None, hold=self.hold)
-        return view(post, left, left if self.evaluation is None else left[: self.evaluation], hold=self.hold)
+            return View(post, left, left, None, baseline=self.baseline, hold=self.hold)
+        summed = left if self.evaluation is None else left[: self.evaluation]
+        return view(post, left, summed, baseline=self.baseline, hold=self.hold)
 
     def nearby(self, labels: Mapping[int, int]) -> bool:
         """Whether it can be told these labels in milliseconds: not if many are new, nor if early ones are gone."""
@@ -98,6 +102,7 @@ class Belief:
         other = object.__new__(Belief)
         other.points, other.evaluation, other.hold, other._place = self.points, self.evaluation, self.hold, self._place
         other.most = self.most
+        other.baseline = self.baseline if known == self.labels else "linearised"
         wider = classes != self.classes
         other.start = self.start.widened(classes) if wider else self.start
         if not self._reachable(known) or (wider and self.posterior.width != 1):
@@ -119,6 +124,7 @@ class Belief:
             other.view = other.view.revised(other.posterior.corrected(at, targets))
         if new:
             other.view = other.view.condition(self.places(new), torch.tensor(list(new.values())))
+        other.view = other.view.with_baseline(other.baseline)
         if other.view is not self.view:
             other._scores, other._orders = {}, {}
         return other
@@ -218,9 +224,10 @@ class Belief:
         rows = torch.cat([self.posterior.block(first, first), self.view.covariance(some)[:, others]], 1)
         short = object.__new__(Belief)
         short.points, short.evaluation, short.hold, short.most = self.points[at.cpu()], self.evaluation, True, None
+        short.baseline = self.baseline
         short._place = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
         short.start, short.labels, short._scores, short._orders = self.posterior.among(at, rows), {}, {}, {}
-        short.view = View(short.start, place[first], place[summed], None, hold=True)
+        short.view = View(short.start, place[first], place[summed], None, baseline=self.baseline, hold=True)
         return short
 
     def pick(

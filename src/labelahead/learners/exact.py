@@ -349,6 +349,7 @@ class ExactLearnt(Learnt):
     inputs: Tensor
 
     forms_kernel: ClassVar[bool] = False
+    baseline: ClassVar[str] = "linearised"  # `start` knows of no label
 
     @property
     def kernel_model(self) -> ExactModel:

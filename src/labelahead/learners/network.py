@@ -39,6 +39,7 @@ class Learnt:
     seconds: float = 0.0
 
     forms_kernel: ClassVar[bool] = True  # `tangent` has as many rows and columns as there are points
+    baseline: ClassVar[str] = "outputs"  # `start` has been trained on the labels: changes are measured from it
 
     @property
     def noise(self) -> float:

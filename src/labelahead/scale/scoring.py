@@ -101,7 +101,7 @@ def score_part(known: Known, entry: Entry, offset: int) -> Best:
     best = Best(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
     for post, here, positions in _passing(known, few, entry, offset):
         if len(here):
-            scores = score_candidates(view(post, here, evaluation), known.criterion)
+            scores = score_candidates(view(post, here, evaluation, baseline="linearised"), known.criterion)
             best = best_of(torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most)
     return best
 
@@ -116,7 +116,7 @@ def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
     scores = torch.zeros(len(finalists), dtype=torch.float64)
     for post, here, _ in _passing(known, few, entry, offset):
         if len(here):
-            scores += score_candidates(view(post, finalists, here), known.criterion)
+            scores += score_candidates(view(post, finalists, here, baseline="linearised"), known.criterion)
     return scores
 
 

@@ -11,7 +11,7 @@ from labelahead.errors import InputError
 
 __all__ = ["Ask", "Asking", "Picks", "Strategy"]
 
-OPINIONATED = ("flip", "mlmoc", "emoc", "eer")  # criteria that ask what the predictions are
+OPINIONATED = ("flip", "mlmoc", "changes", "emoc", "eer")  # criteria that ask what the predictions are
 SMALLEST_SKETCH = 32  # below that it is noise
 Ask = Callable[[int], int]  # position in the data set -> class number
 

@@ -34,7 +34,7 @@ _PLAIN = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, *ACTIVATIONS.values
 
 
 def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
-    """The q candidates that change the outputs most: Σₓ ‖f₊(x) − f(x)‖₂, y' = argmax f(x')."""
+    """The q candidates that change the outputs most: Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x', y' = argmax f(x')."""
     most = s.asking.retrainings
     some = s.candidates if most is None else s.candidates[: max(most, q)]
     there = s.candidates if s.asking.evaluation is None else s.candidates[: s.asking.evaluation]
@@ -47,7 +47,10 @@ def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
     with s.timed("retrain"):
         for after in retrained(s, some, guess, there, how, seed):
             outputs = softmax(after) if s.loss == "cross-entropy" else after
-            changes.append((outputs.double() - now).norm(dim=2).sum(1))
+            size = (outputs.double() - now).norm(dim=2)
+            first = sum(map(len, changes))  # both lists begin with the same candidates
+            size[:, first:].fill_diagonal_(0.0)  # what changes at the candidate itself does not count
+            changes.append(size.sum(1))
             if len(changes) == 1:
                 _forecast(len(some), (time.perf_counter() - begun) / len(after))
     scores = torch.cat(changes).cpu()

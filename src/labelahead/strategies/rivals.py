@@ -28,7 +28,7 @@ SIDE = 7  # pixels a side to which images are averaged for a convolutional limit
 
 
 def one_step(s: Situation, rng: torch.Generator) -> Tensor:
-    """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂, y' = argmax f(x'): the change by one step on x' alone.
+    """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x', y' = argmax f(x'): the change by one step on x' alone.
 
     θ ← θ − η ∇ℓ(x', y') moves the outputs by J(x) J(x')ᵀ η (y' − f(x')) + O(η²), and η scales all
     scores alike. With the full kernel this is the step itself to first order, and exactly where
@@ -44,9 +44,10 @@ def one_step(s: Situation, rng: torch.Generator) -> Tensor:
     for at, r in zip(torch.split(here, CHUNK), torch.split(residual, CHUNK), strict=True):
         theta = start.block(there, at).double()
         if b == 1:
-            scores.append(theta.abs().sum(0) * r.norm(dim=1))
+            size = theta.abs().T * r.norm(dim=1)[:, None]
         else:
-            scores.append(torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2).sum(1))
+            size = torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2)
+        scores.append(size.masked_fill(at[:, None] == there[None, :], 0.0).sum(1))
     return torch.cat(scores)
 
 

@@ -150,7 +150,11 @@ class Situation:
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
             # Candidates come in random order, so the first ones are a random part of them.
             return Belief(
-                self.points, prior(start, **tangent, noise=self.noise), known, evaluation=self.asking.evaluation
+                self.points,
+                prior(start, **tangent, noise=self.noise),
+                known,
+                evaluation=self.asking.evaluation,
+                baseline=self.learnt.baseline,
             )
 
     @property

@@ -3,13 +3,11 @@
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +17,7 @@ from labelahead.tangent.capture import Site, Trace, differentiable, gradients_at
 from labelahead.tangent.factors import Factor, OuterFactor, PlainFactor, condensed, factor
 from labelahead.tangent.fallback import gradients, per_sample_gradients
 from labelahead.tangent.layers import fast_layers
-from labelahead.tangent.layout import GraphChangedError, SpreadOutError, close, of_samples, row_norms
+from labelahead.tangent.layout import GraphChangedError, SpreadOutError, close, of_samples
 from labelahead.tangent.order import in_place
 from labelahead.tangent.plan import MIXED, Plan, combined, first_time, plan_for
 from labelahead.tangent.premises import (
@@ -39,7 +37,6 @@ __all__ = ["Engine", "checked_cotangents", "checked_result", "directions", "open
 # of all. Small batches pay for calls, large ones for page faults.
 LAYER_BYTES, BATCH_BYTES = 6 << 20, 64 << 20
 STEPS = 500  # nodes of a graph beyond which batches grow
-TAG, TAGS = 20, 4  # binary orders of magnitude between tags, and how many tags
 log = logging.getLogger("labelahead")
 KINDS = ("pseudo", "full", "single", "trace")
 
@@ -150,7 +147,7 @@ class Engine:
             log.info("gradients of parameters: %s", "; ".join(parts))
 
     def _captured(
-        self, x: Batch, cotangents: Tensor, probed: bool, tagged: bool = True
+        self, x: Batch, cotangents: Tensor, probed: bool
     ) -> tuple[list[Site], dict[int, Reading | None], dict[int, Tensor]]:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
@@ -172,15 +169,12 @@ class Engine:
         at = {plan.nodes[i]: i for i in used}
         cotangents = cotangents.to(seen.out)
         # Nodes that the probe did not have may put samples in any order, in any batch.
-        if not tagged or not expected or plan.movers is None or not in_place(seen, plan.movers):
+        if not expected or plan.movers is None or not in_place(seen, plan.movers):
             return sites, readings, self._compared(seen.out, sites, at, cotangents)
-        if not probed:
-            grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))
-            return sites, readings, dict(zip(at, grads, strict=True))
-        arriving = self._tagged(seen.out, sites, at, cotangents)
-        if arriving is None:  # the tags do not tell: two backward passes do
-            return self._captured(x, cotangents, probed, tagged=False)
-        return sites, readings, arriving
+        grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))
+        if probed:
+            self._note_sizes(at, grads, len(cotangents))
+        return sites, readings, dict(zip(at, grads, strict=True))
 
     def _fixed(self, seen: Trace, expected: bool) -> Collection[int]:
         """Where no sample reaches, as the probe found it."""
@@ -226,51 +220,12 @@ class Engine:
             rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
             if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1)), 0.0, self.plan.eps):
                 raise GraphChangedError
-        sizes = [of_samples(g, self.plan.layouts[i], n).amax() for i, g in zip(at.values(), grads, strict=True)]
-        self._note_size(at, list(map(float, sizes)))
+        self._note_sizes(at, grads, n)
         return dict(zip(at, grads, strict=True))
 
-    def _tagged(
-        self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
-    ) -> dict[int, Tensor] | None:
-        """The same from one backward: None where it stays in doubt whether samples kept their order.
-
-        Each sample's cotangent is multiplied by one of a few powers of two far apart, which no rounding notices.
-        Rows in the wrong place are then too large or too small by more than samples of one network differ.
-        """
-        n = cotangents.shape[0]
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-        tags = torch.exp2(TAG * (order % TAGS)).to(cotangents)
-        nodes = [sites[i].node for i in at.values()]
-        grads = gradients_at(out, nodes, [v * tags[:, None] for v in cotangents.unbind(1)])
-        layouts = [layout for i in at.values() if (layout := self.plan.layouts[i]) is not None]
-        if len(layouts) < len(grads) or any(g.dtype == torch.float16 for g in grads):
-            return None
-        same = [
-            (g.untyped_storage().data_ptr(), g.data_ptr(), g.shape, g.stride(), layout)
-            for g, layout in zip(grads, layouts, strict=True)
-        ]
-        shared = Counter(storage for storage, *_ in set(same))
-        done: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # what arrived at several nodes at once
-        untagged = tags.reciprocal()[:, None]
-        for which, g, layout in zip(same, grads, layouts, strict=True):
-            if which not in done:
-                rows = layout.amid(g, n, lead=1)
-                # A fresh tensor would cost more than all the rest: overwritten where nobody else sees what arrived.
-                alone = g.is_contiguous() and shared[which[0]] == 1 and not self.plan.custom
-                rows = rows.mul_(untagged.to(g)) if alone else rows * untagged.to(g)
-                done[which] = rows.reshape(g.shape), row_norms(rows).to(self.like)
-        sizes = [done[which][1] for which in same]
-        size = torch.stack(sizes).double().cpu().numpy()  # nodes, n
-        largest = size.max(1, keepdims=True)
-        smallest = np.where(size > 0, size, largest).min(1, keepdims=True)
-        if not (np.isfinite(largest).all() and (largest <= 2 ** (TAG - 1) * smallest).all()):
-            return None
-        self._note_size(at, largest[:, 0].tolist())
-        return dict(zip(at, (done[which][0] for which in same), strict=True))
-
-    def _note_size(self, at: Mapping[int, int], sizes: Sequence[float]) -> None:
-        """Whether next to nothing came back where the probe's weights sent something."""
+    def _note_sizes(self, at: Mapping[int, int], grads: Sequence[Tensor], n: int) -> None:
+        """Note whether next to nothing came back, (K, ...) at each node, where the probe's weights sent something."""
+        sizes = [float(of_samples(g, self.plan.layouts[i], n).amax()) for i, g in zip(at.values(), grads, strict=True)]
         least = min(0.03, 1e3 * self.plan.eps)
         before = [self.plan.arrived[i] for i in at.values()]
         self.vanishing = all(s <= least * b for s, b in zip(sizes, before, strict=True))

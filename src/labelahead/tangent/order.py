@@ -2,8 +2,9 @@
 
 Where rows belong is settled by a probe of few samples (`layout`). A network that sorts its samples, by their lengths
 say, keeps to that only as long as the order of the real ones is that of the probe's. Operations that can move
-samples are found here by their kinds and by the axes along which they work: those that grow with the batch. Where one
-is found the engine compares (`Engine._compared`).
+samples, or sum over them, are found here by their kinds and by the axes along which they work: those that grow with
+the batch. One backward pass is enough where every operation is known to do neither; elsewhere the engine compares two
+(`Engine._compared`).
 """
 
 import re
@@ -12,17 +13,39 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 from labelahead.tangent.capture import Trace, node_sizes
 
 __all__ = ["in_place", "movers"]
 
 # Work along the axes that they name, and leave the others alone.
-ALONG = re.compile(r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|ScatterAdd|IndexAdd|IndexCopy)Backward")
-# May write anything anywhere.
-ANYWHERE = re.compile(
-    r"^(Take|Put|MaskedSelect|MaskedScatter|PackPaddedSequence|IndexPut|CopySlices|SelectScatter|SliceScatter|"
-    r"ScatterReduce|IndexReduce|UnsafeIndex|Sparse|Linalg(?!VectorNorm)|TriangularSolve|Cholesky|Lu)"
+ALONG = re.compile(
+    r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|ScatterAdd|IndexAdd|IndexCopy|Softmax|LogSoftmax|"
+    r"Cumsum|Cumprod|Cummax|Cummin|Logcumsumexp)Backward"
+)
+# Leave every sample where it is, whatever the data: entry by entry, over axes within a sample, or another shape.
+# A kind that is not listed costs a second backward pass, nothing else.
+IN_PLACE = re.compile(
+    r"^(?:"
+    # entry by entry
+    r"Abs|Acosh?|Add|Addcdiv|Addcmul|Asinh?|Atan2?|Atanh|Celu|Clamp|ClampMax|ClampMin|Clone|Cosh?|Div|Elu|Erf|Erfc|"
+    r"Erfinv|Exp|Exp2|Expm1|Fmax|Fmin|Gelu|Hardshrink|Hardsigmoid|Hardswish|Hardtanh|Hypot|LeakyRelu|Lerp|Log|Log10|"
+    r"Log1P|Log2|LogSigmoid|Logaddexp|Logaddexp2|MaskedFill|Maximum|Minimum|Mish|Mul|NanToNum|Neg|Pow|PreluKernel|"
+    r"Reciprocal|Relu|Rsqrt|Rsub|Sgn|Sigmoid|Sign|Silu|Sinc?|Sinh|Softplus|Softshrink|Sqrt|Sub|Tanh?|Threshold|ToCopy|"
+    r"Tril|Triu|Where|Xlogy|"
+    # another shape, size or order of axes, which the probe has seen
+    r"Alias|Chunk|Copy|Diagonal|Expand|LiftFresh|NarrowCopy|Permute|PixelShuffle|PixelUnshuffle|ChannelShuffle|Repeat|"
+    r"ReshapeAlias|ReshapeCopy|Select|Slice|Split|SplitWithSizes|Squeeze|T|Transpose|Unbind|Unfold|UnsafeSplit|"
+    r"UnsafeSplitWithSizes|UnsafeView|Unsqueeze|View|ViewAsComplex|ViewAsReal|ConstantPadNd|ReflectionPad\dD|"
+    r"ReplicationPad\dD|Upsample\w+?|Im2Col|Col2Im|"
+    # sums within a sample: over the samples themselves, the result would not grow with the batch
+    r"Amax|Amin|Glu|LinalgVectorNorm|Logsumexp|Max|Mean|Min|Norm|Std|Sum|Var|VarMean|StdMean|AdaptiveAvgPool\dD|"
+    r"AdaptiveMaxPool\dD|AvgPool\dD|MaxPool\dD|MaxPool\dDWithIndices|FusedRmsNorm|NativeBatchNorm|NativeGroupNorm|"
+    r"NativeLayerNorm|"
+    # products: those that sum over samples are found by the length of the axis that they sum over
+    r"Addmm|Baddbmm|Bmm|Convolution|Embedding|Index|Mm|ScaledDotProduct\w+?|Trilinear|WeightNormInterface"
+    r")Backwards?\d*$"
 )
 PRODUCTS = {
     "MmBackward0": ("_saved_self", "_saved_mat2"),
@@ -35,17 +58,18 @@ PRODUCTS = {
 def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tuple[int, ...]] | None:
     """From passes with the same nodes over different numbers of samples; no sample reaches the `fixed` nodes.
 
-    None: some operation may move samples; one whose backward is written in Python may do anything. Else the places of
-    nodes that do so unless their indices along the given axes count up (`in_place`).
+    None: some operation may move samples or sum over them; one whose backward is written in Python may do anything.
+    Else the places of nodes that do so unless their indices along the given axes count up (`in_place`).
     """
     if one.custom:
         return None
     doubtful: dict[int, tuple[int, ...]] = {}
     for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
         kind = type(p).__name__
-        if i in fixed:
+        if i in fixed or not p.next_functions:  # what no sample reaches, and leaves
             continue
-        if ANYWHERE.match(kind) or _contracted(p) != _contracted(q) or _crossed(p, q):
+        known = IN_PLACE.match(kind) or ALONG.match(kind) or isinstance(p, BackwardCFunction)  # our own: see `custom`
+        if not known or node_sizes(p) == node_sizes(q) or _contracted(p) != _contracted(q) or _crossed(p, q):
             return None
         if ALONG.match(kind):
             shape, twin = (tuple(node._input_metadata[0].shape) for node in (p, q))

@@ -95,7 +95,6 @@ class Plan:
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
     steps: int  # nodes of the graph
-    custom: bool  # some of them with a backward written in Python
     layered: bool  # some of them from `layers`: a network without such need not be searched for them again
     graph: Graph | None  # all of it, where another call may go by this plan (`remembered`)
     grown: dict[int, list[tuple[str, Sizes]]] = field(default_factory=dict)  # the same by numbers of samples
@@ -177,7 +176,6 @@ def make_plan(
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
         steps=len(one.nodes) + sum(PER_STEP * node.steps for node in one.nodes if hasattr(node, "steps")),
-        custom=one.custom,
         layered=one.layered,
         graph=_graph(one, other) if ruled and fixed is not None and not one.custom else None,
     )
