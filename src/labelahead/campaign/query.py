@@ -66,7 +66,7 @@ def questions(
         # An untrained network's opinions are noise; what it holds alike is not.
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
-    learner = ready.learner(count)
+    learner = ready.learner(count, strategy.objective)
     learnt = learner.learn(pool.labelled, pool.labels, seed=campaign.seed)
     notes += learnt.trained.notes if learnt.trained else ()
     tell("looking ahead", 0, n)
@@ -80,6 +80,7 @@ def questions(
         seed=campaign.seed,
         fresh=learner.network,
         training=ready.training,
+        objective=learnt.objective,
     )
     method = "softmax" if learnt.loss == "cross-entropy" else "simplex"
     guesses = probabilities(learnt.outputs(chosen.positions).double().cpu(), method)
