@@ -146,7 +146,8 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
                 "dynamics": dynamics_block,
                 "regression": regression_block,
             }
-            return made[kind](Evidence(results.measured, results.studies)), set()
+            caveats = {t.name: t.inconclusive for t in results.tables if t.inconclusive}
+            return made[kind](Evidence(results.measured, results.studies, caveats)), set()
         case ["overall"]:
             return overall_block(results.clean, results.ranked), set()
         case ["hard"]:

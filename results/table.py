@@ -18,7 +18,9 @@ PEERS = "peers"  # the group that peers.py runs, in an environment of its own
 class Written:
     """A table file as it is written. peers: what peers.py runs besides our own strategies.
 
-    peers_learner: what learns from the labels that those choose, if not the campaign's own model.
+    peers_learner: what learns from the labels that those choose, if not the campaign's own model. pending: what a later
+    change of the program has made out of date, until it is run again. inconclusive: why the table, as it was run,
+    decides nothing. Both are shown above the numbers.
     """
 
     title: str
@@ -35,6 +37,8 @@ class Written:
     peers_learner: Literal["", "logistic"] = ""
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs that the paper speaks of
     seconds: bool = False  # of a query, beside each variant
+    pending: str = ""
+    inconclusive: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Table:
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs to be compared with each other
     peers_learner: str = ""
     seconds: bool = False
+    pending: str = ""
+    inconclusive: str = ""
 
     def read_campaign(self, variant: str, data: Path, pool: Path | None = None) -> Campaign:
         """Its campaign, checked, with {data} and `pool:NAME` replaced by paths; pool: the latter's file."""
@@ -118,6 +124,8 @@ def read_table(path: Path) -> Table:
             w.contrasts,
             w.peers_learner,
             w.seconds,
+            w.pending.strip(),
+            w.inconclusive.strip(),
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

@@ -22,6 +22,10 @@ def table_block(table: Table, measured: ByVariant) -> str:
     about = [table.about.strip()]
     if table.paper:
         about.append(f"Reported: {table.paper.strip()}")
+    if table.pending:
+        about.append(f"**Rerun pending**: {table.pending}")
+    if table.inconclusive:
+        about.append(f"**As run, not conclusive**: {table.inconclusive}")
     body = [*about, *_body(table, measured)]
     if table.group in FOLDED:
         head = f"<details>\n<summary>{table.title}</summary>"

@@ -75,11 +75,13 @@ def test_what_it_says_of_where_it_does_not_help():
     _, theirs, own = needed("vowel-exact")
     assert f"({own:.0f} labels instead of {theirs:.0f})" in text
     tables = {t.name: t for t in read_tables(TABLES)}
-    for name, words in {"vehicle-exact": "vehicle silhouettes", "fig-cifar10": "batches of a thousand"}.items():
-        assert words in text
-        measured = read_numbers(tables[name], CSV)[""]
-        assert not measured.curves.missing
-        assert all(row.gain is None or row.gain.verdict == 0 for row in measured.rows), name
+    assert "vehicle silhouettes" in text
+    measured = read_numbers(tables["vehicle-exact"], CSV)[""]
+    assert not measured.curves.missing
+    assert all(row.gain is None or row.gain.verdict == 0 for row in measured.rows)
+    assert tables["fig-cifar10"].inconclusive  # and so it is no place where nothing helps
+    assert "Batches of a thousand" in text
+    assert "are, as run, not conclusive: the network had not converged" in text
     leads = [lead_over_herding(path) for path in CSV.glob("*-exact.csv")]
     told = [(mean(lead), ttest_1samp(lead, 0).pvalue) for lead in leads if lead]
     assert len(told) > 10

@@ -21,9 +21,11 @@ from labelahead.errors import InputError
 from labelahead.extras import need
 from labelahead.learners.exact import ExactLearner, exact, predict_proba
 from labelahead.learners.network import NetworkLearner
+from labelahead.strategies import find
 from labelahead.strategies.asking import Asking, Strategy
 from labelahead.strategies.propose import propose
 from labelahead.train import Training
+from labelahead.train.objective import MakeObjective
 
 need("sklearn", "app", "the scikit-learn estimator")
 from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 (after the sentence that says how to get it)
@@ -114,11 +116,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         pool = Pool(len(everything))
         if fitted:
             pool.label(range(first), self._codes.tolist())
-        asking = self.strategy or ("resolve" if self.module is None else "flip")
+        asking = self._asking
         learner = self._learner(everything, len(self.classes_) if fitted else 2)
         # The exact learner sees the pool for the first time here, and is centred on it.
         learnt = learner.learn(pool.labelled, pool.labels, seed=self._seed()) if self.module is None else None
         model = learnt.model if learnt else self.model_ if fitted else learner.network(self._seed()).eval()
+        objective = self._objective if fitted else None
+        if objective is None and self._make_objective is not None:
+            objective = self._make_objective(model, everything[:2], self._seed())
         query = propose(
             model,
             everything,
@@ -129,8 +134,19 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed=self._seed(),
             fresh=learner.network,
             training=self._recipe,
+            objective=objective,
         )
         return (query.positions - first).numpy()
+
+    @property
+    def _asking(self) -> Asking | Strategy | str:
+        return self.strategy or ("resolve" if self.module is None else "flip")
+
+    @property
+    def _make_objective(self) -> MakeObjective | None:
+        """What the strategy wants trained together with the module."""
+        asking = self._asking
+        return None if self.module is None else find(getattr(asking, "strategy", asking)).objective
 
     @property
     def _recipe(self) -> Training:
@@ -146,7 +162,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.module is None:
             return ExactLearner(rows, exact(rows, max(classes, 2)))
         module = self.module
-        return NetworkLearner(rows, classes, lambda _: copy.deepcopy(module), self._recipe)
+        make = lambda _: copy.deepcopy(module)  # noqa: E731
+        return NetworkLearner(rows, classes, make, self._recipe, objective=self._make_objective)
 
     def _learn(self, rows: Tensor, labels: Array, classes: Sequence[Any] | None) -> "Classifier":
         seen = np.unique(labels)
@@ -158,6 +175,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learnt = self._learner(everything, len(names)).learn(torch.arange(len(rows)), codes, seed=self._seed())
         self.model_, self.classes_, self._grows = learnt.model, names, classes is None
         self._rows, self._codes = rows, codes
+        self._objective = learnt.objective
         return self
 
     def _labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:

@@ -44,11 +44,13 @@ def network(name: str) -> nn.Module:
     return build(name, SHAPES.get(name, (1, 8, 8)), CLASSES, width=WIDTHS.get(name)).eval()
 
 
-def propose(net, *given, **more):
-    """As a campaign calls it: networks of the same kind can be made and trained."""
+def propose(net, inputs, pool, n, how, **more):
+    """As a campaign calls it: networks of the same kind can be made and trained, objectives come with the network."""
     quick = Training(steps=3)
     copied = lambda seed: copy.deepcopy(net)  # noqa: E731
-    return plain_propose(net, *given, fresh=copied, training=quick, **more)
+    make = STRATEGIES[how.strategy].objective
+    objective = None if make is None else make(net, inputs[:2], more.get("seed", 0))
+    return plain_propose(net, inputs, pool, n, how, fresh=copied, training=quick, objective=objective, **more)
 
 
 def asking(name: str, mode: str | None = None, **more) -> Asking:

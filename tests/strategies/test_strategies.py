@@ -32,7 +32,6 @@ from labelahead.strategies.diversity import (
     wavering,
 )
 from labelahead.strategies.fisher import RIDGE, bait
-from labelahead.strategies.loss_prediction import ranking_loss
 from labelahead.strategies.propose import propose
 from labelahead.strategies.situation import Situation
 from labelahead.train import Training
@@ -200,29 +199,6 @@ def test_typical_items_come_from_clusters_without_labels():
         near = torch.cdist(x[[at]], members)[0].topk(21, largest=False).values[1:].mean()
         every = torch.cdist(members, members).topk(21, largest=False).values[:, 1:].mean(1)
         assert math.isclose(float(near), float(every.min()), rel_tol=1e-9)
-
-
-def test_ranking_loss_by_hand():
-    predicted, true = torch.tensor([0.5, 2.0, 1.0, 0.0]), torch.tensor([3.0, 1.0, 2.0, 5.0])
-    # pairs (0, 2): true larger first, guess −0.5 -> 1.5; (1, 3): true smaller, guess 2 -> 3
-    assert float(ranking_loss(predicted, true)) == pytest.approx((1.5 + 3.0) / 2)
-    assert float(ranking_loss(predicted[:1], true[:1])) == 0.0
-
-
-def test_ll4al_finds_where_the_loss_is_large():
-    """Half of the items have random labels: there the loss is large, and can be seen in x."""
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(240, 6, generator=rng)
-    noisy = x[:, 5] > 0
-    y = (x[:, 0] > 0).long()
-    y[noisy] = torch.randint(2, (int(noisy.sum()),), generator=rng)
-    pool = labelled_pool(y, 160)
-    training = Training(steps=300, batch=64, rate=5e-3)
-    model = build("mlp", (6,), 2, width=32)
-    found = propose(
-        model, x, pool, 40, "ll4al", fresh=lambda seed: build("mlp", (6,), 2, width=32, seed=seed), training=training
-    )
-    assert noisy[found.positions].double().mean() > 0.65
 
 
 def test_bald_with_dropout_with_an_ensemble_and_with_neither():

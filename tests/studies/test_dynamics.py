@@ -9,11 +9,11 @@ import torch
 
 from labelahead.compare.statistics import t_interval
 from labelahead.errors import InputError
-from labelahead.linear.dynamics import residuals, total_gradient
+from labelahead.linear.dynamics import generalisation_bound, mmd, residuals, total_gradient
 from labelahead.studies import conduct
 from labelahead.studies.dynamics import DYNAMICS, Settings, cells
 from labelahead.studies.dynamics.exhibits import gammas, verdict
-from labelahead.studies.dynamics.lemmas import dropped_term, lemma, slack
+from labelahead.studies.dynamics.lemmas import corrected_term, dropped_term, lemma, slack
 from labelahead.studies.dynamics.measure import (
     correlation,
     fresh_kernel,
@@ -186,11 +186,51 @@ def test_lemma_one_holds_for_wide_networks_once_their_first_outputs_count():
     assert start["from_start"] == pytest.approx(start["real"])
 
 
-def test_what_the_bound_drops_is_the_appendix_s_formula():
-    assert dropped_term(1.0, 100, 100, delta=4 / math.e) == pytest.approx(0.4 + math.sqrt(4 / 50))
+def tail(epsilon, largest, first, n):
+    """Of MMD's deviation beyond its offset (Gretton et al. 2012, as DY App. B.3 quotes it)."""
+    return 2 * math.exp(-(epsilon**2) * first * n / (2 * largest * (first + n)))
+
+
+@pytest.mark.parametrize(("first", "n"), [(100, 100), (100, 125), (500, 750), (500, 2750)])
+def test_dropped_term_has_gamma_of_the_initial_among_all_labels(first, n):
+    """γ = M/(M + B) = n₀/n: the ε it gives is enough for the tail, and no more than enough where n = n₀."""
+    largest, delta = 1.4, 0.05
+    epsilon = dropped_term(largest, first, n, delta) - 4 * math.sqrt(largest / n)
+    assert tail(epsilon, largest, first, n) <= delta / 2 * (1 + 1e-12)
+    assert epsilon == pytest.approx(math.sqrt(4 * largest * math.log(4 / delta) / first))  # γn = n₀
+    if n == first:
+        assert tail(epsilon, largest, first, n) == pytest.approx(delta / 2)
+
+
+@pytest.mark.parametrize(("first", "n"), [(100, 100), (100, 125), (500, 2750)])
+def test_corrected_term_is_what_the_tail_gives(first, n):
+    largest, delta = 1.4, 0.05
+    offset = 2 * (math.sqrt(largest / first) + math.sqrt(largest / n))
+    assert tail(corrected_term(largest, first, n, delta) - offset, largest, first, n) == pytest.approx(delta / 2)
+    # What the paper puts in the offset's place is smaller unless nothing was asked for: the bound does not follow.
+    assert (4 * math.sqrt(largest / n) < offset) is (n > first)
+
+
+def test_slack_reports_both_terms():
     for row in slack(TINY, {"part": "slack", "seed": 0}):
         assert row["largest"] >= 1  # the mean of the diagonal is one
         assert row["dropped"] == pytest.approx(dropped_term(row["largest"], 30, row["labels"]))
+        assert row["corrected"] == pytest.approx(corrected_term(row["largest"], 30, row["labels"]))
+
+
+def test_ratios_to_the_bound_grow_with_the_scale_of_the_kernel():
+    """MMD/B and what B.3 drops over B: s times as large for a kernel s times as large."""
+    rng = torch.Generator().manual_seed(0)
+    a = torch.randn(30, 40, generator=rng, dtype=torch.float64)
+    K, y = a @ a.T / 40, torch.eye(3, dtype=torch.float64)[torch.arange(30) % 3]
+    ratios = [
+        [
+            max(mmd(s * K, 10), 0) ** 0.5 / generalisation_bound(s * K, y),
+            dropped_term(float((s * K).max()), 10, 30) / generalisation_bound(s * K, y),
+        ]
+        for s in (1.0, 7.0)
+    ]
+    assert ratios[1] == pytest.approx([7 * r for r in ratios[0]])
 
 
 def test_the_kernel_may_be_that_of_infinite_width():

@@ -296,7 +296,7 @@ def test_layer_kernels_are_those_of_jacobians():
     rng = stream(2, "layers")
     weights = [torch.randn(b, a, generator=rng, dtype=torch.float64) / a**0.5 for a, b in ((4, 6), (6, 6), (6, 3))]
     x = torch.randn(2, 4, generator=rng, dtype=torch.float64)
-    for number, (theta, square) in enumerate(layer_kernels(weights, x), start=1):
+    for number, (theta, square, product) in enumerate(layer_kernels(weights, x), start=1):
         net = nn.Sequential()
         for w in weights[:number]:
             layer = nn.Linear(w.shape[1], w.shape[0], bias=False).double()
@@ -307,7 +307,9 @@ def test_layer_kernels_are_those_of_jacobians():
         size = len(theta)
         whole = full_by_jacobian(net, x).reshape(2, size, 2, size)
         assert torch.allclose(theta, whole[0, :, 1])
-        assert float(square) == pytest.approx(float(net(x[:1]).square().sum().detach()))
+        outputs = net(x).detach()
+        assert float(square) == pytest.approx(float(outputs[0] @ outputs[0]))
+        assert float(product) == pytest.approx(float(outputs[0] @ outputs[1]))
 
 
 def test_lemmas_and_theorems_in_small():

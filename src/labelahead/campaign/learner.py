@@ -26,7 +26,7 @@ from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 from labelahead.strategies.propose import propose
 from labelahead.strategies.situation import Situation
-from labelahead.train import Training, predict
+from labelahead.train import AuxiliaryObjective, Training, predict
 
 __all__ = ["Learner"]
 
@@ -91,12 +91,18 @@ class Learner:
         self._trained = False
         self._belief: Belief | None = None
         self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
+        self._objective: AuxiliaryObjective | None = None  # what was trained together with the network
+        if self._strategy.objective is not None and not isinstance(self.training, Training):
+            raise InputError(
+                f"{self._strategy.name} trains a module of its own together with the network, but training is a "
+                "function of yours; expected a labelahead.train.Training, or another strategy"
+            )
 
     def query(self, n: int = 1) -> list[int]:
         """The n positions to label next, best first."""
-        if self._fresh >= self.retrain_every or (self._fresh and not self._trained):
-            self.train()
         strategy = self._strategy
+        if self._fresh >= self.retrain_every or (self._fresh and not self._trained) or self._objective_is_missing():
+            self.train()
         if not strategy.look_ahead or n == 0:
             query = propose(
                 self.model,
@@ -109,6 +115,7 @@ class Learner:
                 fresh=self._another,
                 training=self._recipe(),
                 memory=self._memory,
+                objective=self._objective or self._new_objective(),
             )
             self._memory = query.memory
             return [int(p) for p in query.positions]
@@ -185,8 +192,15 @@ class Learner:
             again = ExactLearner(self.inputs, into.blank(), str(into.centre.device))
         else:
             initial = self._initial
-            again = NetworkLearner(self.inputs, self.classes, lambda _: copy.deepcopy(initial), training)
+            again = NetworkLearner(
+                self.inputs,
+                self.classes,
+                lambda _: copy.deepcopy(initial),
+                training,
+                objective=self._strategy.objective,
+            )
         learnt = again.learn(self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into)
+        self._objective = learnt.objective
         for note in learnt.trained.notes if learnt.trained else ():
             log.warning("%s", note)
 
@@ -211,6 +225,7 @@ class Learner:
             "fresh": self._fresh,
             "trained": self._trained,
             "memory": self._memory,
+            "objective": None if self._objective is None else self._objective.state_dict(),
             **{name: getattr(self, name) for name in PLAIN},
             "asking": asdict(asking),
             "training": asdict(self.training) if isinstance(self.training, Training) else None,
@@ -266,7 +281,22 @@ class Learner:
             learner.pool.label(state["labelled"], state["labels"])
         learner._fresh, learner._trained = state["fresh"], state["trained"]
         learner._memory = state.get("memory")  # older files have none
+        if state.get("objective") is not None:
+            learner._objective = learner._new_objective()
+            assert learner._objective is not None  # the strategy is the one that it was saved with
+            learner._objective.load_state_dict(state["objective"])
         return learner
+
+    def _new_objective(self) -> AuxiliaryObjective | None:
+        """What the strategy wants trained together with the network, before any training."""
+        make = self._strategy.objective
+        if make is None or isinstance(self.model, ExactModel):
+            return None
+        return make(self.model, self.inputs[:2], training_seed(self.seed, len(self.pool), "t")).eval()
+
+    def _objective_is_missing(self) -> bool:
+        """Whether a trained network came without its auxiliary objective, as from a file of an older version."""
+        return self._strategy.objective is not None and self._objective is None and self._trained
 
     def _another(self, seed: int) -> nn.Module:
         """A network like the first one with weights of its own, for strategies that train some."""

@@ -154,7 +154,7 @@ class _Rounds:
         count, confirming = self._next(labelled)
         query, notes, loo = None, trained.notes, None
         if count > 0:
-            query = self._ask(learnt.model, number, count, memory)
+            query = self._ask(learnt, number, count, memory)
             seconds |= query.seconds
         asked = sum(p not in self._confirmed for p in pool.labelled[len(labelled) :].tolist())
         if query and confirming:
@@ -242,7 +242,7 @@ class _Rounds:
         """Unlabelled items at random, on which the estimate of the error rests."""
         return self._judged[~torch.isin(self._judged, labelled)][:JUDGED]
 
-    def _ask(self, model: nn.Module, number: int, count: int, memory: Mapping[str, Any] | None) -> Query:
+    def _ask(self, learnt: Learnt, number: int, count: int, memory: Mapping[str, Any] | None) -> Query:
         """Choose, get the labels and put them into the pool."""
         self.tell("looking ahead", 0, count)
         given: dict[int, int] = {}
@@ -254,7 +254,7 @@ class _Rounds:
 
         plan, learner = self.plan, self.plan.learner
         query = propose(
-            model,
+            learnt.model,
             learner.inputs,
             self.pool,
             count,
@@ -265,6 +265,7 @@ class _Rounds:
             fresh=learner.network,
             training=learner.training,
             memory=memory,
+            objective=learnt.objective,
         )
         for position in query.positions.tolist():
             label = given[position] if position in given else ask(position)

@@ -23,6 +23,7 @@ from labelahead.learners.network import NetworkLearner
 from labelahead.models import build, default_model
 from labelahead.strategies import GIVEN
 from labelahead.train import Training, recipe
+from labelahead.train.objective import MakeObjective
 
 __all__ = ["Prepared", "absolute_file", "decide", "prepare"]
 
@@ -47,13 +48,17 @@ class Prepared:
         assert isinstance(self.inputs, Tensor)
         return self.inputs
 
-    def learner(self, classes: int) -> NetworkLearner | ExactLearner:
-        """A learner of so many classes. Strategies may make networks with it: it must not lead to the answers."""
+    def learner(self, classes: int, objective: MakeObjective | None = None) -> NetworkLearner | ExactLearner:
+        """A learner of so many classes. Strategies may make networks with it: it must not lead to the answers.
+
+        objective: what the strategy wants trained together with the network; the exact learner trains nothing.
+        """
         network = self.network
         if self.campaign.model.name == EXACT:
             pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
             return ExactLearner(self.rows, exact(self.rows[pool], classes), self.device)
-        return NetworkLearner(self.inputs, classes, lambda seed: network(classes, seed), self.training, self.device)
+        make = lambda seed: network(classes, seed)  # noqa: E731
+        return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
 
 
 def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None) -> Prepared:

@@ -67,7 +67,7 @@ def questions(
         # An untrained network's opinions are noise; what it holds alike is not.
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
-    learner = ready.learner(count)
+    learner = ready.learner(count, strategy.objective)
     order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
     seed = ready.training.seed_of(campaign.seed, 0)
     learnt = learner.learn(pool.labelled[order], pool.labels[order], seed=seed)
@@ -83,6 +83,7 @@ def questions(
         seed=campaign.seed,
         fresh=learner.network,
         training=ready.training,
+        objective=learnt.objective,
     )
     sure, best = learnt.predict_proba(chosen.positions, len(names) or None).max(1)
     rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), strict=True)

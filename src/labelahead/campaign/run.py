@@ -216,12 +216,13 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
     askable = int((~closed).sum())
     if budget.labels > askable:
         raise InputError(f"labels is {budget.labels}, but the pool has {askable} items; expected at most that")
-    learner = ready.learner(len(data.classes))
+    strategy = find(ready.campaign.asking.strategy)
+    learner = ready.learner(len(data.classes), strategy.objective)
     learner.network(ready.campaign.seed)  # one that fails, fails here
     return Simulation(
         learner=learner,
         # A user's own strategy is read once: an edit under way changes no campaign that is under way.
-        asking=replace(ready.campaign.asking, strategy=find(ready.campaign.asking.strategy)),
+        asking=replace(ready.campaign.asking, strategy=strategy),
         budget=budget,
         labeller=labeller or answers,  # type: ignore[arg-type]
         test=test,

@@ -203,8 +203,9 @@ def tables_of(campaign: Campaign) -> dict[str, Any]:
     tables.pop("seed")
     for key in ("strategy", "mode"):
         tables["asking"].pop(key, None)
-    if tables.get("training", {}).get("epochs") == NONE:  # folders of before that key was known say nothing of it
-        del tables["training"]["epochs"]
+    for key in ("epochs", "augment"):  # folders of before these keys were known do not have them
+        if tables.get("training", {}).get(key) == NONE:
+            del tables["training"][key]
     return tables
 
 

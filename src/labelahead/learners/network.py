@@ -15,7 +15,8 @@ from labelahead.learners.outlook import LOOKED_AT, Outlook, outlook
 from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.posterior import prior
 from labelahead.tangent import features, kernel
-from labelahead.train import Trained, Training, fresh_start, predict, train
+from labelahead.train import AuxiliaryObjective, Trained, Training, fresh_start, predict, train
+from labelahead.train.objective import MakeObjective
 from labelahead.train.passes import penultimate, place, predict_dropped
 
 __all__ = ["Learnt", "NetworkLearner", "others_say", "probabilities_of"]
@@ -28,8 +29,8 @@ NOISE = 1e-3  # relative regulariser of leave-one-out, as all recorded campaigns
 class Learnt:
     """A network after its training, and the data set that it looks at: all that a belief begins with.
 
-    loss: what it was trained with. trained: None where there was nothing to train on. Every method
-    takes positions (q,) in the data set.
+    loss: what it was trained with. trained: None where there was nothing to train on. objective: what was trained
+    together with it. Every method takes positions (q,) in the data set.
     """
 
     model: nn.Module
@@ -37,6 +38,7 @@ class Learnt:
     loss: str = "squared"
     trained: Trained | None = None
     seconds: float = 0.0
+    objective: AuxiliaryObjective | None = None
 
     forms_kernel: ClassVar[bool] = True  # `tangent` has as many rows and columns as there are points
     baseline: ClassVar[str] = "outputs"  # `start` has been trained on the labels: changes are measured from it
@@ -117,7 +119,8 @@ def probabilities_of(outputs: Tensor, loss: str, classes: int | None = None) -> 
 class NetworkLearner:
     """What a training depends on besides labels and seed.
 
-    inputs: (n, ...) of the whole data set. network: seed -> a fresh network.
+    inputs: (n, ...) of the whole data set. network: seed -> a fresh network. objective: makes what is trained together
+    with it, anew at every training, whatever `training.start` says of the network.
     """
 
     inputs: Tensor | Samples
@@ -125,6 +128,7 @@ class NetworkLearner:
     network: Callable[[int], nn.Module]
     training: Training
     device: str = "cpu"
+    objective: MakeObjective | None = None
 
     def learn(
         self,
@@ -145,9 +149,12 @@ class NetworkLearner:
             into.load_state_dict(model.state_dict())
             model = into
         trained = None
+        objective = None if self.objective is None else self.objective(model, self.inputs[:2], seed)
         if len(labelled):
-            trained = train(model, self.inputs[labelled], labels, self.classes, self.training, seed=seed)
-        return Learnt(model.eval(), self.inputs, self.training.loss, trained, time.perf_counter() - began)
+            x = self.inputs[labelled]
+            trained = train(model, x, labels, self.classes, self.training, seed=seed, objective=objective)
+        seconds = time.perf_counter() - began
+        return Learnt(model.eval(), self.inputs, self.training.loss, trained, seconds, objective)
 
     def others_say(
         self, labelled: Tensor, labels: Tensor, *, seed: int, doubting: bool = False

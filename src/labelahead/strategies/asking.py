@@ -8,6 +8,7 @@ from torch import Tensor
 
 from labelahead.acquisition import Acquisition
 from labelahead.errors import InputError
+from labelahead.train.objective import MakeObjective
 
 __all__ = ["Ask", "Asking", "Picks", "Strategy"]
 
@@ -39,7 +40,8 @@ class Strategy:
     pick(situation, q, rng, mode, ask): `ask` labels one item at once; only mode "sequential" uses
     it. modes: how a batch can be made, the default first. criterion: of look-ahead, what scores the
     candidates of a view. noise: the relative regulariser it works best with, if it has one of its own.
-    needs_network: whether it takes gradients of a network, or trains some.
+    needs_network: whether it takes gradients of a network, or trains some. objective: makes what is trained together
+    with the campaign's network, for `situation.objective`: (network, two samples, seed) -> an `AuxiliaryObjective`.
 
     >>> def first(situation, q, rng, mode, ask):
     ...     return la.Picks(situation.candidates[:q], torch.ones(q))
@@ -56,6 +58,7 @@ class Strategy:
     criterion: str | Acquisition | None = None
     noise: float | None = None
     needs_network: bool = False
+    objective: MakeObjective | None = None
 
     def settled(self, asking: "Asking") -> "Asking":
         """With the strategy's own noise where none is asked for; without either, the learner's counts."""

@@ -15,7 +15,7 @@ from labelahead.seeds import stream
 from labelahead.strategies import find
 from labelahead.strategies.asking import Ask, Asking, Picks, Strategy
 from labelahead.strategies.situation import Situation
-from labelahead.train import Training
+from labelahead.train import AuxiliaryObjective, Training
 from labelahead.train.passes import eval_mode
 
 __all__ = ["Query", "propose"]
@@ -57,6 +57,7 @@ def propose(
     fresh: Callable[[int], nn.Module] | None = None,
     training: Training | None = None,
     memory: Mapping[str, Any] | None = None,
+    objective: AuxiliaryObjective | None = None,
 ) -> Query:
     """The n items whose labels matter most to this network now.
 
@@ -65,7 +66,8 @@ def propose(
     strategy or its name, or how to choose in detail. loss: what the network was trained with. ask: labels an item on
     the spot; needed for the mode "sequential", which without it becomes "greedy". fresh, training: an untrained network
     from a seed, and how it is trained, for strategies that train networks of their own. memory: that of the query
-    before, for strategies that learn from round to round; None: begin anew. The network comes back as it was.
+    before, for strategies that learn from round to round; None: begin anew. objective: what was trained together with
+    the network, for strategies that ask for it (`Strategy.objective`). The network comes back as it was.
 
     >>> pool = la.Pool(30)
     >>> pool.label([0, 1, 2], [0, 1, 2])
@@ -98,6 +100,7 @@ def propose(
             fresh=fresh,
             training=training,
             memory=memory,
+            objective=objective,
         )
         # Whoever answers is in reach only of the mode that needs answers.
         asked = ask if mode == "sequential" else None

@@ -82,7 +82,7 @@ def retrained(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Trai
     at: (q,) and there: (e,), positions in the data set; labels: (q,) hypothetical ones. Training
     goes on from the present weights, in the same order for all: what differs is owed to the item.
     """
-    if not alike(s.model) or not isinstance(s.inputs, Tensor):
+    if not alike(s.model) or not isinstance(s.inputs, Tensor) or how.augment is not None:
         yield from one_by_one(s, at, labels, there, how, seed)
         return
     most = max(1, STACK // sum(p.numel() for p in s.model.parameters()))

@@ -20,7 +20,7 @@ from labelahead.learners.network import Learnt
 from labelahead.linear.posterior import prior
 from labelahead.seeds import stream
 from labelahead.strategies.asking import Ask, Asking, Picks
-from labelahead.train import Training
+from labelahead.train import AuxiliaryObjective, Training
 
 __all__ = ["Situation", "scored"]
 
@@ -43,6 +43,7 @@ class Situation:
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
     memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
+    objective: AuxiliaryObjective | None = None  # what was trained together with the network, if the strategy asks
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod

@@ -14,7 +14,8 @@ The examples here begin with
 """
 
 from labelahead.train.fit import fresh_start, train
+from labelahead.train.objective import AuxiliaryObjective
 from labelahead.train.passes import predict
 from labelahead.train.settings import Trained, Training, recipe
 
-__all__ = ["Trained", "Training", "fresh_start", "predict", "recipe", "train"]
+__all__ = ["AuxiliaryObjective", "Trained", "Training", "fresh_start", "predict", "recipe", "train"]

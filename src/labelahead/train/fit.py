@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import cos, isfinite, pi
 
 import torch
@@ -12,7 +13,9 @@ from torch.nn import functional as F
 from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.inputs import Inputs, Samples, batch_of
 from labelahead.models.layers import restored, whole
-from labelahead.seeds import seeded
+from labelahead.seeds import seeded, stream
+from labelahead.train.augment import augment_pictures, require_pictures
+from labelahead.train.objective import AuxiliaryObjective
 from labelahead.train.passes import check_inputs, eval_mode, forward, place, predict, rows_at_once
 from labelahead.train.settings import Trained, Training
 
@@ -63,11 +66,22 @@ def fresh_start(
     return model
 
 
-def train(model: nn.Module, inputs: Inputs, labels: Tensor, classes: int, training: Training, *, seed: int) -> Trained:
+def train(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    classes: int,
+    training: Training,
+    *,
+    seed: int,
+    objective: AuxiliaryObjective | None = None,
+) -> Trained:
     """Train `model` in place on inputs (n, ...) with class numbers (n,); it ends in eval mode.
 
     The same seed gives the same weights to the last bit on one machine. If training diverges,
     the weights go back to the start and the rate to a tenth, at most three times; `notes` says so.
+    objective: trained in place together with the network, its value added to the network's loss in every step; the
+    loss that is reported is the network's alone.
 
     >>> from labelahead.train import Training, predict, train
     >>> model = build("mlp", (4,), 2)
@@ -81,15 +95,17 @@ def train(model: nn.Module, inputs: Inputs, labels: Tensor, classes: int, traini
     classes = whole(classes, "classes")
     samples, labels = check_set(inputs, labels, classes)
     training = training.counted(len(samples))
-    session = _Session(model, samples, labels, classes, training, seed)
-    before = copy.deepcopy(model.state_dict())
+    session = _Session(model, samples, labels, classes, training, seed, objective)
+    learning = [model] if objective is None else [model, objective]
+    before = [copy.deepcopy(module.state_dict()) for module in learning]
     rate, notes = training.rate, session.warnings()
     for attempt in range(RETRIES + 1):
         try:
             steps, (loss, accuracy) = session.run(rate)
             break
         except _DivergedError as trouble:
-            model.load_state_dict(before)
+            for module, state in zip(learning, before, strict=True):
+                module.load_state_dict(state)
             if attempt == RETRIES:
                 raise NumericalError(
                     f"training diverged at the rate {training.rate:g} and at {RETRIES} rates down "
@@ -99,8 +115,9 @@ def train(model: nn.Module, inputs: Inputs, labels: Tensor, classes: int, traini
             notes.append(f"{trouble} at the rate {rate:g}; began again with {rate / 10:g}")
             rate /= 10
         finally:
-            model.zero_grad(set_to_none=True)
-            model.eval()
+            for module in learning:
+                module.zero_grad(set_to_none=True)
+                module.eval()
     target = training.stop_accuracy
     if target is not None and accuracy < target:
         notes.append(
@@ -113,16 +130,26 @@ class _Session:
     """One call of `train`: what stays the same from attempt to attempt."""
 
     def __init__(
-        self, model: nn.Module, inputs: Tensor | Samples, labels: Tensor, classes: int, training: Training, seed: int
+        self,
+        model: nn.Module,
+        inputs: Tensor | Samples,
+        labels: Tensor,
+        classes: int,
+        training: Training,
+        seed: int,
+        objective: AuxiliaryObjective | None,
     ) -> None:
         self.model, self.inputs, self.training, self.seed = model, inputs, training, seed
-        self.parameters = trainable(model)
+        self.objective = objective
+        self.parameters = [*trainable(model), *(objective.parameters() if objective is not None else ())]
         self.norms = learning_norms(model)
         self.device, self.dtype = place(model, inputs)
         self.labels, self.classes = labels.to(self.device), classes
         self.lone = len(inputs) == 1 and bool(self.norms)
         weights = next(p for p in self.parameters)
         self.targets = F.one_hot(self.labels, classes).to(weights.dtype)
+        if training.augment is not None:
+            require_pictures(batch_of(inputs[:1]), training.augment)
 
     def warnings(self) -> list[str]:
         """What the caller should know before any step is taken."""
@@ -135,7 +162,8 @@ class _Session:
 
     def run(self, rate: float) -> tuple[int, tuple[float, float]]:
         """One attempt: the steps taken, then loss and accuracy on the labelled set."""
-        with seeded(self.seed), torch.enable_grad():  # dropout draws from the global generator
+        # Dropout draws from the global generator.
+        with seeded(self.seed), torch.enable_grad(), self._observed():
             steps = self._descend(rate)
         if not all(bool(torch.isfinite(p.detach()).all()) for p in self.parameters):
             raise _DivergedError(f"weights became infinite by step {steps}")
@@ -151,20 +179,20 @@ class _Session:
         often = max(WATCH, -(-n // t.batch))
         watch = _Watch()
         everything: tuple[Inputs, Tensor] | None = None
+        # A generator of its own: the order of the batches is the same with and without augmentation.
+        rng = stream(self.seed, "augment")
         step = 0
         self._train_mode()
         for step, (at, now) in enumerate(zip(sizes, rates(t, rate), strict=True), 1):
             if at is None:
                 everything = everything or self._rows(None)
             x, y = self._rows(at) if at is not None or everything is None else everything
+            if t.augment is not None:
+                assert isinstance(x, Tensor)  # `require_pictures` has seen to it
+                x = augment_pictures(x, t.augment, rng)
             group["lr"] = now
             optimiser.zero_grad(set_to_none=True)
-            loss = self._loss(self._outputs(x), y)
-            if not loss.requires_grad:
-                raise ModelError(
-                    "the network's outputs depend on none of its trainable parameters; expected "
-                    "something to learn: unfreeze a layer that the outputs pass through"
-                )
+            loss = self._total(x, y, (step - 1) / t.steps)
             loss.backward()  # type: ignore[no-untyped-call]
             if t.clip is not None:
                 nn.utils.clip_grad_norm_(self.parameters, t.clip)
@@ -178,8 +206,27 @@ class _Session:
         watch.look(step)
         return step
 
+    def _observed(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.objective is None else self.objective.observe(self.model)
+
+    def _total(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
+        """What a step descends on: the network's loss, and the auxiliary objective where there is one."""
+        outputs = self._outputs(x)
+        loss = self._loss(outputs, y)
+        if not loss.requires_grad:
+            raise ModelError(
+                "the network's outputs depend on none of its trainable parameters; expected "
+                "something to learn: unfreeze a layer that the outputs pass through"
+            )
+        if self.objective is None:
+            return loss
+        added: Tensor = self.objective(self._losses(outputs.detach(), y), progress)
+        return loss + added
+
     def _train_mode(self) -> None:
         self.model.train()
+        if self.objective is not None:
+            self.objective.train()
         if self.lone:
             for norm in self.norms:
                 norm.training = False
@@ -202,6 +249,12 @@ class _Session:
         if self.training.loss == "cross-entropy":
             return F.cross_entropy(outputs, targets)
         return 0.5 * F.mse_loss(outputs, targets, reduction="sum") / len(targets)
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(n,) the loss of each sample."""
+        if self.training.loss == "cross-entropy":
+            return F.cross_entropy(outputs, targets, reduction="none")
+        return 0.5 * (outputs - targets).square().sum(1)
 
     def _measure(self) -> tuple[float, float]:
         """Loss and accuracy on the whole labelled set, in eval mode."""

@@ -14,6 +14,7 @@ Loss = Literal["squared", "cross-entropy"]
 Optimiser = Literal["sgd", "adam"]
 Schedule = Literal["one-cycle", "constant"]
 Start = Literal["same", "cold", "warm", "shrink"]
+Augment = Literal["crop", "flip", "crop-flip"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class Training:
     gradient's largest norm. start, of one training after the other: "same" from the new weights that the first began
     with, "cold" from others each time, "warm" from the last round's, "shrink" from shrink × the last + perturb × new
     ones (Ash & Adams 2020). stop_accuracy: end as soon as this part of the training set is right;
-    `steps` or `epochs` is then the most there may be.
+    `steps` or `epochs` is then the most there may be. augment, of pictures: how each is changed at random whenever it
+    is trained on, and nowhere else. "crop" shifts it by up to an eighth of its side and fills up with zeros; "flip"
+    mirrors half of the pictures from left to right, which is wrong for digits and letters; "crop-flip" does both.
 
     >>> from labelahead.train import Training
     >>> Training(loss="cross-entropy", steps=200, rate=1e-3).optimiser
@@ -52,6 +55,7 @@ class Training:
     perturb: float = 0.1
     stop_accuracy: float | None = None
     epochs: int | None = None
+    augment: Augment | None = None
 
     def counted(self, n: int) -> "Training":
         """The same for n samples, its epochs told in steps.
@@ -75,6 +79,10 @@ class Training:
         for name, words in (("loss", Loss), ("optimiser", Optimiser), ("schedule", Schedule), ("start", Start)):
             if (value := getattr(self, name)) not in get_args(words):
                 raise InputError(f"{name} is {value!r}; expected one of {', '.join(map(repr, get_args(words)))}")
+        if self.augment not in (None, *get_args(Augment)):
+            raise InputError(
+                f"augment is {self.augment!r}; expected one of {', '.join(map(repr, get_args(Augment)))}, or None"
+            )
         _above("rate", self.rate, 0)
         _within("momentum", self.momentum, 0, 1, last=False)
         _within("weight_decay", self.weight_decay, 0, None)

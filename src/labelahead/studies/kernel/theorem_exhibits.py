@@ -122,7 +122,8 @@ def layers(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         else:
             line(axes[1], *means(mine, "width", "off"), number, f"layer {name}", band=False)
             row |= {"largest off it: exponent": span(_slope(mine, "off")), "allowed, off": off}
-        row["f·f: exponent"] = "–" if mine[0]["product"] is None else span(_slope(mine, "product"))
+        for value, title in (("product", "f(x₁)·f(x₁): exponent"), ("cross", "f(x₁)·f(x₂): exponent")):
+            row[title] = "–" if mine[0][value] is None else span(_slope(mine, value))
         table.append(row)
     _logs(axes[0], "largest diagonal entry")
     _logs(axes[1], "largest entry off the diagonal")
@@ -149,8 +150,9 @@ def layers(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
             "with "
             f"{span(grows['norm'])} (A.7.10: at least 1), their ratio with {span(_slope(ratio, 'ratio'))} (Theorem "
             "A.7.11: −0.5). "
-            "Products of activations grow linearly (A.7.12; last column). (A.50) has E‖f¹(x)‖² = n‖x‖²/n₀; measured "
-            "at the widest: "
+            "Products of activations grow linearly at such a pair, drawn at random (A.7.12; last columns); at x₂ = −x₁ "
+            "that of the first layer is zero, so that (A.49) and the lemma fail there (errata). "
+            "(A.50) has E‖f¹(x)‖² = n‖x‖²/n₀; measured at the widest: "
             f"{span(share)} of that, since a rectified normal has half the square of a normal.",
             figure=figure,
             table=table,

@@ -92,7 +92,7 @@ def layers(s: Any, cell: Cell) -> list[Row]:
     sizes = [d, *[n] * s.layer_depth, C]
     weights = [torch.randn(b, a, generator=rng, dtype=torch.float64) / math.sqrt(a) for a, b in pairwise(sizes)]
     rows: list[Row] = []
-    for number, (theta, products) in enumerate(layer_kernels(weights, x), start=1):
+    for number, (theta, square, product) in enumerate(layer_kernels(weights, x), start=1):
         on = theta.diagonal()
         off = theta - torch.diag(on)
         scalar = theta.sum() / len(theta)  # (A.22): the pseudo-kernel of this layer
@@ -102,8 +102,9 @@ def layers(s: Any, cell: Cell) -> list[Row]:
                 "layer": "read-out" if last else str(number),
                 "diagonal": float(on.abs().max()),
                 "off": float(off.abs().max()),
-                "product": None if last else float(products),  # f(x₁)·f(x₂) after this layer
-                "share": None if last else float(products) / n * d,  # (A.50) has 1 for x₁ = x₂ of norm 1
+                "product": None if last else float(square),  # f(x₁)·f(x₁) after this layer
+                "cross": None if last else float(product),  # f(x₁)·f(x₂)
+                "share": None if last else float(square) / n * d,  # (A.50) has 1 for x₁ = x₂ of norm 1
                 "distance": float((theta - scalar * torch.eye(len(theta))).norm()),
                 "norm": float(theta.norm()),
             }
@@ -111,8 +112,8 @@ def layers(s: Any, cell: Cell) -> list[Row]:
     return rows
 
 
-def layer_kernels(weights: Sequence[Tensor], x: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For every layer the kernel Θ^(l)(x₁, x₂) of its outputs, (n_l, n_l), and f^l(x₁)·f^l(x₁) (A.20).
+def layer_kernels(weights: Sequence[Tensor], x: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """For every layer the kernel Θ^(l)(x₁, x₂) of its outputs, (n_l, n_l), f^l(x₁)·f^l(x₁) and f^l(x₁)·f^l(x₂) (A.20).
 
     x: (2, d). All layers but the last are followed by ReLU.
     """
@@ -127,7 +128,7 @@ def layer_kernels(weights: Sequence[Tensor], x: Tensor) -> list[tuple[Tensor, Te
         v1, v2 = (w * bent[0][:, None]), (w * bent[1][:, None])
         theta = v1 @ theta @ v2.T + torch.diag(seen * bent[0] * bent[1])
         one, two = (v if last else torch.relu(v) for v in (a, b))
-        found.append((theta, one @ one))
+        found.append((theta, one @ one, one @ two))
     return found
 
 
