@@ -71,6 +71,7 @@ def label(
     refresh_every: RefreshOpt = 50,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """Label in a browser: one key for each item, and the next question learns from every answer.
 
@@ -93,13 +94,11 @@ def label(
         check_together(export, to, rest)
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
-        more |= {"executor": cluster, "refresh_every": refresh_every}
-        with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
+        large = {"executor": cluster, "refresh_every": refresh_every}
+        with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more, **large) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:
-                from labelahead.web.session import write_out
-
-                say(write_out(ready, export, to, rest=rest))
+                say(_write_out(ready, export, to, rest))
                 return
             _serve(ready, host=host, port=port, token=token, browser=browser)
 
@@ -117,6 +116,12 @@ def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> 
         for note in ready.notes:
             say(note, "dim")
         yield ready
+
+
+def _write_out(ready: Any, export: str, to: Path, rest: bool) -> str:
+    from labelahead.web.session import write_out
+
+    return write_out(ready, export, to, rest=rest)
 
 
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.campaign.config import Campaign, assemble
+from labelahead.campaign.config import Campaign, parse, read_stored
 from labelahead.campaign.finished import BIASED, Finished, finish
 from labelahead.campaign.prepare import Prepared
 from labelahead.data.dataset import UNKNOWN
@@ -25,18 +25,21 @@ from labelahead.web.workshop import Workshop
 __all__ = ["page_model", "session_model"]
 
 
-def session_model(folder: str | Path) -> Finished:
-    """Learnt from all labels that a page has kept in this folder; no page may be open on it."""
-    campaign = _settings(Path(folder))
+def session_model(folder: str | Path, *, trust_code: bool = False) -> Finished:
+    """Learnt from all labels that a page has kept in this folder; no page may be open on it.
+
+    trust_code: see `labelahead.load_model`.
+    """
+    campaign = _settings(Path(folder), trust_code)
     _refuse_large(campaign)
     with opened(campaign, folder, test=campaign.data.test_fraction or None) as session:
         session.schedule.remember()
         return page_model(session.assignment, session.schedule)
 
 
-def _settings(folder: Path) -> Campaign:
+def _settings(folder: Path, trust_code: bool) -> Campaign:
     """What the page was last opened with."""
-    return assemble(folder / "session.toml", (), {})
+    return parse(read_stored(folder / "session.toml", trust_code=trust_code))
 
 
 def _refuse_large(campaign: Campaign) -> None:
@@ -60,7 +63,8 @@ def page_model(assignment: Assignment, schedule: Schedule) -> Finished:
             f"{len(labels)} labels of {len(set(labels.values()))} classes are there; expected labels of at least two "
             "classes: label some more items"
         )
-    campaign = replace(_settings(schedule.folder), threads=None)
+    # `opened` has just written that file from a campaign that was allowed to run its code.
+    campaign = replace(_settings(schedule.folder, trust_code=True), threads=None)
     _refuse_large(campaign)
     held = dict.fromkeys(assignment.closed, UNKNOWN)
     workshop = Workshop(campaign, (assignment.items.data, None), held, assignment.broken)

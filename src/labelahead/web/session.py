@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from labelahead import files
-from labelahead.campaign.config import Campaign, to_toml
+from labelahead.campaign.config import Campaign, campaign_code, to_toml
 from labelahead.campaign.inputs import EMBEDDINGS
-from labelahead.campaign.prepare import absolute_file, decide
+from labelahead.campaign.prepare import decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike, each_once
 from labelahead.data.folder import arranged
@@ -22,6 +22,7 @@ from labelahead.errors import InputError
 from labelahead.learners.exact import EXACT
 from labelahead.scale.store import is_store
 from labelahead.strategies import STRATEGIES, find
+from labelahead.trust import full_name, record_code
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.items import Items
@@ -105,6 +106,7 @@ def opened(
         if labels is not None:
             notes.append(f"{labels}: {_counted(import_labels(assignment, Path(labels)))}")
         files.replace(folder / "session.toml", to_toml(campaign))
+        record_code(campaign_code(campaign))
         schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
         try:
             yield Session(assignment, schedule, folder, tuple(notes), holding)
@@ -259,10 +261,11 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     path = Path(campaign.data.name).expanduser()
     name = str(path.resolve()) if path.exists() else campaign.data.name
     # A link inside a folder of pictures could lead to any picture on this machine.
-    own = campaign.data.embedding and absolute_file(campaign.data.embedding)
+    own = campaign.data.embedding and full_name(campaign.data.embedding)
     source = replace(campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own)
-    asking = replace(campaign.asking, strategy=absolute_file(campaign.asking.strategy))
-    return replace(campaign, data=source, asking=asking)
+    asking = replace(campaign.asking, strategy=full_name(campaign.asking.strategy))
+    model = replace(campaign.model, name=full_name(campaign.model.name))
+    return replace(campaign, data=source, asking=asking, model=model)
 
 
 def _test(data: Data, answers: Answers | None, test: float | str | Path | None) -> dict[int, str]:
