@@ -2,11 +2,15 @@
 
 import os
 import signal
+import tempfile
 
 import pytest
 import torch
 
 os.environ.setdefault("LABELAHEAD_VERIFY", "1")
+# Tests use code of their own; what the account of whoever runs them has used stays as it is.
+_state = tempfile.TemporaryDirectory(prefix="labelahead-state-")
+os.environ["XDG_STATE_HOME"] = _state.name
 # A shell that starts tests in the background ignores Ctrl-C for them and all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

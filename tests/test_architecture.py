@@ -12,7 +12,7 @@ PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     ("errors",),
-    ("extras", "files", "inputs", "processes", "seeds"),
+    ("extras", "files", "inputs", "processes", "seeds", "trust"),
     ("tangent",),
     ("linear",),
     ("acquisition",),

@@ -1,5 +1,6 @@
 import csv
 import errno
+import io
 import json
 import os
 import re
@@ -233,10 +234,24 @@ def test_csv_is_what_a_spreadsheet_may_open(tmp_path):
 @example("'=a")
 @example("-1e5")
 @example("''@")
+@example("x;=1;'=1;''=1")
+@example('x;"=1\t -1\n@')
 def test_guarding_a_cell_can_be_taken_back(text):
     cell = guarded(text)
     assert unguarded(cell) == text
     assert cell[:1] not in tuple("=+-@\t\r\n") or re.fullmatch(r"[+-]\d.*", cell, re.DOTALL)
+
+
+@given(st.text("=+-@;\t\n\r'\" x1"))
+@example("x;=cmd|'/C calc'!A0")
+@example('x;"=1+1"')
+@example("x; =1+1")
+def test_no_cell_holds_a_formula_where_semicolons_or_tabs_separate(text):
+    """Spreadsheets of many countries split lines there; a quote that does not begin a field means nothing to them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(["a.jpg", guarded(text), "b"])
+    for field in re.split("[;\t\r\n]", line.getvalue().partition(",")[2].rpartition(",")[0])[1:]:
+        assert not re.match('[\\s"]*[=+@-]', field)
 
 
 @settings(max_examples=300)

@@ -6,7 +6,7 @@ Unknown keys are errors with a suggestion; every value is checked before any wor
 import math
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -19,8 +19,23 @@ from labelahead.models import spec
 from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 from labelahead.train import Training
+from labelahead.trust import code_names, refuse_code_in_folders, require_trusted_code
 
-__all__ = ["Budget", "Campaign", "Network", "Source", "fill", "gather", "parse", "read", "to_toml", "training_from"]
+__all__ = [
+    "Budget",
+    "Campaign",
+    "Network",
+    "Source",
+    "assemble",
+    "campaign_code",
+    "fill",
+    "gather",
+    "parse",
+    "read",
+    "read_stored",
+    "to_toml",
+    "training_from",
+]
 
 
 T = TypeVar("T")
@@ -207,10 +222,65 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
 
 
 def assemble(
-    file: str | Path | None, changes: Sequence[str], options: Mapping[str, Any], base: Mapping[str, Any] | None = None
+    file: str | Path | None,
+    changes: Sequence[str],
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+    *,
+    trust_code: bool = False,
 ) -> Campaign:
-    """The campaign that a file, KEY=VALUE texts and options make; see `gather`."""
-    return parse(gather(file, changes, options, base))
+    """The campaign that a file of the user's, KEY=VALUE texts and options make; see `gather`.
+
+    Code that the file alone names is refused where it lies in the data, or in the folder of a run or a session, unless
+    `trust_code` says that it may run. Configurations that labelahead stored are read by `read_stored` instead.
+    """
+    tables = gather(file, changes, options, base)
+    if file is not None:
+        named, data = code_names(tables), tables.get("data", {})
+        typed = code_names(gather(None, changes, options)).values()
+        folders = [str(data["name"])] if isinstance(data, Mapping) and "name" in data else []
+        refuse_code_in_folders(named, file, folders, trust_code or list(typed))
+    return parse(tables)
+
+
+def campaign_code(campaign: Campaign) -> set[str]:
+    """Return the names of the user's own code that a campaign runs."""
+    strategy = campaign.asking.strategy
+    named = {
+        "data": {"embedding": campaign.data.embedding},
+        "model": {"name": campaign.model.name},
+        "asking": {"strategy": strategy if isinstance(strategy, str) else None},
+    }
+    return set(code_names(named).values())
+
+
+def read_stored(
+    path: Path,
+    options: Mapping[str, Any] | None = None,
+    *,
+    trust_code: bool | Collection[str] = False,
+    without: Collection[str] = (),
+) -> dict[str, Any]:
+    """Read the tables of a configuration that labelahead stored in a folder, which may be somebody else's.
+
+    Args:
+        path: The file.
+        options: What the caller changes, by dotted key; code that is named here may run.
+        trust_code: Whether all code that the file names may run, or which.
+        without: Tables that are not needed, and left out.
+
+    Raises:
+        InputError: If the file names code that must not run (`labelahead.trust`).
+    """
+    stored = {key: value for key, value in read(path).items() if key not in without}
+    tables = gather(None, (), options or {}, stored)
+    data = tables.get("data")
+    source = data.get("name") if isinstance(data, Mapping) else None
+    folders = [path.parent, *([source] if isinstance(source, str) else [])]
+    given = set(code_names(gather(None, (), options or {})).values())
+    trusted = trust_code if isinstance(trust_code, bool) and trust_code else given.union(trust_code or ())
+    require_trusted_code(code_names(tables), path, folders, trusted)
+    return tables
 
 
 def gather(

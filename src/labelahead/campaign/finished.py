@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.campaign.card import card
-from labelahead.campaign.config import assemble
+from labelahead.campaign.config import parse, read_stored
 from labelahead.campaign.graph import Front, Graph, write_onnx
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.run import remember
@@ -335,10 +335,18 @@ def write_predictions(predictions: Predictions, path: Path | None) -> str | None
     return None
 
 
-def run_model(folder: str | Path, *, data: Loaded | None = None) -> Finished:
-    """The network of a campaign's last round; its data are read again, for what was taken from them."""
+def run_model(
+    folder: str | Path, *, data: Loaded | None = None, network: str | None = None, trust_code: bool = False
+) -> Finished:
+    """The network of a campaign's last round; its data are read again, for what was taken from them.
+
+    network: where the code of a network of one's own is now. trust_code: see `labelahead.load_model`.
+    """
+    own = {} if network is None else {"model.name": network}
     with Store.open(folder) as store:
-        ready = prepare(assemble(Path(folder) / "config.toml", (), {}), data)
+        # How it was asked does not matter here: a strategy of somebody's own is not even imported.
+        tables = read_stored(Path(folder) / "config.toml", own, trust_code=trust_code, without=("asking",))
+        ready = prepare(parse(tables), data)
         remember(store, ready)
         store.require_complete_labels()
         rounds = store.rounds()

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.campaign.prepare import absolute_file
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.files import replace
@@ -27,6 +26,7 @@ from labelahead.strategies.asking import Asking, Strategy
 from labelahead.strategies.propose import propose
 from labelahead.strategies.situation import Situation
 from labelahead.train import AuxiliaryObjective, Training, predict
+from labelahead.trust import code_names, full_name, record_code, require_trusted_code
 
 __all__ = ["Learner"]
 
@@ -215,7 +215,7 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Everything but the inputs and a training function or strategy of your own, in one step."""
         own = self.asking.strategy  # as it can be found again; one that was handed over must be handed over again
-        asking = changed(self.asking, strategy=absolute_file(own) if isinstance(own, str) else GIVEN + own.name)
+        asking = changed(self.asking, strategy=full_name(own) if isinstance(own, str) else GIVEN + own.name)
         state = {
             "version": 1,
             "model": self.model.state_dict(),
@@ -232,6 +232,7 @@ class Learner:
             "items": len(self.inputs),
         }
         replace(Path(path), lambda file: torch.save(state, file))
+        record_code(code_names(state).values())
 
     @classmethod
     def load(
@@ -242,10 +243,12 @@ class Learner:
         *,
         training: Trainer | None = None,
         strategy: Strategy | None = None,
+        trust_code: bool = False,
     ) -> "Learner":
         """A learner as it was saved, with a model of the same architecture.
 
-        training, strategy: a function or a strategy that it was handed over in Python, again.
+        training, strategy: a function or a strategy that it was handed over in Python, again. trust_code: run a
+        strategy of one's own that the file names, even if this account has never used it.
         """
         try:
             state = torch.load(Path(path), map_location="cpu", weights_only=True)
@@ -259,6 +262,8 @@ class Learner:
             raise InputError(f"{path} was saved with {state['items']} inputs, not {length(inputs)}")
         if state["training"] is None and training is None:
             raise InputError(f"{path} was saved with a training function; expected it as `training`")
+        if strategy is None:
+            require_trusted_code(code_names(state), Path(path), (), trust_code)
         asking = Asking(**state["asking"])
         if str(asking.strategy).startswith(GIVEN) and strategy is None:
             name = str(asking.strategy).removeprefix(GIVEN)

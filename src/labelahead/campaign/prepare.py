@@ -24,8 +24,9 @@ from labelahead.models import build, default_model
 from labelahead.strategies import GIVEN
 from labelahead.train import Training, recipe
 from labelahead.train.objective import MakeObjective
+from labelahead.trust import full_name
 
-__all__ = ["Prepared", "absolute_file", "decide", "prepare"]
+__all__ = ["Prepared", "decide", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +92,10 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
         campaign,
         data=replace(
             replace(source, name=GIVEN + data.name) if handed else _absolute(source),
-            embedding=absolute_file(seen.embedding),
+            embedding=full_name(seen.embedding),
         ),
-        model=Network(absolute_file(name), width, dropout),
-        asking=replace(asking, strategy=absolute_file(own)) if isinstance(own, str) else asking,
+        model=Network(full_name(name), width, dropout),
+        asking=replace(asking, strategy=full_name(own)) if isinstance(own, str) else asking,
         training=asdict(training),
         threads=campaign.threads or torch.get_num_threads(),
         device=device,
@@ -147,14 +148,6 @@ def _absolute(source: Source) -> Source:
     name = source.name if source.name in DATASETS else absolute_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
     return replace(source, name=name, root=root)
-
-
-def absolute_file(name: str) -> str:
-    """A network or strategy of the user's own, with its path in full."""
-    place, colon, inside = name.rpartition(":")
-    if colon and place.endswith(".py"):
-        return f"{Path(place).expanduser().resolve()}:{inside}"
-    return name
 
 
 # Known sets of small pictures are learnt from their pixels; folders of photographs are not.

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.campaign.config import Campaign, assemble, parse, read, to_toml
+from labelahead.campaign.config import Campaign, assemble, campaign_code, parse, read, read_stored, to_toml
 from labelahead.campaign.loop import Labeller, Progress, Simulation, State, rounds
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.store import Round, Store
@@ -23,6 +23,7 @@ from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
+from labelahead.trust import record_code
 
 __all__ = ["Prepared", "Result", "prepare", "remember", "resume", "rounds_of", "run", "simulation"]
 
@@ -91,6 +92,7 @@ def run(
             return _run(ready, plan, None, progress, on_round)
         existed = Path(out).exists()
         with Store.create(out, to_toml(ready.campaign)) as store:
+            record_code(campaign_code(ready.campaign))
             remember(store, ready)
             try:
                 return _run(ready, plan, store, progress, on_round)
@@ -119,13 +121,15 @@ def resume(
     on_round: Callable[[Round], None] | None = None,
     on_ready: Callable[[Prepared], None] | None = None,
     outlook: bool = True,
+    trust_code: bool | Collection[str] = False,
 ) -> Result:
     """Go on with a campaign where it was interrupted; the end is the same as without.
 
     changes: by dotted key, for what has moved ("data.name", "data.root"; "model.name" and
     "asking.strategy", where they are your own), another "device", or a larger budget
     ("budget.labels"), which also a finished campaign takes up. strategy: that of a campaign to which
-    it was handed over in Python.
+    it was handed over in Python. trust_code: whether code that the folder names (a network, an embedding or a strategy
+    of somebody's own) may run although neither `changes` nor this account has named it before; or which names may.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
     >>> half = la.run(plan, out="half", outlook=False)
@@ -141,8 +145,9 @@ def resume(
         now = {**(changes or {}), **given}
         if "asking.strategy" in now:
             _require_same_strategy(store, now["asking.strategy"])
-        campaign = assemble(Path(folder) / "config.toml", (), now)
+        campaign = parse(read_stored(Path(folder) / "config.toml", now, trust_code=trust_code))
         ready = prepare(campaign, data, progress)
+        record_code(campaign_code(ready.campaign))
         plan = replace(simulation(ready, labeller), outlook=outlook)
         remember(store, ready)
         if changes:
@@ -197,7 +202,7 @@ def _campaign(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campa
         return config
     if config is None:
         return Campaign()
-    return parse(config if isinstance(config, Mapping) else read(config))
+    return parse(config) if isinstance(config, Mapping) else assemble(config, (), {})
 
 
 def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:

@@ -36,6 +36,7 @@ def run(
     folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/...)")] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """Simulate a whole campaign on labelled data: train, ask, and again, with a live curve.
 
@@ -71,6 +72,7 @@ def resume(
     strategy: Annotated[Text, Option("--strategy", help="Where your own strategy is now.")] = None,
     device: Annotated[Text, Option("--device", help="auto, cpu or cuda.")] = None,
     budget_labels: Annotated[int | None, Option("--labels", help="A larger budget.")] = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """Go on with an interrupted campaign; it ends as if it had never stopped.
 
@@ -81,14 +83,14 @@ def resume(
       labelahead resume runs/a --labels 300
     """
     with reported(lambda: _resume_hint(folder)):
-        from labelahead.campaign.config import assemble
+        from labelahead.campaign.config import parse, read_stored
         from labelahead.campaign.run import resume as resume_campaign
 
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} holds no campaign; expected the folder of a `run --out`")
         changes = shell.options(context)
-        campaign = assemble(folder / "config.toml", (), changes)
-        _campaign(lambda **watch: resume_campaign(folder, changes, **watch), campaign)
+        campaign = parse(read_stored(folder / "config.toml", changes, trust_code=trust_code))
+        _campaign(lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch), campaign)
 
 
 @app.command()
@@ -113,6 +115,7 @@ def query(
     file: Annotated[Path | None, Option("--out", help="Write here instead of the screen.")] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """Real data: which items to label next, best first, as CSV or JSON.
 

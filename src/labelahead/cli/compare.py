@@ -60,6 +60,7 @@ def compare(
     folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/compare-...)")] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """Compare strategies: the same splits, first labels and training, over several seeds.
 
@@ -82,12 +83,12 @@ def compare(
     begun = place / "compare.toml"
     with reported(lambda: f"; nothing is lost: {again}" if begun.exists() else ""):
         if cluster is None and not any((tls_ca, tls_cert, tls_key)):
-            outcome = _compare(comparison, place, workers)
+            outcome = _compare(comparison, place, workers, trust_code=trust_code)
         else:
             with working(workers, cluster, tls_ca, tls_cert, tls_key) as engine:
-                outcome = _compare(comparison, place, None, engine)
+                outcome = _compare(comparison, place, None, engine, trust_code=trust_code)
         try:
-            _report(place, ())
+            _report(place, (), trust_code=trust_code)
         except LabelaheadError as error:  # the campaigns are what counts
             err.print(f"no report: {error}", style="yellow", markup=False, soft_wrap=True)
         if outcome.failed:
@@ -104,6 +105,7 @@ def report(
         list[float] | None, Option(help="Also count the labels to this accuracy, e.g. 0.9. Repeatable.")
     ] = None,
     target: Annotated[Path | None, Option("--out", help="Where to write. (default: FOLDER/report)")] = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """One HTML page of a comparison, readable offline, with figures (PNG, SVG) and CSV beside it.
 
@@ -124,23 +126,25 @@ def report(
             _session_report(folder, accuracy, target)
             return
         try:
-            read_comparison(folder)
+            read_comparison(folder, trust_code=trust_code)
         except InputError as error:
             raise UsageError(str(error)) from error
         for value in accuracy or ():
             if not 0 < value <= 1:
                 raise UsageError(f"--accuracy is {value}; expected a fraction such as 0.9")
-        _report(folder, tuple(accuracy or ()), target)
+        _report(folder, tuple(accuracy or ()), target, trust_code=trust_code)
 
 
 def _comparison(
     folder: Path | None, strategies: str | None, seed: int | None, seeds: int | None, context: typer.Context
 ) -> "Comparison":
     """What is asked for; in a folder that holds a comparison, what is left out is as before."""
-    from labelahead.compare.plan import FILE, Comparison, arms, joined, read_comparison, tables_of
+    from labelahead.compare.plan import FILE, Comparison, arms, joined, read_comparison, strategy_code, tables_of
 
     try:
-        before = read_comparison(folder) if folder and (folder / FILE).exists() else None
+        typed = shell.typed_code(context, *strategy_code(strategies or ""))
+        trust = context.params["trust_code"] or typed
+        before = read_comparison(folder, trust_code=trust) if folder and (folder / FILE).exists() else None
         names = before.arms if before else arms(STRATEGIES)
         names = names if strategies is None else arms(strategies)
     except InputError as error:
@@ -160,7 +164,9 @@ def _comparison(
     return comparison
 
 
-def _compare(comparison: "Comparison", folder: Path, workers: int | None, executor: Any = None) -> "Outcome":
+def _compare(
+    comparison: "Comparison", folder: Path, workers: int | None, executor: Any = None, *, trust_code: bool
+) -> "Outcome":
     from labelahead.cli.terminal import doing
     from labelahead.compare import compare as run_comparison
 
@@ -177,14 +183,17 @@ def _compare(comparison: "Comparison", folder: Path, workers: int | None, execut
             progress=progress,
             on_begin=watch.begin,
             on_event=watch.event,
+            trust_code=trust_code,
         )
 
 
-def _report(folder: Path, accuracies: tuple[float, ...], target: Path | None = None) -> None:
+def _report(
+    folder: Path, accuracies: tuple[float, ...], target: Path | None = None, *, trust_code: bool = False
+) -> None:
     """Write it, and say its first sentence."""
     from labelahead.compare import report as write_report
 
-    written = write_report(folder, accuracies=accuracies, out=target)
+    written = write_report(folder, accuracies=accuracies, out=target, trust_code=trust_code)
     out.print()
     out.print(written.headline, style="bold", markup=False, highlight=False)
     if written.explanation:  # a terminal may not know the minus sign

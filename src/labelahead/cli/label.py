@@ -70,6 +70,7 @@ def label(
     refresh_every: RefreshOpt = 50,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """Label in a browser: one key for each item, and the next question learns from every answer.
 
@@ -90,7 +91,8 @@ def label(
 
     with reported(hint):
         check_together(export, to, rest)
-        campaign = shell.configured(context)
+        # An export is fitted as the page was: what it was opened with counts, unless it is said otherwise here.
+        campaign = shell.configured(context, None if export is None else _stored(context, folder))
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every}
         # Taking labels in needs the folder for itself; an export alone reads it beside a server.
@@ -98,13 +100,7 @@ def label(
         with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:
-                from labelahead.web.session import write_out
-
-                with err.status("writing") as status:
-                    done = write_out(
-                        ready, export, to, rest=rest, tell=lambda what, share: status.update(f"{what}: {share:.0%}")
-                    )
-                say(done)
+                say(_write_out(ready, export, to, rest))
                 return
             _serve(ready, host=host, port=port, token=token, browser=browser)
 
@@ -122,6 +118,24 @@ def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> 
         for note in ready.notes:
             say(note, "dim")
         yield ready
+
+
+def _stored(context: typer.Context, folder: str | Path | None) -> dict[str, Any] | None:
+    """What the session was last opened with."""
+    from labelahead.campaign.config import read_stored
+    from labelahead.web.session import session_folder
+
+    path = session_folder(folder, shell.options(context)["data.name"]) / "session.toml"
+    trust = bool(context.params["trust_code"]) or shell.typed_code(context)
+    return read_stored(path, trust_code=trust) if path.exists() else None
+
+
+def _write_out(ready: Any, export: str, to: Path, rest: bool) -> str:
+    """What was written."""
+    from labelahead.web.session import write_out
+
+    with err.status("writing") as status:
+        return write_out(ready, export, to, rest=rest, tell=lambda what, done: status.update(f"{what}: {done:.0%}"))
 
 
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:

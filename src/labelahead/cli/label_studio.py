@@ -73,6 +73,7 @@ def label_studio(
     pictures_at: PicturesOpt = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
+    trust_code: shell.TrustOpt = False,
 ) -> None:
     """Label in Label Studio: the next task is the one whose label matters most, after every submission.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labelahead.cli.shell import Option, Text, UsageError, app, err, reported, say
+from labelahead.cli.shell import Option, Text, TrustOpt, UsageError, app, err, reported, say
 
 ModelArg = Annotated[Path, typer.Argument(help="An exported model, a run's folder, or a page's folder of labels.")]
 
@@ -19,6 +19,7 @@ def predict(
     network: Annotated[
         Text, Option("--network", help="Your own network, file.py:function, if the model is one.")
     ] = None,
+    trust_code: TrustOpt = False,
 ) -> None:
     """What a model says of items: their class, how sure it is, and whether they are unlike anything labelled.
 
@@ -35,7 +36,7 @@ def predict(
         from labelahead.opening import load_model
 
         with err.status("loading") as status:
-            model = load_model(folder, network=network)
+            model = load_model(folder, network=network, trust_code=trust_code)
             done = 0
 
             def tell(more: int) -> None:
@@ -59,6 +60,7 @@ def export_model(
     folder: ModelArg,
     to: Annotated[Path, Option("--to", help="A new folder: weights, how items are read, classes, a card.")],
     onnx: Annotated[bool | None, Option("--onnx/--no-onnx", help="model.onnx, too. (default: if it can be)")] = None,
+    trust_code: TrustOpt = False,
 ) -> None:
     """Take the model away: a folder that predicts without the data and the labels it was made from.
 
@@ -72,7 +74,7 @@ def export_model(
         from labelahead.opening import load_model
 
         with err.status("loading") as status:
-            model = load_model(folder)
+            model = load_model(folder, trust_code=trust_code)
             status.update("writing")
             model.save(to, onnx=onnx)
         say((to / "README.md").read_text(encoding="utf-8").split("\n|")[0].strip())

@@ -119,6 +119,9 @@ RetrainOpt = Annotated[Number, Option("--retrain-every", help="Labels between tr
 SeedOpt = Annotated[Number, Option("--seed", help="Same seed, same campaign.")]
 ThreadOpt = Annotated[Number, Option("--threads", help="Threads for torch.")]
 ConfigOpt = Annotated[Path | None, Option("--config", help="A TOML file; options override it.")]
+TrustOpt = Annotated[
+    bool, Option("--trust-code", help="Run code that a folder or --config names, also somebody else's.")
+]
 SetOpt = Annotated[list[str] | None, Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable.")]
 
 
@@ -156,9 +159,19 @@ def configured(context: typer.Context, base: Mapping[str, Any] | None = None) ->
 
     given = context.params
     try:
-        return assemble(given["config"], given["changes"] or [], options(context), base)
+        trust = bool(given.get("trust_code"))
+        return assemble(given["config"], given["changes"] or [], options(context), base, trust_code=trust)
     except InputError as error:
         raise UsageError(str(error)) from error
+
+
+def typed_code(context: typer.Context, *more: str) -> set[str]:
+    """The code that the user names on this very command line, by options or by --set, and `more` names."""
+    from labelahead.campaign.config import gather
+    from labelahead.trust import code_names
+
+    named = gather(None, context.params.get("changes") or [], options(context))
+    return {*code_names(named).values(), *more}
 
 
 def gathered(context: typer.Context) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Finished campaigns of a comparison as arrays, and what can be checked of them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from labelahead.campaign.config import Campaign, parse, read
+from labelahead.campaign.config import Campaign, parse, read_stored
 from labelahead.campaign.store import Round, Store
 from labelahead.compare.execution import MACHINE, finished
 from labelahead.compare.plan import Arm, Comparison, differences, read_comparison
@@ -64,16 +64,19 @@ class Curves:
         return np.stack([self.accuracy[arm][s] for s in seeds])
 
 
-def read_curves(folder: str | Path) -> Curves:
-    """Read a comparison's folder, also while it is running: finished campaigns count."""
+def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
+    """Read a comparison's folder, also while it is running: finished campaigns count.
+
+    trust_code: see `read_comparison`.
+    """
     path = Path(folder)
-    comparison = read_comparison(path)
+    comparison = read_comparison(path, trust_code=trust_code)
     done, missing = [], []
     for arm in comparison.arms:
         for seed in comparison.seeds:
             where = path / arm.folder / f"seed-{seed}"
             if finished(where):
-                done.append(_done(where, arm, seed))
+                done.append(_done(where, arm, seed, trust_code or comparison.code))
             else:
                 missing.append(f"{arm.name}, seed {seed}")
     if not done:
@@ -96,7 +99,7 @@ def read_curves(folder: str | Path) -> Curves:
     )
 
 
-def _done(where: Path, arm: Arm, seed: int) -> Done:
+def _done(where: Path, arm: Arm, seed: int, trust_code: bool | Collection[str]) -> Done:
     store = Store(where)
     rounds = tuple(store.rounds())
     if any(r.accuracy is None for r in rounds):
@@ -104,7 +107,7 @@ def _done(where: Path, arm: Arm, seed: int) -> Done:
     return Done(
         arm,
         seed,
-        parse(read(where / "config.toml")),
+        parse(read_stored(where / "config.toml", trust_code=trust_code)),
         rounds,
         tuple((e.position, e.label) for e in store.labels() if e.round == 0),
         _json(where / "data.json"),

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from labelahead import files
-from labelahead.campaign.config import Campaign
+from labelahead.campaign.config import Campaign, campaign_code
 from labelahead.campaign.loop import Progress
 from labelahead.campaign.run import prepare, resume, run, simulation
 from labelahead.campaign.store import Round, Store
@@ -37,6 +37,7 @@ from labelahead.compare.plan import FILE, Comparison, comparison_text, joined, r
 from labelahead.errors import ClusterError, InputError, LabelaheadError, StorageError
 from labelahead.processes import born_deaf, follow_parent
 from labelahead.scale.execution import Executor, at_work
+from labelahead.trust import record_code
 
 __all__ = [
     "RETRIES",
@@ -118,12 +119,14 @@ def compare(
     progress: Progress | None = None,
     on_begin: Callable[[Begun], None] | None = None,
     on_event: Callable[[CampaignEvent], None] | None = None,
+    trust_code: bool = False,
 ) -> Outcome:
     """Run every campaign of the comparison that `out` does not hold yet; what was begun is resumed.
 
     A folder that holds a comparison of the same configuration is extended. Runs in processes of
     its own: a script that calls this needs `if __name__ == "__main__":`. executor: a cluster instead, as
-    `scale.at_work` takes it; its workers must reach `out` and the data under the same paths.
+    `scale.at_work` takes it; its workers must reach `out` and the data under the same paths. trust_code: whether code
+    that `out` names, and `comparison` does not, may run although this account has never used it.
 
     >>> compare(comparison, "runs/b", workers=1).finished  # all are there: nothing is run again
     4
@@ -133,7 +136,7 @@ def compare(
     if executor is not None and workers is not None:
         raise InputError("workers and executor given; expected one of them: a cluster has its own workers")
     folder = Path(out).absolute() if executor is not None else Path(out)
-    _whole(comparison, folder)  # refused before any work
+    _whole(comparison, folder, trust_code)  # refused before any work
     jobs = [
         Job(f"{arm.name}, seed {seed}", folder / arm.folder / f"seed-{seed}", comparison.of(arm, seed))
         for seed in comparison.seeds  # seeds outside: an interrupted comparison has whole seeds
@@ -145,7 +148,8 @@ def compare(
     threads = comparison.campaign.threads or 1
     crew = None if executor is not None else min(workers or max(1, cores() // threads), max(1, len(left)))
     with files.hold(folder, by="comparison"):
-        files.replace(folder / FILE, comparison_text(_whole(comparison, folder)))
+        files.replace(folder / FILE, comparison_text(_whole(comparison, folder, trust_code)))
+        record_code(comparison.code)
         if on_begin:
             on_begin(Begun(comparison, len(jobs), len(left), crew))
         failed, died = [], []
@@ -170,10 +174,10 @@ def finished(folder: Path) -> bool:
     return bool(rounds) and rounds[-1].asked == 0 and (folder / "config.toml").exists()
 
 
-def _whole(comparison: Comparison, folder: Path) -> Comparison:
+def _whole(comparison: Comparison, folder: Path, trust_code: bool) -> Comparison:
     """The comparison together with what the folder holds already."""
     if (folder / FILE).exists():
-        return joined(read_comparison(folder), comparison, folder)
+        return joined(read_comparison(folder, trust_code=trust_code or comparison.code), comparison, folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; expected a folder, or a name for a new one")
     others = {p.name for p in folder.iterdir()} - {"lock"} if folder.exists() else set()
@@ -360,7 +364,8 @@ def _failure(error: Exception) -> tuple[str, str]:
 
 def _campaign(folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]) -> None:
     if (folder / "config.toml").exists():
-        resume(folder, on_round=tell, outlook=False)
+        # Code of the campaign was allowed where the comparison was started; its own folder may name no other.
+        resume(folder, on_round=tell, outlook=False, trust_code=campaign_code(campaign))
     else:
         run(campaign, out=folder, on_round=tell, outlook=False)  # what is compared has test labels
     about = {**this_machine(), "campaigns side by side": workers}

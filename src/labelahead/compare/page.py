@@ -39,7 +39,9 @@ class Written:
     warnings: tuple[str, ...]
 
 
-def report(folder: str | Path, *, accuracies: Sequence[float] = (), out: str | Path | None = None) -> Written:
+def report(
+    folder: str | Path, *, accuracies: Sequence[float] = (), out: str | Path | None = None, trust_code: bool = False
+) -> Written:
     """Write the report of a comparison's finished campaigns.
 
     accuracies: count the labels to these, too. out: where to write, if not into FOLDER/report.
@@ -48,7 +50,7 @@ def report(folder: str | Path, *, accuracies: Sequence[float] = (), out: str | P
     True
     """
     need("scikit_posthocs", "report", "a report")
-    s = summarise(read_curves(folder), accuracies)
+    s = summarise(read_curves(folder, trust_code=trust_code), accuracies)
     drawn = pictures(s)
     first, more = words.headline(s)
     warnings = _warnings(s)

@@ -1,19 +1,19 @@
 """What is compared: strategies × seeds, all else equal; kept in `compare.toml`."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labelahead.campaign.config import NONE, Campaign, parse, read, to_toml
-from labelahead.campaign.prepare import absolute_file
+from labelahead.campaign.config import NONE, Campaign, campaign_code, parse, read, to_toml
 from labelahead.data import DATASETS
 from labelahead.data.excel import absolute_source
 from labelahead.errors import InputError
 from labelahead.strategies import STRATEGIES, find
 from labelahead.strategies.look_ahead import MODES
 from labelahead.train import Training
+from labelahead.trust import code_names, full_name, require_trusted_code
 
 __all__ = [
     "Arm",
@@ -24,6 +24,7 @@ __all__ = [
     "differences",
     "joined",
     "read_comparison",
+    "strategy_code",
     "tables_of",
 ]
 
@@ -91,6 +92,12 @@ class Comparison:
                 "since their campaigns lie in folders that go by them"
             )
 
+    @property
+    def code(self) -> set[str]:
+        """The code of the user's own that its campaigns run, by name."""
+        own = {arm.strategy for arm in self.arms if ":" in arm.strategy}
+        return own | campaign_code(self.campaign)
+
     def of(self, arm: Arm, seed: int) -> Campaign:
         """The campaign of that arm and seed."""
         mode: Any = arm.mode
@@ -114,7 +121,7 @@ def _rooted(campaign: Campaign) -> Campaign:
     source, model = campaign.data, campaign.model
     name = source.name if source.name in DATASETS else absolute_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
-    model = replace(model, name=absolute_file(model.name))
+    model = replace(model, name=full_name(model.name))
     return replace(campaign, data=replace(source, name=name, root=root), model=model)
 
 
@@ -125,16 +132,32 @@ def arm(spec: str) -> Arm:
             f"a strategy is {spec!r:.80}; expected a name, or your own as file.py:name, where the processes that run "
             "the campaigns find it"
         )
-    name, colon, mode = (part.strip() for part in spec.partition(":"))
-    if colon and name not in STRATEGIES:  # of one's own: has a colon itself
-        own, _, last = spec.strip().rpartition(":")
-        with_mode = ":" in own and (last in MODES or own.rpartition(":")[0].endswith(".py"))
-        name, colon, mode = (own, ":", last) if with_mode else (spec.strip(), "", "")
-        name = absolute_file(name)
+    name, mode = _split_spec(spec)
     strategy = find(name)
-    if colon and not mode:
+    if mode == "":
         raise InputError(f"{spec!r} ends in a colon; expected a mode after it ({', '.join(strategy.modes)})")
-    return Arm(name, strategy.mode(mode or None, ask=True))
+    return Arm(name, strategy.mode(mode, ask=True))
+
+
+def _split_spec(spec: str) -> tuple[str, str | None]:
+    """Strategy and mode of `flip`, `flip:greedy`, `file.py:name` or `file.py:name:greedy`; nothing is imported."""
+    name, colon, mode = (part.strip() for part in spec.partition(":"))
+    if not colon or name in STRATEGIES:
+        return name, mode if colon else None
+    own, _, last = spec.strip().rpartition(":")  # the name of one's own strategy has a colon itself
+    with_mode = ":" in own and (last in MODES or own.rpartition(":")[0].endswith(".py"))
+    return (full_name(own), last) if with_mode else (full_name(spec.strip()), None)
+
+
+def strategy_code(specs: str | Sequence[str]) -> list[str]:
+    """Return those strategies of a comparison that are code of the user's own; nothing is imported.
+
+    >>> from labelahead.compare.plan import strategy_code
+    >>> strategy_code("random,flip:greedy,mypackage.criteria:mine")
+    ['mypackage.criteria:mine']
+    """
+    names = [_split_spec(spec)[0] for spec in (specs.split(",") if isinstance(specs, str) else specs)]
+    return [name for name in names if ":" in name]
 
 
 def arms(text: str | Sequence[str]) -> tuple[Arm, ...]:
@@ -158,8 +181,11 @@ def comparison_text(comparison: Comparison) -> str:
     return tomli_w.dumps({**top, "campaign": tables_of(comparison.campaign)})
 
 
-def read_comparison(folder: str | Path) -> Comparison:
+def read_comparison(folder: str | Path, *, trust_code: bool | Collection[str] = False) -> Comparison:
     """What was asked for in that folder.
+
+    trust_code: whether code that the folder names (strategies, a network or an embedding of somebody's own) may run
+    although this account has never used it; or the names that may.
 
     >>> read_comparison("runs/b").seeds
     (0, 1)
@@ -179,6 +205,10 @@ def read_comparison(folder: str | Path) -> Comparison:
             f"{path} is damaged; expected strategies, seeds and a table [campaign]: restore it "
             "from a copy, or choose another folder"
         )
+    data = campaign.get("data")
+    source = data.get("name") if isinstance(data, Mapping) else None
+    code = {f"strategies, {name}": name for name in strategy_code(specs)} | code_names(campaign)
+    require_trusted_code(code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code)
     begun = parse(campaign)
     training = {"start": UNSAID, **begun.training}
     return Comparison(replace(begun, training=training), arms(specs), tuple(sorted(set(seeds))))

@@ -30,6 +30,7 @@ from labelahead.data.dataset import (
     hashed,
 )
 from labelahead.data.reading import NUMBERS, PICTURES, Reading
+from labelahead.data.sizes import free_memory, in_gigabytes, npy_header, require_npy_content
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
@@ -270,6 +271,7 @@ def read_npz(path: Path) -> dict[str, Array]:
     """Every array of the archive, by its name in small letters."""
     arrays: dict[str, Array] = {}
     try:
+        _require_declared_sizes(path)
         opened = np.load(path, allow_pickle=False)
         if isinstance(opened, np.ndarray):
             raise InputError(f"{path} is a single array; expected an .npz archive of several")
@@ -289,23 +291,30 @@ def read_npz(path: Path) -> dict[str, Array]:
     return arrays
 
 
+def _require_declared_sizes(path: Path) -> None:
+    """Raise if an array announces more numbers than the file holds: memory would be taken for all of them."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            shape, _, dtype = npy_header(file)
+            require_npy_content(shape, dtype, path.stat().st_size - file.tell(), str(path))
+        return
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                continue
+            with archive.open(info) as member:
+                shape, _, dtype = npy_header(member)  # type: ignore[arg-type]
+                require_npy_content(shape, dtype, info.file_size - member.tell(), f"{path}, {info.filename}")
+
+
 def _require_memory(path: Path, archive: Any) -> None:
     """Raise before anything is unpacked that does not fit: a small archive may hold any number of zeros."""
-    size, free = sum(info.file_size for info in archive.zip.infolist()), _free_memory()
+    size, free = sum(info.file_size for info in archive.zip.infolist()), free_memory()
     if free is not None and 2 * size > free:  # inputs are standardised into a second copy
         raise InputError(
-            f"{path} takes {size / 2**30:.1f} GB unpacked, of which two are held, and {free / 2**30:.1f} GB of memory "
+            f"{path} takes {in_gigabytes(size)} unpacked, of which two are held, and {in_gigabytes(free)} of memory "
             "are free; expected less: keep fewer items or smaller ones in it, or use a folder of files"
         )
-
-
-def _free_memory() -> int | None:
-    """Bytes that programs can still have, where the system says it."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return None
 
 
 def npz_parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:

@@ -27,6 +27,7 @@ from labelahead.data.classes import checked_name, in_order
 from labelahead.data.dataset import Data
 from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.label_values import LabelNames, label_of, refuse_combined_labels
+from labelahead.data.parquet import column_values, read_bounded
 from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
@@ -36,6 +37,7 @@ __all__ = ["names_in", "read_import", "read_labels", "read_labels_of"]
 log = logging.getLogger("labelahead")
 
 MOST_ROWS = 500_000  # of a table of labels
+MAX_LABEL_BYTES = 2**29  # of such a table in memory, if it is Parquet: a small file may unpack to any size
 ITEM = ("item", "path", "file", "filename", "file_name", "image", "text")
 LABEL = ("label", "class", "target", "choice", "choices")
 WHO = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
@@ -520,14 +522,15 @@ def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
         count = parquet.read_metadata(path).num_rows
         if count > MOST_ROWS:  # equal rows take next to nothing in the file, and minutes to read
             raise InputError(f"{path} has {count:,} rows; expected at most {MOST_ROWS:,}: split it")
-        rows = parquet.read_table(path, columns=columns).to_pylist()
+        read = read_bounded(path, columns, MAX_LABEL_BYTES, count_repeats=True)
+        values = {name.casefold(): column_values(read.column(name)) for name in columns}
     except InputError:
         raise
     except Exception as error:  # whatever a damaged file makes the reader say
         raise InputError(f"{path} cannot be read as Parquet ({error})") from error
     names = _class_names(schema.metadata or {})
-    for i, row in enumerate(rows):
-        folded = {name.casefold(): value for name, value in row.items()}
+    for i in range(read.num_rows):
+        folded = {name: column[i] for name, column in values.items()}
         for column in LABEL:
             number = folded.get(column)
             if column in names and isinstance(number, int):

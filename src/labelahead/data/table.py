@@ -29,7 +29,9 @@ from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
 from labelahead.data.dates import ambiguous_date, dates_of
 from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
+from labelahead.data.parquet import column_values, read_bounded
 from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.sizes import free_memory
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import is_text, word_inputs
@@ -42,6 +44,7 @@ TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 NAMED = 12  # columns that a note names
 SHORT = 8  # characters on average that are a text where there is nothing else to learn from
+MAX_TABLE_BYTES = 2**34  # of a Parquet table in memory, where the system does not say how much is free
 ROW_NAMES = ("id", "index", "unnamed: 0", "column 1")
 Array = np.ndarray[Any, Any]
 
@@ -233,13 +236,13 @@ def _decimal_commas(values: list[str]) -> bool:
 
 
 def read_parquet(path: Path) -> Table:
-    """A Parquet file."""
-    parquet = need("pyarrow.parquet", "tables", "reading Parquet files")
+    """A Parquet file; refused before it is read where it would not fit into memory."""
     arrow = need("pyarrow", "tables", "reading Parquet files")
     need("pyarrow.compute", "tables", "reading Parquet files")
     try:
-        with path.open("rb") as stream:
-            read = parquet.ParquetFile(stream).read()
+        read = read_bounded(path, None, free_memory() or MAX_TABLE_BYTES)
+    except InputError:
+        raise
     except (OSError, arrow.ArrowException) as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}); expected a whole .parquet file") from error
     names = _header(path, list(read.column_names))
@@ -252,7 +255,7 @@ def read_parquet(path: Path) -> Table:
             if arrow.types.is_timestamp(column.type):  # Python knows no nanoseconds
                 column = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
             lists = _lists(column, arrow)
-            columns[name] = column.to_pylist() if lists is None else lists
+            columns[name] = column_values(column) if lists is None else lists
     except (arrow.ArrowException, ValueError, OverflowError) as error:
         raise InputError(f"{path} holds values Python has no form for ({error})") from error
     return Table(columns, range(1, read.num_rows + 1), unit="row")

@@ -14,6 +14,9 @@ from labelahead.errors import InputError
 __all__ = ["as_file_name", "decoded", "guarded", "read_json_lines", "read_separated", "read_text", "unguarded"]
 
 FORMULA = "=+\\-@\t\r\n＝＋－＠"  # what spreadsheets take for the start of one
+# Where a formula would begin inside a cell, if the separator before it counted: quotes and spaces may be between.
+_BEGINS = rf"""(?=[\s'"]*[{FORMULA}])"""
+GUARDED_INSIDE, UNGUARDED_INSIDE = re.compile(rf"([;\t\r\n]){_BEGINS}"), re.compile(rf"([;\t\r\n])'{_BEGINS}")
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE | re.DOTALL)
 LONGEST = 240  # bytes of a file name; most file systems end at 255
@@ -87,14 +90,20 @@ def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str
 
 
 def guarded(cell: str) -> str:
-    """A cell that no spreadsheet runs as a formula; numbers stay as they are."""
+    """Return a cell that no spreadsheet runs as a formula; numbers stay as they are.
+
+    An apostrophe precedes what would be one: at the beginning, and after a semicolon, a tab or a line break, at which
+    spreadsheets of many countries begin a new cell, whatever the quotes around the whole say. `unguarded` undoes it.
+    """
+    inside = GUARDED_INSIDE.sub(r"\1'", cell)
     dangerous = re.match(f"'*[{FORMULA}]", cell) and not NUMBER.fullmatch(cell)
-    return f"'{cell}" if dangerous else cell
+    return f"'{inside}" if dangerous else inside
 
 
 def unguarded(cell: str) -> str:
-    """What `guarded` was given."""
-    return cell[1:] if re.match(f"'+[{FORMULA}]", cell) else cell
+    """Return what `guarded` was given."""
+    whole = cell[1:] if re.match(f"'+[{FORMULA}]", cell) else cell
+    return UNGUARDED_INSIDE.sub(r"\1", whole)
 
 
 def as_file_name(text: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any, BinaryIO
 import fsspec
 import numpy as np
 
+from labelahead.data.sizes import npy_header as data_header
+from labelahead.data.sizes import require_npy_content
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
 from labelahead.files import make, replace
 
@@ -119,9 +121,7 @@ def _is_local(fs: Any) -> bool:
 def npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[Any], int]:
     """Rows and columns of an .npy file, what its numbers are, and where the first one stands. Nothing is unpickled."""
     try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
+        shape, by_columns, dtype = data_header(file)
     except ValueError as error:
         raise InputError(f"{address} cannot be read as .npy ({error})") from error
     if len(shape) != 2 or not shape[1] or by_columns or dtype.kind != "f":  # no rows: an empty part
@@ -130,4 +130,7 @@ def npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[
             f"{address} holds {dtype} {shape}{order}; expected floating (n, d), row by row: "
             "numpy.save(path, numpy.ascontiguousarray(x, dtype='float16'))"
         )
-    return shape, dtype, file.tell()
+    first = file.tell()
+    require_npy_content(shape, dtype, file.seek(0, os.SEEK_END) - first, address)
+    file.seek(first)
+    return shape, dtype, first

@@ -3,13 +3,12 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labelahead.campaign.config import Campaign, assemble
+from labelahead.campaign.config import Campaign
 from labelahead.campaign.finished import BIASED, Finished, finish
 from labelahead.campaign.prepare import Prepared
 from labelahead.data.dataset import UNKNOWN
@@ -25,21 +24,7 @@ from labelahead.web.snapshot import Snapshot
 from labelahead.web.tally import Tally
 from labelahead.web.workshop import Tell, Workshop
 
-__all__ = [
-    "CurrentModel",
-    "LabelFit",
-    "PoolPredictions",
-    "fit_labels",
-    "page_model",
-    "predict_pool",
-    "refuse_large",
-    "settings",
-]
-
-
-def settings(folder: Path) -> Campaign:
-    """What the page was last opened with."""
-    return assemble(folder / "session.toml", (), {})
+__all__ = ["CurrentModel", "LabelFit", "PoolPredictions", "fit_labels", "page_model", "predict_pool", "refuse_large"]
 
 
 def refuse_large(campaign: Campaign) -> None:
@@ -170,7 +155,7 @@ def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
             f"the items are still being looked at ({schedule.done:.0%} are done), and a model needs all of them; try "
             "again when the page says that it is done, or export the labels alone"
         )
-    campaign = replace(settings(schedule.folder), threads=None)
+    campaign = replace(schedule.campaign, threads=None)
     refuse_large(campaign)
     held = dict.fromkeys(assignment.closed, UNKNOWN)
     workshop = Workshop(campaign, (assignment.items.data, None), held, assignment.broken)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.campaign.advice import stop_advice
+from labelahead.campaign.config import Campaign
 from labelahead.errors import ClusterError, LabelaheadError
 from labelahead.files import refused
 from labelahead.web.assignment import Assignment
@@ -35,9 +36,9 @@ log = logging.getLogger("labelahead")
 class Schedule:
     """Orders trainings as answers come in, and swaps in the new opinion when one is done.
 
-    every: labels that were added, changed or taken back between two trainings. exact: the learner needs no training,
-    so that the worker only looks at the items, once, and more and more of them come into play meanwhile. refresh_every:
-    of a pool of millions, labels between two looks at it.
+    campaign: what the session was opened with. every: labels that were added, changed or taken back between two
+    trainings. exact: the learner needs no training, so that the worker only looks at the items, once, and more and more
+    of them come into play meanwhile. refresh_every: of a pool of millions, labels between two looks at it.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class Schedule:
         assignment: Assignment,
         worker: Worker | Holding,
         folder: Path,
+        campaign: Campaign,
         *,
         every: int = 10,
         exact: bool = False,
         refresh_every: int | None = None,
     ) -> None:
         self.assignment, self.worker, self.folder, self.every, self.exact = assignment, worker, folder, every, exact
+        self.campaign = campaign
         self.state, self.done, self.message = "waiting", 0.0, ""
         self._trouble = ""  # with scoring a pool of millions, until it is over
         self.refresh_every, self._scored = refresh_every, 0  # labels that the last look at the pool knew

@@ -1,5 +1,6 @@
 """A labelling session: data, journal, assignment and training, opened together and closed together."""
 
+import json
 import os
 import re
 import shutil
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from labelahead import files
-from labelahead.campaign.config import Campaign, to_toml
+from labelahead.campaign.config import Campaign, campaign_code, to_toml
 from labelahead.campaign.inputs import EMBEDDINGS
-from labelahead.campaign.prepare import absolute_file, decide
+from labelahead.campaign.prepare import decide
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import alike, each_once
 from labelahead.data.excel import absolute_source
@@ -23,6 +24,7 @@ from labelahead.errors import InputError
 from labelahead.learners.exact import EXACT
 from labelahead.scale.store import is_store
 from labelahead.strategies import STRATEGIES, find
+from labelahead.trust import full_name, record_code
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
 from labelahead.web.fitting import predict_pool
@@ -34,11 +36,12 @@ from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
 from labelahead.web.workshop import Tell
 
-__all__ = ["ROOM", "Session", "opened", "write_out"]
+__all__ = ["ROOM", "Session", "opened", "session_folder", "write_out"]
 
 NAMED = 5  # files that a note names
 ROOM = "temporary-"  # how folders begin that hold what is being sent or taken in
 FOLDERS = "folders"  # who said what class folders say
+TEST_FILE = "test.json"  # the items to measure on, which no model learns from, and their classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +92,8 @@ def opened(
     begun = _begun(campaign, out, named, executor, read_only)
     data, folder, holding = begun.data, begun.folder, begun.holding
     measured = _test(data, begun.answers, test, campaign.data.classes)
+    if read_only and test is None:
+        measured = _recorded_test(folder, data) or measured
     notes = [*data.notes, *begun.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
@@ -112,6 +117,8 @@ def opened(
             notes.append(f"{labels}: {_counted(import_labels(assignment, Path(labels)))}")
         if not read_only:
             files.replace(folder / "session.toml", to_toml(campaign))
+            files.replace(folder / TEST_FILE, json.dumps({data.ids[p]: name for p, name in measured.items()}))
+            record_code(campaign_code(campaign))
         schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
         try:
             yield Session(assignment, schedule, folder, tuple(notes), holding)
@@ -154,7 +161,9 @@ def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], e
 
 def _with_session_classes(campaign: Campaign, out: str | Path | None, named: Sequence[str]) -> Campaign:
     """The classes that were named and those of a session that goes on: they decide what a label of the data is."""
-    known = {alike(name): name for name in reversed([*named, *recorded_classes(_folder_path(out, campaign.data.name))])}
+    known = {
+        alike(name): name for name in reversed([*named, *recorded_classes(session_folder(out, campaign.data.name))])
+    }
     return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(known.values()))))
 
 
@@ -170,7 +179,7 @@ def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], ex
 def _record(out: str | Path | None, source: str, read_only: bool) -> tuple[Path, list[str], JournalCopy | None]:
     """Return the folder of the labels, the items of its journal, and a copy of the journal if it is only read."""
     if read_only:
-        folder = _folder_path(out, source)
+        folder = session_folder(out, source)
         copy = copy_journal(folder)
         return folder, copy.items, copy
     folder = _folder(out, source)
@@ -195,7 +204,7 @@ def _schedule(
     threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), begun.network == EXACT
     worker = begun.holding or Worker(asdict(campaign), begun.folder, threads, held, begun.data.ids)
     again = refresh_every if begun.holding else None
-    schedule = Schedule(assignment, worker, begun.folder, every=every, exact=exact, refresh_every=again)
+    schedule = Schedule(assignment, worker, begun.folder, campaign, every=every, exact=exact, refresh_every=again)
     seen = EMBEDDINGS.get(begun.embedding, begun.embedding).partition(" (extra")[0]
     schedule.model = "; ".join([f"{begun.network} on {seen}", *(n for n in begun.decided if "pip install" in n)])
     return schedule
@@ -235,7 +244,7 @@ def _check_large(
         raise InputError(f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name")
 
 
-def _folder_path(out: str | Path | None, source: str) -> Path:
+def session_folder(out: str | Path | None, source: str) -> Path:
     """Return where the labels are kept; the folder need not exist yet."""
     name = Path(source).name if is_store(source) else data_name(source)
     named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
@@ -244,7 +253,7 @@ def _folder_path(out: str | Path | None, source: str) -> Path:
 
 def _folder(out: str | Path | None, source: str) -> Path:
     """The folder of the labels, made if there is none."""
-    folder = _folder_path(out, source)
+    folder = session_folder(out, source)
     make_private_folder(folder)
     return folder
 
@@ -295,10 +304,11 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     share = float(test) if isinstance(test, int | float) else 0.0
     name = absolute_source(campaign.data.name)
     # A link inside a folder of pictures could lead to any picture on this machine.
-    own = campaign.data.embedding and absolute_file(campaign.data.embedding)
+    own = campaign.data.embedding and full_name(campaign.data.embedding)
     source = replace(campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own)
-    asking = replace(campaign.asking, strategy=absolute_file(campaign.asking.strategy))
-    return replace(campaign, data=source, asking=asking)
+    asking = replace(campaign.asking, strategy=full_name(campaign.asking.strategy))
+    model = replace(campaign.model, name=full_name(campaign.model.name))
+    return replace(campaign, data=source, asking=asking, model=model)
 
 
 def _test(
@@ -316,6 +326,15 @@ def _test(
     known = data.test[answers.known[data.test]]
     pairs = zip(known.tolist(), answers.take(known).tolist(), strict=True)
     return {p: data.classes[c] for p, c in pairs}
+
+
+def _recorded_test(folder: Path, data: Data) -> dict[int, str]:
+    """Return the items to measure on that the folder's last session had, so that a copy is fitted as the page is."""
+    path = folder / TEST_FILE
+    if not path.exists():
+        return {}
+    names = json.loads(path.read_text(encoding="utf-8"))
+    return {p: names[item] for p, item in enumerate(data.ids) if item in names}
 
 
 def _from_folders(assignment: Assignment, data: Data, answers: Answers | None) -> str:

@@ -1,0 +1,267 @@
+"""Parquet files whose content is bounded before it is read.
+
+A Parquet file of some kilobytes can stand for gigabytes: pages are compressed, equal values are stored once, and the
+sizes in the footer are what the file's author wrote there. So the headers of all pages are read first, which Arrow
+follows when it takes memory; repeated texts are kept as indices into the distinct ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from labelahead.data.sizes import in_gigabytes
+from labelahead.errors import InputError
+from labelahead.extras import need
+
+__all__ = ["column_values", "decoded_size", "read_bounded"]
+
+# Bytes of a value as Arrow holds it, by its type in the file; a text is an index into the distinct ones.
+WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 8}
+LEVEL_BYTES = 4  # beside every value: where it stands in a list, and whether it is missing
+OBJECT_BYTES = 64  # of a value as a Python object in a list
+HEADER_BYTES = (1 << 12, 1 << 24)  # of a page header: the usual, and with long texts among its statistics
+# Fields of a page header (parquet.thrift), and of the headers of data pages inside it.
+UNCOMPRESSED, COMPRESSED, DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2, NUM_VALUES = 2, 3, 5, 7, 8, 1
+
+
+def read_bounded(path: Path, columns: Sequence[str] | None, max_bytes: int, *, count_repeats: bool = False) -> Any:
+    """Read columns of a Parquet file as an Arrow table; texts that repeat are dictionary-encoded in it.
+
+    Args:
+        path: The file.
+        columns: Names of the columns; None reads all of them.
+        max_bytes: What the content may take in memory.
+        count_repeats: Whether every text and number counts as an object of its own, however often it is there, for
+            callers that work on every row by itself.
+
+    Raises:
+        InputError: If it could take more, or a page cannot be understood.
+    """
+    parquet = need("pyarrow.parquet", "tables", "reading Parquet")
+    with path.open("rb") as stream:
+        opened = parquet.ParquetFile(stream)
+        leaves = _leaves(opened, columns)
+        try:
+            size = decoded_size(stream, opened.metadata, leaves)
+        except InputError as error:
+            raise InputError(f"{path} cannot be read as Parquet ({error}); copy it again") from error
+        require_size(size, max_bytes, path)
+        flat = [opened.schema.column(i) for i in leaves if _is_indexed(opened.schema.column(i))]
+        stream.seek(0)
+        indexed = parquet.ParquetFile(stream, read_dictionary=[column.path for column in flat])
+        table = indexed.read(None if columns is None else list(columns))
+    require_size(sum(_object_size(column, count_repeats) for column in table.columns), max_bytes, path)
+    return table
+
+
+def require_size(size: int, max_bytes: int, where: Path) -> None:
+    """Raise if a content is larger than allowed."""
+    if size > max_bytes:
+        raise InputError(
+            f"{where} could take {in_gigabytes(size)} of memory unpacked; expected at most {in_gigabytes(max_bytes)}: "
+            "split it, or leave out columns that are not needed"
+        )
+
+
+def column_values(column: Any) -> list[Any]:
+    """Return a column as Python values; a text that repeats is one object, however often it is there."""
+    types = need("pyarrow.types", "tables", "reading Parquet")
+    if not types.is_dictionary(column.type):
+        values: list[Any] = column.to_pylist()
+        return values
+    found: list[Any] = []
+    for chunk in column.chunks:
+        distinct = chunk.dictionary.to_pylist()
+        found += [None if i is None else distinct[i] for i in chunk.indices.to_pylist()]
+    return found
+
+
+def _leaves(opened: Any, columns: Sequence[str] | None) -> list[int]:
+    """Numbers of the physical columns that belong to the named ones."""
+    schema = opened.schema
+    paths = [schema.column(i).path for i in range(len(schema))]
+    wanted = None if columns is None else set(columns)
+    # A name may have dots itself: "a.b" is that column, or what lies in "a".
+    return [
+        i
+        for i, path in enumerate(paths)
+        if wanted is None or any(path == name or path.startswith(f"{name}.") for name in wanted)
+    ]
+
+
+def _is_indexed(column: Any) -> bool:
+    """Whether a column is read as indices into distinct texts; Arrow cannot do so inside lists and structures."""
+    return bool(column.physical_type == "BYTE_ARRAY" and column.max_repetition_level == 0 and "." not in column.path)
+
+
+def decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]) -> int:
+    """Return an upper bound, in bytes, of what the columns take decoded, by the headers of their pages."""
+    total = 0
+    for group in range(metadata.num_row_groups):
+        for leaf in leaves:
+            column, chunk = metadata.schema.column(leaf), metadata.row_group(group).column(leaf)
+            width = WIDTHS.get(column.physical_type) or column.length
+            for page in _pages(stream, chunk):
+                if page.dictionary and column.physical_type == "BYTE_ARRAY" and not _is_indexed(column):
+                    width += _longest_text(stream, chunk, page)  # every value of the pages that follow may be that
+                total += max(page.size, page.values * width) + page.values * LEVEL_BYTES
+    return total
+
+
+def _longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
+    """Bytes of the longest text in a dictionary; all of the page where it cannot be unpacked by itself."""
+    arrow = need("pyarrow", "tables", "reading Parquet")
+    stream.seek(page.start)
+    content = stream.read(page.packed)
+    codec = str(chunk.compression).lower()
+    if codec != "uncompressed":
+        try:
+            content = arrow.decompress(content, page.size, codec=codec, asbytes=True)
+        except (ValueError, OSError, NotImplementedError):
+            return page.size
+    longest = at = 0
+    while at + 4 <= len(content):
+        length = int.from_bytes(content[at : at + 4], "little")
+        longest, at = max(longest, length), at + 4 + length
+    return min(longest, page.size)
+
+
+class _Page(NamedTuple):
+    """A page of a column chunk: where its content begins, its bytes in the file and unpacked, its values."""
+
+    start: int
+    packed: int
+    size: int
+    values: int
+    dictionary: bool
+
+
+def _pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
+    """Every page of a column chunk."""
+    if not chunk.num_values:  # Arrow reads no page then, and some writers write none
+        return
+    start, first = chunk.data_page_offset, chunk.dictionary_page_offset
+    if first is not None and 0 < first < start:
+        start = first
+    end = start + chunk.total_compressed_size
+    while start < end:
+        try:
+            header, used = _page_header(stream, start)
+            size, packed = int(header[UNCOMPRESSED]), int(header[COMPRESSED])
+            inner = header.get(DATA_PAGE) or header.get(DATA_PAGE_V2) or header.get(DICTIONARY_PAGE) or {}
+            values = int(inner.get(NUM_VALUES, 0))
+        except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"a page of column {chunk.path_in_schema!r} has no readable header") from error
+        if size < 0 or packed < 0 or values < 0:
+            raise InputError(f"a page of column {chunk.path_in_schema!r} announces a negative size")
+        yield _Page(start + used, packed, size, values, DICTIONARY_PAGE in header)
+        start += used + packed
+
+
+def _page_header(stream: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
+    """The header of the page that begins there, and how many bytes it takes."""
+    usual, longest = HEADER_BYTES
+    stream.seek(start)
+    content = stream.read(usual)
+    try:
+        return read_struct(content, 0)
+    except IndexError:
+        return read_struct(content + stream.read(longest - usual), 0)
+
+
+def _object_size(column: Any, count_repeats: bool) -> int:
+    """What a column takes as Python objects."""
+    types = need("pyarrow.types", "tables", "reading Parquet")
+    if types.is_dictionary(column.type) and not count_repeats:
+        return 8 * len(column) + sum(chunk.dictionary.nbytes for chunk in column.chunks)
+    return sum(_array_size(chunk, count_repeats) for chunk in column.chunks)
+
+
+def _array_size(array: Any, count_repeats: bool) -> int:
+    compute, types = need("pyarrow.compute", "tables", "reading Parquet"), need("pyarrow.types", "tables", "reading")
+    kind, own = array.type, OBJECT_BYTES * len(array)
+    if types.is_dictionary(kind):  # inside a list: every text becomes an object of its own
+        if not (types.is_string(kind.value_type) or types.is_large_string(kind.value_type)):
+            return own
+        lengths = compute.binary_length(array.dictionary).take(array.indices)
+        return own + int(compute.sum(lengths).as_py() or 0)
+    if types.is_struct(kind):
+        return own + sum(_array_size(array.field(i), count_repeats) for i in range(kind.num_fields))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_map(kind):
+        value = kind.item_type if types.is_map(kind) else kind.value_type
+        if (types.is_floating(value) or types.is_integer(value)) and not count_repeats:
+            return own + int(array.nbytes)  # vectors of a table become one array
+        return own + _array_size(array.items if types.is_map(kind) else array.flatten(), count_repeats)
+    return own + int(array.nbytes)
+
+
+# --- Thrift's compact protocol, in which page headers are written ----------------------------------------------
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+MAX_DEPTH = 8  # of structures in structures; page headers have four
+
+
+def read_struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """Return a structure as its fields by number, and where it ends.
+
+    Raises:
+        IndexError: If it does not end within the content.
+        ValueError: If it is none.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError("structures are nested too deeply")
+    fields: dict[int, Any] = {}
+    number = 0
+    while content[at] != 0:
+        kind, step = content[at] & 15, content[at] >> 4
+        at += 1
+        if step:
+            number += step
+        else:
+            number, at = _integer(content, at)
+        fields[number], at = _value(content, at, kind, depth)
+    return fields, at + 1
+
+
+def _value(content: bytes, at: int, kind: int, depth: int, *, listed: bool = False) -> tuple[Any, int]:
+    if kind in (TRUE, FALSE):  # in a structure the kind says it; in a list there is a byte for it
+        return kind == TRUE, at + listed
+    if kind == BYTE:
+        return content[at], at + 1
+    if kind in (I16, I32, I64):
+        return _integer(content, at)
+    if kind == DOUBLE:
+        return content[at : at + 8], at + 8
+    if kind == BINARY:
+        size, at = _unsigned(content, at)
+        return content[at : at + size], at + size
+    if kind in (LIST, SET):
+        size, inner = content[at] >> 4, content[at] & 15
+        at += 1
+        if size == 15:
+            size, at = _unsigned(content, at)
+        found = []
+        for _ in range(min(size, len(content))):
+            one, at = _value(content, at, inner, depth, listed=True)
+            found.append(one)
+        return found, at
+    if kind == STRUCT:
+        return read_struct(content, at, depth + 1)
+    raise ValueError(f"fields of kind {kind} are not in page headers")
+
+
+def _unsigned(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = content[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number has more than 64 bits")
+
+
+def _integer(content: bytes, at: int) -> tuple[int, int]:
+    value, at = _unsigned(content, at)
+    return (value >> 1) ^ -(value & 1), at
