@@ -125,7 +125,7 @@ def _stored(context: typer.Context, folder: str | Path | None) -> dict[str, Any]
     from labelahead.campaign.config import read_stored
     from labelahead.web.session import session_folder
 
-    path = session_folder(folder, shell.options(context)["data.name"]) / "session.toml"
+    path = session_folder(folder, shell.configured(context).data.name) / "session.toml"
     trust = bool(context.params["trust_code"]) or shell.typed_code(context)
     return read_stored(path, trust_code=trust) if path.exists() else None
 
