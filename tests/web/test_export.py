@@ -37,7 +37,7 @@ def test_the_rest_is_predicted_as_on_the_page(tmp_path):
         for position in (0, 1, 2, 3):
             label(client, position, position % 2)
         trained(client, 4)
-        label(client, 5, 0)  # wrong, and no training knows it: the posterior does
+        label(client, 5, 0)  # no training of the page knows it: the model of an export does
         live = client.get("/api/export/csv?rest=1").text
         plain = client.get("/api/export/csv?rest=0").content
     with page(folder, out, **given) as (client, session):  # the page, opened again
@@ -48,7 +48,7 @@ def test_the_rest_is_predicted_as_on_the_page(tmp_path):
     to = tmp_path / "all.csv"
     code, said = command(folder, out, "--export", "csv", "--to", str(to), "--rest")
     assert code == 0, said
-    assert "5 labels and 7 predictions (by the training with 4 labels) are in" in said
+    assert "5 labels and 7 predictions (by a model of all 5 labels) are in" in said
     assert to.read_bytes() == again
     written = rows(to.read_text())
     assert [r["source"] for r in written].count("prediction") == 7
@@ -66,7 +66,7 @@ def test_the_rest_is_predicted_as_on_the_page(tmp_path):
     assert to.read_bytes() == plain
 
 
-def test_without_a_network_there_is_nothing_to_predict_by(tmp_path):
+def test_labels_of_one_class_predict_nothing(tmp_path):
     folder, out = photos(tmp_path / "set", 4), tmp_path / "out"
     with page(folder, out, classes=["a", "b"]) as (client, _):
         label(client, 0, 1)
@@ -74,7 +74,7 @@ def test_without_a_network_there_is_nothing_to_predict_by(tmp_path):
     (out / "snapshot-00003.pt").write_bytes(b"cut short")
     code, said = command(folder, out, "--export", "csv", "--to", str(to), "--rest")
     assert code == 1, said
-    assert "holds no network that knows a label" in said
+    assert "1 labels of 1 classes are there; expected labels of at least two classes" in said
     assert "leave out --rest" in said
     assert not to.exists()
     code, said = command(folder, out, "--rest")

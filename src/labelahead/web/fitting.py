@@ -135,7 +135,7 @@ def _require_classes(tally: Tally) -> None:
     if len(given) < 2:
         raise InputError(
             f"{len(tally.labels)} labels of {len(given)} classes are there; expected labels of at least two "
-            "classes: label some more items"
+            "classes: label some more items (to export labels alone, leave out --rest)"
         )
 
 
