@@ -26,7 +26,7 @@ from torch import Tensor
 from labelahead.data.classes import checked_name, in_order
 from labelahead.data.dataset import Data
 from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
-from labelahead.data.label_values import LabelNames, label_of, refuse_combined_labels
+from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
 from labelahead.data.parquet import column_values, read_bounded
 from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
 from labelahead.errors import InputError, did_you_mean
@@ -138,6 +138,8 @@ def read_labels_of(
             continue
         if len(positions) != 1:
             raise finder.refusal(entry, item, positions, where)
+        if isinstance(entry.label, tuple) and all(isinstance(label, str) for label in entry.label):
+            raise InputError(f"{where}: the label holds several classes, {', '.join(entry.label):.80}; {ADVICE}")
         if not isinstance(entry.label, str):
             raise InputError(f"{where}: the label is {entry.label!r:.80}; expected the name of one class")
         label = reader.read(_spelled(entry.label, entry, by_file), literal=entry.literal)
