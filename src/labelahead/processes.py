@@ -8,9 +8,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import FrameType
+from typing import Any
 
-__all__ = ["born_deaf", "end_interrupted", "follow_parent", "interruptible", "listen"]
+__all__ = ["born_deaf", "end_interrupted", "follow_parent", "interruptible", "listen", "run_in_worker"]
 
 INTERRUPTED = 130
 POSIX = hasattr(signal, "pthread_sigmask")
@@ -131,3 +133,13 @@ def follow_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def run_in_worker(module: str, function: str, *args: Any) -> Any:
+    """Call a function of a module, which is imported only when this process already watches over its parent.
+
+    This is what a new process is started with: were it started with the function itself, finding that would import
+    torch first, for seconds in which a process whose parent was killed lives on.
+    """
+    follow_parent()
+    return getattr(import_module(module), function)(*args)

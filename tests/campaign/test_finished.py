@@ -451,3 +451,108 @@ def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
         signal.signal(signal.SIGXFSZ, old)
     assert "enforce" not in str(refused.value)
     assert not (tmp_path / "model").exists()
+
+
+def picture_files(folder):
+    """Pictures of all forms that a reader has to know: turned, transparent, grey, large, in colour."""
+    rng = np.random.default_rng(3)
+    folder.mkdir()
+    noise = Image.fromarray(rng.integers(0, 255, (31, 50, 3)).astype(np.uint8))
+    smooth = noise.resize((900, 640), Image.Resampling.BICUBIC)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    smooth.save(folder / "large.jpg", quality=90)
+    smooth.save(folder / "turned.jpg", exif=turned)
+    noise.save(folder / "small.png")
+    noise.convert("L").save(folder / "grey.png")
+    noise.convert("P").save(folder / "palette.gif", transparency=3)
+    Image.fromarray(rng.integers(0, 255, (41, 33, 4)).astype(np.uint8)).save(folder / "transparent.png")
+    smooth.crop((0, 0, 641, 322)).save(folder / "odd.bmp")
+    return folder
+
+
+@pytest.mark.parametrize(("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)])
+def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
+    """What the card's own code makes of files, with Pillow and numpy alone, is what our reader makes of them."""
+    from labelahead.campaign.card import card
+    from labelahead.data.fresh import fresh_items
+    from labelahead.data.reading import PICTURES, Reading
+
+    reading = Reading(PICTURES, shape, white=white)
+    about = {"classes": ["a"], "labels": {"a": 1}, "network": {"name": "exact"}, "accuracy": {}, "labelahead": "0"}
+    about |= {"made": "now", "data": {"name": "set", "items": 1}, "threshold": None, "reading": reading.plain()[0]}
+    text = card(about)
+    assert f"Resize the square to {shape[1]} x {shape[1]}, bilinear" in text
+    assert "nothing is stretched or padded" in text
+    steps = {}
+    exec(text.split("```python\n")[1].split("```")[0], steps)
+    folder = picture_files(tmp_path / "files")
+    for fresh in fresh_items(reading, folder):
+        assert len(fresh.ids) == 7
+        assert not fresh.failed
+        for name, ours in zip(fresh.ids, fresh.values, strict=True):
+            item = steps["read_item"](folder / name)
+            assert item.dtype == np.uint8
+            assert item.shape == shape
+            assert np.array_equal(item, ours.numpy()), name
+
+
+def exported(tmp_path):
+    pictures(tmp_path / "set")
+    data = {"name": str(tmp_path / "set"), "embedding": "raw", "size": 8}
+    campaign(tmp_path, data=data, budget={"initial": 6, "labels": 10, "retrain_every": 4})
+    return la.load_model(tmp_path / "run").save(tmp_path / "model", onnx=False)
+
+
+def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
+    from typer.testing import CliRunner
+
+    from labelahead.cli import app
+
+    model, new = exported(tmp_path), tmp_path / "new"
+    good = pictures(new, n=3, classes=()) / "00.png"
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    (new / "empty.jpg").write_bytes(b"")
+    said = la.load_model(model).predict([tmp_path / "bad.png", new, good])
+    assert len(said) == len(said.unlike) == len(said.variance) == 4
+    assert set(said.failed) == {"bad.png", f"{new}/empty.jpg"}
+    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png"), str(new)])
+    assert done.exit_code == 0
+    assert "bad.png cannot be read (it is no picture of a kind that can be read): left out" in done.output
+    assert "3 items" in done.output
+    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png")])
+    assert done.exit_code == 1
+    assert "no item can be read: bad.png (it is no picture" in done.output
+    assert "unexpected" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cause"),
+    [
+        ("model.json", b"{", "JSONDecodeError"),
+        ("model.json", b"\xff\xfe\x00", "UnicodeDecodeError"),
+        ("model.json", b"[]", "it holds a list"),
+        ("model.json", b'{"format": 1}', "classes is missing"),
+        ("model.json", b'{"format": 1, "classes": [], "loss": "squared", "reading": {}, "network": {}}', "KeyError"),
+        ("weights.pt", b"", "EOFError"),
+        ("weights.pt", b"junk", "weights.pt is damaged"),
+    ],
+)
+def test_a_damaged_file_of_a_model_is_named(tmp_path, name, content, cause):
+    model = exported_once(tmp_path)
+    (model / name).write_bytes(content)
+    with pytest.raises(InputError, match="copy the folder again, or export the model again") as raised:
+        la.load_model(model)
+    assert str(raised.value).startswith(f"{model / name} is damaged (")
+    assert cause in str(raised.value)
+
+
+def exported_once(tmp_path):
+    """A folder that has all of a model's files; what is in the one that is not damaged does not matter."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    plain = {"format": 1, "classes": ["a", "b"], "loss": "squared", "reading": None}
+    network = {"name": "exact", "shape": [2], "width": None, "dropout": None}
+    (folder / "model.json").write_text(json.dumps({**plain, "network": network}))
+    torch.save({}, folder / "weights.pt")
+    return folder

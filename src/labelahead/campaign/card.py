@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelahead.data.reading import COLUMNS
+from labelahead.data.reading import COLUMNS, PICTURES
 from labelahead.learners.exact import EXACT
 
 __all__ = ["card"]
@@ -50,8 +50,70 @@ def card(about: Mapping[str, Any]) -> str:
         for column in about["reading"]["columns"]:
             if column["kind"] == "sentences":
                 lines[-1] += f" Those of {column['name']!r} come from the encoder {column['encoder']}."
+    if about["reading"] is not None and about["reading"]["kind"] == PICTURES:
+        lines += _picture_steps(about["reading"])
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]
     return "\n".join(lines)
+
+
+def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
+    """How a picture file becomes an item of `model.onnx`, in words and as code that needs Pillow and numpy alone."""
+    channels, height, width = reading["shape"]
+    steps = ["", "## How a picture becomes an item", ""]
+    if height != width:
+        return [*steps, f"Items are arrays, uint8 ({channels}, {height}, {width}); files of pictures are not read."]
+    grey, white = channels == 1, reading["white"]
+    steps += [
+        "The model has learnt from pictures that were prepared as follows; prepare others in the same way. In other",
+        "proportions (stretched, or with a border) or scaled otherwise they are predicted worse.",
+        "",
+        f"1. Decode. A JPEG may be decoded at a reduced scale, at least {2 * height} pixels a side (Pillow's `draft`).",
+        "2. Turn it upright by its EXIF orientation, put transparency on white, convert to RGB (16-bit grey: divide by",
+        "   257).",
+        "3. Crop the centre square: the side is the shorter one of the picture; nothing is stretched or padded.",
+        f"4. Resize the square to {height} x {height}, bilinear with antialiasing (Pillow's `BILINEAR`, "
+        "`reducing_gap=3.0`).",
+    ]
+    more = ["Grey: 0.299 red + 0.587 green + 0.114 blue."] if grey else []
+    more += [f"Scale from 0 to 255 to 0 to {white}."] if white != 255 else []
+    more += [
+        f"Round, and arrange as uint8 ({channels}, {height}, {height}), channels first. Means, deviations and scaling to "
+        "−1 to 1 are in the model."
+    ]
+    steps += [
+        *(f"{number}. {step}" for number, step in enumerate(more, 5)),
+        "",
+        "```python",
+        *_picture_code(height, grey, white).splitlines(),
+        "```",
+    ]
+    return steps
+
+
+def _picture_code(size: int, grey: bool, white: int) -> str:
+    """The same steps as a function of a file."""
+    last = "np.asarray(image).transpose(2, 0, 1)"
+    if grey or white != 255:
+        weights = "np.array([0.299, 0.587, 0.114], np.float32).reshape(3, 1, 1)"
+        last = f"{last}.astype(np.float32)"
+        last = f"({last} * {weights}).sum(0, keepdims=True)" if grey else last
+        last = f"np.rint({last} * np.float32({white} / 255)).clip(0, {white}).astype(np.uint8)"
+    return f"""import numpy as np
+from PIL import Image, ImageOps
+
+def read_item(path, size={size}):
+    with Image.open(path) as opened:
+        opened.draft(None, (2 * size, 2 * size))
+        image = ImageOps.exif_transpose(opened)
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = image.convert("RGB")
+    side = min(image.size)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    box = (left, top, left + side, top + side)
+    image = image.resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0)
+    return {last}"""
 
 
 def _cell(text: str) -> str:

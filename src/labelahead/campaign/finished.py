@@ -51,6 +51,7 @@ __all__ = ["BIASED", "Finished", "Predictions", "finish", "load_finished", "run_
 FORMAT = 1
 ROWS = 64  # items seen at a time
 EXAMPLES = 5
+NAMED = 5  # items that a message names
 # An item is unlike anything labelled if its variance exceeds that of this share of the labelled items, each of which
 # was left out of the labels for it.
 SHARE = 0.95
@@ -125,7 +126,7 @@ class Finished:
             items = [items]
         if isinstance(items, Sequence) and items and all(isinstance(i, str | Path) for i in items):
             parts = [self._of(part, progress) for source in items for part in self._named(source, len(items) > 1)]
-            return _joined(parts)
+            return _joined(parts)  # raises where nothing could be read
         return self._of(self._given(items), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -155,6 +156,9 @@ class Finished:
         return SentenceEncoder()
 
     def _of(self, fresh: Fresh, progress: Callable[[int], None] | None) -> Predictions:
+        if not len(fresh.values):
+            none = torch.zeros((0, len(self.classes)), dtype=torch.float64)
+            return Predictions((), self.classes, none, failed=fresh.failed)
         p, variance = self.outputs(fresh.values)
         if progress is not None:
             progress(len(p))
@@ -170,7 +174,8 @@ class Finished:
         for part in fresh_items(self.reading, source, self._encode):
             suffix = split_sheet(source)[0].suffix.lower()
             inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLES))
-            yield part._replace(ids=[f"{source}/{i}" for i in part.ids]) if inside else part
+            failed = {f"{source}/{i}": why for i, why in part.failed.items()}
+            yield part._replace(ids=[f"{source}/{i}" for i in part.ids], failed=failed) if inside else part
 
     def _given(self, items: Any) -> Fresh:
         """Items in memory."""
@@ -231,7 +236,15 @@ class Finished:
 
 
 def _joined(parts: Sequence[Predictions]) -> Predictions:
-    first = parts[0]
+    """All parts as one. Raises `InputError` where not a single item could be read."""
+    first, failed = parts[0], {k: why for p in parts for k, why in p.failed.items()}
+    if failed and not any(len(p) for p in parts):
+        some = "; ".join(f"{name} ({why})" for name, why in list(failed.items())[:NAMED])
+        more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+        raise InputError(
+            f"no item can be read: {some}{more}; expected at least one that can: see whether the files open elsewhere, "
+            "and copy them again"
+        )
     variance = [p.variance for p in parts if p.variance is not None]
     unlike = [p.unlike for p in parts if p.unlike is not None]
     return Predictions(
@@ -240,7 +253,7 @@ def _joined(parts: Sequence[Predictions]) -> Predictions:
         torch.cat([p.probabilities for p in parts]),
         torch.cat(variance) if variance else None,
         torch.cat(unlike) if unlike else None,
-        {k: why for p in parts for k, why in p.failed.items()},
+        failed,
     )
 
 
@@ -368,24 +381,58 @@ def run_model(
 def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> Finished:
     """What `Finished.save` wrote. network: your own, where the model is one, or its name; its weights are replaced."""
     path = Path(folder)
-    try:
-        about = json.loads((path / "model.json").read_text(encoding="utf-8"))
-        state = torch.load(path / "weights.pt", map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise InputError(f"{path} holds no exported model (no {Path(str(error.filename)).name})") from None
-    except Exception as error:  # whatever a damaged file makes the readers say
-        raise InputError(f"{path} is damaged ({type(error).__name__}): export the model again") from error
-    if about.get("format") != FORMAT:
-        raise InputError(f"{path} is of format {about.get('format')}; expected {FORMAT}: of this version of labelahead")
+    about, state = _read_about(path / "model.json"), _read_weights(path / "weights.pt")
     weights, read = ({k[8:]: v for k, v in state.items() if k.startswith(side)} for side in ("network.", "reading."))
-    reading = None if about["reading"] is None else Reading.of(about["reading"], read)
-    made = network if isinstance(network, nn.Module) else _built(path, about, network)
+    try:
+        reading = None if about["reading"] is None else Reading.of(about["reading"], read)
+        made = network if isinstance(network, nn.Module) else _built(path, about, network)
+    except LabelaheadError:
+        raise
+    except Exception as error:  # values of any kind may stand where others are expected
+        raise _damaged(path / "model.json", error) from error
     try:
         made.load_state_dict(weights)
     except RuntimeError as error:
         cause = str(error).strip().splitlines()[-1].strip()
         raise InputError(f"the weights of {path} do not fit the network ({cause})") from error
     return Finished(made.eval(), tuple(about["classes"]), reading, about["loss"], about)
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """What `model.json` says, with all that is needed to build the model."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(about, dict):
+        raise _damaged(path, f"it holds a {type(about).__name__}, not an object")
+    if about.get("format") != FORMAT:
+        raise InputError(f"{path} is of format {about.get('format')}; expected {FORMAT}: of this version of labelahead")
+    kinds = {"classes": list, "loss": str, "reading": dict | None, "network": dict}
+    for key, kind in kinds.items():
+        if key not in about or not isinstance(about[key], kind):
+            raise _damaged(path, f"{key} is {'missing' if key not in about else repr(about[key])[:60]}")
+    return about
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of `weights.pt`, by name."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
+    except Exception as error:  # whatever a damaged file makes the reader say
+        raise _damaged(path, error) from error
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise _damaged(path, "it holds something other than tensors by name")
+    return state
+
+
+def _damaged(path: Path, cause: Exception | str) -> InputError:
+    said = cause if isinstance(cause, str) else f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
+    return InputError(f"{path} is damaged ({said[:200]}); copy the folder again, or export the model again")
 
 
 def _built(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:

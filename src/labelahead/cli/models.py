@@ -45,8 +45,8 @@ def predict(
                 status.update(f"{done} items")
 
             said = model.predict(items, progress=tell)
-        for item, why in list(said.failed.items())[:5]:
-            say(f"{item} cannot be read ({why}): skipped", "yellow")
+        for item, why in said.failed.items():
+            say(f"{item} cannot be read ({why}): left out", "yellow")
         text = write_predictions(said, file)
         if text is not None:
             sys.stdout.write(text)

@@ -35,7 +35,7 @@ from labelahead.campaign.run import prepare, resume, run, simulation
 from labelahead.campaign.store import Round, Store
 from labelahead.compare.plan import FILE, Comparison, comparison_text, joined, read_comparison
 from labelahead.errors import ClusterError, InputError, LabelaheadError, StorageError
-from labelahead.processes import born_deaf, follow_parent
+from labelahead.processes import born_deaf, run_in_worker
 from labelahead.scale.execution import Executor, at_work
 from labelahead.trust import record_code
 
@@ -269,7 +269,8 @@ class _Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.job: Job | None = None
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, str(log), workers), daemon=True)
+        args = (__name__, serve_campaigns.__name__, theirs, str(log), workers)
+        self.process: BaseProcess = context.Process(target=run_in_worker, args=args, daemon=True)
         with _birth(threads):
             self.process.start()
         theirs.close()  # else its death would not be seen as the end of the pipe
@@ -338,9 +339,8 @@ def _birth(threads: int) -> Iterator[None]:
 # --- a worker's side ----------------------------------------------------------------------------------------
 
 
-def _serve(pipe: Connection, log: str, workers: int) -> None:
-    """The worker's side: run what is given until the pipe ends."""
-    follow_parent()  # the folder must become free
+def serve_campaigns(pipe: Connection, log: str, workers: int) -> None:
+    """Be a worker: run what is given until the pipe ends."""
     _print_to(log)
     while True:
         try:

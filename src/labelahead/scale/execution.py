@@ -19,7 +19,7 @@ import torch
 
 from labelahead.errors import ClusterError, InputError
 from labelahead.extras import need
-from labelahead.processes import born_deaf, follow_parent
+from labelahead.processes import born_deaf, run_in_worker
 
 __all__ = ["Dask", "Executor", "Here", "LocalProcesses", "Progress", "Ray", "Task", "at_work", "each", "secured"]
 
@@ -74,7 +74,8 @@ class LocalProcesses:
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise InputError(f"workers is {workers!r}; expected 1 or more, or None for all cores")
         self.workers = workers or os.cpu_count() or 1
-        self._pool = futures.ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_alone)
+        first = {"initializer": run_in_worker, "initargs": (__name__, use_one_thread.__name__)}
+        self._pool = futures.ProcessPoolExecutor(self.workers, get_context("spawn"), **first)  # type: ignore[arg-type]
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future of the standard library."""
@@ -126,9 +127,8 @@ class Here:
         return [future.result() for future in futures_]
 
 
-def _alone() -> None:
-    """A worker computes on one core, and ends with whoever started it."""
-    follow_parent()
+def use_one_thread() -> None:
+    """Have this process compute on one core."""
     torch.set_num_threads(1)
 
 

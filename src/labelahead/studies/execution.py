@@ -29,7 +29,7 @@ from labelahead.compare.execution import THREADS, cores, this_machine
 from labelahead.compare.page import template, write_all
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.files import Lines, hold, read_lines, replace
-from labelahead.processes import born_deaf, follow_parent
+from labelahead.processes import born_deaf, run_in_worker
 from labelahead.studies.design import Cell, Exhibit, Experiment, Row
 
 __all__ = ["Measured", "Shown", "cell_text", "conduct", "pages", "settings_of", "table_text"]
@@ -207,7 +207,8 @@ def _measured(
         for cell in cells:
             yield _timed(experiment, settings, cell)
         return
-    pool = ProcessPoolExecutor(crew, multiprocessing.get_context("spawn"), initializer=_one_thread)
+    first = (__name__, use_one_thread.__name__)
+    pool = ProcessPoolExecutor(crew, multiprocessing.get_context("spawn"), initializer=run_in_worker, initargs=first)
     try:
         with born_deaf():  # the pool starts its processes as work comes
             futures = [pool.submit(_timed, experiment, settings, cell) for cell in cells]
@@ -230,9 +231,8 @@ def _timed(experiment: Experiment, settings: Any, cell: Cell) -> tuple[Cell, Seq
     return cell, experiment.measure(settings, cell), time.perf_counter() - start
 
 
-def _one_thread() -> None:
-    """Several processes share the cores, and end with whoever started them."""
-    follow_parent()
+def use_one_thread() -> None:
+    """Have this process compute on one core: several of them share the machine."""
     for name in THREADS:
         os.environ[name] = "1"
     torch.set_num_threads(1)

@@ -18,8 +18,7 @@ import torch
 
 from labelahead.campaign.config import parse
 from labelahead.errors import LabelaheadError
-from labelahead.processes import born_deaf
-from labelahead.web.apart import begin
+from labelahead.processes import born_deaf, run_in_worker
 from labelahead.web.refresh import Order
 from labelahead.web.snapshot import save_snapshot
 from labelahead.web.workshop import Tell, Workshop, page_data
@@ -93,7 +92,9 @@ class Worker:
     def _started(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=begin, args=(__name__, work.__name__, *self._args, other), daemon=True)
+        self._process = context.Process(
+            target=run_in_worker, args=(__name__, work.__name__, *self._args, other), daemon=True
+        )
         with born_deaf():
             self._process.start()
         other.close()
