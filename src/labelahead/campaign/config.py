@@ -46,6 +46,7 @@ class Source:
     links: bool = True  # whether links may lead out of a folder of pictures
     checked: bool = True  # whether every picture is opened before anything else
     without: tuple[str, ...] = ()  # columns of a table that are not learnt from
+    id: str = "auto"  # the column of a table that names the items; auto: one called `id`; none: row numbers
     embedding: str | None = None  # what is made of pictures and texts first; None: the best that is installed
 
     def __post_init__(self) -> None:

@@ -105,6 +105,9 @@ EmbeddingOpt = Annotated[
     Text, Option("--embedding", help="What it learns from: `list embeddings`, a column, file.py:name.")
 ]
 TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
+IdOpt = Annotated[
+    Text, Option("--id", help="A table's column of ids; none: row numbers. (default: id, else file name or row number)")
+]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
 StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
@@ -124,6 +127,7 @@ KEYS = {
     "data": "data.name",
     "root": "data.root",
     "target": "data.target",
+    "id": "data.id",
     "embedding": "data.embedding",
     "model": "model.name",
     "width": "model.width",

@@ -36,6 +36,7 @@ from labelahead.data.dataset import (
     hashed,
 )
 from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.records import FILE_NAME, Records
 from labelahead.data.split import Options, Split, choose
 from labelahead.data.text import decoded
 from labelahead.data.words import word_inputs
@@ -263,12 +264,16 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     test = torch.isin(at, data.test).nonzero().flatten()
     held = photos.as_inputs(torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten())
     split = Split(torch.arange(len(order)), test, ())
-    return bundle(data.name, held, photos, split, labels, data.classes, ids=tuple(order), notes=data.notes)
+    records = Records({FILE_NAME: order})
+    return bundle(
+        data.name, held, photos, split, labels, data.classes, ids=tuple(order), notes=data.notes, records=records
+    )
 
 
 def load_folder(path: Path, options: Options, *, name: str | None = None, leave_out: Sequence[str] = ()) -> Loaded:
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
+    options.refuse_id(str(path), "file names")
     files = find_files(path, links=options.links)
     if not files.names and files.documents():
         return _load_documents(path, files, options, name)
@@ -298,7 +303,8 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     ids = tuple(shown(n) for n in kept)
     notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
     name = name or (path.stem if files.is_zip else path.resolve().name) or str(path)
-    return bundle(name, held, photos, split, labels, classes, ids=ids, notes=notes)
+    records = Records({FILE_NAME: list(ids)})
+    return bundle(name, held, photos, split, labels, classes, ids=ids, notes=notes, records=records)
 
 
 def _laid_out(names: list[str], folders: Sequence[str]) -> FolderLabels:
@@ -325,6 +331,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
     labels, classes, emptied = _present(layout, split.keep, failed, names)
     column = {"text": [texts[n] for n in kept]}
     words = Texts(column, torch.zeros(len(kept), 0))
+    ids = tuple(shown(n) for n in kept)
     return bundle(
         name or (path.stem if files.is_zip else path.resolve().name) or str(path),
         Values(words.rest, torch.zeros(()), torch.ones(())),
@@ -332,7 +339,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         split,
         labels,
         classes,
-        ids=tuple(shown(n) for n in kept),
+        ids=ids,
         notes=tuple(
             note.replace("picture", "text")
             for note in (*layout.notes, *_remarks(files, (), failed), *notes, *emptied, *split.notes)
@@ -341,6 +348,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         texts=words,
         build=partial(word_inputs, words, split.pool, str(path)),
         reading=Reading(COLUMNS, (0,)),
+        records=Records({FILE_NAME: list(ids), **column}),
     )
 
 

@@ -10,6 +10,7 @@ from labelahead.data.arrays import load_npz
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import load_folder
 from labelahead.data.known import DATASETS
+from labelahead.data.records import AUTO
 from labelahead.data.split import Options, default_root, expanded
 from labelahead.data.table import load_table
 from labelahead.errors import InputError, did_you_mean
@@ -33,6 +34,7 @@ def load(
     links: bool = True,
     checked: bool = True,
     without: Sequence[str] = (),
+    id: str = AUTO,
 ) -> Loaded:
     """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an .npz.
 
@@ -41,7 +43,8 @@ def load(
     `limit` how many items of the pool to keep. Sets without a test part of their own lend `test_fraction` of each class
     to one, drawn by `seed`. With `links` false, links that lead out of a folder of pictures are left out. With
     `checked` false, its pictures are not opened now: broken ones are items too, and found out when they are looked at.
-    The answers are None if no item has a label.
+    `id` is the column of a table that names the items, "none" for row numbers; by default a column called `id`, else
+    the row number; files go by their names. The answers are None if no item has a label.
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
@@ -49,7 +52,7 @@ def load(
     (1797, (1, 8, 8), 10)
     """
     place = default_root() if root is None else expanded(root)
-    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without))
+    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without), id)
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
     known = {_plain(name): entry for name, entry in DATASETS.items()}
@@ -57,6 +60,7 @@ def load(
     if isinstance(source, str) and _plain(source) in known and not re.search(r"[/\\]", source):
         entry = known[_plain(source)]
         options.refuse_target(entry.name)
+        options.refuse_id(entry.name, "positions")
         return entry.load(options)
     path = expanded(source)
     try:

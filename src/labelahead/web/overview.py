@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any
 
+import torch
+
 from labelahead.campaign.advice import ENOUGH as ENOUGH_LABELS
 from labelahead.campaign.advice import enough
 from labelahead.web.assignment import Assignment
@@ -12,7 +14,7 @@ from labelahead.web.explain import Opinion
 from labelahead.web.schedule import OUTLOOK, Schedule
 from labelahead.web.tally import Tally
 
-__all__ = ["able", "doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
+__all__ = ["able", "class_probabilities", "doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
 
 BIASED = (
     "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
@@ -219,3 +221,13 @@ def predictions(assignment: Assignment) -> dict[int, tuple[int, float]]:
         return {}
     rows = zip(opinion.snapshot.points.tolist(), opinion.belief.guesses.tolist(), opinion.sure.tolist(), strict=True)
     return {p: (c, s) for p, c, s in rows if p not in labels and c in there}
+
+
+def class_probabilities(assignment: Assignment) -> dict[int, list[float]]:
+    """Return the probabilities of all class numbers for every item in play."""
+    with assignment.lock:
+        opinion = assignment.opinion
+    if opinion is None or not able(assignment):
+        return {}
+    points = opinion.snapshot.points
+    return dict(zip(points.tolist(), opinion.chances(torch.arange(len(points))).tolist(), strict=True))

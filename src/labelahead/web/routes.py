@@ -24,7 +24,7 @@ from labelahead.data.classes import checked_name
 from labelahead.errors import InputError
 from labelahead.web import overview
 from labelahead.web.assignment import GRID, Assignment
-from labelahead.web.exchange import FORMS, export_labels, import_labels
+from labelahead.web.exchange import CONFIG, FORMS, export_labels, import_labels
 from labelahead.web.finished import page_model
 from labelahead.web.items import FULL, LARGE, SMALL
 from labelahead.web.schedule import Schedule
@@ -41,6 +41,7 @@ SENT = {
     "jsonl": (".jsonl", "application/x-ndjson"),
     "parquet": (".parquet", "application/vnd.apache.parquet"),
     "label-studio": (".label-studio.json", "application/json"),
+    CONFIG: (".label-studio.xml", "application/xml"),
     "hf": (".hf.zip", "application/zip"),
     "folders": (".folders.zip", "application/zip"),
 }
@@ -328,16 +329,20 @@ def _files(assignment: Assignment) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)
-    def sent(form: str, rest: bool = False) -> FileResponse:
-        """csv, jsonl, parquet, label-studio; hf and folders come zipped.
+    def sent(
+        form: str, rest: bool = False, probabilities: bool = False, pictures_at: str | None = None
+    ) -> FileResponse:
+        """csv, jsonl, parquet, label-studio, label-studio-config; hf and folders come zipped.
 
-        rest=1 adds what the network thinks of items without a label, marked as predictions.
+        rest=1 adds predictions for items without a label; probabilities=1: with the probability of every class.
+        pictures_at: what stands before a picture's name in tasks of Label Studio; without it, pictures are inside.
         """
         if form not in SENT:
-            raise HTTPException(404, f"no form {form!r}; expected one of {', '.join(FORMS)}")
+            raise HTTPException(404, f"no form {form!r}; expected one of {', '.join((*FORMS, CONFIG))}")
         suffix, media = SENT[form]
+        more: dict[str, Any] = {"rest": rest, "probabilities": probabilities, "pictures_at": pictures_at}
         return _sent(
-            assignment, f"labels{suffix}", media, lambda target: export_labels(assignment, form, target, rest=rest)
+            assignment, f"labels{suffix}", media, lambda target: export_labels(assignment, form, target, **more)
         )
 
     @routes.post("/api/import", summary="Labels from a file")

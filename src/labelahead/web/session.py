@@ -23,7 +23,7 @@ from labelahead.learners.exact import EXACT
 from labelahead.scale.store import is_store
 from labelahead.strategies import STRATEGIES, find
 from labelahead.web.assignment import Assignment
-from labelahead.web.exchange import export_labels, import_labels
+from labelahead.web.exchange import CONFIG, export_labels, import_labels
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal, recorded_items
 from labelahead.web.large import Holding
@@ -90,7 +90,8 @@ def opened(
     named = named or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = Items(data, holding.fingerprint if holding else None)
+    labelled = None if begun.answers is None else begun.answers.column
+    items = Items(data, holding.fingerprint if holding else None, labelled)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], **about) as journal:  # type: ignore[arg-type]
         _sweep(folder)
@@ -223,8 +224,11 @@ def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
     return notes
 
 
-def write_out(session: Session, form: str, to: Path, *, rest: bool = False) -> str:
-    """Export without a server; what was written. rest: predictions by the last stored network."""
+def write_out(session: Session, form: str, to: Path, *, rest: bool = False, **options: Any) -> str:
+    """Export without a server; what was written.
+
+    rest: predictions by the last stored network. options: as for `export_labels`.
+    """
     assignment, kind = session.assignment, ""
     if rest:
         session.schedule.remember()
@@ -235,7 +239,9 @@ def write_out(session: Session, form: str, to: Path, *, rest: bool = False) -> s
             )
         trained = len(assignment.opinion.snapshot.labels) if assignment.opinion else 0
         kind = f"by the training with {trained} labels" if trained else "before any training"
-    rows, labels = export_labels(assignment, form, to, rest=rest), len(assignment.tally.labels)
+    rows, labels = export_labels(assignment, form, to, rest=rest, **options), len(assignment.tally.labels)
+    if form == CONFIG:
+        return f"the labelling configuration for the tasks of --export label-studio is in {to}"
     more = f" and {rows - labels} predictions ({kind})" if rest else ""
     return f"{labels} labels{more} are in {to}"
 
