@@ -133,7 +133,7 @@ CASES = {
 
 
 def predictions(rows) -> ANSWERS:
-    return {r["item"]: (r["label"], float(r["confidence"])) for r in rows if r["source"] == "prediction"}
+    return {r["id"]: (r["prediction"], float(r["probability"])) for r in rows if r["source"] == "prediction"}
 
 
 def run_command(*words: object) -> str:
@@ -203,7 +203,7 @@ def by_models(case: Case, out: Path, tmp_path: Path) -> tuple[dict[str, ANSWERS]
 
     def written(text: str) -> ANSWERS:
         rows = csv.DictReader(io.StringIO(text))
-        return {Path(r["item"]).name: (r["class"], float(r["probability"])) for r in rows}
+        return {Path(r["id"]).name: (r["prediction"], float(r["probability"])) for r in rows}
 
     folder = tmp_path / "model"
     run_command("export-model", out, "--to", folder, "--onnx")
@@ -227,7 +227,7 @@ def by_query(case: Case) -> dict[str, ANSWERS]:
     words = ["query", "--data", case.source, *case.options, *_training(case), "--labels", case.file]
     words += ["--classes", ",".join(case.classes), "--n", len(case.rest), "--format", "json"]
     rows = json.loads(run_command(*words))
-    return {"query": {r["item"]: (r["guess"], r["probability"]) for r in rows}}
+    return {"query": {r["id"]: (r["prediction"], r["probability"]) for r in rows}}
 
 
 def in_python(case: Case) -> dict[str, ANSWERS]:
@@ -278,8 +278,8 @@ def by_the_pool(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
     pool.predict(str(case.file), tmp_path / "predicted", classes=case.classes)
     found = pq.read_table(tmp_path / "predicted").to_pylist()
     return {
-        "pool predict": {r["item"]: (r["class"], r["probability"]) for r in found},
-        "pool ask": {q.item: (q.guess, q.probability) for q in asked},
+        "pool predict": {r["id"]: (r["prediction"], r["probability"]) for r in found},
+        "pool ask": {q.id: (q.prediction, q.probability) for q in asked},
     }
 
 

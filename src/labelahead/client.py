@@ -135,9 +135,22 @@ class Client:
         """An item's picture, encoded."""
         return self._ask(f"/items/{position}")
 
-    def export(self, form: str, to: str | Path, *, rest: bool = False) -> Path:
-        """All labels as a file (hf and folders: a zip); rest: with predictions for the others."""
-        return _new(to, self._ask(f"/api/export/{quote(form, safe='')}?{urlencode({'rest': int(rest)})}"))
+    def export(
+        self,
+        form: str,
+        to: str | Path,
+        *,
+        rest: bool = False,
+        probabilities: bool = False,
+        pictures_at: str | None = None,
+    ) -> Path:
+        """All labels as a file (hf and folders: a zip); rest: with predictions for the others.
+
+        probabilities: of every class. pictures_at: what stands before a picture's name in tasks of Label Studio.
+        """
+        wanted: dict[str, Any] = {"rest": int(rest), "probabilities": int(probabilities)}
+        wanted |= {} if pictures_at is None else {"pictures_at": pictures_at}
+        return _new(to, self._ask(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}"))
 
     def model(self, to: str | Path, *, onnx: bool = False) -> Path:
         """What the labels make, as a zipped folder for `labelahead predict`; onnx: for other programs, too."""

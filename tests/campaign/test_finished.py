@@ -285,7 +285,7 @@ def test_parquet_says_the_same_as_csv(tmp_path):
     assert read == said[0].columns()
     text = write_predictions(said[0], None)
     listed = list(csv.DictReader(io.StringIO(text)))
-    assert [row["class"] for row in listed] == said[0].labels
+    assert [row["prediction"] for row in listed] == said[0].labels
     assert {row["unlike_labelled"] for row in listed} <= {"yes", "no"}
 
 

@@ -234,14 +234,14 @@ def test_query_a_table(tmp_path):
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert len(rows) == 3
     assert all(int(r["position"]) >= 6 for r in rows)
-    assert {r["guess"] for r in rows} <= {"yes", "no"}
+    assert {r["prediction"] for r in rows} <= {"yes", "no"}
     found = tmp_path / "next.json"
     done = invoke("query", "--data", data, "--n", 3, "--format", "json", "--out", found)
     assert done.exit_code == 0
     assert [r["position"] for r in json.loads(found.read_text())] == [int(r["position"]) for r in rows]
 
 
-def test_query_a_table_of_texts_says_how_they_begin(tmp_path):
+def test_query_a_table_returns_its_texts(tmp_path):
     said = [f"Post {i}: the arm cannot\nlift its own weight, {'again and ' * 40}again." for i in range(5)]
     with (tmp_path / "posts.csv").open("w", newline="") as file:
         csv.writer(file).writerows(
@@ -250,10 +250,10 @@ def test_query_a_table_of_texts_says_how_they_begin(tmp_path):
     arguments = ("query", "--data", tmp_path / "posts.csv", "--n", 6, "--classes", "a,b", "--embedding", "words")
     rows = list(csv.DictReader(io.StringIO(invoke(*arguments).stdout)))
     texts = {int(r["position"]): r["text"] for r in rows}
-    assert texts[0].startswith("'=1+1")
-    assert texts[3].startswith("Post 2: the arm cannot lift")
-    assert all(len(t) < 210 and "\n" not in t for t in texts.values())
-    assert json.loads(invoke(*arguments, "--format", "json").stdout)[0]["text"]
+    assert texts.pop(0) == "'=1+1 is the sum that nobody would run here, really"  # no formula in a spreadsheet
+    assert texts == {i + 1: text for i, text in enumerate(said)}
+    whole = {row["position"]: row["text"] for row in json.loads(invoke(*arguments, "--format", "json").stdout)}
+    assert whole == {0: "=1+1 is the sum that nobody would run here, really", **texts}
 
 
 def test_query_before_the_first_label(tmp_path):
@@ -261,7 +261,7 @@ def test_query_before_the_first_label(tmp_path):
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert len({r["position"] for r in rows}) == 4
-    assert {r["guess"] for r in rows} == {""}
+    assert {r["prediction"] for r in rows} == {""}
 
 
 def test_query_a_folder_with_your_own_network(tmp_path, monkeypatch):
@@ -286,7 +286,7 @@ def test_query_a_folder_with_your_own_network(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert len(rows) == 5
-    assert not {r["item"] for r in rows} & {"00.png", "01.png", "02.png", "broken.png"}
+    assert not {r["id"] for r in rows} & {"00.png", "01.png", "02.png", "broken.png"}
     assert "broken.png" in done.stderr
 
 
@@ -300,7 +300,7 @@ def photos(folder, names):
 
 def items(done):
     assert done.exit_code == 0, done.output
-    return [r["item"] for r in csv.DictReader(done.stdout.splitlines())]
+    return [r["id"] for r in csv.DictReader(done.stdout.splitlines())]
 
 
 SMALL = ["--model", "mlp", "--width", "8", "--threads", "1", "--set", "training.steps=3"]

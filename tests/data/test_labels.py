@@ -59,8 +59,8 @@ def test_csv(tmp_path, text, expected):
     ("text", "message"),
     [
         ("", "holds no labels"),
-        ("name,label\ncat/1.jpg,cat\n", "line 1: columns name, label; expected a column item"),
-        ("item,kind\ncat/1.jpg,cat\n", "expected a column item"),
+        ("name,label\ncat/1.jpg,cat\n", "line 1: columns name, label; expected a column id"),
+        ("item,kind\ncat/1.jpg,cat\n", "expected a column id"),
         ("item,item,label\na,b,cat\n", "twice"),
         ("item,label\ncat/1.jpg,cat\ncat/9.jpg,cat\n", "line 3: no item is called 'cat/9.jpg'"),
         ("item,label\n1.jpg,cat\n", "2 items have the file name '1.jpg'"),

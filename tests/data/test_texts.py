@@ -147,7 +147,7 @@ def test_short_texts_may_come_twice(tmp_path):
     twice = [{"id": i, "title": title} for i, title in enumerate([*titles, titles[0]])]
     data, _ = load(lines(tmp_path, twice))
     assert list(data.texts.columns) == ["title"]
-    assert "dropped, row numbers: id" in data.notes
+    assert "ids from the column 'id'" in data.notes
     sized = [row | {"size": row["id"] ** 2} for row in twice]
     assert load(lines(tmp_path, sized))[0].texts is None  # there is something else to learn from
     kinds = [{"title": titles[i % 5]} for i in range(50)]

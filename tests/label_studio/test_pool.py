@@ -91,7 +91,7 @@ def label_some(bridge, session, studio, y, count, first=900):
         settled(session)
         bridge.serve()
         task = served_by(studio, [a["id"] for a in studio.replies["annotations"]])[0]
-        name = tasks_of(studio)[task]["item"]
+        name = tasks_of(studio)[task]["item_id"]
         assert name == session.assignment.question(ANNA, fresh=True)["item"]
         annotate(bridge, studio, task, TOPICS[y[int(name.split()[1])]], number)
         names.append(name)
@@ -109,11 +109,11 @@ def test_items_become_tasks_when_their_turn_comes(store, studio, tmp_path):
         assert len(session.assignment.items) > held  # the pool was scored again meanwhile
         tasks = tasks_of(studio)
         assert 25 < len(tasks) < 25 * (2 * bridge._enough)  # some for each answer, not all that is held
-        assert len({data["item"] for data in tasks.values()}) == len(tasks)
+        assert len({data["item_id"] for data in tasks.values()}) == len(tasks)
         for data in tasks.values():
             number = int(data["doc"].split()[1])
             assert data == {
-                "item": f"doc {number}",
+                "item_id": f"doc {number}",
                 "doc": f"doc {number}",
                 "text": f"the text of number {number}",
                 "weight": None if number % 2 else number / 2,
@@ -130,7 +130,7 @@ def test_a_second_start_makes_nothing_twice(store, studio, tmp_path):
         names += label_some(bridge, session, studio, y, 5, 950)
         assert len(set(names)) == 17
         assert list(tasks_of(studio))[: len(tasks)] == list(tasks)
-        items = [data["item"] for data in tasks_of(studio).values()]
+        items = [data["item_id"] for data in tasks_of(studio).values()]
         assert len(set(items)) == len(items)
 
 
@@ -143,7 +143,7 @@ def test_a_reply_that_is_lost_makes_no_task_twice(store, studio, tmp_path):
             bridge.serve()
         studio.cut = False
         bridge.serve()
-        items = [data["item"] for data in tasks_of(studio).values()]
+        items = [data["item_id"] for data in tasks_of(studio).values()]
         assert items
         assert len(set(items)) == len(items)
         assert set(served_by(studio)) <= set(tasks_of(studio))
@@ -203,11 +203,11 @@ def test_deleted_tasks_are_not_made_again(store, studio, tmp_path):
         settled(session)
         bridge.serve()
         gone = served_by(studio)[0]
-        name = tasks_of(studio)[gone]["item"]
+        name = tasks_of(studio)[gone]["item_id"]
         bridge.hear({"action": "TASKS_DELETED", "tasks": [{"id": gone}]})
         studio.replies["tasks"]["tasks"] = [t for t in studio.replies["tasks"]["tasks"] if t["id"] != gone]
         bridge.serve(anew=True)
-        assert name not in {data["item"] for data in tasks_of(studio).values()}
+        assert name not in {data["item_id"] for data in tasks_of(studio).values()}
         assert gone not in served_by(studio)
 
 
@@ -261,8 +261,8 @@ def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(pictures, stu
         bridge.serve()
         sent = [body for body in studio.sent("POST", "/import") if isinstance(body, bytes)]
         for data in tasks_of(studio).values():
-            name = data["item"]
-            assert data.keys() == {"item", "photo"}
+            name = data["item_id"]
+            assert data.keys() == {"item_id", "photo"}
             if pictures_at:
                 assert data["photo"] == f"https://example.org/photos/in%20a%20folder/{name[-6:]}"
             else:
@@ -287,7 +287,7 @@ def test_a_picture_that_is_gone_is_left_out(pictures, studio, tmp_path):
             bridge.serve()
         finally:
             away.write_bytes(content)
-        assert gone not in {data["item"] for data in tasks_of(studio).values()}
+        assert gone not in {data["item_id"] for data in tasks_of(studio).values()}
         assert served_by(studio)[0] == bridge.tasks[next(iter(session.assignment.ranked()))]
 
 

@@ -66,13 +66,13 @@ def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_pa
     at = torch.arange(0, N, 5)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
     done = large.predict(labels, tmp_path / "out", evaluation=50)
-    rows = dataset.dataset(tmp_path / "out").to_table().sort_by("item").to_pylist()
-    rows.sort(key=lambda row: int(row["item"].split()[1]))
+    rows = dataset.dataset(tmp_path / "out").to_table().sort_by("id").to_pylist()
+    rows.sort(key=lambda row: int(row["id"].split()[1]))
     every = torch.from_numpy(x)
     learner = ExactLearner(every, ExactModel(every.mean(0), 3))
     outputs = learner.learn(at, torch.as_tensor(y[at])).outputs(torch.arange(N))
     p = probabilities(outputs.double(), "simplex").max(1)
-    assert [row["class"] for row in rows] == [CLASSES[i] for i in p.indices]
+    assert [row["prediction"] for row in rows] == [CLASSES[i] for i in p.indices]
     assert np.allclose([row["probability"] for row in rows], p.values, atol=1e-6)
     assert [(row["part"], row["row"]) for row in rows[38:42]] == [
         ("part-0.parquet", 38),
@@ -80,7 +80,7 @@ def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_pa
         ("part-1.parquet", 0),
         ("part-1.parquet", 1),
     ]
-    assert done.counts == {c: sum(row["class"] == c for row in rows) for c in CLASSES}
+    assert done.counts == {c: sum(row["prediction"] == c for row in rows) for c in CLASSES}
     judged = large.sample(50, at, 0)
     naive = learner.outlook(at, torch.as_tensor(y[at]), judged)
     assert done.outlook.error == pytest.approx(naive.error, abs=1e-9)
@@ -171,8 +171,8 @@ def test_the_command_line_from_parts_to_predictions(tmp_path):
     assert "120 items in 3 parts, 6 numbers each" in done.output
     asked = run(app, ["pool", "ask", store, "--labels", str(labels), "--n", "3", "--format", "json", "--workers", "1"])
     assert asked.exit_code == 0, asked.output
-    items = [row["item"] for row in json.loads(asked.stdout)]
-    assert items == [q.item for q in LargePool(store, executor=HERE).ask(3, labels)]
+    items = [row["id"] for row in json.loads(asked.stdout)]
+    assert items == [q.id for q in LargePool(store, executor=HERE).ask(3, labels)]
     told = run(app, ["pool", "predict", store, "--labels", str(labels), "--out", str(tmp_path / "p"), "--workers", "1"])
     assert "120 predictions are in" in told.output
     assert "estimated share of wrong ones" in told.output

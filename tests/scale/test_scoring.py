@@ -89,7 +89,7 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
     naive = greedy(view(post, left, held.positions[len(at) : len(at) + 40]), "resolve", 6, believe="mean")
     assert [q.position for q in asked] == naive.positions.tolist()
     assert np.allclose([q.score for q in asked], naive.scores)
-    assert [q.item for q in asked] == [name(q.position) for q in asked]
+    assert [q.id for q in asked] == [name(q.position) for q in asked]
 
 
 def test_best_of_does_not_depend_on_the_order(pool):

@@ -165,7 +165,7 @@ def test_labels_go_by_the_order_of_a_trained_networks_outputs(tmp_path):
     with pytest.raises(InputError, match="the network tells ash, elm, oak"):
         large.labelled({"item 1": "fir", "item 2": "oak"}, (), HERE)
     guesses = large.ask(3, evaluation=20)
-    assert [q.guess for q in guesses] == [None] * 3  # nobody said anything yet
+    assert [q.prediction for q in guesses] == [None] * 3  # nobody said anything yet
 
 
 def test_from_the_command_line_with_npy(tmp_path):

@@ -77,7 +77,7 @@ def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
     shown = parts.contents(manifest.reading, entry.part, [7, 0])
     assert shown == [{"id": 15, "text": texts[15]}, {"id": 8, "text": texts[8]}]
     asked = LargePool(tmp_path / "store", executor=HERE).ask(23, classes=("a", "b"), evaluation=10)
-    assert {q.item: q.text for q in asked} == {str(i): texts[i] or "" for i in range(23)}
+    assert {q.id: q.text for q in asked} == {str(i): texts[i] or "" for i in range(23)}
 
 
 @pytest.mark.skipif(not available(), reason="the extra 'photos' is not installed")
@@ -135,7 +135,7 @@ def test_a_store_in_memory_or_anywhere_else(tmp_path):
     assert fs.exists("/features/manifest.json")
     labels = {str(i): "ab"[i % 2] for i in range(6)}
     asked = LargePool("memory://features", executor=HERE).ask(3, labels, evaluation=10)
-    assert not {q.item for q in asked} & set(labels)
+    assert not {q.id for q in asked} & set(labels)
     fs.rm("/features", recursive=True)
     fs.rm("/bucket", recursive=True)
 

@@ -222,15 +222,18 @@ class RealStudio(Program):
         super().__init__(command, folder / "label-studio.log", settings, f"http://127.0.0.1:{port}", "/health")
 
     def ask(self, method: str, path: str, content: object = None, key: str = KEY):
+        said = self.read(path, method, content, key)
+        return json.loads(said) if said else None
+
+    def read(self, path: str, method: str = "GET", content: object = None, key: str = KEY) -> bytes:
         body = None if content is None else json.dumps(content).encode()
         headers = {"Authorization": f"Token {key}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, data=body, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=120) as reply:
-                said = reply.read()
+                return reply.read()
         except HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read()[:500]!r}") from error
-        return json.loads(said) if said else None
 
     def new_project(self, rows: list, config: str = CONFIG, **more) -> int:
         number = self.ask("POST", "/api/projects/", {"title": "a project", "label_config": config} | more)["id"]

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from labelahead.data import Data, read_labels
 from labelahead.data.text import as_file_name, guarded, unguarded
 from labelahead.errors import InputError, StorageError
-from labelahead.web.exchange import FORMS, export, export_labels, read_import
+from labelahead.web.exchange import FORMS, export_labels, read_import
+from labelahead.web.exchange import export as export_items
+from labelahead.web.export_content import ExportItems, Predicted
 from labelahead.web.journal import Journal
 from labelahead.web.tally import Event, fold
 from tests.support.web_sessions import CHANGE, page
@@ -87,6 +89,11 @@ def opener(position):
     from io import BytesIO
 
     return BytesIO(f"content {position}".encode())
+
+
+def export(now, ids, guesses, form, out, *, opener=None):
+    """Of items that have nothing but an id, and perhaps a file."""
+    return export_items(now, ExportItems(ids, open_file=opener), form, out, predicted=Predicted(guesses or {}))
 
 
 @pytest.mark.parametrize("rest", [False, True])
@@ -227,7 +234,15 @@ def test_csv_is_what_a_spreadsheet_may_open(tmp_path):
     assert "'=1+1" in {row["label"] for row in rows}
     assert "-1" in {row["label"] for row in rows}  # a number is no formula
     last = rows[-1]
-    assert last == {"item": "z.jpg", "label": "'=1+1", "who": "", "at": "", "source": "prediction", "confidence": "0.5"}
+    assert last == {
+        "id": "z.jpg",
+        "label": "",
+        "annotator": "",
+        "labelled_at": "",
+        "source": "prediction",
+        "prediction": "'=1+1",
+        "probability": "0.5",
+    }
 
 
 @given(st.text())
@@ -323,23 +338,7 @@ def test_folders_sorted_by_hand(tmp_path):
     assert (back.new_classes, back.unknown) == (("wolf",), ("nobody.jpg",))
 
 
-FRONT = """dataset_info:
-  features:
-  - name: item
-    dtype: string
-  - name: label
-    dtype:
-      class_label:
-        names:
-  - name: who
-    dtype: string
-  - name: at
-    dtype: string
-  - name: source
-    dtype: string
-  - name: confidence
-    dtype: float64
-configs:
+FRONT = """configs:
 - config_name: default
   data_files:
   - split: train
@@ -360,22 +359,16 @@ def test_hf_folder(tmp_path):
     assert str(table.schema.field("label").type) == "int64"
     features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
     assert features["label"] == {"names": list(CLASSES), "_type": "ClassLabel"}
-    assert list(features) == table.schema.names
-    assert features["confidence"] == {"dtype": "float64", "_type": "Value"}
+    assert features["prediction"] == features["label"]
+    assert str(table.schema.field("probability").type) == "double"
     guess = parquet.read_table(out / names[1]).to_pylist()
-    assert [(r["item"], r["label"], r["confidence"]) for r in guess] == [("z.jpg", 2, 0.25)]
+    assert [(r["id"], r["label"], r["prediction"], r["probability"]) for r in guess] == [("z.jpg", None, 2, 0.25)]
 
     text = (out / "README.md").read_bytes().decode()
     lines = text.split("\n")
     assert lines[0] == "---"
     head = lines[1 : lines.index("---", 1)]
-    # what ends a line or is not allowed in YAML is escaped
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]", text)
-    scalars = [re.fullmatch(r"          '(\d+)': (\".*\")", line) for line in head]
-    names_written = [(int(m[1]), json.loads(m[2])) for m in scalars if m]
-    assert names_written == list(enumerate(CLASSES))
-    rest = [line for line, m in zip(head, scalars, strict=True) if not m]
-    assert "\n".join(rest) == FRONT
+    assert "\n".join(head) == FRONT
     with pytest.raises(InputError, match="no class yet"):
         export(tally([], ()), ITEMS, None, "hf", tmp_path / "none")
 
@@ -385,10 +378,10 @@ def test_label_studio_export_is_a_list_of_tasks(tmp_path):
     now = tally([("anna", "label", 0, 0), ("ben", "label", 0, 1), ("cy", "skip", 0, None)])
     export(now, ITEMS, {1: (0, 0.5)}, "label-studio", out)
     first, second = json.loads(out.read_text(encoding="utf-8"))
-    assert first["data"] == {"item": "cats/3.jpg"}
-    assert [a["who"] for a in first["annotations"]] == ["anna", "ben"]
+    assert first["data"] == {"item_id": "cats/3.jpg"}
+    assert [a["annotator"] for a in first["annotations"]] == ["anna", "ben"]
     assert first["annotations"][1]["result"] == [
-        {"from_name": "label", "to_name": "item", "type": "choices", "value": {"choices": ["../../up"]}}
+        {"from_name": "label", "to_name": "text", "type": "choices", "value": {"choices": ["../../up"]}}
     ]
     assert all("completed_by" not in a for a in first["annotations"])
     assert first["predictions"] == []

@@ -53,9 +53,9 @@ def test_the_rest_is_predicted_as_on_the_page(tmp_path):
     written = rows(to.read_text())
     assert [r["source"] for r in written].count("prediction") == 7
     for mine, page_s in zip(written, rows(live), strict=True):
-        confidence, other = mine.pop("confidence"), page_s.pop("confidence")
+        probability, other = mine.pop("probability"), page_s.pop("probability")
         assert mine == page_s
-        assert (confidence == other == "") or float(confidence) == pytest.approx(float(other))
+        assert (probability == other == "") or float(probability) == pytest.approx(float(other))
 
     to = tmp_path / "tasks.json"
     assert command(folder, out, "--export", "label-studio", "--to", str(to), "--rest")[0] == 0

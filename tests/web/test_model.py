@@ -99,12 +99,12 @@ def test_the_commands_take_it_away_and_use_it(labelled, tmp_path):
     assert "broken.jpg cannot be read" in said
     assert "4 items" in said
     rows = list(csv.DictReader((tmp_path / "p.csv").open()))
-    assert [(r["item"], r["class"]) for r in rows] == [(f"{i:02d}.png", ["light", "dark"][i % 2]) for i in range(4)]
-    assert set(rows[0]) == {"item", "class", "probability", "unlike_labelled"}
+    assert [(r["id"], r["prediction"]) for r in rows] == [(f"{i:02d}.png", ["light", "dark"][i % 2]) for i in range(4)]
+    assert set(rows[0]) == {"id", "file_name", "prediction", "probability", "unlike_labelled"}
     code, direct = say("predict", out, new)
     assert code == 0, direct
-    assert [line.split(",")[:2] for line in direct.splitlines() if line.startswith("0")] == [
-        [r["item"], r["class"]] for r in rows
+    assert [line.split(",")[:3] for line in direct.splitlines() if line.startswith("0")] == [
+        [r["id"], r["file_name"], r["prediction"]] for r in rows
     ]
     code, said = say("export-model", out, "--to", tmp_path / "model")
     assert (code, "there already" in said) == (1, True)

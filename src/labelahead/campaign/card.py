@@ -77,8 +77,8 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
     more = ["Grey: 0.299 red + 0.587 green + 0.114 blue."] if grey else []
     more += [f"Scale from 0 to 255 to 0 to {white}."] if white != 255 else []
     more += [
-        f"Round, and arrange as uint8 ({channels}, {height}, {height}), channels first. Means, deviations and scaling to "
-        "−1 to 1 are in the model."
+        f"Round, and arrange as uint8 ({channels}, {height}, {height}), channels first. Means, deviations and scaling "
+        "to −1 to 1 are in the model."
     ]
     steps += [
         *(f"{number}. {step}" for number, step in enumerate(more, 5)),

@@ -63,6 +63,7 @@ class Source:
     checked: bool = True  # whether every picture is opened before anything else
     without: tuple[str, ...] = ()  # columns of a table that are not learnt from
     classes: tuple[str, ...] = ()  # names of classes for certain; subfolders with other names are just folders
+    id: str = "auto"  # the column of a table that names the items; auto: one called `id`; none: row numbers
     embedding: str | None = None  # what is made of pictures and texts first; None: the best that is installed
 
     def __post_init__(self) -> None:

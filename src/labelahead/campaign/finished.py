@@ -8,11 +8,11 @@
 Nothing in such a folder is run when it is loaded.
 """
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -36,8 +36,9 @@ from labelahead.data.excel import split_sheet
 from labelahead.data.fresh import Fresh, brought_to, fresh_items, table_rows
 from labelahead.data.loading import TABLES
 from labelahead.data.reading import COLUMNS, PICTURES, Reading
+from labelahead.data.records import AUTO, Records, choose_id_column, join_records
 from labelahead.data.table import Table
-from labelahead.data.text import guarded
+from labelahead.data.writing import arrow_table, class_column, merge_columns, write_csv
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError
 from labelahead.extras import need
 from labelahead.files import in_one_step, replace
@@ -68,6 +69,7 @@ class Predictions:
     variance: Tensor | None = None  # (n,)
     unlike: Tensor | None = None  # (n,) bool
     failed: Mapping[str, str] = field(default_factory=dict)  # items that could not be read, and why
+    records: Records | None = None  # the user's own columns
 
     def __len__(self) -> int:
         return len(self.items)
@@ -77,11 +79,17 @@ class Predictions:
         """The likeliest class of each."""
         return [self.classes[i] for i in self.probabilities.argmax(1).tolist()]
 
-    def columns(self) -> dict[str, list[Any]]:
-        """As a table: item, class, probability, unlike_labelled (None where nobody can tell)."""
+    def columns(self, probabilities: bool = False) -> dict[str, Any]:
+        """Return a table: id, the user's columns, prediction, probability, unlike_labelled (None: not known).
+
+        Args:
+            probabilities: whether to add a column `probability:CLASS` for every class.
+        """
         unlike = [None] * len(self) if self.unlike is None else self.unlike.tolist()
-        sure = [round(p, 6) for p in self.probabilities.amax(1).tolist()]
-        return {"item": list(self.items), "class": self.labels, "probability": sure, "unlike_labelled": unlike}
+        ours = {"prediction": self.labels, "probability": _rounded(self.probabilities.amax(1))}
+        if probabilities:
+            ours |= {class_column(c): _rounded(self.probabilities[:, i]) for i, c in enumerate(self.classes)}
+        return merge_columns(self.items, self.records, {**ours, "unlike_labelled": unlike})
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,17 +125,19 @@ class Finished:
         exact = self._exact
         return None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), SHARE))
 
-    def predict(self, items: Any, progress: Callable[[int], None] | None = None) -> Predictions:
+    def predict(self, items: Any, progress: Callable[[int], None] | None = None, *, id: str = AUTO) -> Predictions:
         """What it says of items: a path or several, arrays (n, ...) as they were read, or columns by name.
 
-        A path is a folder or zip of pictures, a picture, a table or an .npz, whatever the model was made from.
+        A path is a folder or zip of pictures, a picture, a table or an .npz, whatever the model was made from. id: the
+        column of a table that names the items, "none" for row numbers; default: that of the model's own data, else one
+        called `id`.
         """
         if isinstance(items, str | Path):
             items = [items]
         if isinstance(items, Sequence) and items and all(isinstance(i, str | Path) for i in items):
-            parts = [self._of(part, progress) for source in items for part in self._named(source, len(items) > 1)]
+            parts = [self._of(part, progress) for source in items for part in self._named(source, len(items) > 1, id)]
             return _joined(parts)  # raises where nothing could be read
-        return self._of(self._given(items), progress)
+        return self._of(self._given(items, id), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
         """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape)."""
@@ -163,24 +173,34 @@ class Finished:
         if progress is not None:
             progress(len(p))
         unlike = None if variance is None or self.threshold is None else variance > self.threshold
-        return Predictions(tuple(fresh.ids), self.classes, p, variance, unlike, fresh.failed)
+        return Predictions(tuple(fresh.ids), self.classes, p, variance, unlike, fresh.failed, fresh.records)
 
-    def _named(self, source: str | Path, several: bool) -> Iterator[Fresh]:
+    @property
+    def _id_column(self) -> str | None:
+        """The column that named the items of the model's own data."""
+        name: str | None = self.about.get("data", {}).get("id")
+        return name
+
+    def _named(self, source: str | Path, several: bool, id: str) -> Iterator[Fresh]:
         if self.reading is None:
             raise InputError(
                 "how items become what this model sees was done in Python; expected items in Python, as the network "
                 "takes them"
             )
-        for part in fresh_items(self.reading, source, self._encode):
+        for part in fresh_items(self.reading, source, self._encode, id=id, likely_id=self._id_column):
             suffix = split_sheet(source)[0].suffix.lower()
             inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLES))
             failed = {f"{source}/{i}": why for i, why in part.failed.items()}
             yield part._replace(ids=[f"{source}/{i}" for i in part.ids], failed=failed) if inside else part
 
-    def _given(self, items: Any) -> Fresh:
+    def _given(self, items: Any, id: str) -> Fresh:
         """Items in memory."""
+        table = None
         if isinstance(items, Mapping) and self.reading is not None and self.reading.kind == COLUMNS:
             columns = {str(name): list(values) for name, values in items.items()}
+            lengths = {len(values) for values in columns.values()}
+            if len(lengths) > 1:
+                raise InputError(f"columns have {' and '.join(map(str, sorted(lengths)))} entries; expected as many")
             table = Table(columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row")
             values = table_rows(self.reading, table, "the table", self._encode)
         else:
@@ -192,7 +212,12 @@ class Finished:
                 f"items have shape {tuple(values.shape)}; expected (n, {', '.join(map(str, shape))}), "
                 f"{'columns by name' if self.reading and self.reading.kind == COLUMNS else 'as they were read'}"
             )
-        return Fresh([str(i) for i in range(len(values))], values, {})
+        if table is None:
+            return Fresh([str(i) for i in range(len(values))], values, {})
+        column = choose_id_column("the table", table.columns, id, likely=self._id_column)
+        return Fresh(
+            list(table.ids("the table", column)), values, {}, replace_fields(table.records(), id_column=column)
+        )
 
     def save(self, folder: str | Path, *, onnx: bool | None = None) -> Path:
         """A folder that can be taken elsewhere, written in one step.
@@ -254,7 +279,12 @@ def _joined(parts: Sequence[Predictions]) -> Predictions:
         torch.cat(variance) if variance else None,
         torch.cat(unlike) if unlike else None,
         failed,
+        join_records([p.records for p in parts], [len(p) for p in parts]),
     )
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 6) for value in values.tolist()]
 
 
 def finish(
@@ -277,11 +307,12 @@ def finish(
             "come with the items: write what it makes of them into a column or an .npz, and name that as the embedding"
         )
     given = list(labels.values())
+    own = None if ready.data.records is None else ready.data.records.id_column
     shape = list(ready.rows.shape[1:]) if isinstance(ready.inputs, Tensor) else []
     about = {
         "labelahead": version("labelahead"),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": {"name": ready.data.name, "items": items or len(ready.data), "kind": ready.data.kind},
+        "data": {"name": ready.data.name, "items": items or len(ready.data), "kind": ready.data.kind, "id": own},
         "labels": {name: given.count(i) for i, name in enumerate(classes)},
         "network": {
             "name": campaign.model.name,
@@ -326,22 +357,19 @@ def _verify(model: Finished, ready: Prepared) -> None:
         )
 
 
-def write_predictions(predictions: Predictions, path: Path | None) -> str | None:
-    """As CSV, or Parquet by the name, in one step; without a path the text itself."""
-    columns = predictions.columns()
+def write_predictions(predictions: Predictions, path: Path | None, *, probabilities: bool = False) -> str | None:
+    """As CSV, or Parquet by the name, in one step; without a path the text itself. probabilities: of every class."""
+    columns = predictions.columns(probabilities)
     if path is not None and path.suffix.lower() in (".parquet", ".pq"):
         arrow = need("pyarrow", "tables", "the form Parquet")
         parquet = need("pyarrow.parquet", "tables", "the form Parquet")
-        types = (arrow.string(), arrow.string(), arrow.float64(), arrow.bool_())
-        table = arrow.table(columns, schema=arrow.schema(list(zip(columns, types, strict=True))))
+        table = arrow_table(columns, {"prediction": arrow.string(), "unlike_labelled": arrow.bool_()})
         replace(path, lambda file: parquet.write_table(table, file))
         return None
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
     words = {None: "", True: "yes", False: "no"}
-    for item, label, sure, unlike in zip(*columns.values(), strict=True):
-        writer.writerow([guarded(item), guarded(label), sure, words[unlike]])
+    columns["unlike_labelled"] = [words[unlike] for unlike in columns["unlike_labelled"]]
+    text = io.StringIO(newline="")
+    write_csv(text, columns)
     if path is None:
         return text.getvalue()
     replace(path, text.getvalue())

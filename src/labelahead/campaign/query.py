@@ -1,11 +1,13 @@
 """Real data, some labels: which items to label next, and what the network thinks of them."""
 
-import csv
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from labelahead.campaign.config import Campaign
 from labelahead.campaign.loop import Progress
@@ -13,26 +15,26 @@ from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.data import Data, read_labels
 from labelahead.data.classes import each_once, with_classes
 from labelahead.data.pool import Pool
-from labelahead.data.text import guarded
+from labelahead.data.records import Records, as_python, text_of_id
+from labelahead.data.writing import json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
 from labelahead.strategies import find
-from labelahead.strategies.propose import propose
+from labelahead.strategies.propose import Query, propose
 
 __all__ = ["Question", "as_text", "questions"]
-
-BEGINNING = 200  # characters of a text
 
 
 @dataclass(frozen=True)
 class Question:
     """An item to label next."""
 
-    item: str  # file path, or row number
+    id: str  # from the id column, or the file name, or the row number
     position: int
     score: float
-    guess: str | None  # the class the network would say; None before the first label
+    prediction: str | None  # the most probable class; None before the first label
     probability: float | None
-    text: str | None = None  # the beginning of what it says, where items are texts
+    text: str | None = None  # the text, where items are texts
+    record: Mapping[str, Any] = field(default_factory=dict)  # the user's own columns
 
 
 def questions(
@@ -45,7 +47,7 @@ def questions(
 ) -> tuple[list[Question], Prepared]:
     """Train on the labels and ask for the n items that matter most, best first.
 
-    labels: a file of `item,label`; default: the labels that the data carry themselves. classes: all names of classes,
+    labels: a file of `id,label`; default: the labels that the data carry themselves. classes: all names of classes,
     also of those that have no label yet; default: those of the campaign's data.
     """
     tell = progress or (lambda what, done, total: None)
@@ -85,28 +87,41 @@ def questions(
         training=ready.training,
         objective=learnt.objective,
     )
-    sure, best = learnt.predict_proba(chosen.positions, len(names) or None).max(1)
-    rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), strict=True)
-    asked = [
-        Question(
-            item=ready.data.ids[position],
-            position=position,
-            score=score,
-            guess=names[int(best[i])] if len(pool) else None,
-            probability=round(float(sure[i]), 6) if len(pool) else None,
-            text=_beginning(ready.data, position),
-        )
-        for i, (position, score) in enumerate(rows)
-    ]
+    p = learnt.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
+    asked = _described(ready.data, chosen, names, p)
     return asked, replace(ready, notes=(*ready.notes, *notes))
 
 
-def _beginning(data: Data, position: int) -> str | None:
-    """What a text says first, on one line; a row number alone tells nobody what to label."""
+def _described(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None) -> list[Question]:
+    """What was chosen, with what is predicted of it: probabilities p (n, C), None before the first label."""
+    sure, best = ([None] * len(chosen.positions),) * 2 if p is None else (part.tolist() for part in p.max(1))
+    rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), sure, best, strict=True)
+    return [
+        Question(
+            id=data.ids[position],
+            position=position,
+            score=score,
+            prediction=None if label is None else names[label],
+            probability=None if likely is None else round(likely, 6),
+            text=_text(data, position),
+            record=_record(data, position),
+        )
+        for position, score, likely, label in rows
+    ]
+
+
+def _text(data: Data, position: int) -> str | None:
+    """Return what an item says, where items are texts."""
     if data.rows is None or data.rows.text is None:
         return None
-    words = " ".join(str(data.rows.columns[data.rows.text][position] or "").split())
-    return words if len(words) <= BEGINNING else f"{words[:BEGINNING]} …"
+    return str(data.rows.columns[data.rows.text][position] or "")
+
+
+def _record(data: Data, position: int) -> dict[str, Any]:
+    """Return the user's columns of one item."""
+    if data.records is None:
+        return {}
+    return {name: as_python(column)[0] for name, column in data.records.take([position]).columns.items()}
 
 
 def _labelled(
@@ -140,14 +155,16 @@ def _labelled(
 
 
 def as_text(questions: Sequence[Question], form: str) -> str:
-    """The questions as "csv" or "json"; with their texts where they are texts."""
-    said = any(q.text is not None for q in questions)
-    names = [f.name for f in fields(Question) if said or f.name != "text"]
-    rows = [{name: value for name, value in asdict(q).items() if name in names} for q in questions]
+    """Return the questions as "csv" or "json": id, the user's columns, position, score, prediction, probability."""
+    records = Records({})
+    for name in dict.fromkeys(name for q in questions for name in q.record):
+        records = records.with_column(name, [q.record.get(name) for q in questions])
+    if "id" in records.columns and [text_of_id(v) for v in records.columns["id"]] == [q.id for q in questions]:
+        records = replace(records, id_column="id")
+    ours = {name: [getattr(q, name) for q in questions] for name in ("position", "score", "prediction", "probability")}
+    columns = merge_columns([q.id for q in questions], records, ours)
     if form == "json":
-        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**row, "text": guarded(row["text"])} if said else row for row in rows)
+        return json.dumps(list(json_rows(columns)), indent=1, ensure_ascii=False) + "\n"
+    text = io.StringIO(newline="")
+    write_csv(text, columns)
     return text.getvalue()

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -266,10 +266,15 @@ def _shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
     return replace(ready, campaign=campaign, notes=(*ready.notes, fewer))
 
 
+def _hash_names(data: Data, ids: Sequence[str]) -> str:
+    """Return a hash of the classes, ids and test items."""
+    text = "\0".join([str(len(data)), *data.classes, *ids, *map(str, data.test.tolist())])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def remember(store: Store, ready: Prepared) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
     data, vectors = ready.data, ready.data.vectors.get(ready.campaign.data.embedding or "")
-    text = "\0".join([str(len(data)), *data.classes, *data.ids, *map(str, data.test.tolist())])
     if not data.shape and data.rows is not None:
         content = data.rows.content()
     else:
@@ -277,11 +282,7 @@ def remember(store: Store, ready: Prepared) -> None:
         content = hashed(data.inputs) if held is None else held.content()
     if vectors is not None:
         content += hashed(vectors)
-    now = {
-        "items": len(data),
-        "names": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
-        "content": content,
-    }
+    now = {"items": len(data), "names": _hash_names(data, data.ids), "content": content}
     path = store.folder / "data.json"
     if not path.exists():
         store.write("data.json", json.dumps(now, indent=1).encode())
@@ -290,7 +291,9 @@ def remember(store: Store, ready: Prepared) -> None:
         before = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}): restore it from a copy") from error
-    if before != now:
+    rows = None if data.records is None else data.records.row_names()
+    former = now if rows is None else {**now, "names": _hash_names(data, list(rows))}  # before ids came from a column
+    if before not in (now, former):
         known = before.get("items") if isinstance(before, dict) else "?"
         what = "other content, names, classes or test items"
         if known != now["items"]:

@@ -45,6 +45,7 @@ def compare(
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
     target: shell.TargetOpt = None,
+    id: shell.IdOpt = None,
     model: shell.ModelOpt = None,
     width: shell.WidthOpt = None,
     kernel: shell.KernelOpt = None,

@@ -37,6 +37,11 @@ ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
 ClusterOpt = Annotated[Text, Option("--cluster", help="Of a store of `pool embed`: a Dask scheduler scores it.")]
 RefreshOpt = Annotated[int, Option("--refresh-every", min=1, help="Of such a store: labels between two scorings.")]
 RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
+ProbabilitiesOpt = Annotated[bool, Option("--probabilities", help="With --rest: the probability of every class.")]
+PicturesAtOpt = Annotated[
+    Text,
+    Option("--pictures-at", help="With --export label-studio: URL before a picture's name. (default: pictures inside)"),
+]
 
 
 @app.command()
@@ -53,6 +58,7 @@ def label(
     start_from_folders: FoldersOpt = False,
     test: TestOpt = None,
     target: shell.TargetOpt = None,
+    id: shell.IdOpt = None,
     strategy: shell.StrategyOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
@@ -66,6 +72,8 @@ def label(
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
+    probabilities: ProbabilitiesOpt = False,
+    pictures_at: PicturesAtOpt = None,
     cluster: ClusterOpt = None,
     refresh_every: RefreshOpt = 50,
     config: shell.ConfigOpt = None,
@@ -83,6 +91,8 @@ def label(
       labelahead label photos/ --host 0.0.0.0
 
       labelahead label photos/ --export csv --to labels.csv --rest
+
+      labelahead label reviews.csv --id review --export hf --to reviews-labelled
     """
     kept = ""
 
@@ -90,7 +100,9 @@ def label(
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
     with reported(hint):
-        check_together(export, to, rest)
+        check_together(export, to, rest, probabilities)
+        if pictures_at is not None and export != "label-studio":
+            raise UsageError("--pictures-at goes with --export label-studio; expected both, or leave --pictures-at out")
         # An export is fitted as the page was: what it was opened with counts, unless it is said otherwise here.
         campaign = shell.configured(context, None if export is None else _stored(context, folder))
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
@@ -100,7 +112,7 @@ def label(
         with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:
-                say(_write_out(ready, export, to, rest))
+                say(_write_out(ready, export, to, rest, probabilities=probabilities, pictures_at=pictures_at))
                 return
             _serve(ready, host=host, port=port, token=token, browser=browser)
 
@@ -130,12 +142,16 @@ def _stored(context: typer.Context, folder: str | Path | None) -> dict[str, Any]
     return read_stored(path, trust_code=trust) if path.exists() else None
 
 
-def _write_out(ready: Any, export: str, to: Path, rest: bool) -> str:
+def _write_out(ready: Any, export: str, to: Path, rest: bool, **how: Any) -> str:
     """What was written."""
     from labelahead.web.session import write_out
 
     with err.status("writing") as status:
-        return write_out(ready, export, to, rest=rest, tell=lambda what, done: status.update(f"{what}: {done:.0%}"))
+
+        def tell(what: str, done: float) -> None:
+            status.update(f"{what}: {done:.0%}")
+
+        return write_out(ready, export, to, rest=rest, tell=tell, **how)
 
 
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
@@ -156,12 +172,14 @@ def _token(given: str | None) -> str | None:
         raise UsageError(f"--token {given}: cannot be read ({error}); expected a file that holds the token") from error
 
 
-def check_together(export: str | None, to: Path | None, rest: bool) -> None:
+def check_together(export: str | None, to: Path | None, rest: bool, probabilities: bool = False) -> None:
     """What makes sense only with another option is refused without it."""
     if (export is None) != (to is None):
         raise UsageError("--export and --to go together; expected both or neither")
     if rest and export is None:
         raise UsageError("--rest goes with --export; expected both, or leave --rest out")
+    if probabilities and not rest:
+        raise UsageError("--probabilities goes with --rest; expected both, or leave --probabilities out")
 
 
 def _share(test: str | None) -> float | str | None:

@@ -21,6 +21,7 @@ from labelahead.cli.label import (
     ExportOpt,
     HostOpt,
     PortOpt,
+    ProbabilitiesOpt,
     RefreshOpt,
     RestOpt,
     ToOpt,
@@ -67,6 +68,7 @@ def label_studio(
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
+    probabilities: ProbabilitiesOpt = False,
     pool: PoolOpt = None,
     cluster: ClusterOpt = None,
     refresh_every: RefreshOpt = 50,
@@ -95,7 +97,7 @@ def label_studio(
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
     with reported(hint):
-        check_together(export, to, rest)
+        check_together(export, to, rest, probabilities)
         _check_webhook(webhook)
         _check_pool(pool, cluster, pictures_at)
         connection = _connected(url, project, folder, pool)
@@ -106,7 +108,7 @@ def label_studio(
                 from labelahead.web.session import write_out
 
                 if export is not None and to is not None:
-                    say(write_out(ready, export, to, rest=rest))
+                    say(write_out(ready, export, to, rest=rest, probabilities=probabilities))
                     return
                 say(f"labels are kept in {kept}; Ctrl-C ends")
                 again = _serve(connection, bridge, ready, host, port, webhook)

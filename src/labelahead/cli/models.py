@@ -19,6 +19,12 @@ def predict(
     network: Annotated[
         Text, Option("--network", help="Your own network, file.py:function, if the model is one.")
     ] = None,
+    id: Annotated[
+        Text, Option("--id", help="A table's column of ids; none: row numbers. (default: the model's)")
+    ] = None,
+    probabilities: Annotated[
+        bool, Option("--probabilities", help="A column probability:CLASS for every class.")
+    ] = False,
     trust_code: TrustOpt = False,
 ) -> None:
     """What a model says of items: their class, how sure it is, and whether they are unlike anything labelled.
@@ -44,10 +50,10 @@ def predict(
                 done += more
                 status.update(f"{done} items")
 
-            said = model.predict(items, progress=tell)
+            said = model.predict(items, progress=tell, id=id or "auto")
         for item, why in said.failed.items():
             say(f"{item} cannot be read ({why}): left out", "yellow")
-        text = write_predictions(said, file)
+        text = write_predictions(said, file, probabilities=probabilities)
         if text is not None:
             sys.stdout.write(text)
         odd = "" if said.unlike is None else f", {int(said.unlike.sum())} of them unlike anything labelled"

@@ -36,7 +36,9 @@ def embed(
     source: Annotated[str, typer.Argument(help="Parquet or .npy files, or pictures: a path, s3://, gs://.")],
     store: Annotated[str, Option("--store", help="Where features are kept; every worker must reach it.")],
     column: Annotated[Text, Option("--column", help="Of vectors or of text. (default: the only one)")] = None,
-    id: Annotated[Text, Option("--id", help="The column that names the items. (default: id, if there is one)")] = None,
+    id: Annotated[
+        Text, Option("--id", help="The column of ids; none: file:row. (default: id, if there is one)")
+    ] = None,
     encoder: Annotated[Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for pictures.")] = None,
     model: Annotated[Text, Option("--model", help="A network, file.py:make: keep its tangent kernel instead.")] = None,
     classes: Annotated[str, Option("--classes", help="With --model: names of its outputs, comma-separated.")] = "",
@@ -91,7 +93,7 @@ def embed(
 @pool.command()
 def ask(
     store: StoreArg,
-    labels: Annotated[Text, Option("--labels", help="A file of labels: item and label.")] = None,
+    labels: Annotated[Text, Option("--labels", help="A file of labels: id and label.")] = None,
     n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
     classes: ClassesOpt = "",
     strategy: Annotated[str, Option("--strategy", help="resolve, variance, flip, mlmoc, emoc or eer.")] = "resolve",
@@ -151,9 +153,12 @@ def ask(
 @pool.command()
 def predict(
     store: StoreArg,
-    labels: Annotated[str, Option("--labels", help="A file of labels: item and label.")],
+    labels: Annotated[str, Option("--labels", help="A file of labels: id and label.")],
     to: Annotated[str, Option("--out", help="A folder: a Parquet file for each part.")],
     classes: ClassesOpt = "",
+    probabilities: Annotated[
+        bool, Option("--probabilities", help="A column probability:CLASS for every class.")
+    ] = False,
     evaluation: EvaluationOpt = 1000,
     seed: SeedOpt = 0,
     workers: WorkersOpt = None,
@@ -170,7 +175,8 @@ def predict(
     """
     with reported():
         with _opened(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
-            done = large.predict(labels, to, classes=_names(classes), evaluation=evaluation, seed=seed)
+            how = {"evaluation": evaluation, "seed": seed, "probabilities": probabilities}
+            done = large.predict(labels, to, classes=_names(classes), **how)
         for name, count in done.counts.items():
             say(f"{count:12,} {name}")
         error = done.outlook.error

@@ -108,6 +108,9 @@ TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.
 ClassesOpt = Annotated[
     Text, Option("--classes", help='Class names, comma-separated ("a, b" in quotes). (default: those of the data)')
 ]
+IdOpt = Annotated[
+    Text, Option("--id", help="A table's column of ids; none: row numbers. (default: id, else file name or row number)")
+]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
 StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
@@ -131,6 +134,7 @@ KEYS = {
     "root": "data.root",
     "target": "data.target",
     "classes": "data.classes",
+    "id": "data.id",
     "embedding": "data.embedding",
     "model": "model.name",
     "width": "model.width",

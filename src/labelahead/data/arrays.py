@@ -30,6 +30,7 @@ from labelahead.data.dataset import (
     hashed,
 )
 from labelahead.data.reading import NUMBERS, PICTURES, Reading
+from labelahead.data.records import Records, choose_id_column, ids_from
 from labelahead.data.sizes import free_memory, in_gigabytes, npy_header, require_npy_content
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.errors import InputError
@@ -52,13 +53,20 @@ Array = np.ndarray[Any, Any]
 
 
 def from_arrays(
-    inputs: Any, labels: Any = None, *, classes: Sequence[str] | None = None, test: Any = None, name: str = "arrays"
+    inputs: Any,
+    labels: Any = None,
+    *,
+    classes: Sequence[str] | None = None,
+    test: Any = None,
+    name: str = "arrays",
+    ids: Sequence[Any] | None = None,
 ) -> Loaded:
     """Inputs (n, ...) and perhaps labels (n,), as arrays or tensors.
 
     Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C)
     or (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`, goes to the
-    network as it is. `test` names the positions kept for testing. A label of None, NaN or -1 is unknown.
+    network as it is. `test` names the positions kept for testing. A label of None, NaN or -1 is unknown. `ids` names
+    the items in label files and exports, each once; without it they go by their positions.
 
     >>> import numpy as np
     >>> from labelahead.data import from_arrays
@@ -80,13 +88,28 @@ def from_arrays(
         first = int(at[codes[at] == UNKNOWN][0])
         raise InputError(f"test item {first} has no label; expected one for every test item")
     split = Split(torch.arange(len(values)), at, (*notes, *more))
+    called = None if ids is None else _checked_ids(ids, len(values), name)
     if isinstance(values, Samples):
-        return _of_samples(name, values, codes, names, split)
-    return assemble(name, values, codes, names, split, standardise=False)
+        return _of_samples(name, values, codes, names, split, called)
+    return assemble(name, values, codes, names, split, standardise=False, ids=called)
 
 
-def _of_samples(name: str, samples: Samples, codes: Tensor, classes: tuple[str, ...], split: Split) -> Loaded:
-    ids = tuple(map(str, range(len(samples))))
+def _checked_ids(ids: Sequence[Any], n: int, name: str) -> tuple[str, ...]:
+    """Return the ids as text, each once."""
+    if len(ids) != n:
+        raise InputError(f"there are {n} inputs and {len(ids)} ids; expected one id for each input")
+    return tuple(ids_from(name, "ids", list(ids), [f"item {i}" for i in range(n)]))
+
+
+def _of_samples(
+    name: str,
+    samples: Samples,
+    codes: Tensor,
+    classes: tuple[str, ...],
+    split: Split,
+    ids: tuple[str, ...] | None = None,
+) -> Loaded:
+    ids = ids or tuple(map(str, range(len(samples))))
 
     def build() -> Tensor:
         raise InputError(f"{name} has samples that are no tensor; expected something that takes them as they are")
@@ -248,8 +271,19 @@ def load_npz(path: Path, options: Options) -> Loaded:
         notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
     split = choose(codes, options, official)
     said = (*notes, *more, *decided, "inputs standardised over the pool")
-    data, answers = assemble(path_name(path), values, codes, class_names, split, notes=said, size=options.size)
+    ids = npz_ids(path, arrays, len(codes), options.id)
+    ids = None if ids is None else tuple(ids[int(i)] for i in split.keep)
+    data, answers = assemble(path_name(path), values, codes, class_names, split, notes=said, size=options.size, ids=ids)
     return replace(data, vectors=_vectors(arrays, len(codes), split.keep)), answers
+
+
+def npz_ids(path: Path, arrays: Mapping[str, Array], n: int, wanted: str) -> tuple[str, ...] | None:
+    """Return the ids that an array of n entries holds; None for positions. wanted: as the option --id."""
+    able = {name: v for name, v in arrays.items() if v.shape == (n,) and name not in LABELS}
+    name = choose_id_column(str(path), able, wanted)
+    if name is None:
+        return None
+    return tuple(ids_from(str(path), name, able[name].tolist(), [f"item {i}" for i in range(n)]))
 
 
 def _vectors(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor]:
@@ -448,6 +482,8 @@ def bundle(
     texts: Texts | None = None,
     build: Callable[[], Tensor] | None = None,
     reading: Reading | None = None,
+    records: Records | None = None,
+    column: tuple[str, Any] | None = None,
 ) -> Loaded:
     """Data of the kept items, whose labels are (q,) with -1 where unknown; no answers where all are."""
     ids = ids or tuple(str(int(i)) for i in split.keep)
@@ -464,8 +500,9 @@ def bundle(
         rows=rows,
         texts=texts,
         read_as=held.reading if reading is None else lambda: reading,
+        records=records,
     )
-    return data, Answers(labels, ids) if bool((labels >= 0).any()) else None
+    return data, Answers(labels, ids, column) if bool((labels >= 0).any()) else None
 
 
 def _scales(values: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:

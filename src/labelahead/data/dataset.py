@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labelahead.data.reading import Reading
+from labelahead.data.records import Records
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
 
@@ -173,6 +174,7 @@ class Data:
     vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # (n, d) each, brought along by name
     read_as: Callable[[], Reading | None] = field(default=lambda: None, repr=False)  # None: nobody can tell
     samples: Samples | None = field(default=None, repr=False)  # of kind "samples": what is no tensor has no `inputs`
+    records: Records | None = field(default=None, repr=False)  # the user's own columns, for exports
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -213,6 +215,7 @@ class Data:
             build=(lambda: self.inputs[at]) if held is None else held.inputs,
             read_as=self.read_as if held is None else held.reading,
             samples=None if self.samples is None else self.samples[at],
+            records=None if self.records is None else self.records.take(places),
         )
 
     @cached_property
@@ -243,7 +246,8 @@ class Answers:
     '0'
     """
 
-    def __init__(self, labels: Tensor, ids: Sequence[str]) -> None:
+    def __init__(self, labels: Tensor, ids: Sequence[str], column: tuple[str, Any] | None = None) -> None:
+        """column: the name and the entries of the column that the labels come from, as the user wrote them."""
         if labels.shape != (len(ids),) or labels.dtype != torch.int64:
             raise InputError(
                 f"labels are {labels.dtype} {tuple(labels.shape)}; expected torch.int64 "
@@ -255,6 +259,7 @@ class Answers:
             )
         self._labels = labels.clone()
         self._ids = ids
+        self.column = column
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -38,6 +38,7 @@ from labelahead.data.dataset import (
 from labelahead.data.heif import HEIF_SUFFIXES, has_heif_header, register_heif_decoder, require_heif_decoder
 from labelahead.data.label_values import LabelNames, alike
 from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.records import FILE_NAME, Records
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import decoded
 from labelahead.data.words import word_inputs
@@ -266,12 +267,16 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     test = torch.isin(at, data.test).nonzero().flatten()
     held = photos.as_inputs(torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten())
     split = Split(torch.arange(len(order)), test, ())
-    return bundle(data.name, held, photos, split, labels, data.classes, ids=tuple(order), notes=data.notes)
+    records = Records({FILE_NAME: order})
+    return bundle(
+        data.name, held, photos, split, labels, data.classes, ids=tuple(order), notes=data.notes, records=records
+    )
 
 
 def load_folder(path: Path, options: Options, *, name: str | None = None, leave_out: Sequence[str] = ()) -> Loaded:
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
+    options.refuse_id(str(path), "file names")
     files = find_files(path, links=options.links)
     if not files.names and files.documents():
         return _load_documents(path, files, options, name)
@@ -301,7 +306,9 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     held = photos.as_inputs(split.pool)
     ids = tuple(shown(n) for n in kept)
     notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
-    return bundle(name or path_name(path), held, photos, split, labels, classes, ids=ids, notes=notes)
+    records = Records({FILE_NAME: list(ids)})
+    shown_as = name or path_name(path)
+    return bundle(shown_as, held, photos, split, labels, classes, ids=ids, notes=notes, records=records)
 
 
 def _laid_out(names: list[str], folders: Sequence[str], classes: Sequence[str]) -> FolderLabels:
@@ -328,6 +335,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
     labels, classes, emptied = _present(layout, split.keep, failed, names)
     column = {"text": [texts[n] for n in kept]}
     words = Texts(column, torch.zeros(len(kept), 0))
+    ids = tuple(shown(n) for n in kept)
     return bundle(
         name or path_name(path),
         Values(words.rest, torch.zeros(()), torch.ones(())),
@@ -335,7 +343,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         split,
         labels,
         classes,
-        ids=tuple(shown(n) for n in kept),
+        ids=ids,
         notes=tuple(
             note.replace("picture", "text")
             for note in (*layout.notes, *_remarks(files, (), failed), *notes, *emptied, *split.notes)
@@ -344,6 +352,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         texts=words,
         build=partial(word_inputs, words, split.pool, str(path)),
         reading=Reading(COLUMNS, (0,)),
+        records=Records({FILE_NAME: list(ids), **column}),
     )
 
 

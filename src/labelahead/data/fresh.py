@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.arrays import as_values, fit, npz_parts, read_npz
+from labelahead.data.arrays import as_values, fit, npz_ids, npz_parts, read_npz
 from labelahead.data.columns import Listed, Sentences, entry_of
 from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import DOCUMENTS, SUFFIXES, Files, decode_all, find_files, read_documents, shown
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLES
 from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.records import AUTO, FILE_NAME, Records, choose_id_column
 from labelahead.data.split import expanded
 from labelahead.data.table import Table, read_table
 from labelahead.errors import InputError, did_you_mean
@@ -29,17 +31,21 @@ Encode = Callable[[list[str]], Tensor]  # texts -> (n, d)
 
 
 class Fresh(NamedTuple):
-    """Some items: their names, what was read of them (n, *shape), and what could not be read."""
+    """Some items: their ids, what was read of them (n, *shape), what could not be read, and the user's own columns."""
 
     ids: list[str]
     values: Tensor
     failed: dict[str, str]
+    records: Records | None = None
 
 
-def fresh_items(reading: Reading, source: str | Path, encode: Encode | None = None) -> Iterator[Fresh]:
+def fresh_items(
+    reading: Reading, source: str | Path, encode: Encode | None = None, *, id: str = AUTO, likely_id: str | None = None
+) -> Iterator[Fresh]:
     """A folder or zip of pictures or texts, one of them, an .npz or a table, a few hundred items at a time.
 
-    encode: what reads texts, where the model was made from what an encoder says of them.
+    encode: what reads texts, where the model was made from what an encoder says of them. id: the column of a table that
+    names the items, "none" for row numbers, "auto" for `likely_id` or one called `id`, where the table has it.
     """
     path = expanded(source)
     file, _ = split_sheet(path)
@@ -51,9 +57,11 @@ def fresh_items(reading: Reading, source: str | Path, encode: Encode | None = No
         yield from _documents(reading, path, encode)
     elif reading.kind == COLUMNS and suffix in (*TABLES, ".npz"):
         table = _table(path)
-        yield Fresh([str(i) for i in range(len(table.lines))], table_rows(reading, table, str(path), encode), {})
+        column = choose_id_column(str(path), table.columns, id, likely=likely_id)
+        ids, values = list(table.ids(str(path), column)), table_rows(reading, table, str(path), encode)
+        yield Fresh(ids, values, {}, replace(table.records(), id_column=column))
     elif reading.kind != COLUMNS and suffix == ".npz":
-        yield from _array(reading, path)
+        yield from _array(reading, path, id)
     elif len(reading.shape) == 3 and (filed or suffix in SUFFIXES):
         yield from _pictures(reading, path)
     else:
@@ -121,20 +129,24 @@ def _documents(reading: Reading, path: Path, encode: Encode | None) -> Iterator[
         some = names[start : start + PIECE]
         texts, failed, _ = read_documents(files, some)
         there = [name for name in some if name in texts]
-        table = Table({reading.columns[0].name: [texts[name] for name in there]}, range(len(there)), unit="text")
+        column, ids = [texts[name] for name in there], [shown(n) for n in there]
+        table = Table({reading.columns[0].name: column}, range(len(there)), unit="text")
         values = table_rows(reading, table, str(path), encode, str) if there else torch.zeros((0, *reading.shape))
-        yield Fresh([shown(n) for n in there], values, {shown(n): why for n, why in failed.items()})
+        records = Records({FILE_NAME: ids, "text": column})
+        yield Fresh(ids, values, {shown(n): why for n, why in failed.items()}, records)
 
 
-def _array(reading: Reading, path: Path) -> Iterator[Fresh]:
-    values, _ = as_values(npz_parts(path, read_npz(path))[0], str(path))
+def _array(reading: Reading, path: Path, id: str) -> Iterator[Fresh]:
+    arrays = read_npz(path)
+    values, _ = as_values(npz_parts(path, arrays)[0], str(path))
+    ids = npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
     if len(reading.shape) == 3 and values.ndim == 4 and values.dtype == torch.uint8:
         values = brought_to(reading, values.float()) if values.shape[1:] != reading.shape else values
     if values.shape[1:] != reading.shape:
         raise InputError(f"{path} has items of shape {tuple(values.shape[1:])}; expected {_wanted(reading)}")
     for start in range(0, len(values), PIECE):
         part = values[start : start + PIECE]
-        yield Fresh([str(start + i) for i in range(len(part))], part, {})
+        yield Fresh(list(ids[start : start + PIECE]), part, {})
 
 
 def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
@@ -152,7 +164,8 @@ def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
         read = [name for name in some if name in pixels]
         stacked: Any = np.stack([pixels[n] for n in read]) if read else np.zeros((0, 3, height, width), np.uint8)
         values = brought_to(reading, torch.from_numpy(stacked).float())
-        yield Fresh([shown(n) for n in read], values, {shown(n): why for n, why in failed.items()})
+        ids = [shown(n) for n in read]
+        yield Fresh(ids, values, {shown(n): why for n, why in failed.items()}, Records({FILE_NAME: ids}))
 
 
 def brought_to(reading: Reading, pictures: Tensor) -> Tensor:

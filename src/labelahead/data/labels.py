@@ -3,6 +3,9 @@
     read_labels   strict, for `query --labels` and `label --test`: what is not clear is an error
     read_import   lenient, for the page: what is not clear is returned, nothing is lost unsaid
 
+Exports of labelahead have the columns `id`, `label`, `annotator`, `labelled_at` and `source`, and are read by these
+alone, whatever other columns they hold; those of 0.2 had `item`, `who` and `at`, and row numbers for ids.
+
 An item goes by its id; by its file name, with or without suffix, where no other item has the same; of an address or
 an absolute path, by the end of it; and by its position: always so in a column `index`, elsewhere only where no item
 is called by a number. What a network predicted is never a label.
@@ -12,10 +15,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -28,6 +31,7 @@ from labelahead.data.dataset import Data
 from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
 from labelahead.data.parquet import column_values, read_bounded
+from labelahead.data.records import text_of_id
 from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
 from labelahead.errors import InputError, did_you_mean
 from labelahead.extras import need
@@ -38,11 +42,15 @@ log = logging.getLogger("labelahead")
 
 MOST_ROWS = 500_000  # of a table of labels
 MAX_LABEL_BYTES = 2**29  # of such a table in memory, if it is Parquet: a small file may unpack to any size
-ITEM = ("item", "path", "file", "filename", "file_name", "image", "text")
+ITEM_ID = "item_id"  # the id in tasks of Label Studio, whose own exports write the number of the task as `id`
+ITEM = (ITEM_ID, "item", "path", "file", "filename", "file_name", "image", "text")
 LABEL = ("label", "class", "target", "choice", "choices")
 WHO = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
 SOURCE = "source"  # a column of `export` alone: whether a person or a network said it
-EXPECTED = f"a column {'|'.join(ITEM)}|id|index and a column {'|'.join(LABEL)}"
+OWN = frozenset(("id", "label", "annotator", "labelled_at", SOURCE))  # columns by which our own exports are known
+OWN_0_2 = frozenset(("item", "label", "who", "at", SOURCE, "confidence"))
+NUMBERED = frozenset(("annotation_id", "lead_time"))  # Label Studio's short forms, whose `id` is the task's number
+EXPECTED = f"a column id|{'|'.join(ITEM)}|index and a column {'|'.join(LABEL)}"
 FORMS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -70,6 +78,8 @@ class Entry:
     folder: bool = False  # name and label are file names of the form folders
     columns: Sequence[str] = ()  # of a row in which no column is for a label
     literal: bool = False  # the label was chosen from a list of classes: NA and None are names in it
+    own_id: str | None = None  # what a column `id` says, which names the item where ids come from a column
+    former: bool = False  # the name is the row number, as labelahead 0.2 exported it
 
 
 class _Said(NamedTuple):
@@ -96,7 +106,8 @@ def read_labels(path: str | Path, data: Data, classes: Sequence[str] = ()) -> tu
     ([2, 0], [1, 2], ('no', 'yes', 'maybe'))
     """
     files = data.images.file_names() if data.images is not None else ()
-    return read_labels_of(path, data.ids, data.classes, files, classes)
+    rows = None if data.records is None else data.records.row_names()
+    return read_labels_of(path, data.ids, data.classes, files, classes, rows=rows)
 
 
 def names_in(path: str | Path) -> dict[str, str]:
@@ -106,7 +117,7 @@ def names_in(path: str | Path) -> dict[str, str]:
         if entry.position:
             raise InputError(f"{path}, {entry.where}: an index; expected items of a large pool by their own name")
         if entry.label is not None and not entry.predicted and entry.names:
-            names.setdefault(str(entry.names[0]), entry.where)
+            names.setdefault(str(entry.names[0]) if entry.own_id is None else entry.own_id, entry.where)
     return names
 
 
@@ -116,10 +127,15 @@ def read_labels_of(
     known: tuple[str, ...] = (),
     files: Sequence[str] = (),
     classes: Sequence[str] = (),
+    *,
+    rows: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """`read_labels` of items by their names. known: the data's classes; files: that were left out of the items."""
+    """`read_labels` of items by their names.
+
+    known: the data's classes; files: that were left out of the items; rows: as for `read_import`.
+    """
     path = Path(path)
-    finder = _Finder(ids, files)
+    finder = _Finder(ids, files, rows)
     certain = (*known, *classes)
     reader = LabelNames(certain)
     by_file = {as_file_name(name): name for name in certain}
@@ -196,12 +212,20 @@ class Imported:
     predictions: int  # rows that a model said: no labels
 
 
-def read_import(path: str | Path, items: Sequence[str], classes: Sequence[str], *, form: str | None = None) -> Imported:
+def read_import(
+    path: str | Path,
+    items: Sequence[str],
+    classes: Sequence[str],
+    *,
+    form: str | None = None,
+    rows: Mapping[str, int] | None = None,
+) -> Imported:
     """The labels of a file or folder; the form is told by its name, unless given.
 
+    rows: where the ids come from a column of a table: positions by row number (`Records.row_names`).
     `LabelNames` decides which values are labels, and which of them are one class.
     """
-    finder = _Finder(items)
+    finder = _Finder(items, rows=rows)
     reader = LabelNames(classes)
     by_file = {as_file_name(name): name for name in classes}
     labels: dict[tuple[int, str], str] = {}  # by position and person
@@ -281,9 +305,10 @@ def _person(entry: Entry) -> str | None:
 class _Finder:
     """Positions of items by whatever people and programs call them."""
 
-    def __init__(self, items: Sequence[str], files: Sequence[str] = ()) -> None:
-        """files: the names of all files that there are, also of those that were left out."""
+    def __init__(self, items: Sequence[str], files: Sequence[str] = (), rows: Mapping[str, int] | None = None) -> None:
+        """files: the names of all files that there are, also of those that were left out. rows: see `read_import`."""
         self.size = len(items)
+        self.rows = rows
         self.ids = dict.fromkeys(files, LEFT_OUT) | {name: i for i, name in enumerate(items)}
         self.ends: tuple[dict[str, list[int]], ...] = ({}, {})  # file names, and those without suffix
         for name, position in self.ids.items():
@@ -305,6 +330,10 @@ class _Finder:
             text = str(entry.names[0]).strip()
             return ([int(text)] if self._in_range(text) else []), text
         names = [str(name) for name in entry.names]
+        if self.rows is not None and entry.former:
+            return ([self.rows[names[0]]] if names[0] in self.rows else []), names[0]
+        if self.rows is not None and entry.own_id in self.ids:
+            return [self.ids[entry.own_id]], entry.own_id
         several: Sequence[int] = []
         for name in names:
             positions = [self.files[name]] if entry.folder and name in self.files else self._positions(name)
@@ -396,18 +425,21 @@ def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
 
 def _csv(path: Path) -> Iterator[Entry]:
     header: list[str] = []
+    own = former = False
     for line, row in read_separated(path)[1]:
         if not any(field.strip() for field in row):
             continue
         where = f"line {line}"
         if not header:
-            header = [name.strip().casefold() for name in row]
-            _check_columns(header, f"{path}, {where}")
+            header = [unguarded(name).strip().casefold() for name in row]
+            own, former = set(header) >= OWN, set(header) == OWN_0_2
+            _check_columns(OWN if own else header, f"{path}, {where}")
             continue
         if len(row) != len(header):
             raise InputError(f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header")
         fields = map(unguarded, row) if SOURCE in header else row
-        yield _entry({k: v for k, v in zip(header, fields, strict=True) if v}, path, where)
+        cells = {k: v for k, v in zip(header, fields, strict=True) if v}
+        yield _own_entry(cells, path, where) if own else _entry(cells, path, where, former=former)
     if not header:
         raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
 
@@ -421,15 +453,18 @@ def _excel(path: Path) -> Iterator[Entry]:
     if not rows:
         raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
     header = [str(name or "").casefold() for name in rows[0][1]]
-    _check_columns(header, f"{path}, row {rows[0][0]}")
+    own, former = set(header) >= OWN, set(header) == OWN_0_2
+    _check_columns(OWN if own else header, f"{path}, row {rows[0][0]}")
     for number, row in rows[1:]:
         cells = {name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None}
         if SOURCE in cells:  # what `export` wrote, opened and stored by a spreadsheet
             cells = {name: unguarded(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
-        yield _entry(cells, path, f"row {number}")
+        where = f"row {number}"
+        yield _own_entry(cells, path, where) if own else _entry(cells, path, where, former)
 
 
-def _check_columns(header: Sequence[str], where: str) -> None:
+def _check_columns(names: Collection[str], where: str) -> None:
+    header = list(names)
     if not {*ITEM, "id", "index"} & set(header) or not set(LABEL) & set(header):
         raise InputError(f"{where}: columns {', '.join(header)}; expected {EXPECTED}")
     twice = next((n for n in (*ITEM, *LABEL, *WHO) if header.count(n) > 1), None)
@@ -447,14 +482,16 @@ def _json(path: Path, *, lines: bool) -> Iterator[Entry]:
             continue
         folded = {str(key).casefold(): value for key, value in row.items()}
         answers = folded.pop("answers", None)
+        own, former = set(folded) >= OWN, set(folded) == OWN_0_2
         if not isinstance(answers, list) or not answers:
             columns = () if any(name in folded for name in LABEL) else tuple(folded)
-            yield _entry(folded, path, where, columns=columns)
+            yield _own_entry(folded, path, where) if own else _entry(folded, path, where, former, columns=columns)
             continue
         for answer in answers:  # of every person, as `export` writes them
             said = answer if isinstance(answer, dict) else {}
-            row = folded | {"label": said.get("label"), "who": said.get("who")}
-            yield _entry(row, path, where, settles=said.get("kind") == "settle")
+            who, settles = said.get("annotator", said.get("who")), said.get("kind") == "settle"
+            row = folded | {"label": said.get("label"), "who": who, "annotator": who}
+            yield replace(_own_entry(row, path, where) if own else _entry(row, path, where, former), settles=settles)
 
 
 def _lines(path: Path) -> list[tuple[str, Any]]:
@@ -493,34 +530,39 @@ def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
     data = data if isinstance(data, dict) else {}
     likely = [data[name] for name in ITEM if isinstance(data.get(name), str)]
     names = likely or [value for value in data.values() if isinstance(value, str)]
+    own_id = text_of_id(data.get(ITEM_ID, data.get("id"))) or None
+    item = partial(Entry, where, names, own_id=own_id, former=set(data) == {"item"})
     annotations = task.get("annotations", task.get("completions")) or []
     if not isinstance(annotations, list):
         raise InputError(f"{path}, {where}: annotations are {annotations!r:.80}; expected a list")
     predictions = task.get("predictions") or []
     if not isinstance(predictions, list):
         raise InputError(f"{path}, {where}: predictions are {predictions!r:.80}; expected a list")
-    yield from (Entry(where, names, predicted=True) for _ in predictions)
+    yield from (item(predicted=True) for _ in predictions)
     if not annotations and not predictions:
-        yield Entry(where, names)
+        yield item()
     for given in annotations:
         result = given.get("result") if isinstance(given, dict) else None
         if not isinstance(result, list) or not result or given.get("was_cancelled"):
-            yield Entry(where, names)
+            yield item()
             continue
         values = [part.get("value") for part in result if isinstance(part, dict)]
         chosen = [v for v in values if isinstance(v, dict) and "choices" in v]
         label = _label(chosen[0]) if len(chosen) == 1 else tuple(values)
-        yield Entry(where, names, label, given.get("who", given.get("completed_by")), literal=True)
+        who = next((given[key] for key in ("annotator", "who", "completed_by") if given.get(key) is not None), None)
+        yield item(label=label, who=who, literal=True)
 
 
 def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
     parquet = need("pyarrow.parquet", "tables", "reading Parquet")
     try:
         schema = parquet.read_schema(path)
-        wanted = (*ITEM, *LABEL, *WHO, "id", "index", SOURCE)
+        wanted = {*ITEM, *LABEL, *WHO, "id", "index", *OWN, *OWN_0_2, *NUMBERED}
         # Pictures and the like stay where they are.
         columns = [n for n in schema.names if n.casefold() in wanted and "struct" not in str(schema.field(n).type)]
-        _check_columns([n.casefold() for n in columns], str(path))
+        header = {n.casefold() for n in columns}
+        own, former = header >= OWN, {n.casefold() for n in schema.names} == OWN_0_2
+        _check_columns(OWN if own else [n.casefold() for n in columns], str(path))
         count = parquet.read_metadata(path).num_rows
         if count > MOST_ROWS:  # equal rows take next to nothing in the file, and minutes to read
             raise InputError(f"{path} has {count:,} rows; expected at most {MOST_ROWS:,}: split it")
@@ -538,7 +580,9 @@ def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
             if column in names and isinstance(number, int):
                 known = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
                 folded[column] = names[column][number] if known else None
-        yield replace(_entry(folded, path, f"{inside}row {i}"), literal=SOURCE in folded or bool(names))
+        where = f"{inside}row {i}"
+        entry = _own_entry(folded, path, where) if own else _entry(folded, path, where, former)
+        yield replace(entry, literal=SOURCE in folded or bool(names))
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
@@ -567,8 +611,18 @@ def _folders(path: Path) -> Iterator[Entry]:
                 yield Entry(f"{folder.name}/{inside}", [inside], folder.name, folder=True, literal=True)
 
 
+def _own_entry(row: Mapping[str, Any], path: Path, where: str) -> Entry:
+    """Return what a row of our own export says, whatever the user's columns beside ours are called."""
+    own_id, label = text_of_id(row.get("id")), _label(row.get("label"))
+    if not own_id and label is not None:
+        raise InputError(f"{path}, {where}: no id; expected one in every row of an export")
+    predicted = str(row.get(SOURCE) or "").casefold() == "prediction"
+    text = row["id"] if isinstance(row.get("id"), str) else own_id  # a file name may begin or end with a blank
+    return Entry(where, [text], label, row.get("annotator"), predicted, own_id=text, literal=True)
+
+
 def _entry(
-    row: Mapping[str, Any], path: Path, where: str, *, settles: bool = False, columns: Sequence[str] = ()
+    row: Mapping[str, Any], path: Path, where: str, former: bool = False, *, columns: Sequence[str] = ()
 ) -> Entry:
     """A plain row; what is empty is left out or None."""
     label = next((row[name] for name in LABEL if row.get(name) is not None), None)
@@ -577,8 +631,8 @@ def _entry(
         columns = columns if label is None else ()
     label = _label(label)
     names = [row[name] for name in ITEM if row.get(name) is not None]
-    own = row.get("id")  # a number beside another name is one of the program that wrote it
-    if own is not None and (not names or not str(own).strip().isdecimal()):
+    own = text_of_id(row.get("id")) or None  # a number beside another name is one of the program that wrote it
+    if own is not None and (not names or not own.isdecimal()):
         names.append(own)
     position = not names and row.get("index") is not None
     names = [row["index"]] if position else names
@@ -589,7 +643,9 @@ def _entry(
         raise InputError(f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED}")
     who = next((row[name] for name in WHO if row.get(name) is not None), None)
     predicted = str(row.get(SOURCE, "")).casefold() == "prediction"
-    return Entry(where, names, label, who, predicted, settles, position, columns=columns, literal=SOURCE in row)
+    own_id = text_of_id(row.get(ITEM_ID, None if row.keys() >= NUMBERED else own)) or None
+    more = {"columns": columns, "own_id": own_id, "former": former, "literal": SOURCE in row}
+    return Entry(where, names, label, who, predicted, position=position, **more)
 
 
 def _label(value: Any) -> Any:

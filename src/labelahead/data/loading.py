@@ -12,6 +12,7 @@ from labelahead.data.dataset import Loaded
 from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.known import DATASETS
+from labelahead.data.records import AUTO
 from labelahead.data.split import Options, default_root, expanded, path_name
 from labelahead.data.table import load_table
 from labelahead.errors import InputError, did_you_mean
@@ -36,6 +37,7 @@ def load(
     checked: bool = True,
     without: Sequence[str] = (),
     classes: Sequence[str] = (),
+    id: str = AUTO,
 ) -> Loaded:
     """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an .npz.
 
@@ -45,7 +47,9 @@ def load(
     to one, drawn by `seed`. With `links` false, links that lead out of a folder of pictures are left out. With
     `checked` false, its pictures are not opened now: broken ones are items too, and found out when they are looked at.
     `classes` are names of classes: a label that is one of them is a class, even if it is `None` or holds a separator,
-    and subfolders that are none of them are just folders. The answers are None if no item has a label.
+    and subfolders that are none of them are just folders.
+    `id` is the column of a table that names the items, "none" for row numbers; by default a column called `id`, else
+    the row number; files go by their names. The answers are None if no item has a label.
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
@@ -54,7 +58,9 @@ def load(
     """
     place = default_root() if root is None else expanded(root)
     names = () if not classes else _checked_names(classes)
-    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without), names)
+    options = Options(
+        place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without), names, id
+    )
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
     known = {_plain(name): entry for name, entry in DATASETS.items()}
@@ -62,6 +68,7 @@ def load(
     if isinstance(source, str) and _plain(source) in known and not re.search(r"[/\\]", source):
         entry = known[_plain(source)]
         options.refuse_target(entry.name)
+        options.refuse_id(entry.name, "positions")
         return entry.load(options)
     path = expanded(source)
     try:

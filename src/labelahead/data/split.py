@@ -12,6 +12,7 @@ from torch import Tensor
 
 from labelahead.data.dataset import LARGEST_SIDE
 from labelahead.data.excel import split_sheet
+from labelahead.data.records import AUTO, NO_ID
 from labelahead.errors import InputError
 
 __all__ = ["Options", "Split", "choose", "default_root", "expanded", "path_name"]
@@ -32,6 +33,7 @@ class Options:
     checked: bool = True
     without: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    id: str = AUTO
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, LARGEST_SIDE), ("limit", 1, None)):
@@ -48,6 +50,8 @@ class Options:
         if not -(2**63) <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected a number that fits in 64 bits")
         object.__setattr__(self, "seed", int(self.seed))
+        if not isinstance(self.id, str) or not self.id.strip():
+            raise InputError(f"id is {self.id!r}; expected the name of a column, auto, or none for row numbers")
         fraction = self.test_fraction
         if not isinstance(fraction, Real) or not 0 <= fraction < 1:
             raise InputError(f"test_fraction is {fraction!r}; expected a share of at least 0 and below 1, such as 0.2")
@@ -66,6 +70,11 @@ class Options:
         """A size is for images only."""
         if self.size is not None:
             raise InputError(f"size is {self.size}, but {what} holds no images; leave size out")
+
+    def refuse_id(self, what: str, ids: str) -> None:
+        """Raise if an id column is asked for; ids: what the items are called instead."""
+        if self.id not in (AUTO, NO_ID):
+            raise InputError(f"id is {self.id!r}, but {what} has no columns; leave --id out: its ids are the {ids}")
 
 
 def default_root() -> Path:

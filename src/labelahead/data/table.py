@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
 from labelahead.data.parquet import column_values, read_bounded
 from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.records import ID, Records, as_python, choose_id_column, ids_from
 from labelahead.data.sizes import free_memory
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import read_json_lines, read_separated
@@ -45,7 +46,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 NAMED = 12  # columns that a note names
 SHORT = 8  # characters on average that are a text where there is nothing else to learn from
 MAX_TABLE_BYTES = 2**34  # of a Parquet table in memory, where the system does not say how much is free
-ROW_NAMES = ("id", "index", "unnamed: 0", "column 1")
+ROW_NAMES = ("index", "unnamed: 0", "column 1")
 Array = np.ndarray[Any, Any]
 
 
@@ -57,6 +58,19 @@ class Table:
     lines: Sequence[int]
     unit: str = "line"
     notes: tuple[str, ...] = ()
+    originals: dict[str, Any] = field(default_factory=dict)  # columns that differ from what stands in the file
+
+    def records(self) -> Records:
+        """Return all columns as they stand in the file."""
+        columns = {name: self.originals.get(name, values) for name, values in self.columns.items()}
+        return Records(columns, row_numbers=range(len(self.lines)), order=tuple(columns))
+
+    def ids(self, where: str, name: str | None) -> tuple[str, ...]:
+        """Return the ids from a column, or row numbers without one."""
+        if name is None:
+            return tuple(map(str, range(len(self.lines))))
+        places = [self.place(i) for i in range(len(self.lines))]
+        return tuple(ids_from(where, name, as_python(self.columns[name]), places))
 
     def place(self, row: int) -> str:
         """Where a row stands, for a message."""
@@ -84,21 +98,27 @@ def load_table(path: Path, options: Options) -> Loaded:
     table = read_table(path)
     columns = dict(table.columns)
     target, said = _target(path, columns, options.target)
+    id_column = choose_id_column(str(path), columns, options.id, target)
+    ids = table.ids(str(path), id_column)
     codes = torch.full((len(table.lines),), UNKNOWN)
     classes: tuple[str, ...] = ()
     if target is not None:
         codes, classes, more = _labels(path, target, columns.pop(target), table.place, options.classes)
         said += more
+    if id_column is not None:
+        said += (f"ids from the column {id_column!r}",)
     said += _leave_out(path, columns, options.without)
     split = choose(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
     lists = {name: v for name, values in columns.items() if (v := as_vectors(values)) is not None}
     columns = {name: values for name, values in columns.items() if name not in lists}
-    made = vectors(columns, ~held_out.numpy(), table.place, str(path), alone=not lists)
+    inputs = {name: values for name, values in columns.items() if name != id_column and name.casefold() != ID}
+    made = vectors(inputs, ~held_out.numpy(), table.place, str(path), alone=not lists)
     matrix = torch.from_numpy(made.matrix)[split.keep]
     held = Values(matrix, torch.zeros(()), torch.ones(()))
     rows = Rows(_kept(columns, split), made.longest)
+    records = table.records().take(split.keep.tolist())
     texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
     build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
     offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
@@ -113,10 +133,18 @@ def load_table(path: Path, options: Options) -> Loaded:
         rows=rows,
         texts=texts,
         build=build,
+        ids=tuple(ids[int(i)] for i in split.keep),
         reading=Reading(COLUMNS, held.shape, columns=made.columns),
+        records=replace(_without(records, target), id_column=id_column),
+        column=None if target is None else (target, records.columns[target]),
     )
     kept = {name: torch.from_numpy(v)[split.keep] for name, v in lists.items()}
     return replace(loaded[0], vectors=kept), loaded[1]
+
+
+def _without(records: Records, target: str | None) -> Records:
+    """Return the records without the column of the labels, which `Data` must not hold."""
+    return replace(records, columns={name: values for name, values in records.columns.items() if name != target})
 
 
 def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
@@ -219,12 +247,13 @@ def read_csv(path: Path) -> Table:
     if header is None or not rows:
         raise InputError(f"{path} holds {'no rows' if header else 'nothing'}; expected a header line and rows")
     columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
+    originals = {name: [row[i] for row in rows] for i, name in enumerate(header)}
     if separator == ";":
         commas = [name for name, values in columns.items() if _decimal_commas(values)]
         for name in commas:
             columns[name] = [value.replace(",", ".") for value in columns[name]]
         notes += (f"decimal commas in {', '.join(commas)}",) if commas else ()
-    return Table(columns, lines, notes=notes)
+    return Table(columns, lines, notes=notes, originals=originals)
 
 
 def _decimal_commas(values: list[str]) -> bool:
@@ -250,15 +279,16 @@ def read_parquet(path: Path) -> Table:
         raise InputError(f"{path} holds no rows; expected a table with columns and rows")
     try:
         columns: dict[str, Any] = {}
+        originals: dict[str, Any] = {}
         for i, name in enumerate(names):
-            column = read.column(i)
+            column = originals[name] = read.column(i)
             if arrow.types.is_timestamp(column.type):  # Python knows no nanoseconds
                 column = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
             lists = _lists(column, arrow)
             columns[name] = column_values(column) if lists is None else lists
     except (arrow.ArrowException, ValueError, OverflowError) as error:
         raise InputError(f"{path} holds values Python has no form for ({error})") from error
-    return Table(columns, range(1, read.num_rows + 1), unit="row")
+    return Table(columns, range(1, read.num_rows + 1), unit="row", originals=originals)
 
 
 def _lists(column: Any, arrow: Any) -> Array | None:

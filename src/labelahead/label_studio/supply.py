@@ -12,14 +12,17 @@ from typing import Any
 from urllib.parse import quote
 
 from labelahead.data.dataset import Unreadable
+from labelahead.data.labels import ITEM_ID
+from labelahead.data.records import text_of_id, with_original_names
 from labelahead.errors import InputError
 from labelahead.label_studio.api import Studio, Unreachable
 from labelahead.label_studio.interface import Interface
 from labelahead.web.large import Holding, Pictures
 
-__all__ = ["ITEM", "Supply"]
+__all__ = ["Supply"]
 
-ITEM = "item"  # the field of a task's data that names its item, as `pool ask --format json` has it
+# Fields of a task's data that may hold the id of its item: ours, that of 0.2, and that of `pool ask --format json`.
+ID_FIELDS = (ITEM_ID, "item", "id")
 
 
 class Supply:
@@ -82,13 +85,15 @@ class Supply:
 
     def _name(self, data: Mapping[str, Any]) -> str:
         """The item that a task says it is, or "": by our field, or by the column that names items in the pool."""
+        ours, *others = ID_FIELDS
         own = self.holding.pool.manifest.reading.id
-        return next((str(data[key]) for key in (ITEM, own) if key and data.get(key) not in (None, "")), "")
+        fields = (ours, *([own] if own is not None else []), *others)
+        return next((text for key in fields if (text := text_of_id(data.get(key)))), "")
 
     def show(self, interface: Interface) -> None:
         """What a project shows, if the items have that; one text may go by another name there."""
         data = self.holding.data
-        have = {ITEM, *(data.rows.columns if data.rows is not None else interface.pictures[:1])}
+        have = {ITEM_ID, *(data.rows.columns if data.rows is not None else interface.pictures[:1])}
         missing = [field for field in (*interface.pictures, *interface.texts) if field not in have]
         text = ""
         if data.rows is not None and data.rows.text and missing in [[field] for field in interface.texts]:
@@ -106,12 +111,16 @@ class Supply:
         data = self.holding.data
         if isinstance(data.images, Pictures):
             addresses, failed = self._addresses(data.images, positions)
-            return {p: {ITEM: data.ids[p], self._picture: where} for p, where in addresses.items()}, failed
+            return {p: {ITEM_ID: data.ids[p], self._picture: where} for p, where in addresses.items()}, failed
         assert data.rows is not None
         rows = {p: {name: _plain(value) for name, value in data.rows.row(p)} for p in positions}
         if self._text and data.rows.text:
             rows = {p: {**row, self._text: row[data.rows.text]} for p, row in rows.items()}
-        return {p: {**row, ITEM: data.ids[p]} for p, row in rows.items()}, {}
+        names = with_original_names(list(data.rows.columns), (ITEM_ID,))
+        return {
+            p: {ITEM_ID: data.ids[p]} | {names.get(name, name): value for name, value in row.items()}
+            for p, row in rows.items()
+        }, {}
 
     def _addresses(self, pictures: Pictures, positions: Sequence[int]) -> tuple[dict[int, str], dict[int, str]]:
         """Where Label Studio finds the pictures."""

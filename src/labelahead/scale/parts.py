@@ -17,6 +17,7 @@ import torch
 
 from labelahead.data.folder import SUFFIXES, decode_all, shown
 from labelahead.data.heif import require_heif_decoder
+from labelahead.data.records import FILE_NAME, NO_ID, Records, ids_from
 from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean
 from labelahead.extras import need
 from labelahead.models.backbone import BACKBONES, pixels, pretrained
@@ -24,7 +25,18 @@ from labelahead.models.sentences import DIMENSIONS, ENCODER, LONGEST, SentenceEn
 from labelahead.scale.places import Array, children, npy_header, opened, stamp
 from labelahead.scale.sketched import Network
 
-__all__ = ["TEXTS", "Batch", "Part", "Reading", "address", "batches", "contents", "pool_parts", "shape_of"]
+__all__ = [
+    "TEXTS",
+    "Batch",
+    "Part",
+    "Reading",
+    "address",
+    "batches",
+    "contents",
+    "part_records",
+    "pool_parts",
+    "shape_of",
+]
 
 READY, DEAR = 65_536, 4_096  # items of a part: vectors that are there, and texts or pictures to be encoded
 FEW = {"npy": 8_192, "vectors": 8_192, "text": 256, "pictures": 64}  # items held at a time while reading
@@ -237,13 +249,13 @@ def _parquet_reading(
         return bool(types.is_string(kind) or types.is_large_string(kind))
 
     kinds = {name: schema.field(name).type for name in schema.names}
-    for given, what in ((column, "column"), (id, "id")):
+    for given, what in ((column, "column"), (None if id == NO_ID else id, "id")):
         if given is not None and given not in kinds:
             raise InputError(
                 f"{what} is {given!r}, but {root} has {', '.join(kinds)}; {did_you_mean(given, kinds)}expected "
                 "one of them"
             )
-    id = id or next((name for name in kinds if name.casefold() in IDS), None)
+    id = None if id == NO_ID else id or next((name for name in kinds if name.casefold() in IDS), None)
     if column is None:
         vectors = [name for name, kind in kinds.items() if is_vector(kind)]
         texts = [name for name, kind in kinds.items() if is_text(kind) and name != id]
@@ -303,9 +315,8 @@ def _parquet_batches(reading: Reading, part: Part) -> Iterator[Batch]:
         made = _encoded(values.to_pylist()) if reading.kind == "text" else _vectors(values, part, done)
         ids = None
         if reading.id:
-            ids = ["" if name is None else str(name) for name in table.column(reading.id).to_pylist()]
-            if "" in ids:
-                raise InputError(f"{part.source}, row {done + ids.index('')}: no {reading.id}; expected a name")
+            places = [f"row {done + i}" for i in range(len(made))]
+            ids = ids_from(part.source, reading.id, table.column(reading.id).to_pylist(), places)
         yield Batch(made, ids, {})
         done += len(made)
 
@@ -420,13 +431,30 @@ def shape_of(reading: Reading, parts: Sequence[Part]) -> tuple[int, ...]:
     raise InputError(f"nothing of {reading.root} can be read ({why})")
 
 
-def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """What people see of rows of a Parquet part: all columns but lists and the like."""
+def _plain_columns(reading: Reading, part: Part) -> list[str]:
+    """Return the names of all columns of a Parquet part but lists and the like."""
     parquet = need("pyarrow.parquet", "tables", "reading Parquet")
     types = need("pyarrow.types", "tables", "reading Parquet")
     with opened(address(reading.root, part.source)) as file:
         schema = parquet.read_schema(file)
-    plain = [name for name in schema.names if not types.is_nested(schema.field(name).type)]
+    return [name for name in schema.names if not types.is_nested(schema.field(name).type)]
+
+
+def part_records(reading: Reading, part: Part, ids: Sequence[str]) -> Records | None:
+    """Return the user's columns of all items of a part, but lists and the like; None of .npy files."""
+    if reading.kind == "npy":
+        return None
+    if reading.kind == "pictures":
+        return Records({FILE_NAME: list(ids)})
+    arrow = need("pyarrow", "tables", "reading Parquet")
+    names = _plain_columns(reading, part)
+    table = arrow.Table.from_batches(list(_tables(reading, part, names, FEW["npy"]))) if names else None
+    return Records({} if table is None else {name: table.column(name) for name in names}, reading.id)
+
+
+def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
+    """What people see of rows of a Parquet part: all columns but lists and the like."""
+    plain = _plain_columns(reading, part)
     shown: dict[int, dict[str, Any]] = {}
     wanted, done = set(rows), 0
     for table in _tables(reading, part, plain, FEW["npy"]):

@@ -20,6 +20,7 @@ from torch import Tensor
 from labelahead.campaign.query import Question
 from labelahead.data.classes import in_order, with_classes
 from labelahead.data.labels import names_in, read_labels_of
+from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
 from labelahead.learners.belief import Belief
 from labelahead.learners.exact import SHORT, ExactLearner, ExactModel
@@ -243,7 +244,7 @@ class LargePool:
             at = torch.tensor([found[name] for name in labels], dtype=torch.int64)
             numbers = torch.tensor([names.index(str(label)) for label in labels.values()], dtype=torch.int64)
         else:
-            places, numbers, names = read_labels_of(labels, list(found), classes=classes)
+            places, numbers, names = read_labels_of(labels, list(found), classes=classes, rows={})
             names = with_classes(names, classes)
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         if len(at) and len(names) < 2:
@@ -393,24 +394,31 @@ class LargePool:
             criterion = find(strategy).criterion_after(told.numbers.tolist())
             picks, scores = belief.pick(criterion, n, stream(seed, "pick", len(told.positions)), "greedy")
         place = {p: i for i, p in enumerate(held.positions.tolist())}
-        questions, texts = [], self._texts(picks)
-        for position, score, text in zip(picks.tolist(), scores.tolist(), texts, strict=True):
+        names = [held.names[place[position]] for position in picks.tolist()]
+        questions: list[Question] = []
+        records, column = self._records(picks, names), self.manifest.reading.column
+        for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
             sure, guess = held.predict_proba(torch.tensor([place[position]]))[0].max(0)
             say = len(told.positions) > 0
             label = told.classes[int(guess)] if say else None
-            name = held.names[place[position]]
-            questions.append(Question(name, position, score, label, round(float(sure), 6) if say else None, text))
+            name, text = names[len(questions)], None
+            if self.manifest.reading.kind == "text" and column is not None:
+                text = str(record[column] or "")
+            sure_of = round(float(sure), 6) if say else None
+            questions.append(Question(name, position, score, label, sure_of, text, record))
         return questions
 
-    def _texts(self, positions: Tensor) -> list[str | None]:
-        """What items say, where they are texts; all of it, since they may be labelled elsewhere."""
-        reading, texts = self.manifest.reading, list[str | None]([None] * len(positions))
-        if reading.kind == "text" and reading.column is not None:
-            for part, at in self.by_part(positions).items():
-                rows = contents(reading, self.entries[part].part, self.rows_of(part, positions[at]))
-                for where, row in zip(at, rows, strict=True):
-                    texts[where] = str(row[reading.column] or "")
-        return texts
+    def _records(self, positions: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the user's columns of some items, but lists and the like, since they may be labelled elsewhere."""
+        reading = self.manifest.reading
+        if reading.kind in ("npy", "pictures"):
+            return [{} if reading.kind == "npy" else {FILE_NAME: name} for name in names]
+        records: list[dict[str, Any]] = [{}] * len(positions)
+        for part, at in self.by_part(positions).items():
+            rows = contents(reading, self.entries[part].part, self.rows_of(part, positions[at]))
+            for where, row in zip(at, rows, strict=True):
+                records[where] = row
+        return records
 
     def outlook(
         self, labels: Labels, *, classes: Sequence[str] = (), evaluation: int = EVALUATION, seed: int = 0
@@ -439,15 +447,21 @@ class LargePool:
         classes: Sequence[str] = (),
         evaluation: int = EVALUATION,
         seed: int = 0,
+        probabilities: bool = False,
     ) -> Predicted:
-        """Class and probability of every item, a Parquet file for each part: item, part, row, class, probability."""
+        """Class and probability of every item, a Parquet file for each part.
+
+        Columns: id, those of the user but lists and the like, part, row, prediction, probability; with `probabilities`
+        also `probability:CLASS` for every class.
+        """
         folder = absolute(out)
         with self._engine() as engine:
             told = self.labelled(labels, classes, engine)
             outlook, model = self._outlook(told, engine, evaluation, seed)
             handed = engine.scatter(model)
+            how = (self.manifest.reading, probabilities)
             tasks = [
-                (entry.part.source, entry.rows, (handed, told.classes, entry, f"{folder}/part-{i:06d}.parquet"))
+                (entry.part.source, entry.rows, (handed, told.classes, entry, f"{folder}/part-{i:06d}.parquet", *how))
                 for i, entry in enumerate(self.entries)
             ]
             counts = each(engine, "predict items", predict_part, tasks, self.progress)

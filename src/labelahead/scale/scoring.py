@@ -15,9 +15,11 @@ from torch import Tensor
 
 from labelahead.acquisition.select import score_candidates
 from labelahead.acquisition.view import view
+from labelahead.data.writing import class_column, merge_columns
 from labelahead.extras import need
 from labelahead.learners.exact import ExactModel, mixture_kernel
 from labelahead.linear.posterior import Posterior, prior
+from labelahead.scale.parts import Reading, part_records
 from labelahead.scale.places import Array, write
 from labelahead.scale.sketched import Sketched
 from labelahead.scale.store import Entry, ids_of, read_blocks
@@ -150,24 +152,34 @@ def _tensor(features: Array) -> Tensor:
     return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
 
 
-def predict_part(model: Model, classes: tuple[str, ...], entry: Entry, to: str) -> list[int]:
-    """A task: class and probability of every item of a part, as a Parquet file; how many are of each class."""
+def predict_part(
+    model: Model, classes: tuple[str, ...], entry: Entry, to: str, reading: Reading, every_class: bool = False
+) -> list[int]:
+    """A task: class and probability of every item of a part, as a Parquet file; how many are of each class.
+
+    The file has the user's columns, but lists and the like. every_class: also the probability of every class.
+    """
     arrow, parquet = (need(name, "tables", "writing predictions") for name in ("pyarrow", "pyarrow.parquet"))
-    guesses, sure = [], []
+    guesses, sure, every = [], [], []
     for _, features in read_blocks(entry, BLOCK):
-        best = model.predict_proba(_tensor(features), len(classes)).max(1)
+        p = model.predict_proba(_tensor(features), len(classes))
+        best = p.max(1)
         guesses.append(best.indices)
         sure.append(best.values)
+        if every_class:
+            every.append(p.float())
     label, rows = torch.cat(guesses), np.arange(entry.rows)
     names = arrow.DictionaryArray.from_arrays(arrow.array(label.to(torch.int32).numpy()), arrow.array(classes))
-    table = arrow.table(
-        {
-            "item": arrow.array(ids_of(entry), arrow.string()),
-            "part": arrow.array([entry.part.source]).take(arrow.array(np.zeros(entry.rows, np.int64))),
-            "row": arrow.array(rows + entry.part.start),
-            "class": names,
-            "probability": arrow.array(torch.cat(sure).float().numpy()),
-        }
-    )
+    ours = {
+        "part": arrow.array([entry.part.source]).take(arrow.array(np.zeros(entry.rows, np.int64))),
+        "row": arrow.array(rows + entry.part.start),
+        "prediction": names,
+        "probability": arrow.array(torch.cat(sure).float().numpy()),
+    }
+    if every_class:
+        whole = torch.cat(every).numpy()
+        ours |= {class_column(name): arrow.array(whole[:, i]) for i, name in enumerate(classes)}
+    ids = ids_of(entry)
+    table = arrow.table(merge_columns(ids, part_records(reading, entry.part, ids), ours))
     write(to, lambda file: parquet.write_table(table, file, compression="zstd"))
     return torch.bincount(label, minlength=len(classes)).tolist()

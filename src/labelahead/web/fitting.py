@@ -62,6 +62,12 @@ class PoolPredictions:
     classes: tuple[int, ...]
     probabilities: Tensor  # (n, C)
 
+    def by_class_number(self, count: int) -> dict[int, list[float]]:
+        """The probabilities of all class numbers below `count`, by position; 0 of classes merged or removed."""
+        every = self.probabilities.new_zeros((len(self.positions), count))
+        every[:, list(self.classes)] = self.probabilities
+        return dict(zip(self.positions.tolist(), every.tolist(), strict=True))
+
     def best(self) -> dict[int, tuple[int, float]]:
         """The likeliest class of each item, by its number, and its probability."""
         sure, index = self.probabilities.max(1)

@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,12 +16,13 @@ from typing import Any, BinaryIO
 
 from labelahead.data import Data
 from labelahead.data.classes import alike
-from labelahead.data.dataset import Unreadable, hashed
+from labelahead.data.dataset import Images, Unreadable, hashed
 from labelahead.data.folder import Photos
 from labelahead.errors import InputError
 from labelahead.extras import need
+from labelahead.web.export_content import ExportItems
 
-__all__ = ["Items"]
+__all__ = ["Items", "StoredPictures"]
 
 FULL, LARGE, SMALL = 4096, 1024, 256  # pixels of the longer side
 CACHE = 64 << 20  # bytes of encoded pictures
@@ -29,11 +31,21 @@ MOST_COLUMNS = 60
 MOST_CHARACTERS = 20_000
 
 
+class StoredPictures(Images):
+    """Pictures that lie in a storage, each a file of its own."""
+
+    @abstractmethod
+    def file(self, position: int) -> bytes:
+        """The picture's file as it is."""
+
+
 class Items:
     """The items of a data set, to look at. Threads may share it."""
 
-    def __init__(self, data: Data, fingerprint: str | None = None) -> None:
+    def __init__(self, data: Data, fingerprint: str | None = None, labels: tuple[str, Any] | None = None) -> None:
+        """labels: name and entries of the column that the data carry their own labels in, for exports."""
         self.data = data
+        self.labels = labels
         self.kind = _kind(data)
         self.fingerprint = fingerprint or _fingerprint(data, self.sizes)
         self._cache: OrderedDict[tuple[int, int], tuple[bytes, str]] = OrderedDict()
@@ -65,7 +77,7 @@ class Items:
         """What the page needs to show an item."""
         self._check(position)
         name = self.data.ids[position]
-        shown: dict[str, Any] = {"position": position, "item": name, "shown": self._unsaid(name)}
+        shown: dict[str, Any] = {"position": position, "id": name, "item": name, "shown": self._unsaid(name)}
         shown |= {"url": None, "text": None, "row": None}
         if self.kind == "image":
             shown["url"] = f"/items/{position}?v={self.version}"
@@ -125,11 +137,23 @@ class Items:
             return str(error)
         return None
 
+    def export_items(self) -> ExportItems:
+        """Return what an export says of the items: ids, the user's columns, files and pictures."""
+        data = self.data
+        records = data.records
+        if records is not None and self.labels is not None:
+            records = records.with_column(*self.labels)
+        text = None if data.rows is None else data.rows.text
+        picture = None if data.images is None else self.picture
+        return ExportItems(data.ids, records, text, self.opener(), picture)
+
     def opener(self) -> Callable[[int], BinaryIO] | None:
         """Opens an item's own file by position, for copies; None if items are no files."""
         photos, rows = self.data.images, self.data.rows
         if isinstance(photos, Photos):
             return lambda at: photos.files.open(photos.names[at])
+        if isinstance(photos, StoredPictures):
+            return lambda at: io.BytesIO(photos.file(at))
         if rows is not None and rows.files and rows.text is not None:
             texts = rows.columns[rows.text]
             return lambda at: io.BytesIO(texts[at].encode("utf-8", "surrogatepass"))

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from labelahead.data import Data
-from labelahead.data.dataset import Images, Rows, Unreadable, as_positions, check_size
+from labelahead.data.dataset import Rows, Unreadable, as_positions, check_size
 from labelahead.data.folder import decode, decode_whole
+from labelahead.data.records import FILE_NAME, Records
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learners.exact import ExactModel
 from labelahead.scale import LargePool
@@ -27,6 +28,7 @@ from labelahead.scale.parts import TEXTS, address, contents
 from labelahead.scale.places import opened
 from labelahead.scale.pool import Labelled
 from labelahead.web.assignment import Assignment
+from labelahead.web.items import StoredPictures
 from labelahead.web.refresh import Order, refreshed
 from labelahead.web.snapshot import Snapshot, save_snapshot
 from labelahead.web.workshop import IN_PLAY, Tell, mapped
@@ -36,7 +38,7 @@ __all__ = ["Holding", "Pictures"]
 SAMPLE, CANDIDATES = 1000, 500  # random items that scores sum over; the best ones that join at each scoring
 
 
-class Pictures(Images):
+class Pictures(StoredPictures):
     """Pictures of the pool by position on the page, read where they lie."""
 
     def __init__(self, root: str, names: Sequence[str]) -> None:
@@ -254,9 +256,11 @@ class Holding:
         """All that is held, as any data set; new items follow the old ones."""
         reading = self.pool.manifest.reading
         if reading.kind == "pictures":
-            return replace(before, ids=tuple(names), images=Pictures(reading.root, tuple(names)))
+            photos, files = Pictures(reading.root, tuple(names)), Records({FILE_NAME: list(names)})
+            return replace(before, ids=tuple(names), images=photos, records=files)
         old, there = before.rows.columns if before.rows is not None else {}, len(names) - len(content)
         every = dict.fromkeys([*old, *(name for row in content for name in row)])  # parts may have columns of their own
         columns = {name: [*old.get(name, [None] * there), *(row.get(name) for row in content)] for name in every}
         text = reading.column if reading.kind == "text" else next((c for c in TEXTS if c in columns), None)
-        return replace(before, ids=tuple(names), rows=Rows(columns, text))
+        records = None if reading.kind == "npy" else Records(columns, reading.id)
+        return replace(before, ids=tuple(names), rows=Rows(columns, text), records=records)

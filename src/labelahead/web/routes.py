@@ -24,7 +24,7 @@ from labelahead.data.classes import checked_name
 from labelahead.errors import InputError
 from labelahead.web import overview
 from labelahead.web.assignment import GRID, Assignment
-from labelahead.web.exchange import FORMS, export_labels, import_labels
+from labelahead.web.exchange import CONFIG, FORMS, export_labels, import_labels
 from labelahead.web.fitting import page_model, predict_pool
 from labelahead.web.items import FULL, LARGE, SMALL
 from labelahead.web.schedule import Schedule
@@ -41,6 +41,7 @@ SENT = {
     "jsonl": (".jsonl", "application/x-ndjson"),
     "parquet": (".parquet", "application/vnd.apache.parquet"),
     "label-studio": (".label-studio.json", "application/json"),
+    CONFIG: (".label-studio.xml", "application/xml"),
     "hf": (".hf.zip", "application/zip"),
     "folders": (".folders.zip", "application/zip"),
 }
@@ -329,23 +330,24 @@ def _files(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> 
     routes = APIRouter()
 
     @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)
-    def sent(form: str, rest: bool = False) -> FileResponse:
-        """csv, jsonl, parquet, label-studio; hf and folders come zipped.
+    def sent(
+        form: str, rest: bool = False, probabilities: bool = False, pictures_at: str | None = None
+    ) -> FileResponse:
+        """csv, jsonl, parquet, label-studio, label-studio-config; hf and folders come zipped.
 
-        rest=1 adds predictions of items without a label, marked as such, by a model fitted now on all labels.
+        rest=1 adds predictions for items without a label, by a model fitted now on all labels; probabilities=1: with
+        the probability of every class. pictures_at: what stands before a picture's name in tasks of Label Studio;
+        without it, pictures are inside.
         """
         if form not in SENT:
-            raise HTTPException(404, f"no form {form!r}; expected one of {', '.join(FORMS)}")
+            raise HTTPException(404, f"no form {form!r}; expected one of {', '.join((*FORMS, CONFIG))}")
         suffix, media = SENT[form]
-        predicted = None
+        more: dict[str, Any] = {"probabilities": probabilities, "pictures_at": pictures_at}
         if rest:
             with turn:
-                predicted = predict_pool(assignment, schedule)
+                more["predicted"] = predict_pool(assignment, schedule)
         return _sent(
-            assignment,
-            f"labels{suffix}",
-            media,
-            lambda target: export_labels(assignment, form, target, predicted=predicted),
+            assignment, f"labels{suffix}", media, lambda target: export_labels(assignment, form, target, **more)
         )
 
     @routes.post("/api/import", summary="Labels from a file")

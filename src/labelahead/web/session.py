@@ -26,7 +26,7 @@ from labelahead.scale.store import is_store
 from labelahead.strategies import STRATEGIES, find
 from labelahead.trust import full_name, record_code
 from labelahead.web.assignment import Assignment
-from labelahead.web.exchange import export_labels, import_labels
+from labelahead.web.exchange import CONFIG, export_labels, import_labels
 from labelahead.web.fitting import predict_pool
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal, JournalCopy, copy_journal, recorded_classes, recorded_items
@@ -100,7 +100,8 @@ def opened(
     named = named or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = Items(data, holding.fingerprint if holding else None)
+    labelled = None if begun.answers is None else begun.answers.column
+    items = Items(data, holding.fingerprint if holding else None, labelled)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], copy=begun.copy, **about) as journal:  # type: ignore[arg-type]
         if not read_only:
@@ -275,13 +276,21 @@ def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
     return notes
 
 
-def write_out(session: Session, form: str, to: Path, *, rest: bool = False, tell: Tell | None = None) -> str:
-    """Export without a server; what was written. rest: with predictions by a model of all labels."""
-    assignment, predicted = session.assignment, None
+def write_out(
+    session: Session, form: str, to: Path, *, rest: bool = False, tell: Tell | None = None, **options: Any
+) -> str:
+    """Export without a server; what was written.
+
+    rest: with predictions by a model of all labels. tell: is told how much of the looking at items is done. options: as
+    for `export_labels`.
+    """
+    assignment = session.assignment
     if rest:
         session.schedule.remember()
-        predicted = predict_pool(assignment, session.schedule, tell)
-    rows, labels = export_labels(assignment, form, to, predicted=predicted), len(assignment.tally.labels)
+        options["predicted"] = predict_pool(assignment, session.schedule, tell)
+    rows, labels = export_labels(assignment, form, to, **options), len(assignment.tally.labels)
+    if form == CONFIG:
+        return f"the labelling configuration for the tasks of --export label-studio is in {to}"
     more = f" and {rows - labels} predictions (by a model of all {labels} labels)" if rest else ""
     return f"{labels} labels{more} are in {to}"
 

@@ -252,7 +252,7 @@ function conflict(context, found, nameOf) {
 // ---- data -----------------------------------------------------------------------------------
 
 const FORMS = [["csv", "CSV table"], ["jsonl", "JSON lines"], ["parquet", "Parquet"], ["hf", "Hugging Face data set (zip)"],
-  ["label-studio", "Label Studio tasks"], ["folders", "Class folders (zip)"]];
+  ["label-studio", "Label Studio tasks"], ["label-studio-config", "Labelling configuration for these tasks"], ["folders", "Class folders (zip)"]];
 
 function showData(context) {
   const drawn = panel.querySelector("#take-model"); // nothing in it changes with the question, but with the classes
@@ -271,8 +271,14 @@ function showData(context) {
   const rest = make("input", { type: "checkbox", id: "rest" });
   const links = FORMS.filter(([form]) => form !== "folders" || context.session?.kind === "image")
     .map(([form, text]) => make("a", { text, "data-form": form, download: "" }));
-  const aim = () => { for (const a of links) a.href = `/api/export/${a.dataset.form}${rest.checked ? "?rest=1" : ""}`; };
+  const every = make("input", { type: "checkbox", id: "every-class" });
+  const aim = () => {
+    every.disabled = !rest.checked;
+    const query = rest.checked ? `?rest=1${every.checked ? "&probabilities=1" : ""}` : "";
+    for (const a of links) a.href = `/api/export/${a.dataset.form}${query}`;
+  };
   rest.addEventListener("change", aim);
+  every.addEventListener("change", aim);
   aim();
   const file = make("input", { type: "file", id: "importing", accept: ".csv,.jsonl,.json,.parquet" });
   const told = make("p", { role: "status", id: "imported" });
@@ -280,7 +286,8 @@ function showData(context) {
   panel.replaceChildren(...[
     context.watching ? null : classesSection(context),
     section("Take the labels with you", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
-      make("label", { className: "check" }, rest, " with predictions and their confidence for the rest")),
+      make("label", { className: "check" }, rest, " with predictions for items without a label"),
+      make("label", { className: "check" }, every, " with the probability of every class")),
     modelSection(),
     context.watching ? null : section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told),
   ].filter(Boolean));

@@ -1,0 +1,219 @@
+"""The user's own records: every column as it was read, and the ids by which items are known in files.
+
+An id comes from a column of the table (`--id COLUMN`; by default one called `id`), else from the file name, else from
+the row number. Exports and prediction files return the records beside what labelahead adds to them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from labelahead.errors import InputError, did_you_mean
+
+__all__ = [
+    "AUTO",
+    "FILE_NAME",
+    "NO_ID",
+    "Records",
+    "as_python",
+    "choose_id_column",
+    "ids_from",
+    "join_records",
+    "text_of_id",
+    "with_original_names",
+]
+
+AUTO, NO_ID = "auto", "none"  # of the option --id: a column called `id` if there is one; row numbers
+ID = "id"
+FILE_NAME = "file_name"
+EXAMPLES = 3  # duplicate or empty ids that an error names
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Columns of the user, by name, in the order of the file.
+
+    A column is a list of Python values, an array (n, d) of numbers, or an Arrow column, which keeps its type.
+
+    Attributes:
+        columns: all columns but the one with the labels, which `Answers` holds.
+        id_column: the column that the ids come from; None where they are file names or row numbers.
+        row_numbers: rows of the file, counted from 0; None where items are no rows of a file.
+        order: names of all columns in the file, also of the one with the labels.
+    """
+
+    columns: Mapping[str, Any]
+    id_column: str | None = None
+    row_numbers: Sequence[int] | None = None
+    order: tuple[str, ...] = ()
+
+    def take(self, positions: Sequence[int]) -> "Records":
+        """Return the records at these positions, in that order."""
+        rows = self.row_numbers
+        return replace(
+            self,
+            columns={name: take_values(column, positions) for name, column in self.columns.items()},
+            row_numbers=None if rows is None else [rows[i] for i in positions],
+        )
+
+    def row_names(self) -> dict[str, int] | None:
+        """Return positions by row number as text, by which labelahead 0.2 knew them; None unless a column has ids."""
+        if self.id_column is None or self.row_numbers is None:
+            return None
+        return {str(row): position for position, row in enumerate(self.row_numbers)}
+
+    def with_column(self, name: str, column: Any) -> "Records":
+        """Return the records with one more column, at its place in the file."""
+        columns = {**self.columns, name: column}
+        order = [n for n in self.order if n in columns] + [n for n in columns if n not in self.order]
+        return replace(self, columns={n: columns[n] for n in order})
+
+
+def take_values(column: Any, positions: Sequence[int]) -> Any:
+    """Return the entries of a column at these positions, as the same kind of column."""
+    if isinstance(column, np.ndarray):
+        return column[list(positions)]
+    if hasattr(column, "to_pylist"):  # Arrow's
+        return column.take(np.asarray(positions, dtype=np.int64))
+    return [column[i] for i in positions]
+
+
+def as_python(column: Any) -> list[Any]:
+    """Return a column as a list of Python values."""
+    if isinstance(column, np.ndarray):
+        return list(column.tolist())
+    if not hasattr(column, "to_pylist"):
+        return list(column)
+    try:
+        return list(column.to_pylist())
+    except ValueError:  # nanoseconds, which Python's times do not have
+        return list(column.cast("string").to_pylist())
+
+
+def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Records | None:
+    """Return the records of several sources as one; a column that a source does not have is empty there."""
+    if len(parts) == 1 or all(part is None for part in parts):
+        return parts[0] if parts else None
+    names = dict.fromkeys(name for part in parts if part is not None for name in part.columns)
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for part, size in zip(parts, sizes, strict=True):
+        for name, values in columns.items():
+            here = None if part is None else part.columns.get(name)
+            values += [None] * size if here is None else as_python(here)
+    return Records(columns)
+
+
+# --- ids ----------------------------------------------------------------------------------------------------
+
+
+def text_of_id(value: Any) -> str:
+    """Return an id as text, "" for an empty one: 7, 7.0 and "7" are the same id, "007" is another."""
+    if value is None or (isinstance(value, float) and value != value):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    return str(value).strip()
+
+
+def choose_id_column(
+    where: str, names: Iterable[str], wanted: str, target: str | None = None, likely: str | None = None
+) -> str | None:
+    """Return the column that names the items, None for row numbers.
+
+    Args:
+        where: the table, for messages.
+        names: its columns.
+        wanted: a column, "auto" for one called `id` if there is one, or "none".
+        target: the column with the labels, which cannot be the id.
+        likely: a column that "auto" prefers to `id`, if the table has it.
+
+    Raises:
+        InputError: if there is no such column, or it holds the labels.
+    """
+    there = list(names)
+    if wanted in there and wanted == target:
+        raise InputError(f"{where}: the column {wanted!r} holds the labels; expected another column as --id")
+    if wanted in there and wanted not in (AUTO, NO_ID):
+        return wanted
+    if wanted == NO_ID:
+        return None
+    if wanted == AUTO:
+        if likely in there:
+            return likely
+        called_id = sorted((name for name in there if name.casefold() == ID and name != target), key=ID.__ne__)
+        return called_id[0] if called_id else None
+    raise InputError(
+        f"{where} has no column {wanted!r} that could be the id; {did_you_mean(wanted, there)}expected one of: "
+        f"{', '.join(there)}, or --id none for row numbers"
+    )
+
+
+def ids_from(where: str, name: str, values: Sequence[Any], places: Sequence[str]) -> list[str]:
+    """Return the ids that a column holds, as text.
+
+    Args:
+        where: the table, for messages.
+        name: the column.
+        values: its entries.
+        places: where each row stands, for messages.
+
+    Raises:
+        InputError: if an id is empty or there twice; it names the first examples.
+    """
+    ids = [text_of_id(value) for value in values]
+    what_to_do = "choose another column with --id COLUMN, or --id none for row numbers"
+    empty = [i for i, text in enumerate(ids) if not text]
+    if empty:
+        some = ", ".join(places[i] for i in empty[:EXAMPLES])
+        more = ", ..." if len(empty) > EXAMPLES else ""
+        raise InputError(
+            f"{where}: {len(empty)} rows have no id in the column {name!r} ({some}{more}); expected an id in every "
+            f"row: fill them in, {what_to_do}"
+        )
+    first: dict[str, int] = {}
+    twice: list[str] = []
+    for i, text in enumerate(ids):
+        if first.setdefault(text, i) != i:
+            twice.append(f"{text!r} ({places[first[text]]} and {places[i]})")
+    if twice:
+        more = ", ..." if len(twice) > EXAMPLES else ""
+        raise InputError(
+            f"{where}: {len(twice)} rows repeat an id in the column {name!r}: {', '.join(twice[:EXAMPLES])}{more}; "
+            f"expected a different id in every row: {what_to_do}"
+        )
+    return ids
+
+
+# --- names of exported columns ------------------------------------------------------------------------------
+
+
+def with_original_names(names: Sequence[str], ours: Iterable[str]) -> dict[str, str]:
+    """Return what the user's columns are called beside ours, by their own names.
+
+    A name that differs from one of ours by capital letters at most becomes NAME_original, so that nothing is lost and
+    programs that ignore capitals find one column of each name.
+
+    >>> from labelahead.data.records import with_original_names
+    >>> with_original_names(["text", "Label"], ["id", "label"])
+    {'text': 'text', 'Label': 'Label_original'}
+    """
+    taken = {name.casefold() for name in ours}
+    free = {name.casefold() for name in names} - taken
+    new: dict[str, str] = {}
+    for name in names:
+        if name.casefold() not in taken:
+            new[name] = name
+            continue
+        candidate, number = f"{name}_original", 1
+        while candidate.casefold() in taken | free:
+            number += 1
+            candidate = f"{name}_original_{number}"
+        free.add(candidate.casefold())
+        new[name] = candidate
+    return new
