@@ -12,14 +12,13 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelahead.errors import InputError
 from labelahead.web.app import create_app
+from labelahead.web.connections import ConnectionLimiter, limited_protocol
 from labelahead.web.security import ANY_ADDRESS, LOOPBACK, is_loopback
 from labelahead.web.session import Session
 
@@ -31,8 +30,12 @@ except ImportError:  # not on Windows
 __all__ = ["host_names", "listen", "serve"]
 
 PORT = 8765
-CONNECTIONS = 512  # at a time; a browser has a few
-HEADERS_WITHIN, BODY_WITHIN, CHECKED = 10.0, 120.0, 2.0  # seconds to ask, to send all of it, between two looks
+MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
+# Connections that wait in the system's queue, and that are taken from it in one turn of the event loop. Between being
+# accepted and being counted, and between being counted out and being closed, a connection takes a turn or two each.
+LISTEN_BACKLOG = 1024
+MAX_ACCEPTED_AT_ONCE = 8
+TURNS_IN_TRANSIT = 4
 REPEATED = 60.0  # seconds for which the log does not repeat itself
 FILES = 65536
 MALLOC = {-8: 2, -3: 4 << 20, -1: 32 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
@@ -79,7 +82,8 @@ def serve(
         logging.getLogger(name).addFilter(_Once())
     config = uvicorn.Config(
         app,
-        http=Patient,
+        http=limited_protocol(ConnectionLimiter(MAX_CONNECTIONS - TURNS_IN_TRANSIT * MAX_ACCEPTED_AT_ONCE)),
+        backlog=MAX_ACCEPTED_AT_ONCE,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -94,49 +98,6 @@ def serve(
             _Server(config, ready).run(sockets=[listening])
     finally:
         listening.close()
-
-
-class Patient(H11Protocol):
-    """HTTP with an end to patience: whoever connects must ask, and whoever asks must send all of it, in time.
-
-    Beyond so many connections those go first that have been silent the longest.
-    """
-
-    _since = 0.0  # when what is being waited for began
-
-    def connection_made(self, transport: Any) -> None:
-        """One more."""
-        super().connection_made(transport)
-        self._since = self.loop.time()
-        self._timer = self.loop.call_later(CHECKED, self._look)
-        silent = [c for c in self.connections if isinstance(c, Patient) and c.waiting] if self._crowded() else []
-        if silent:
-            min(silent, key=lambda c: c._since).transport.abort()
-
-    def _crowded(self) -> bool:
-        return len(self.connections) > CONNECTIONS
-
-    @property
-    def waiting(self) -> bool:
-        """For a request to begin, or to end."""
-        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
-
-    def on_response_complete(self) -> None:
-        """The next request may take as long again."""
-        super().on_response_complete()
-        self._since = self.loop.time()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """One less."""
-        self._timer.cancel()
-        super().connection_lost(exc)
-
-    def _look(self) -> None:
-        sending = self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body
-        if self.waiting and self.loop.time() - self._since > (BODY_WITHIN if sending else HEADERS_WITHIN):
-            self.transport.abort()
-            return
-        self._timer = self.loop.call_later(CHECKED, self._look)
 
 
 class _Once(logging.Filter):
@@ -182,6 +143,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As before, and then a word."""
         await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(LISTEN_BACKLOG)  # asyncio has used one number for both
         if self.started:
             self._ready()
 
@@ -206,7 +169,7 @@ def listen(host: str, port: int) -> socket.socket:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((address[0], one, *address[2:]))
-            made.listen(128)
+            made.listen(LISTEN_BACKLOG)
             return made
         except OSError as error:
             made.close()
