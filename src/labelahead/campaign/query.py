@@ -81,6 +81,7 @@ def questions(
         fresh=learner.network,
         training=ready.training,
     )
+    notes += chosen.notes
     method = "softmax" if learnt.loss == "cross-entropy" else "simplex"
     guesses = probabilities(learnt.outputs(chosen.positions).double().cpu(), method)
     sure, best = guesses.max(1)

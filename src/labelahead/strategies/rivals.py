@@ -43,10 +43,8 @@ def one_step(s: Situation, rng: torch.Generator) -> Tensor:
     scores = []
     for at, r in zip(torch.split(here, CHUNK), torch.split(residual, CHUNK), strict=True):
         theta = start.block(there, at).double()
-        if b == 1:
-            size = theta.abs().T * r.norm(dim=1)[:, None]
-        else:
-            size = torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2)
+        scalar = b == 1
+        size = theta.abs().T * r.norm(dim=1)[:, None] if scalar else torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2)
         scores.append(size.masked_fill(at[:, None] == there[None, :], 0.0).sum(1))
     return torch.cat(scores)
 
