@@ -112,7 +112,7 @@ def test_a_long_tail_is_folded(monkeypatch):
         v = v.condition([pick], p.targets[[pick]])
         seen.append(pick)
     left = [c for c in CANDIDATES if c not in seen]
-    fresh = look(p, seen, left)
+    fresh = look(p, seen, left).with_baseline("linearised")
     ref.close(mlmoc(v, squared=True), mlmoc(fresh, squared=True))
     ref.close(mlmoc(v), mlmoc(fresh))
 
@@ -122,8 +122,11 @@ def test_views_branch_without_disturbing_each_other():
     v = look(p, LABELLED)
     before = mlmoc(v, squared=True).clone()
     left, right = v.condition([5], p.targets[[5]]), v.condition([9], p.targets[[9]])
-    ref.close(mlmoc(left, squared=True), mlmoc(look(p, [*LABELLED, 5], left.candidates), squared=True))
-    ref.close(mlmoc(right, squared=True), mlmoc(look(p, [*LABELLED, 9], right.candidates), squared=True))
+    for after, pick in ((left, 5), (right, 9)):
+        fresh = look(p, [*LABELLED, pick], after.candidates)
+        for baseline in ("outputs", "linearised"):
+            options = {"squared": True, "baseline": baseline}
+            ref.close(mlmoc(after, **options), mlmoc(fresh, **options))
     assert torch.equal(mlmoc(v, squared=True), before)
 
 

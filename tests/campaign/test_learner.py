@@ -49,6 +49,21 @@ def test_an_answer_moves_the_view_without_training():
     assert learner._fresh == 1
 
 
+def test_drift_is_known_after_training_and_warned_of(caplog):
+    learner, y = taught(retrain_every=100)
+    assert learner.drift is None
+    learner.train()
+    learner.query(1)
+    assert learner.drift is not None
+    assert learner.drift <= 0.1
+    assert not [r for r in caplog.records if "train longer" in r.getMessage()]
+    hasty = Learner(own(), learner.inputs, "flip", training=Training(steps=0), test=range(50, 60), retrain_every=1)
+    hasty.teach(range(9), y[:9])
+    hasty.query(1)
+    assert hasty.drift > 0.1
+    assert len([r for r in caplog.records if "train longer" in r.getMessage()]) == 1
+
+
 def test_one_by_one_equals_all_at_once():
     learner, y = taught(count=6)
     learner.train()
@@ -204,7 +219,7 @@ def test_before_the_first_label_look_ahead_covers_the_pool():
     asked = {
         name: Learner(own(), x, Asking(name, candidates=None), seed=3).query(4) for name in ("resolve", "variance")
     }
-    for name in ("flip", "mlmoc", "eer"):
+    for name in ("flip", "mlmoc", "changes", "eer"):
         learner = Learner(own(), x, Asking(name, candidates=None), seed=3)
         assert learner.query(4) == asked["resolve"]
     assert asked["variance"] != asked["resolve"]

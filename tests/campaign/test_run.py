@@ -83,6 +83,19 @@ def test_rounds_count_labels_and_learn():
     assert {"train", "kernel", "solve", "score"} <= set(result.rounds[0].seconds)
 
 
+def test_rounds_record_how_far_the_linearised_network_is_off():
+    done = run(replace(SMALL, training={"steps": 0}), data=data())
+    asked = [r for r in done.rounds if r.asked]
+    assert all(r.drift > 0.1 and any("train longer" in note for note in r.notes) for r in asked)
+    assert done.rounds[-1].drift is None  # nothing was looked ahead for
+    converged = run(replace(SMALL, training={"steps": 400, "rate": 0.02}), data=data())
+    assert all(r.drift <= 0.1 and not any("train longer" in note for note in r.notes) for r in converged.rounds[:-1])
+    for other in (Asking("margin"), Asking("random")):
+        assert {r.drift for r in run(replace(SMALL, asking=other), data=data()).rounds} == {None}
+    exact = replace(SMALL, model=Network("exact"), training={})
+    assert {r.drift for r in run(exact, data=data()).rounds} == {None}
+
+
 def test_a_folder_remembers_everything(tmp_path):
     result = run(SMALL, data=data(), out=tmp_path / "a")
     plain = run(SMALL, data=data())

@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +29,17 @@ def test_what_goes_in_comes_out(tmp_path):
         assert [(e.position, e.label, e.round, e.by) for e in store.labels()] == [(7, 2, 0, "oracle"), (3, 0, 0, "ann")]
         assert store.labels()[0].time.endswith("+00:00")
         assert store.rounds() == [ROUND]
+
+
+def test_rounds_from_before_there_was_a_drift_are_read(tmp_path):
+    folder = made(tmp_path / "a")
+    row = json.loads((folder / "rounds.jsonl").read_text())
+    assert row.pop("drift") is None
+    (folder / "rounds.jsonl").write_text(json.dumps(row) + "\n")
+    with Store.open(folder) as store:
+        assert store.rounds() == [ROUND]
+        store.add_round(replace(ROUND, number=1, drift=0.38))
+        assert [r.drift for r in store.rounds()] == [None, 0.38]
 
 
 @settings(max_examples=40, deadline=None)

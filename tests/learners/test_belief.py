@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from labelahead.acquisition import flip
 from labelahead.acquisition.view import view
 from labelahead.errors import InputError, NumericalError
-from labelahead.learners.belief import Belief
+from labelahead.learners.belief import Belief, drift_note
 from labelahead.learners.exact import mixture_kernel
 from labelahead.linear.posterior import prior
 
@@ -79,7 +79,9 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans(), st.sampled_from(["flip", "mlmoc"]))
+@given(
+    st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans(), st.sampled_from(["flip", "mlmoc", "eer"])
+)
 def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
     """Sums over evaluation points are carried along through corrections, undone labels and new classes."""
     belief, labels, classes = Belief(POINTS, start(rank=rank), hold=hold), {}, C
@@ -89,8 +91,35 @@ def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
         if not len(belief.view.candidates):
             continue
         naive = Belief(POINTS, start(classes, rank), labels)
-        naive.view = view(naive.posterior, belief.view.candidates, belief.view.evaluation)
+        naive.view = view(naive.posterior, belief.view.candidates, belief.view.evaluation, baseline="linearised")
         assert torch.allclose(belief.scores(criterion), naive.scores(criterion), atol=1e-7)
+
+
+@pytest.mark.parametrize("baseline", ["outputs", "linearised"])
+def test_told_belief_measures_from_the_linearised_network(baseline):
+    belief = Belief(POINTS, start(), {40: 0, 99: 1}, baseline=baseline)
+    assert belief.view.baseline == baseline
+    assert belief.told({40: 0, 99: 1}).view.baseline == baseline
+    for labels in ({40: 0, 99: 1, 3: 2}, {40: 0, 99: 2}, {40: 0}, {3: 2}, {}):
+        assert belief.told(labels).view.baseline == "linearised"
+
+
+def test_drift_is_the_share_of_candidates_with_another_class():
+    belief = Belief(POINTS, start(), {40: 0, 99: 1, 3: 1}, evaluation=4)
+    left = [i for i, p in enumerate(POINTS.tolist()) if p not in (40, 99, 3)]
+    post = from_scratch({40: 0, 99: 1, 3: 1})
+    differing = sum(int(post.mean[i].argmax()) != int(start().outputs[i].argmax()) for i in left)
+    assert 0 < differing < len(left)
+    assert belief.drift() == pytest.approx(differing / len(left))
+    assert Belief(POINTS, start()).drift() == 0.0
+    assert Belief(POINTS, start(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
+
+
+def test_drift_beyond_a_tenth_is_warned_of():
+    assert drift_note(None) is None
+    assert drift_note(0.1) is None
+    assert "for 38% of the candidates" in drift_note(0.38)
+    assert "train longer" in drift_note(0.38)
 
 
 def test_what_takes_milliseconds():
@@ -173,7 +202,7 @@ def chosen_from(seed, labels, n=300, classes=4):
     return belief, known, dict(zip(points.tolist(), truth.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("criterion", ["flip", "resolve", "mlmoc"])
+@pytest.mark.parametrize("criterion", ["flip", "resolve", "mlmoc", "changes"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, criterion):
     belief, labels, truth = chosen_from(seed, 12 + 20 * seed)

@@ -285,6 +285,20 @@ def test_the_scale_of_the_features_is_nothing_to_it(scale):
     assert torch.allclose(one.outputs(torch.arange(N)), other.outputs(torch.arange(N)), atol=1e-4)
 
 
+def test_its_own_predictions_are_the_baseline_of_look_ahead():
+    """It begins at 1/C everywhere: as a hypothetical label that would be the first class, whatever the item."""
+    x, y = blobs(60, (8,))
+    model = la.exact(x, C)
+    pool = la.Pool(60)
+    pool.label(range(9), y[:9])
+    ExactLearner(x, C, model.centre, lift=float(model.lift.sum())).learn(pool.labelled, pool.labels, into=model)
+    now = Situation.of(model, x, pool, la.Asking("mlmoc"))
+    assert now.view.baseline == "linearised"
+    assert torch.equal(now.view.predicted().argmax(1), now.learnt.outputs(now.candidates).argmax(1))
+    assert now.drift is None
+    assert la.propose(model, x, pool, 2, la.Asking("changes", mode="top")).drift is None
+
+
 def test_learner_with_it(tmp_path):
     x, y = blobs(60, (8,))
     learner = la.Learner(la.exact(x, C), x, "resolve", retrain_every=4)

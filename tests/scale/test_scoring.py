@@ -27,7 +27,7 @@ def name(i):
     return f"a.npy:{i}" if i < 60 else f"b.npy:{i - 60}"
 
 
-@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "emoc", "eer"])
+@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc", "eer"])
 @pytest.mark.parametrize("count", [0, 12])
 def test_scores_are_those_of_one_process_with_all_items(pool, criterion, count):
     large, x, y = pool
@@ -44,7 +44,7 @@ def test_scores_are_those_of_one_process_with_all_items(pool, criterion, count):
     assert held.best.scores.tolist() == sorted(held.best.scores.tolist(), reverse=True)
 
 
-@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc"])
+@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "changes"])
 def test_finalists_are_scored_by_the_whole_pool(pool, criterion):
     large, x, y = pool
     at = torch.arange(0, N, 11)

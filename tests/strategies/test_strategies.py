@@ -34,6 +34,7 @@ from labelahead.strategies.diversity import (
 from labelahead.strategies.fisher import RIDGE, bait
 from labelahead.strategies.propose import propose
 from labelahead.strategies.situation import Situation
+from labelahead.tangent import kernel
 from labelahead.train import Training
 from labelahead.train.passes import penultimate, predict_dropped
 from tests.support.campaigns import blobs, labelled_pool, own
@@ -151,8 +152,26 @@ def test_expected_gradient_length_by_autograd(loss):
             else:
                 value = 0.5 * (out - torch.eye(3, dtype=out.dtype)[label]).square().sum()
             grads = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
-            want += float(p[label].detach()) * sum(float(g.square().sum()) for g in grads)
+            want += float(p[label].detach()) * math.sqrt(sum(float(g.square().sum()) for g in grads))
         assert math.isclose(float(found[i]), want, rel_tol=2e-3)
+
+
+def test_drift_of_a_query_is_counted_by_hand():
+    x, y = blobs(60)
+    model, pool = own().eval(), labelled_pool(y, 9)
+    K = kernel(model, x).double()
+    f, first = model(x).detach().double(), torch.arange(9)
+    system = K[:9, :9] + 1e-3 * K.diagonal().mean() * torch.eye(9, dtype=torch.float64)
+    after = f + K[:, :9] @ torch.linalg.solve(system, torch.eye(3, dtype=torch.float64)[y[:9]] - f[first])
+    share = float((after.argmax(1) != f.argmax(1))[9:].double().mean())
+    assert share > 0.2  # nobody has trained it
+    for mode in ("top", "greedy"):
+        query = propose(model, x, pool, 3, Asking("mlmoc", mode=mode))
+        assert query.drift == pytest.approx(share)
+        assert len(query.notes) == 1
+        assert "train longer" in query.notes[0]
+    assert propose(model, x, pool, 3, "margin").drift is None
+    assert propose(model, x, labelled_pool(y, 0), 3, "flip").drift is None  # no label to converge to
 
 
 def _simplex(v):

@@ -80,4 +80,4 @@ def all_at_once(features, labelled, numbers, evaluation, criterion):
     if len(labelled):
         post = post.condition(labelled, numbers)
     left = (~post.is_labelled).nonzero().squeeze(1)
-    return left, score_candidates(view(post, left, evaluation), criterion), learnt
+    return left, score_candidates(view(post, left, evaluation, baseline="linearised"), criterion), learnt

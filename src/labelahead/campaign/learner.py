@@ -15,7 +15,7 @@ from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.files import replace
 from labelahead.inputs import Inputs, Samples, as_inputs, length
-from labelahead.learners.belief import Belief
+from labelahead.learners.belief import Belief, drift_note
 from labelahead.learners.exact import ExactLearner, ExactModel, learnt_of, predict_proba
 from labelahead.learners.network import NetworkLearner, probabilities_of
 from labelahead.linear import checks
@@ -48,6 +48,9 @@ class Learner:
     it. training: a `Training`, or a function (model, inputs, labels) that trains in place.
     Answers move the view of the pool at once; the network is trained again when `retrain_every` of them have come in,
     at the next query. loss: "squared" or "cross-entropy", what a function of your own trains with (default: squared).
+    `drift`: the share of the candidates for which the linearised network, which look-ahead describes, predicts another
+    class than the trained one, as of the last training; None where nothing was looked ahead. Beyond 10 % a warning is
+    logged.
 
     >>> learner = la.Learner(la.exact(x, 3), x, "resolve")
     >>> for position in learner.query(10):
@@ -91,6 +94,7 @@ class Learner:
         self._trained = False
         self._belief: Belief | None = None
         self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
+        self.drift: float | None = None  # of the last training, once looked ahead: see the class
         self._objective: AuxiliaryObjective | None = None  # what was trained together with the network
         if self._strategy.objective is not None and not isinstance(self.training, Training):
             raise InputError(
@@ -117,7 +121,7 @@ class Learner:
                 memory=self._memory,
                 objective=self._objective or self._new_objective(),
             )
-            self._memory = query.memory
+            self._memory, self.drift = query.memory, query.drift
             return [int(p) for p in query.positions]
         free = len(self.pool.unlabelled)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
@@ -320,4 +324,9 @@ class Learner:
         """What the network holds of the labelled items and fresh candidates, at least n."""
         self.model.eval()
         asking = self._strategy.settled(self.asking)
-        return Situation.of(self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed).belief
+        now = Situation.of(self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed)
+        # Labels that the network was not trained on make the two differ, and rightly so.
+        self.drift = now.drift if self._trained and not self._fresh else None
+        if note := drift_note(self.drift):
+            log.warning("%s", note)
+        return now.belief

@@ -156,6 +156,7 @@ class _Rounds:
         if count > 0:
             query = self._ask(learnt, number, count, memory)
             seconds |= query.seconds
+            notes = (*notes, *query.notes)
         asked = sum(p not in self._confirmed for p in pool.labelled[len(labelled) :].tolist())
         if query and confirming:
             self._confirm(learnt, number, labelled, query.positions)
@@ -186,6 +187,7 @@ class _Rounds:
             seconds=seconds,
             notes=notes,
             memory=query.memory if query else None,
+            drift=query.drift if query else None,
             **_told(ahead),
             **self._grids(labelled, labels),
         )

@@ -87,6 +87,7 @@ def questions(
         training=ready.training,
         objective=learnt.objective,
     )
+    notes += chosen.notes
     p = learnt.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
     asked = _described(ready.data, chosen, names, p)
     return asked, replace(ready, notes=(*ready.notes, *notes))

@@ -52,6 +52,8 @@ class Round:
     those of them that are wrong (`Budget.confirm`).
     error: estimated share of wrong predictions in the pool, with the ends of its interval; fall: what the next 20
     labels are expected to take off it. All without a test label; None where nothing can be told.
+    drift: share of the candidates for which the linearised network predicts another class than the trained one; None
+    where nothing was looked ahead by a trained network.
     """
 
     number: int
@@ -73,6 +75,7 @@ class Round:
     fall: float | None = None
     confirmed: int = 0
     let_through: int = 0
+    drift: float | None = None
 
 
 class Store:

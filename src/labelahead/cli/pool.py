@@ -96,7 +96,9 @@ def ask(
     labels: Annotated[Text, Option("--labels", help="A file of labels: id and label.")] = None,
     n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
     classes: ClassesOpt = "",
-    strategy: Annotated[str, Option("--strategy", help="resolve, variance, flip, mlmoc, emoc or eer.")] = "resolve",
+    strategy: Annotated[
+        str, Option("--strategy", help="resolve, variance, flip, mlmoc, changes, emoc or eer.")
+    ] = "resolve",
     evaluation: Annotated[
         int | None, Option("--evaluation", min=1, help="Random items that scores sum over. (default: 1000; top: 2000)")
     ] = None,

@@ -86,8 +86,9 @@ def doing(what: str, done: int, total: int) -> str:
 def _line(r: Round) -> str:
     right = "" if r.accuracy is None else f"   test accuracy {r.accuracy:6.1%}"
     guess = "" if r.error is None else f"   estimated {1 - r.error:6.1%}"
+    drift = "" if r.drift is None else f"   drift {r.drift:4.0%}"
     took = sum(r.seconds.values())
-    return f"round {r.number:3d}   {r.labels:5d} labels{right}{guess}   {took:5.1f} s"
+    return f"round {r.number:3d}   {r.labels:5d} labels{right}{guess}{drift}   {took:5.1f} s"
 
 
 def curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70) -> str:
@@ -169,7 +170,7 @@ def verdict(ours: Curve, rival: Curve) -> str:
 def rounds_table(rounds: Sequence[Round]) -> Table:
     """All rounds, one row each."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("round", "labels", "test accuracy", "estimated", "best gain", "seconds"):
+    for name in ("round", "labels", "test accuracy", "estimated", "best gain", "drift", "seconds"):
         table.add_column(name, justify="right")
     for r in rounds:
         table.add_row(
@@ -178,6 +179,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
             "—" if r.accuracy is None else f"{r.accuracy:.1%}",
             "—" if r.error is None else f"{1 - r.error:.1%}",
             "—" if r.gain is None else f"{r.gain:.3g}",
+            "—" if r.drift is None else f"{r.drift:.0%}",
             f"{sum(r.seconds.values()):.1f}",
         )
     return table

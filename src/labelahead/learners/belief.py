@@ -19,11 +19,30 @@ from labelahead.errors import InputError
 from labelahead.linear.condensed import condensed
 from labelahead.linear.posterior import Posterior
 
-__all__ = ["Belief"]
+__all__ = ["MAX_DRIFT", "Belief", "drift_note"]
 
 MANY = 64  # labels that are added at once
 SHARE = 4  # of the labels known so many may come at once before a beginning costs less
 FEW = 16  # labels that are changed or taken back one by one; of more a new beginning costs less
+
+MAX_DRIFT = 0.10  # of the predictions: beyond it look-ahead describes another network than the trained one
+
+
+def drift_note(drift: float | None) -> str | None:
+    """Return a warning where the linearised network differs from the trained one in too many predictions.
+
+    Args:
+        drift: Share of differing predictions (`Belief.drift`); None where there is no trained network.
+
+    Returns:
+        One sentence, or None up to `MAX_DRIFT`.
+    """
+    if drift is None or drift <= MAX_DRIFT:
+        return None
+    return (
+        f"the linearised network predicts another class than the trained one for {drift:.0%} of the candidates, "
+        f"expected at most {MAX_DRIFT:.0%}: train longer; look-ahead describes another network"
+    )
 
 
 class Belief:
@@ -158,6 +177,17 @@ class Belief:
     def posterior(self) -> Posterior:
         """Along `points`."""
         return self.view.posterior
+
+    def drift(self) -> float | None:
+        """Share of the candidates whose predicted class differs between f_lin and f, the start; None without any.
+
+        The two agree where the start is that of a network trained to convergence on just these labels.
+        """
+        at = self.view.candidates
+        if not len(at) or self.classes < 2:
+            return None
+        differs = self.posterior.mean[at].argmax(1) != self.posterior.outputs[at].argmax(1)
+        return float(differs.double().mean())
 
     def places(self, positions: Collection[int]) -> Tensor:
         """(q,) where along `points` these items are."""

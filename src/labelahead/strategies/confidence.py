@@ -73,7 +73,7 @@ CONFIDENCE = (
 
 
 def expected_gradient_length(s: Situation, rng: torch.Generator) -> Tensor:
-    """(m,) Σ_y p(y) ‖∇ loss(x, y)‖² over all weights, without any gradient being built.
+    """(m,) Σ_y p(y) ‖∇ loss(x, y)‖ over all weights, without any gradient being built.
 
     Classes are visited from the likeliest on until next to no probability is left.
     """
@@ -86,7 +86,9 @@ def expected_gradient_length(s: Situation, rng: torch.Generator) -> Tensor:
     left = torch.ones(len(p), dtype=torch.float64)
     for j in range(p.shape[1]):
         target = torch.zeros_like(at).scatter_(1, order[:, j : j + 1], 1.0)
-        total += sure[:, j].cpu() * squared_norms(s.model, x, at - target).double().cpu()
+        # Rounding may leave −1e-12 where the residual is zero.
+        norms = squared_norms(s.model, x, at - target).double().clamp_min_(0.0).sqrt_()
+        total += sure[:, j].cpu() * norms.cpu()
         left -= sure[:, j].cpu()
         if float(left.mean()) < REST:
             break

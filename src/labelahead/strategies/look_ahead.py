@@ -43,6 +43,9 @@ LOOK_AHEAD = (
     ),
     by_look_ahead("mlmoc", "the look-ahead paper's own choice: the label that would change predictions most"),
     by_look_ahead(
+        "changes", "as mlmoc, counting the predictions that would change: what the look-ahead paper's program ranks by"
+    ),
+    by_look_ahead(
         "emoc",
         "as mlmoc, averaged over the labels the item might have: when classes are confusable",
         "Freytag, Rodner & Denzler 2014, Selecting Influential Examples: EMOC",

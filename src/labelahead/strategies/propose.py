@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.inputs import Inputs, Samples, as_inputs
+from labelahead.learners.belief import drift_note
 from labelahead.learners.exact import ExactModel
 from labelahead.seeds import stream
 from labelahead.strategies import find
@@ -27,6 +28,8 @@ class Query:
 
     gain: score of the best item, in the strategy's own unit; only scores of one strategy compare.
     memory: what the strategy wants to be told at the next query; goes through JSON.
+    drift: of look-ahead by a trained network, the share of the candidates for which the linearised network, which
+    look-ahead describes, predicts another class than the trained one. notes: what to be warned of; a drift beyond 10 %.
 
     >>> pool = la.Pool(30)
     >>> pool.label([0, 1, 2], [0, 1, 2])
@@ -42,6 +45,8 @@ class Query:
     gain: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     memory: dict[str, Any] | None = None
+    drift: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def propose(
@@ -107,7 +112,19 @@ def propose(
         picks = strategy.pick(now, n, stream(seed, "pick", len(pool)), mode, asked)
         _check(picks, strategy, now, n)
     gain = float(picks.scores[0]) if strategy.look_ahead else None
-    return Query(picks.positions, picks.scores, strategy.name, mode, gain, now.seconds, picks.memory)
+    drift = now.drift if "belief" in vars(now) else None  # known where the strategy has looked ahead
+    note = drift_note(drift)
+    return Query(
+        picks.positions,
+        picks.scores,
+        strategy.name,
+        mode,
+        gain,
+        now.seconds,
+        picks.memory,
+        drift,
+        () if note is None else (note,),
+    )
 
 
 def _check(picks: Any, strategy: Strategy, now: Situation, n: int) -> None:

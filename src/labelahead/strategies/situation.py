@@ -158,6 +158,16 @@ class Situation:
                 baseline=self.learnt.baseline,
             )
 
+    @cached_property
+    def drift(self) -> float | None:
+        """Share of the candidates for which f_lin predicts another class than the trained network.
+
+        None before the first label, and for the exact learner, which is its own linearisation.
+        """
+        if self.learnt.baseline != "outputs" or not len(self.labelled):
+            return None
+        return self.belief.drift()
+
     @property
     def view(self) -> View:
         """What criteria see, along `points`."""

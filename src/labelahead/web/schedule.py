@@ -337,7 +337,9 @@ class Schedule:
         self.assignment.take(opinion)
         if snapshot.round and fresh:
             facts = snapshot.facts
-            measured = {name: facts.get(name) for name in ("accuracy", "loo", "loo_all", "loo_error", *OUTLOOK)}
+            measured = {
+                name: facts.get(name) for name in ("accuracy", "loo", "loo_all", "loo_error", "drift", *OUTLOOK)
+            }
             seconds = round(facts["train_seconds"] + facts["kernel_seconds"], 3)
             entry = {"labels": facts["labels"], **measured, "gain": gain, "seconds": seconds}
             self.rounds.append(entry)

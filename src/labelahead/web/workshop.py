@@ -21,6 +21,7 @@ from labelahead.data.folder import arranged
 from labelahead.data.loading import load_from
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
+from labelahead.learners.belief import drift_note
 from labelahead.learners.exact import EXACT, ExactModel
 from labelahead.learners.network import Learnt
 from labelahead.seeds import stream
@@ -175,6 +176,9 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     now = Situation.of(learnt.model, inputs, trained, asking, loss=learnt.loss, seed=campaign.seed)
     tangent = now.tangent
     outputs = now.start if order.round else torch.zeros_like(now.start)
+    if order.round:
+        facts["drift"] = now.drift
+        facts["notes"] = [*facts.get("notes", ()), *filter(None, [drift_note(now.drift)])]
     facts["kernel_seconds"] = time.perf_counter() - start
     say("map", 0.9)
     facts["map"] = mapped(now.points, tangent)
