@@ -16,8 +16,9 @@ from labelahead.data.classes import each_once
 from labelahead.data.pool import Pool
 from labelahead.data.text import guarded
 from labelahead.errors import InputError, did_you_mean
+from labelahead.learners.network import Learnt
 from labelahead.strategies import find
-from labelahead.strategies.propose import propose
+from labelahead.strategies.propose import Query, propose
 
 __all__ = ["Question", "as_text", "questions", "with_classes"]
 
@@ -82,22 +83,27 @@ def questions(
         training=ready.training,
         objective=learnt.objective,
     )
+    asked = _questions(ready.data, names if len(pool) else None, learnt, chosen)
+    return asked, replace(ready, notes=(*ready.notes, *notes))
+
+
+def _questions(data: Data, names: Sequence[str] | None, learnt: Learnt, chosen: Query) -> list[Question]:
+    """Describe the chosen items. names: of the classes; None before the first label, when there is nothing to guess."""
     method = "softmax" if learnt.loss == "cross-entropy" else "simplex"
     guesses = probabilities(learnt.outputs(chosen.positions).double().cpu(), method)
     sure, best = guesses.max(1)
     rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), strict=True)
-    asked = [
+    return [
         Question(
-            item=ready.data.ids[position],
+            item=data.ids[position],
             position=position,
             score=score,
-            guess=names[int(best[i])] if len(pool) else None,
-            probability=round(float(sure[i]), 4) if len(pool) else None,
-            text=_beginning(ready.data, position),
+            guess=None if names is None else names[int(best[i])],
+            probability=None if names is None else round(float(sure[i]), 4),
+            text=_beginning(data, position),
         )
         for i, (position, score) in enumerate(rows)
     ]
-    return asked, replace(ready, notes=(*ready.notes, *notes))
 
 
 def _beginning(data: Data, position: int) -> str | None:
