@@ -146,7 +146,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _make_objective(self) -> MakeObjective | None:
         """What the strategy wants trained together with the module."""
         asking = self._asking
-        return None if self.module is None else find(getattr(asking, "strategy", asking)).objective
+        strategy = asking.strategy if isinstance(asking, Asking) else asking
+        return None if self.module is None else find(strategy).objective
 
     @property
     def _recipe(self) -> Training:

@@ -84,11 +84,7 @@ def propose(
     strategy = find(how.strategy)
     mode = strategy.mode(how.mode, ask=ask is not None)
     samples = _required(model, inputs, pool, n)
-    if strategy.needs_network and isinstance(model, ExactModel):
-        raise ModelError(
-            f"{strategy.name} takes gradients of a network or trains some, but the exact learner has nothing to train; "
-            "expected another strategy, such as resolve"
-        )
+    _require_network(strategy, model)
     if n == 0:
         nothing = torch.zeros(0, dtype=torch.int64)
         kept = None if memory is None else dict(memory)
@@ -125,6 +121,14 @@ def propose(
         drift,
         () if note is None else (note,),
     )
+
+
+def _require_network(strategy: Strategy, model: nn.Module) -> None:
+    if strategy.needs_network and isinstance(model, ExactModel):
+        raise ModelError(
+            f"{strategy.name} takes gradients of a network or trains some, but the exact learner has nothing to train; "
+            "expected another strategy, such as resolve"
+        )
 
 
 def _check(picks: Any, strategy: Strategy, now: Situation, n: int) -> None:
