@@ -23,7 +23,7 @@ from labelahead.errors import InputError
 from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 
-__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "rounds_of", "run", "simulation"]
+__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "rounds_of", "run", "shortened", "simulation"]
 
 CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
 
@@ -82,7 +82,7 @@ def run(
     with _same_threads():
         ready = prepare(campaign, data, progress)
         if shorten:
-            ready = _shortened(ready, labeller)
+            ready = shortened(ready, labeller)
         plan = replace(simulation(ready, labeller), outlook=outlook)
         if on_ready:
             on_ready(ready)
@@ -246,8 +246,8 @@ def _closed(ready: Prepared, labeller: Labeller | None) -> Tensor:
     return closed
 
 
-def _shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
-    """With a budget that the pool has items for."""
+def shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
+    """The same campaign with a budget that the pool has items for."""
     budget, askable = ready.campaign.budget, int((~_closed(ready, labeller)).sum())
     if budget.labels <= askable or budget.initial > askable:
         return ready

@@ -81,7 +81,9 @@ def page_model(assignment: Assignment, schedule: Schedule) -> Finished:
 def _estimated(
     learner: NetworkLearner | ExactLearner, at: Tensor, given: Tensor, ready: Prepared, seed: int, votes: Tensor
 ) -> dict[str, Any]:
-    """Of the items that have no label; where there are none, of those that have."""
+    """Of the items that have no label; where there are none, of those that have. Nothing for a trained network."""
+    if not isinstance(learner, ExactLearner):
+        return {}  # its outputs have seen the labels: only items that were kept aside tell its accuracy
     others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(0, torch.cat([at, ready.data.test]), False)
     rest = others.nonzero().flatten()
     if not len(rest):
