@@ -80,11 +80,15 @@ def stop_advice(readings: Sequence[Reading]) -> str | None:
     if not _follow(readings)[0]:
         return None
     last = next(r for r in reversed(readings) if r.error is not None)
+    standing = (
+        f"this has held for {hold_labels(last.labels)} labels or more"
+        if _is_good(last)
+        else "this was better before, and the advice is withdrawn if it stays so"
+    )
     return (
         f"an estimated {last.error:.1%} of the predictions are wrong by now ({last.low:.1%} to {last.high:.1%}), and "
-        f"the next {AHEAD} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; this has held for "
-        f"{hold_labels(last.labels)} labels or more: you may stop here, if the labels are right, new items are like "
-        "these and no class is missing"
+        f"the next {AHEAD} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; {standing}: you may "
+        "stop here, if the labels are right, new items are like these and no class is missing"
     )
 
 

@@ -8,6 +8,7 @@ averaged over seeds, on the log scale.
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from scipy import stats
 
 from labelahead import files
 from labelahead.campaign.config import Campaign, assemble, parse, read, to_toml
-from labelahead.campaign.run import Result, prepare, resume, rounds_of, run, shortened, simulation
+from labelahead.campaign.run import Result, prepare, resume, rounds_of, run, same_threads, shortened, simulation
 from labelahead.campaign.store import Round
 from labelahead.data.dataset import Loaded
 from labelahead.errors import InputError
@@ -26,6 +27,7 @@ __all__ = [
     "LabelRatio",
     "PairedResult",
     "SeedPair",
+    "baseline_campaign",
     "baseline_rounds",
     "is_paired_folder",
     "labels_to_reach",
@@ -130,9 +132,10 @@ def run_paired(
         raise InputError(
             f"{folder} exists and is not empty; go on with `labelahead resume {folder}`, or choose another folder"
         )
-    ready = prepare(campaign, data)
-    ready = shortened(ready, None) if shorten else ready
-    simulation(ready)  # data that cannot be simulated on are refused before anything is written
+    with same_threads():
+        ready = prepare(campaign, data)
+        ready = shortened(ready, None) if shorten else ready
+        simulation(ready)  # data that cannot be simulated on are refused before anything is written
     if not len(ready.data.test):
         raise InputError(f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep some apart")
     files.make(folder)
@@ -221,10 +224,8 @@ def _pair(result: Result, baseline: str, folder: Path, data: Loaded | None) -> S
         if (entry.accuracy or 0.0) >= goal:
             raise _GoalReached
 
-    try:
-        _run_or_resume(_baseline_campaign(result, baseline), folder, data, watch)
-    except _GoalReached:
-        pass
+    with suppress(_GoalReached):
+        _run_or_resume(baseline_campaign(result, baseline), folder, data, watch)
     needed = labels_to_reach(result.rounds, goal)
     assert needed is not None  # its last round reaches it
     return SeedPair(result.campaign.seed, goal, needed, labels_to_reach(theirs, goal), theirs[-1].labels)
@@ -233,14 +234,14 @@ def _pair(result: Result, baseline: str, folder: Path, data: Loaded | None) -> S
 def baseline_rounds(result: Result, baseline: str, *, data: Loaded | None = None) -> Iterator[Round]:
     """The same campaign by a baseline, until it has as many labels and is as accurate; nothing is kept of it."""
     goal, reached = result.rounds[-1].accuracy or 0.0, False
-    for entry in rounds_of(_baseline_campaign(result, baseline), data=data):
+    for entry in rounds_of(baseline_campaign(result, baseline), data=data):
         yield entry
         reached = reached or (entry.accuracy or 0.0) >= goal
         if reached and entry.labels >= result.campaign.budget.labels:
             return
 
 
-def _baseline_campaign(result: Result, baseline: str) -> Campaign:
+def baseline_campaign(result: Result, baseline: str) -> Campaign:
     """The same campaign by another strategy, with as many labels as it may have."""
     campaign, items = result.campaign, len(result.pool) + len(result.pool.unlabelled)
     labels = min(MAX_BASELINE_FACTOR * campaign.budget.labels, items)

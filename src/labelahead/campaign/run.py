@@ -23,7 +23,18 @@ from labelahead.errors import InputError
 from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 
-__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "rounds_of", "run", "shortened", "simulation"]
+__all__ = [
+    "Prepared",
+    "Result",
+    "prepare",
+    "remember",
+    "resume",
+    "rounds_of",
+    "run",
+    "same_threads",
+    "shortened",
+    "simulation",
+]
 
 CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
 
@@ -79,7 +90,7 @@ def run(
     campaign = _campaign(config)
     if out is not None:
         Store.require_free(out)
-    with _same_threads():
+    with same_threads():
         ready = prepare(campaign, data, progress)
         if shorten:
             ready = shortened(ready, labeller)
@@ -103,7 +114,7 @@ def run(
 
 def rounds_of(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
     """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop early."""
-    with _same_threads():
+    with same_threads():
         yield from rounds(replace(simulation(prepare(config, data)), outlook=False))
 
 
@@ -131,7 +142,7 @@ def resume(
     >>> len(la.resume("half", {"budget.labels": 30}, outlook=False).pool)  # a larger budget
     30
     """
-    with Store.open(folder) as store, _same_threads():
+    with Store.open(folder) as store, same_threads():
         if set(changes or {}) - CHANGEABLE:
             wrong, every = sorted(set(changes or {}) - CHANGEABLE)[0], sorted(CHANGEABLE)
             raise InputError(f"{wrong} cannot be changed; expected one of {', '.join(every)}")
@@ -181,7 +192,7 @@ def _run(
 
 
 @contextmanager
-def _same_threads() -> Iterator[None]:
+def same_threads() -> Iterator[None]:
     """The caller's number of threads is as before afterwards."""
     before = torch.get_num_threads()
     try:

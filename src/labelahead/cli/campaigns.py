@@ -225,7 +225,7 @@ def _campaign(go: Callable[..., Any], campaign: Any, against: str | None = None)
 
 def _beside(result: Any, strategy: str) -> Any:
     """The same campaign by another strategy until it is as good, both in one table, and what it needed."""
-    from labelahead.campaign.paired import baseline_rounds
+    from labelahead.campaign.paired import baseline_campaign, baseline_rounds
     from labelahead.cli.terminal import beside_table, board, verdict
     from labelahead.strategies import find
 
@@ -237,7 +237,7 @@ def _beside(result: Any, strategy: str) -> Any:
     out.print(f"\nthe same campaign, asked by {name}:", highlight=False)
     theirs = []
     title = f"{ours[0]} and {name}, seed {campaign.seed}"
-    with board(out, campaign.budget.labels, title, name, ours) as watch:
+    with board(out, baseline_campaign(result, strategy).budget.labels, title, name, ours) as watch:
         for entry in baseline_rounds(result, strategy):
             theirs.append(entry)
             watch.round(entry)
