@@ -106,9 +106,33 @@ def test_against_another_until_it_is_as_good(tmp_path):
     said = f"random needed {there[0]} labels for this." if there else f"random had not got there with {max(theirs)}"
     assert said in text
     assert max(theirs) == max(24, *(there or [4 * 24])[:1])  # it stops then
+    assert "one campaign each, an anecdote" in text
+    assert "`--seeds 3` runs three pairs" in text
     wrong = invoke("run", *QUICK, "--against", "randon")
     assert wrong.exit_code == 2
     assert "did you mean" in wrong.output
+
+
+def test_several_seeds_give_a_ratio_with_an_interval_and_can_be_resumed(tmp_path):
+    given = ["run", *QUICK, "--model=exact", "--against", "random", "--seeds", 2, "--out", tmp_path / "a"]
+    done = invoke(*given)
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert "campaign 1 of 4: flip, seed 0" in text
+    assert re.search(r"campaign 4 of 4: random, seed 1 \(about \d+ s left, until \d\d:\d\d\)", text)
+    said = re.search(
+        r"random needed (at least )?[\d.]+ times as many labels as flip \(95 % interval .* 2 seeds\)", text
+    )
+    assert said
+    again = invoke("resume", tmp_path / "a")
+    assert again.exit_code == 0, again.output
+    assert said[0] in " ".join(again.output.split())
+    assert invoke(*given).exit_code == 1  # the folder is in use
+    alone = invoke("run", *QUICK, "--seeds", 2)
+    assert alone.exit_code == 2
+    assert "--seeds goes with --against" in alone.output
+    changed = invoke("resume", tmp_path / "a", "--labels", 30)
+    assert changed.exit_code == 2
 
 
 def test_default_folders_do_not_collide(tmp_path, monkeypatch):

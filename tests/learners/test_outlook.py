@@ -8,12 +8,9 @@ from labelahead.acquisition.criteria import resolve
 from labelahead.acquisition.select import greedy
 from labelahead.acquisition.view import view
 from labelahead.learners.exact import ExactLearner, ExactModel
-from labelahead.learners.network import NetworkLearner
 from labelahead.learners.outlook import AHEAD, BRINGS, LOOKED_AT, fastest, outlook
 from labelahead.linear.calibration import calibrate, error_rate
 from labelahead.linear.posterior import prior
-from labelahead.models import build
-from labelahead.train import Training
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +47,6 @@ def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
     brought = BRINGS * float(picks.scores.sum()) / len(some)
     assert told.fall == pytest.approx(min(fastest(told.error.rate, 40), brought), rel=1e-6)
     assert fastest(0.5, 20) == pytest.approx(0.5 * 3 / 4)
-
-
-def test_networks_have_one_by_their_untrained_kernel(digits):
-    x, y = digits
-    learner = NetworkLearner(x / 8 - 1, 10, lambda seed: build("mlp", (64,), 10, seed=seed), Training(steps=5))
-    at = torch.arange(120)
-    told = learner.outlook(at, y[at], torch.arange(120, 500), seed=0)
-    assert 0.02 < told.error.rate < 0.3
-    assert told.fall > 0
 
 
 def test_nothing_left_to_ask_brings_nothing(digits):

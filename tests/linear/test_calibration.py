@@ -1,5 +1,8 @@
 """The chance that a prediction is right, its one factor, and the error rate that follows."""
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,19 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from labelahead.errors import InputError
-from labelahead.linear.calibration import SCALES, calibrate, chances, error_rate, leading, left_out, likelihoods
+from labelahead.linear.calibration import (
+    LAPSE_PRIOR,
+    LAPSES,
+    SCALE_PRIOR,
+    SCALES,
+    TEMPERATURE,
+    calibrate,
+    chances,
+    error_rate,
+    leading,
+    left_out,
+    likelihoods,
+)
 from labelahead.linear.posterior import prior
 
 
@@ -67,7 +82,7 @@ def test_left_out_is_a_refit_without_each_label():
         assert abs(float(variance[i] - left)) < 1e-9
 
 
-def test_the_scale_makes_left_out_labels_likeliest_and_lies_in_its_interval():
+def test_the_scale_makes_left_out_labels_likeliest():
     post, _ = gaussian(labelled=30)
     labels = post.targets.argmax(1)
     known = calibrate(post)
@@ -77,9 +92,81 @@ def test_the_scale_makes_left_out_labels_likeliest_and_lies_in_its_interval():
         return float(leading(mean, s * s * post.amplitude() * variance, labels).log().sum())
 
     assert known.scale == max(SCALES, key=fit)
-    assert known.low <= known.scale <= known.high
-    below = [s for s in SCALES if s < known.low]
-    assert all(fit(s) < fit(known.scale) - 6 for s in below)
+    assert known.evidence == 29  # one class was labelled once
+    assert float(known.weights.sum()) == pytest.approx(1.0)
+
+
+def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_one():
+    """Naive twin in float64: every scale, every lapse rate, every label by itself, no interpolation."""
+    post, _ = gaussian(1, n=120, labelled=30)
+    at, labels, classes = torch.arange(30, 120), post.targets.argmax(1).tolist(), post.classes
+    mean, variance = left_out(post)
+    counts = Counter(labels)
+    chances_of = {
+        s: leading(mean, s * s * post.amplitude() * variance, torch.tensor(labels)).clamp_min(1e-12).tolist()
+        for s in SCALES
+    }
+    both = []
+    for admitted in (range(30), [i for i in range(30) if counts[labels[i]] > 1]):
+        weights = []
+        for lapse, likely in zip(LAPSES, LAPSE_PRIOR, strict=True):
+            for s, width in zip(SCALES, SCALE_PRIOR, strict=True):
+                fit = sum(math.log(lapse / classes + (1 - lapse) * chances_of[s][i]) for i in admitted)
+                weights.append(likely * width * math.exp(fit / TEMPERATURE))
+        both.append(np.array(weights) / sum(weights))
+    spread = post.amplitude() * post.variance()[at]
+    wrong = [1 - float(leading(post.mean[at], s * s * spread).mean()) for s in SCALES]
+    rates = [lapse * (1 - 1 / classes) + (1 - lapse) * share for lapse in LAPSES for share in wrong]
+    weights = (both[0] + both[1]) / 2
+    found = error_rate(post, at)
+    assert found.rate == pytest.approx(float(weights @ np.array(rates)), abs=5e-3)
+    assert found.low < found.rate < found.high
+
+
+def signal(kind, seed, n=600, labelled=80):
+    """The posterior of a linear kernel over random points with labels of some kind, and all labels."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.nn.functional.normalize(torch.randn(n, 12, generator=rng, dtype=torch.float64), dim=1)
+    labels = (x[:, 0] > 0).long()
+    if kind == "noise":
+        labels = torch.randint(2, (n,), generator=rng)
+    elif kind == "chessboard":
+        labels = (torch.floor(8 * x[:, 0]) + torch.floor(8 * x[:, 1])).long() % 2
+    elif kind == "40 % wrong":
+        labels = labels ^ (torch.rand(n, generator=rng) < 0.4).long()
+    start = torch.full((n, 2), 0.5, dtype=torch.float64)
+    return prior(start, x @ x.T, noise=0.3).condition(torch.arange(labelled), labels[:labelled]), labels
+
+
+@pytest.mark.parametrize("kind", ["noise", "chessboard", "40 % wrong"])
+def test_interval_holds_the_error_where_features_say_nothing_or_labels_are_noisy(kind):
+    held, at = 0, torch.arange(80, 600)
+    for seed in range(10):
+        post, labels = signal(kind, seed)
+        wrong = float((post.mean[at].argmax(1) != labels[at]).double().mean())
+        found = error_rate(post, at)
+        held += found.low <= wrong <= found.high
+    assert held >= 8
+
+
+def test_interval_is_never_narrower_than_the_binomial_uncertainty_of_the_labels():
+    post, _ = signal("signal", 0, n=900, labelled=800)
+    found = error_rate(post, torch.arange(800, 900))
+    assert found.high - found.rate >= 1.3 * math.sqrt(found.rate * (1 - found.rate) / 802)
+    assert found.high - found.low > 0.005
+
+
+def test_interval_is_wide_where_every_class_has_one_label():
+    """Without its only label no class can be predicted: leave-one-out is always wrong, and says nothing of the pool."""
+    x = torch.eye(40, dtype=torch.float64).repeat(3, 1) + 0.05
+    x = torch.nn.functional.normalize(x, dim=1)
+    start = torch.full((120, 40), 1 / 40, dtype=torch.float64)
+    post = prior(start, x @ x.T, noise=0.01).condition(torch.arange(40), torch.arange(40))
+    at = torch.arange(40, 120)
+    assert bool((post.mean[at].argmax(1) == torch.arange(40).repeat(2)).all())  # not one is wrong
+    found = error_rate(post, at)
+    assert found.low < 0.02
+    assert found.high > 0.8
 
 
 def test_labels_without_a_vote_are_learnt_from_but_not_asked():
@@ -90,7 +177,8 @@ def test_labels_without_a_vote_are_learnt_from_but_not_asked():
     labels, spread = post.targets.argmax(1)[votes], post.amplitude() * variance[votes]
     fits = [float(leading(mean[votes], s * s * spread, labels).log().sum()) for s in SCALES]
     assert calibrate(post, votes).scale == SCALES[int(np.argmax(fits))]
-    assert calibrate(post, torch.ones(30, dtype=torch.bool)) == calibrate(post)
+    everyone = calibrate(post, torch.ones(30, dtype=torch.bool))
+    assert torch.equal(everyone.weights, calibrate(post).weights)
     assert calibrate(post, torch.zeros(30, dtype=torch.bool)).scale == 1.0  # nobody is left to ask
 
 

@@ -401,8 +401,10 @@ def run_model(
         "measured": last.accuracy,
         "on": len(ready.data.test) if last.accuracy is not None else 0,
     }
-    if last.accuracy is None:
-        accuracy |= {"estimated": last.loo, "how": "by leaving out each of the random first labels in turn"}
+    if last.accuracy is None and last.error is not None:
+        low, high = (1 - (rate or 0.0) for rate in (last.error_high, last.error_low))
+        how = f"for items without a label, by {last.labels} labels ({low:.1%} to {high:.1%})"
+        accuracy |= {"estimated": 1 - last.error, "how": how}
     return finish(ready, network, labels, classes, accuracy)
 
 

@@ -18,7 +18,6 @@ from labelahead.learners.exact import ExactLearner
 from labelahead.learners.network import Learnt, NetworkLearner
 from labelahead.learners.outlook import Outlook
 from labelahead.seeds import stream
-from labelahead.strategies import find
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.propose import Query, propose
 from labelahead.train import Trained
@@ -114,7 +113,6 @@ class _Rounds:
         self._confirmed = {
             e.position: e.round for e in log if e.by == CONFIRMED
         }  # position -> the round that trains on it
-        self._looks_ahead = find(plan.asking.strategy).look_ahead
         free = self.pool.unlabelled
         self._judged = free[torch.randperm(len(free), generator=stream(plan.seed, "outlook"))]
 
@@ -167,7 +165,7 @@ class _Rounds:
                 others, residual = learner.others_say(labelled, labels, seed=seed)
                 loo = loo_estimate(others, residual, labels, plan.budget.initial)
             several = bool((labels != labels[:1]).any())
-            if plan.outlook and several and (isinstance(learner, ExactLearner) or self._looks_ahead):
+            if plan.outlook and several and isinstance(learner, ExactLearner):
                 votes = torch.tensor([p not in self._confirmed for p in labelled.tolist()])
                 ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed, votes=votes)
         except LabelaheadError as error:  # advice only: strategies without a kernel go on

@@ -25,7 +25,18 @@ from labelahead.strategies import GIVEN, find
 from labelahead.strategies.asking import Asking, Strategy
 from labelahead.trust import record_code
 
-__all__ = ["Prepared", "Result", "prepare", "remember", "resume", "rounds_of", "run", "simulation"]
+__all__ = [
+    "Prepared",
+    "Result",
+    "prepare",
+    "remember",
+    "resume",
+    "rounds_of",
+    "run",
+    "same_threads",
+    "shortened",
+    "simulation",
+]
 
 CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
 
@@ -81,10 +92,10 @@ def run(
     campaign = _campaign(config)
     if out is not None:
         Store.require_free(out)
-    with _same_threads():
+    with same_threads():
         ready = prepare(campaign, data, progress)
         if shorten:
-            ready = _shortened(ready, labeller)
+            ready = shortened(ready, labeller)
         plan = replace(simulation(ready, labeller), outlook=outlook)
         if on_ready:
             on_ready(ready)
@@ -106,7 +117,7 @@ def run(
 
 def rounds_of(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
     """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop early."""
-    with _same_threads():
+    with same_threads():
         yield from rounds(replace(simulation(prepare(config, data)), outlook=False))
 
 
@@ -136,7 +147,7 @@ def resume(
     >>> len(la.resume("half", {"budget.labels": 30}, outlook=False).pool)  # a larger budget
     30
     """
-    with Store.open(folder) as store, _same_threads():
+    with Store.open(folder) as store, same_threads():
         if set(changes or {}) - CHANGEABLE:
             wrong, every = sorted(set(changes or {}) - CHANGEABLE)[0], sorted(CHANGEABLE)
             raise InputError(f"{wrong} cannot be changed; expected one of {', '.join(every)}")
@@ -188,7 +199,7 @@ def _run(
 
 
 @contextmanager
-def _same_threads() -> Iterator[None]:
+def same_threads() -> Iterator[None]:
     """The caller's number of threads is as before afterwards."""
     before = torch.get_num_threads()
     try:
@@ -255,8 +266,8 @@ def _closed(ready: Prepared, labeller: Labeller | None) -> Tensor:
     return closed
 
 
-def _shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
-    """With a budget that the pool has items for."""
+def shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
+    """The same campaign with a budget that the pool has items for."""
     budget, askable = ready.campaign.budget, int((~_closed(ready, labeller)).sum())
     if budget.labels <= askable or budget.initial > askable:
         return ready

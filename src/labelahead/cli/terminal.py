@@ -1,7 +1,9 @@
 """What a campaign looks like: a curve in the terminal, a picture, tables."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,22 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from labelahead.campaign.advice import stop_advice
+from labelahead.campaign.advice import Reading, stop_advice
+from labelahead.campaign.paired import PairedResult
 from labelahead.campaign.store import Round
 
-__all__ = ["Curve", "beside_table", "board", "curve_png", "doing", "rounds_table", "verdict"]
+__all__ = [
+    "Curve",
+    "PairProgress",
+    "beside_table",
+    "board",
+    "curve_png",
+    "doing",
+    "pairs_table",
+    "ratio_verdict",
+    "rounds_table",
+    "verdict",
+]
 
 
 Curve = tuple[str, Sequence[Round]]  # whose it is, and its rounds
@@ -41,8 +55,8 @@ class Board:
             self.console.print(f"{self.name} {_line(entry)}".lstrip(), highlight=False)
         for note in entry.notes:
             self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
-        outlook = entry.error, entry.error_low, entry.error_high, entry.fall
-        advice = None if self._advised or entry.asked == 0 else stop_advice(entry.labels, *outlook)
+        readings = [Reading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in self._rounds]
+        advice = None if self._advised or entry.asked == 0 else stop_advice(readings)
         if advice:
             self._advised = True
             self.console.print(f"  advice at {entry.labels} labels: {advice}", style="cyan")
@@ -85,10 +99,16 @@ def doing(what: str, done: int, total: int) -> str:
 
 def _line(r: Round) -> str:
     right = "" if r.accuracy is None else f"   test accuracy {r.accuracy:6.1%}"
-    guess = "" if r.error is None else f"   estimated {1 - r.error:6.1%}"
+    guess = "" if r.error is None else f"   estimated {_estimate(r)}"
     drift = "" if r.drift is None else f"   drift {r.drift:4.0%}"
     took = sum(r.seconds.values())
     return f"round {r.number:3d}   {r.labels:5d} labels{right}{guess}{drift}   {took:5.1f} s"
+
+
+def _estimate(r: Round) -> str:
+    """The estimated accuracy, with its interval."""
+    right, low, high = (1 - (value or 0.0) for value in (r.error, r.error_high, r.error_low))
+    return f"{right:.1%} ({low:.1%} to {high:.1%})"
 
 
 def curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70) -> str:
@@ -167,6 +187,52 @@ def verdict(ours: Curve, rival: Curve) -> str:
     return said + f"{other} needed {then} labels for this."
 
 
+class PairProgress:
+    """Says which of several campaigns is under way, and when the last will be done."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._began = time.monotonic()
+
+    def campaign(self, done: int, total: int, seed: int, strategy: str) -> None:
+        """Show that `done` of `total` campaigns are finished and which one comes next."""
+        if done == total:
+            return
+        line = f"campaign {done + 1} of {total}: {strategy}, seed {seed}"
+        if done:
+            left = (time.monotonic() - self._began) / done * (total - done)
+            end = datetime.now().astimezone() + timedelta(seconds=left)
+            line += f"   (about {left:.0f} s left, until {end:%H:%M})"
+        self.console.print(line, highlight=False, markup=False)
+
+
+def pairs_table(result: PairedResult) -> Table:
+    """Labels that the strategy and its baseline needed, one row a seed."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("seed", "test accuracy", result.strategy, result.baseline, "ratio"):
+        table.add_column(name, justify="right", min_width=6)
+    for pair in result.pairs:
+        needed, mark = (pair.tried, ">") if pair.baseline is None else (pair.baseline, "")
+        ratio = f"{mark}{needed / pair.strategy:.2f}"
+        table.add_row(str(pair.seed), f"{pair.accuracy:.1%}", str(pair.strategy), f"{mark}{needed}", ratio)
+    return table
+
+
+def ratio_verdict(result: PairedResult) -> str:
+    """The ratio of labels over all seeds, with its interval."""
+    found = result.ratio
+    least = "at least " if found.at_least else ""
+    said = f"{result.baseline} needed {least}{found.ratio:.2f} times as many labels as {result.strategy}"
+    if found.low is None or found.high is None:
+        return f"{said} with one seed, an anecdote: use --seeds 3 or more for an interval."
+    said += f" (95 % interval {found.low:.2f} to {found.high:.2f}, {found.seeds} seeds)"
+    if found.low <= 1 <= found.high:
+        said += ": no significant difference"
+    if found.at_least:
+        said += f"; in {found.at_least} of them it was given up before it was as accurate"
+    return said + "."
+
+
 def rounds_table(rounds: Sequence[Round]) -> Table:
     """All rounds, one row each."""
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -177,7 +243,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
             str(r.number),
             str(r.labels),
             "—" if r.accuracy is None else f"{r.accuracy:.1%}",
-            "—" if r.error is None else f"{1 - r.error:.1%}",
+            "—" if r.error is None else _estimate(r),
             "—" if r.gain is None else f"{r.gain:.3g}",
             "—" if r.drift is None else f"{r.drift:.0%}",
             f"{sum(r.seconds.values()):.1f}",

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from labelahead.acquisition.probability import probabilities, softmax
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
-from labelahead.learners.outlook import LOOKED_AT, Outlook, outlook
 from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.posterior import prior
 from labelahead.tangent import features, kernel
@@ -165,22 +164,6 @@ class NetworkLearner:
         """
         untrained = self.network(seed).to(self.device).eval()
         return others_say(untrained, self.inputs[labelled], labels, DOUBTING if doubting else NOISE)
-
-    def outlook(
-        self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int, votes: Tensor | None = None
-    ) -> Outlook:
-        """How often it is wrong at items (q,), in random order, and what further labels will bring.
-
-        Told by the kernel of a network that has seen no label, at some of the items: a trained one is commonly better,
-        so that this errs on the side of caution (docs/results.md). votes: (L,) bool, which labels tell; default: all.
-        """
-        points = torch.cat([labelled, at[:LOOKED_AT]])
-        untrained = self.network(seed).to(self.device).eval()
-        device, dtype = place(untrained, self.inputs)
-        K = kernel(untrained, self.inputs[points].to(device=device, dtype=dtype))
-        start = K.new_full((len(points), self.classes), 1 / self.classes, dtype=torch.float64)
-        post = prior(start, K, noise=NOISE).condition(torch.arange(len(labelled)), labels)
-        return outlook(post, torch.arange(len(labelled), len(points)), votes)
 
 
 def others_say(

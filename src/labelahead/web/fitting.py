@@ -191,7 +191,9 @@ def page_model(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
 
 
 def _estimated(made: LabelFit) -> dict[str, Any]:
-    """Of the items that have no label; where there are none, of those that have."""
+    """Of the items that have no label; where there are none, of those that have. Nothing for a trained network."""
+    if not isinstance(made.learner, ExactLearner):
+        return {}  # its outputs have seen the labels: only items that were kept aside tell its accuracy
     learner, at, given, ready, seed = made.learner, made.at, made.given, made.ready, made.seed
     others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(0, torch.cat([at, ready.data.test]), False)
     rest = others.nonzero().flatten()

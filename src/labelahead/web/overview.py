@@ -63,7 +63,7 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
         few = "" if last["labels"] >= ENOUGH_LABELS else FEW
         estimated = {"value": 1 - last["error_rate"], **ends, "squared_error": last.get("loo_error"), "warning": few}
     for name, warning in (("loo", ""), ("loo_all", BIASED)):
-        if estimated is None and last.get(name) is not None:
+        if estimated is None and schedule.exact and last.get(name) is not None:  # it says nothing of a trained network
             estimated = {"value": last[name], "squared_error": last.get("loo_error"), "warning": warning}
     given, predicted, gain = Counter(tally.labels.values()), Counter[int](), None
     if opinion is not None and opinion.snapshot.round:
@@ -82,7 +82,7 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
         "accuracy": {"measured": measured, "estimated": estimated},
         "gain": gain,
         "advice": schedule.advice(),
-        "enough": enough(last.get("labels", 0), last.get("error_rate"), last.get("fall")),
+        "enough": enough(schedule.readings()),
         "doubts": len(_doubtful(opinion, tally)),
         "confirmed": len(tally.confirmed),
         "classes_seq": tally.classes_seq,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from labelahead.campaign.advice import stop_advice
+from labelahead.campaign.advice import Reading, stop_advice
 from labelahead.campaign.config import Campaign
 from labelahead.errors import ClusterError, LabelaheadError
 from labelahead.files import refused
@@ -140,8 +140,11 @@ class Schedule:
 
     def advice(self) -> str | None:
         """Whether further labels still pay."""
-        last = self.rounds[-1] if self.rounds else {}
-        return stop_advice(last.get("labels", 0), *(last.get(name) for name in OUTLOOK))
+        return stop_advice(self.readings())
+
+    def readings(self) -> list[Reading]:
+        """The error estimates of all refreshes so far, those of earlier sessions first."""
+        return [Reading(r.get("labels", 0), *(r.get(name) for name in OUTLOOK)) for r in self.rounds]
 
     def remember(self) -> None:
         """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""

@@ -28,7 +28,7 @@ from labelahead.seeds import stream
 from labelahead.strategies import find
 from labelahead.strategies.asking import Asking
 from labelahead.strategies.situation import Situation
-from labelahead.web.refresh import Order, refreshed, second_look, told
+from labelahead.web.refresh import Order, refreshed, second_look
 from labelahead.web.snapshot import Snapshot
 
 __all__ = ["FIRST", "IN_PLAY", "Tell", "Workshop", "in_random_order", "mapped", "page_data", "snapshot"]
@@ -185,9 +185,6 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     if len(pool) > 1:
         others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
         facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
-    if len(set(pool.labels.tolist())) > 1 and len(now.candidates):
-        votes = ~torch.isin(pool.labelled, torch.tensor(order.confirmed, dtype=torch.int64))
-        facts |= told(learner.outlook(pool.labelled, pool.labels, now.candidates, seed=seed, votes=votes))
     return Snapshot(
         round=order.round,
         points=now.points,

@@ -72,7 +72,7 @@ function training(status) {
 
 function drawCurve(box, curve) {
   const measured = curve.some((r) => r.accuracy !== null && r.accuracy !== undefined);
-  const guess = (r) => (typeof r.error_rate === "number" ? 1 - r.error_rate : r.loo ?? r.loo_all);
+  const guess = (r) => (typeof r.error_rate === "number" ? 1 - r.error_rate : null);
   const value = (r) => (measured ? r.accuracy : guess(r)) ?? null;
   const rows = curve.filter((r) => value(r) !== null);
   if (rows.length < 2 || !globalThis.uPlot) {
