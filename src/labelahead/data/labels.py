@@ -644,8 +644,8 @@ def _entry(
     who = next((row[name] for name in WHO if row.get(name) is not None), None)
     predicted = str(row.get(SOURCE, "")).casefold() == "prediction"
     own_id = text_of_id(row.get(ITEM_ID, None if row.keys() >= NUMBERED else own)) or None
-    more = {"columns": columns, "own_id": own_id, "former": former, "literal": SOURCE in row}
-    return Entry(where, names, label, who, predicted, position=position, **more)
+    entry = Entry(where, names, label, who, predicted, position=position, columns=columns)
+    return replace(entry, own_id=own_id, former=former, literal=SOURCE in row)
 
 
 def _label(value: Any) -> Any:
