@@ -1,5 +1,6 @@
 """The labelling page in a real browser, before a real server."""
 
+import csv
 import re
 import zipfile
 from pathlib import Path
@@ -272,6 +273,19 @@ def test_the_model_is_taken_along(person, server, tmp_path):
         archive.extractall(tmp_path / "model")
     model = la.load_model(tmp_path / "model")
     assert sum(model.about["labels"].values()) == len(server.labels())
+    person.page.check("#rest")
+    with person.page.expect_download() as download:
+        person.page.click("a[data-form=csv]")
+    download.value.save_as(tmp_path / "all.csv")
+    person.page.wait_for_selector("#exported:has-text('among your downloads')")
+    rows = list(csv.DictReader((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()))
+    predicted = {r["id"]: (r["prediction"], float(r["probability"])) for r in rows if r["source"] == "prediction"}
+    said = model.predict(server.command[4])
+    likely = dict(zip(said.items, zip(said.labels, said.probabilities.amax(1).tolist(), strict=True), strict=True))
+    assert predicted
+    for item, (label, probability) in predicted.items():
+        assert likely[item][0] == label
+        assert likely[item][1] == pytest.approx(probability, abs=1e-6)
     known = {c["name"] for c in server.get("/api/session")["classes"]}  # others may have added some
     assert {*model.predict(server.command[4]).labels} <= known
 

@@ -280,6 +280,14 @@ function showData(context) {
   rest.addEventListener("change", aim);
   every.addEventListener("change", aim);
   aim();
+  const exported = make("p", { role: "status", id: "exported" });
+  for (const a of links) {
+    a.addEventListener("click", (event) => {
+      if (!rest.checked) return; // labels alone are there at once
+      event.preventDefault();
+      takeFile(a.getAttribute("href"), exported);
+    });
+  }
   const file = make("input", { type: "file", id: "importing", accept: ".csv,.jsonl,.json,.parquet" });
   const told = make("p", { role: "status", id: "imported" });
   file.addEventListener("change", () => bringIn(context, file, told));
@@ -287,7 +295,7 @@ function showData(context) {
     context.watching ? null : classesSection(context),
     section("Take the labels with you", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
       make("label", { className: "check" }, rest, " with predictions for items without a label"),
-      make("label", { className: "check" }, every, " with the probability of every class")),
+      make("label", { className: "check" }, every, " with the probability of every class"), exported),
     modelSection(),
     context.watching ? null : section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told),
   ].filter(Boolean));
@@ -333,17 +341,23 @@ function modelSection() {
 
 async function takeModel(button, told, onnx) {
   button.disabled = true;
+  await takeFile(`/api/model${onnx ? "?onnx=1" : ""}`, told);
+  button.disabled = false;
+}
+
+// A file that a model of all labels goes into: fitting it may take a while, and may be refused with a reason.
+async function takeFile(address, told) {
   told.textContent = "Learning from all labels …";
   try {
-    const found = await getFile(`/api/model${onnx ? "?onnx=1" : ""}`);
+    const found = await getFile(address);
     const url = URL.createObjectURL(found.blob);
-    make("a", { href: url, download: found.name || "model.zip" }).click();
+    make("a", { href: url, download: found.name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60_000);
     told.textContent = `${found.name} is among your downloads.`;
   } catch (error) {
     const known = error instanceof Refused || error instanceof Unable;
     told.textContent = known ? error.message : "The server did not answer; try again.";
-  } finally { button.disabled = false; }
+  }
 }
 
 async function bringIn(context, file, told) {
