@@ -1,6 +1,6 @@
 """The command for labelling by hand, in a browser."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,9 +93,7 @@ def label(
         check_together(export, to, rest)
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
-        more |= {"executor": cluster, "refresh_every": refresh_every}
-        # Taking labels in needs the folder for itself; an export alone reads it beside a server.
-        more["read_only"] = export is not None and labels is None and not start_from_folders
+        more |= {"executor": cluster, "refresh_every": refresh_every, "read_only": _only_reads(context.params)}
         with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:
@@ -145,6 +143,11 @@ def check_together(export: str | None, to: Path | None, rest: bool) -> None:
         raise UsageError("--export and --to go together; expected both or neither")
     if rest and export is None:
         raise UsageError("--rest goes with --export; expected both, or leave --rest out")
+
+
+def _only_reads(options: Mapping[str, Any]) -> bool:
+    """Return whether the session is only read, which can be done beside a server; taking labels in cannot."""
+    return options["export"] is not None and options["labels"] is None and not options["start_from_folders"]
 
 
 def _share(test: str | None) -> float | str | None:
