@@ -13,7 +13,7 @@ import torch
 
 from labelahead.acquisition.criteria import flip, resolve
 from labelahead.acquisition.view import view
-from labelahead.learners.exact import ExactLearner, Mixture, choose_mixture, mixture_kernel
+from labelahead.learners.exact import ExactLearner, ExactModel, choose_mixture, mixture_kernel
 from labelahead.linear.posterior import prior
 
 CLASSES, COLUMNS = 20, 384
@@ -73,14 +73,13 @@ def steps(repeats: int) -> None:
 
 def choosing(repeats: int) -> None:
     x, y = features(1000)
-    learner = ExactLearner(x, CLASSES, x.mean(0))
+    learner = ExactLearner(x, ExactModel(x.mean(0), CLASSES))
     for count in (100, 200, 500, 1000):
         at = torch.arange(count)
         model = learner.learn(at, y[:count]).kernel_model
         cosines = (model.support @ model.support.T).fill_diagonal_(1.0)
         targets = torch.nn.functional.one_hot(y[:count], CLASSES).double() - 1 / CLASSES
-        before = Mixture(*model.mixture.tolist())
-        took = median(lambda c=cosines, t=targets, b=before: choose_mixture(c, t, b), repeats)
+        took = median(lambda c=cosines, t=targets: choose_mixture(c, t), repeats)
         print(f"choose the kernel anew, {count:5,} labels: {1e3 * took:7.1f} ms")
 
 

@@ -11,8 +11,9 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import labelahead as la
 from labelahead.errors import InputError, ModelError
 from labelahead.estimator import Classifier
+from labelahead.linear.calibration import likelihoods
 from tests.support.campaigns import blobs
-from tests.support.reference_exact import by_hand, simplex
+from tests.support.reference_exact import by_hand
 
 NOT_APPLICABLE = {"check_array_api_input"}  # asks for SCIPY_ARRAY_API=1 in the environment of the whole process
 
@@ -35,8 +36,10 @@ def test_it_is_the_exact_learner_by_hand():
     x, y = clouds()
     fitted = Classifier().fit(x[:30], y[:30])
     codes = np.searchsorted(fitted.classes_, y)
-    outputs, _, _ = by_hand(x[:30], codes[:30], x[30:], x[:30].mean(0), fitted.model_.weights(), 3)
-    assert np.allclose(fitted.predict_proba(x[30:]), simplex(outputs), atol=1e-9)
+    outputs, variances, _ = by_hand(x[:30], codes[:30], x[30:], x[:30].mean(0), fitted.model_.weights(), 3)
+    scale = fitted.model_.fitted_variance_scale()
+    wanted = likelihoods(torch.from_numpy(outputs), scale * torch.from_numpy(variances).clamp_min(1e-9))
+    assert np.allclose(fitted.predict_proba(x[30:]), wanted, atol=1e-6)
     assert fitted.score(x[30:], y[30:]) > 0.9
     part = Classifier().partial_fit(x[:10], y[:10]).partial_fit(x[10:30], y[10:30])
     assert np.allclose(part.predict_proba(x), fitted.predict_proba(x), atol=1e-12)

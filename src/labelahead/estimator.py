@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelahead.acquisition.probability import probabilities
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.extras import need
-from labelahead.learners.exact import ExactLearner
+from labelahead.learners.exact import ExactLearner, exact, predict_proba
 from labelahead.learners.network import NetworkLearner
 from labelahead.strategies.asking import Asking, Strategy
 from labelahead.strategies.propose import propose
-from labelahead.train import Training, predict
+from labelahead.train import Training
 
 need("sklearn", "app", "the scikit-learn estimator")
 from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 (after the sentence that says how to get it)
@@ -63,15 +62,26 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.module, self.strategy, self.training, self.random_state = module, strategy, training, random_state
 
-    def fit(self, X: Any, y: Any) -> "Classifier":
-        """Learn from rows (n, ...) and their labels (n,), of any kind; what was learnt before is forgotten."""
-        return self._learn(*self._labelled(X, y, reset=True), None)
+    def fit(self, X: Any, y: Any, *, X_pool: Any = None) -> "Classifier":
+        """Learn from labelled rows; what was learnt before is forgotten.
+
+        Args:
+            X: (n, ...) rows.
+            y: (n,) their labels, of any kind.
+            X_pool: (m, ...) the unlabelled rows that are to be predicted. Without a module features are centred over
+                them and X, as a `Learner` or the labelling page centres them over its pool; a few chosen labels alone
+                are a poor sample of it.
+        """
+        rows, labels = self._labelled(X, y, reset=True)
+        self._pool = None if X_pool is None else self._read(X_pool)
+        return self._learn(rows, labels, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> "Classifier":
         """Learn from these labels and all before. classes: every label that may come, at the first call."""
         known = getattr(self, "classes_", None)
         rows, labels = self._labelled(X, y, reset=known is None)
         if known is None:
+            self._pool = None
             return self._learn(rows, labels, classes)
         unknown = [label for label in np.unique(labels).tolist() if label not in known.tolist()]
         if unknown and not self._grows:
@@ -86,10 +96,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:
         """(n, C) probabilities, in the order of `classes_`."""
         check_is_fitted(self)
-        out = predict(self.model_, self._read(X)).double().cpu()
-        method = "softmax" if self._recipe.loss == "cross-entropy" else "simplex"
-        p = probabilities(out, method)[:, : len(self.classes_)]
-        answer: Array = (p / p.sum(1, keepdim=True)).numpy()
+        answer: Array = predict_proba(self.model_, self._read(X), self._recipe.loss, len(self.classes_)).numpy()
         return answer
 
     def predict(self, X: Any) -> Array:
@@ -137,7 +144,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learner(self, rows: Tensor, classes: int) -> ExactLearner | NetworkLearner:
         if self.module is None:
-            return ExactLearner(rows, max(classes, 2), rows.flatten(1).mean(0))
+            return ExactLearner(rows, exact(rows, max(classes, 2)))
         module = self.module
         return NetworkLearner(rows, classes, lambda _: copy.deepcopy(module), self._recipe)
 
@@ -147,7 +154,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not set(seen.tolist()) <= set(names.tolist()):
             raise InputError(f"labels are {seen.tolist()}, classes {names.tolist()}; expected labels among the classes")
         codes = torch.from_numpy(np.searchsorted(names, labels)).long()
-        learnt = self._learner(rows, len(names)).learn(torch.arange(len(rows)), codes, seed=self._seed())
+        everything = rows if self._pool is None else torch.cat([rows, self._pool.to(rows)])
+        learnt = self._learner(everything, len(names)).learn(torch.arange(len(rows)), codes, seed=self._seed())
         self.model_, self.classes_, self._grows = learnt.model, names, classes is None
         self._rows, self._codes = rows, codes
         return self

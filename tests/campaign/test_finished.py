@@ -5,7 +5,6 @@ import io
 import json
 import pickle
 import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,10 +68,8 @@ def onnx_says(folder, values):
 
 
 def likely(model, outputs, variance):
-    """What the outputs say: as sure as the labels are right when left out, or as they stand."""
-    spread = model.about.get("spread")
-    if spread is None:
-        return simplex(outputs)
+    """What the outputs say: as sure as the labels are right when left out."""
+    spread = model.network.fitted_variance_scale()
     return likelihoods(torch.as_tensor(outputs), spread * torch.as_tensor(variance).clamp_min(1e-9))
 
 
@@ -94,14 +91,12 @@ def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
     assert np.allclose(said.probabilities, wanted, atol=1e-4)
     assert np.array_equal(said.probabilities.argmax(1), outputs.argmax(1))
     assert np.allclose(said.variance, variances, atol=1e-5)
-    assert np.allclose(model.spread.alone, alone, atol=1e-5)
+    assert np.allclose(model.network.leave_one_out_variance(), alone, atol=1e-5)
     assert model.threshold == pytest.approx(np.quantile(alone, 0.95), abs=1e-5)
     assert torch.equal(said.unlike, said.variance > model.threshold)
     p, variance = onnx_says(folder, raw.numpy())
     assert np.allclose(p, wanted, atol=1e-4)
     assert np.allclose(variance, variances, atol=1e-4)
-    bare = replace(model, about={**model.about, "spread": None})
-    assert np.allclose(bare.predict(raw).probabilities, simplex(outputs), atol=1e-5)
     every = model.predict(data.images.values)
     right = (every.probabilities.argmax(1) == answers.take(torch.arange(len(data))))[data.test]
     assert float(right.double().mean()) == done.rounds[-1].accuracy
@@ -417,7 +412,7 @@ def test_a_graph_that_says_something_else_is_refused(tmp_path):
     model = run_model(tmp_path / "run")
     example = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     p, variance = model.outputs(example)
-    graph = Graph(model.front, model.network, model.spread, model.loss, 10)
+    graph = Graph(model.front, model.network, model.loss, 10)
     with pytest.raises(LabelaheadError, match="differs from our own"):
         write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
 

@@ -28,6 +28,7 @@ from labelahead.linear.posterior import prior
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.situation import Situation
 from tests.support.campaigns import blobs
+from tests.support.reference_exact import by_hand
 
 N, C, D = 40, 3, 7
 
@@ -45,7 +46,7 @@ def unit(x, pool):
 
 
 def learner(x):
-    return ExactLearner(x, C, x.mean(0))
+    return ExactLearner(x, ExactModel(x.mean(0), C))
 
 
 @pytest.mark.parametrize(("place", "depth"), [(i, d) for i, d in enumerate(DEPTHS) if d])
@@ -97,7 +98,7 @@ def test_with_many_labels_it_walks_to_where_the_whole_grid_leads(monkeypatch):
     c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
     every = choose_mixture(c, targets)
     monkeypatch.setattr("labelahead.learners.exact.FEW", 10)
-    walked = choose_mixture(c, targets, Mixture(0.0, 0.0, 1.0, 1e-3))
+    walked = choose_mixture(c, targets)
     errors = [float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum()) for m in (walked, every)]
     assert errors[0] <= 1.04 * errors[1]
 
@@ -238,7 +239,7 @@ def test_what_the_others_say_is_by_what_was_learnt_last():
     x, y = clouds()
     at = torch.tensor([3, 17, 4, 22, 9, 31])
     one = learner(x)
-    learnt = one.learn(at, y[at], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))})
+    learnt = one.learn(at, y[at])
     others, residual = one.others_say(at, y[at])
     fresh = learner(x).others_say(at, y[at])
     assert torch.equal(others, fresh[0])
@@ -343,7 +344,7 @@ def test_models_from_before_rows_were_lifted_are_read():
 def test_with_labels_condensed_it_learns_and_judges_as_without():
     x, y = clouds(120)
     at, rest = torch.arange(80), torch.arange(80, 120)
-    lean, whole = ExactLearner(x, C, x.mean(0), most=60), learner(x)
+    lean, whole = ExactLearner(x, ExactModel(x.mean(0), C), most=60), learner(x)
     learnt, exact = lean.learn(at, y[at]), whole.learn(at, y[at])
     assert learnt.mixture == exact.mixture
     assert learnt.trained.accuracy == exact.trained.accuracy
@@ -354,3 +355,41 @@ def test_with_labels_condensed_it_learns_and_judges_as_without():
     assert agree.double().mean() >= 0.9
     told, alone = lean.outlook(at, y[at], rest), whole.outlook(at, y[at], rest)
     assert told.error.rate == pytest.approx(alone.error.rate, abs=0.05)
+
+
+def test_a_mixture_depends_on_the_labels_alone(monkeypatch):
+    monkeypatch.setattr("labelahead.learners.exact.FEW", 12)  # beyond, the search begins at a choice by twelve of them
+    x, y = clouds(60, seed=5)
+    at = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
+    one = learner(x).learn(at, y[at])
+    order = at.argsort(descending=True)
+    other = learner(x).learn(at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))})
+    assert one.mixture == other.mixture
+    rest = torch.arange(60)
+    assert torch.allclose(one.predict_proba(rest), other.predict_proba(rest), atol=1e-9)
+
+
+def test_probabilities_are_calibrated_and_the_same_one_by_one():
+    x, y = clouds(60, seed=6)
+    at, rest = torch.arange(20), torch.arange(20, 60)
+    learnt = learner(x).learn(at, y[at])
+    p = learnt.predict_proba(rest)
+    assert torch.allclose(p.sum(1), torch.ones(40, dtype=torch.float64), atol=1e-9)
+    single = torch.cat([learnt.predict_proba(rest[i : i + 1]) for i in range(40)])
+    assert torch.allclose(p, single, atol=1e-12)
+    model = learnt.kernel_model
+    outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.weights(), C)
+    assert torch.allclose(model.variance(model.unit(x[rest])), torch.from_numpy(variances), atol=1e-6)
+    assert torch.allclose(model.leave_one_out_variance(), torch.from_numpy(alone), atol=1e-6)
+    draws = torch.randn(200_000, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for i in range(0, 40, 8):  # P(f of the class is the largest), drawn
+        spread = model.fitted_variance_scale() * max(variances[i], 1e-9)
+        leads = (torch.from_numpy(outputs[i]) + spread**0.5 * draws).argmax(1)
+        assert torch.allclose(p[i], torch.bincount(leads, minlength=C).double() / len(draws), atol=6e-3)
+
+
+def test_before_any_label_every_class_is_as_likely():
+    x, _ = clouds(10)
+    assert torch.equal(la.exact(x, 4).predict_proba(x), torch.full((10, 4), 0.25, dtype=torch.float64))
+    one = la.exact(x, 2)
+    assert torch.equal(one.predict_proba(x, 1), torch.ones(10, 1, dtype=torch.float64))

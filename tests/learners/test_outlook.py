@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from labelahead.acquisition.criteria import resolve
 from labelahead.acquisition.select import greedy
 from labelahead.acquisition.view import view
-from labelahead.learners.exact import ExactLearner
+from labelahead.learners.exact import ExactLearner, ExactModel
 from labelahead.learners.network import NetworkLearner
 from labelahead.learners.outlook import AHEAD, BRINGS, LOOKED_AT, fastest, outlook
 from labelahead.linear.calibration import calibrate, error_rate
@@ -25,7 +25,7 @@ def digits():
 
 def test_the_error_falls_with_labels_as_it_really_does(digits):
     x, y = digits
-    learner, rest, told = ExactLearner(x, 10, x.mean(0)), torch.arange(400, 1400), []
+    learner, rest, told = ExactLearner(x, ExactModel(x.mean(0), 10)), torch.arange(400, 1400), []
     for count in (60, 150, 400):
         at = torch.arange(count)
         learnt = learner.learn(at, y[at])

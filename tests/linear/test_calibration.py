@@ -144,12 +144,12 @@ def test_confidence_is_how_often_it_is_right(count):
     """On digits: 15 bins of what is said to be sure, against what was right; before, it was 20 points too low."""
     from sklearn.datasets import load_digits
 
-    from labelahead.learners.exact import ExactLearner
+    from labelahead.learners.exact import ExactLearner, ExactModel
 
     x, y = (torch.tensor(a) for a in load_digits(return_X_y=True))
     at = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     x, y = x[at].float(), y[at]
-    learner = ExactLearner(x, 10, x.mean(0))
+    learner = ExactLearner(x, ExactModel(x.mean(0), 10))
     known, rest = torch.arange(count), torch.arange(count, 1500)
     learnt = learner.learn(known, y[known])
     points = torch.cat([known, rest])

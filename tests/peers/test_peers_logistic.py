@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from labelahead.campaign.config import parse
 from labelahead.campaign.run import prepare, simulation
 from labelahead.errors import InputError
-from labelahead.learners.exact import ExactLearner
+from labelahead.learners.exact import ExactLearner, ExactModel
 from labelahead.strategies.asking import Asking
 from peers.logistic import HOW, LogisticLearner
 from results.peers import for_peers
@@ -19,7 +19,7 @@ from results.runs import played
 
 def learner(classes: int = 4, n: int = 60) -> LogisticLearner:
     x = torch.randn(n, 7, generator=torch.Generator().manual_seed(classes)) + 3
-    return LogisticLearner.beside(ExactLearner(x, classes, x.mean(0)))
+    return LogisticLearner.beside(ExactLearner(x, ExactModel(x.mean(0), classes)))
 
 
 @pytest.mark.parametrize("present", [[0, 1, 2, 3], [0, 2, 3], [1, 3], [2]])
@@ -43,7 +43,7 @@ def test_its_probabilities_are_scikit_learns(present):
 
 def test_its_features_are_centred_and_of_length_one():
     x = torch.randn(30, 5, generator=torch.Generator().manual_seed(1)) + 2
-    one = LogisticLearner.beside(ExactLearner(x, 3, x[:20].mean(0)))  # the pool is part of it
+    one = LogisticLearner.beside(ExactLearner(x, ExactModel(x[:20].mean(0), 3)))  # the pool is part of it
     assert torch.allclose(one.inputs, F.normalize(x - x[:20].mean(0), dim=1), atol=1e-6)
     with pytest.raises(InputError, match=r"expected model\.name = 'exact'"):
         LogisticLearner.beside(object())

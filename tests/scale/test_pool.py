@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from labelahead.acquisition.probability import probabilities
 from labelahead.cli import app
 from labelahead.errors import InputError
-from labelahead.learners.exact import ExactLearner
+from labelahead.learners.exact import ExactLearner, ExactModel
 from labelahead.scale import LargePool, embed
 from labelahead.scale.scoring import posterior_at, seen
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
@@ -69,7 +69,7 @@ def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_pa
     rows = dataset.dataset(tmp_path / "out").to_table().sort_by("item").to_pylist()
     rows.sort(key=lambda row: int(row["item"].split()[1]))
     every = torch.from_numpy(x)
-    learner = ExactLearner(every, 3, every.mean(0))
+    learner = ExactLearner(every, ExactModel(every.mean(0), 3))
     outputs = learner.learn(at, torch.as_tensor(y[at])).outputs(torch.arange(N))
     p = probabilities(outputs.double(), "simplex").max(1)
     assert [row["class"] for row in rows] == [CLASSES[i] for i in p.indices]

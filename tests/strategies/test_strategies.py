@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from labelahead.errors import InputError, MissingExtra, ModelError
-from labelahead.learners.exact import ExactLearner, mixed
+from labelahead.learners.exact import ExactLearner, ExactModel, mixed
 from labelahead.models import build
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES, find
@@ -386,7 +386,7 @@ def test_dropout_is_on_what_the_last_linear_layer_sees():
 
 
 def exactly_learnt(x, y, at):
-    one = ExactLearner(x, 3, x.flatten(1).mean(0))
+    one = ExactLearner(x, ExactModel(x.flatten(1).mean(0), 3))
     return one.learn(at, y[at])
 
 

@@ -9,7 +9,7 @@ import torch
 
 from labelahead.acquisition.select import score_candidates
 from labelahead.acquisition.view import view
-from labelahead.learners.exact import ExactLearner
+from labelahead.learners.exact import ExactLearner, ExactModel
 from labelahead.linear.posterior import prior
 
 CLASSES = ("ash", "elm", "oak")
@@ -72,7 +72,7 @@ def text_pool(folder, x, id="id", **columns):
 def all_at_once(features, labelled, numbers, evaluation, criterion):
     """Scores of all unlabelled items and their positions: one posterior over the whole pool, float64, no parts."""
     x = torch.as_tensor(np.asarray(features, np.float64))
-    learner = ExactLearner(x, len(CLASSES), x.mean(0))
+    learner = ExactLearner(x, ExactModel(x.mean(0), len(CLASSES)))
     learnt = learner.learn(labelled, numbers)
     every = torch.arange(len(x))
     start = torch.full((len(x), len(CLASSES)), 1 / len(CLASSES), dtype=torch.float64)

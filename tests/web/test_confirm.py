@@ -13,7 +13,7 @@ import torch
 
 from labelahead.campaign.config import parse
 from labelahead.errors import InputError
-from labelahead.web.finished import page_model
+from labelahead.web.fitting import page_model
 from labelahead.web.journal import Journal
 from labelahead.web.session import opened
 from tests.support.web_sessions import CHANGE, page, photos, progress_once

@@ -1,5 +1,7 @@
 """The exact learner on the page: a refresh in place is what a campaign would learn from the same labels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from labelahead.campaign.config import parse
 from labelahead.campaign.prepare import prepare
 from labelahead.data.loading import load_from
-from labelahead.web.refresh import Order, refreshed
+from labelahead.web.refresh import Order, fit_units, refreshed
 from labelahead.web.workshop import _held_out, snapshot
 
 
@@ -40,8 +42,7 @@ def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
     there = refreshed(refreshed(first, order(1, 20)), order(2, 60))
     learner = ready.learner(3)
     at = torch.arange(60)
-    few = learner.learn(at[:20], at[:20] % 3)
-    learnt = learner.learn(at, at % 3, previous=few.model.state_dict())
+    learnt = learner.learn(at, at % 3)
     assert there.weights == learnt.mixture.weights
     assert there.noise == learnt.noise
     belief = there.belief(there.labels, 3)
@@ -67,3 +68,27 @@ def test_a_table_of_one_column_has_a_map_on_a_line(tmp_path):
     tables = {"data": {"name": str(tmp_path / "one.npz")}, "model": {"name": "exact"}, "threads": 1}
     first = snapshot(prepare(parse(tables)), order(0, 0))
     assert len(first.facts["map"]["x"]) == len(first.facts["map"]["y"]) == 30
+
+
+def test_a_refresh_depends_on_the_labels_alone_not_on_refreshes_before(ready):
+    first = snapshot(ready, order(0, 0))
+    at_once = refreshed(first, order(2, 60))
+    step_by_step = refreshed(refreshed(first, order(1, 20)), order(2, 60))
+    backwards = refreshed(first, replace(order(2, 60), labels=order(2, 60).labels[::-1]))
+    for other in (step_by_step, backwards):
+        assert (other.weights, other.noise) == (at_once.weights, at_once.noise)
+        assert other.facts["spread"] == pytest.approx(at_once.facts["spread"], rel=1e-9)
+
+
+def test_a_removed_class_leaves_what_was_never_there(ready):
+    first = snapshot(ready, order(0, 0))
+    labels = tuple((p, 2 * (p % 2)) for p in range(40))  # of classes 0 and 2; 1 was removed
+    removed = refreshed(first, Order(1, labels, 3, alive=(0, 2)))
+    never = refreshed(first, Order(1, tuple((p, c // 2) for p, c in labels), 2))
+    assert (removed.weights, removed.noise) == (never.weights, never.noise)
+    belief, other = removed.belief(removed.labels, 3, (0, None, 2)), never.belief(never.labels, 2)
+    assert torch.allclose(belief.posterior.mean[:, [0, 2]], other.posterior.mean, atol=1e-12)
+    assert torch.equal(belief.posterior.mean[:, 1], torch.zeros(80, dtype=torch.float64))
+    fit = fit_units(first, Order(1, labels, 3, alive=(0, 2)))
+    assert fit.numbers.tolist() == [0, 2]
+    assert fit.model.probabilities(first.units).shape == (80, 2)

@@ -24,10 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.card import card
 from labelahead.campaign.config import assemble
-from labelahead.campaign.graph import LEAST, Front, Graph, Spread, write_onnx
+from labelahead.campaign.graph import Front, Graph, write_onnx
 from labelahead.campaign.prepare import Prepared, prepare
 from labelahead.campaign.run import remember
 from labelahead.campaign.store import Store
@@ -41,11 +40,10 @@ from labelahead.data.text import guarded
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError
 from labelahead.extras import need
 from labelahead.files import in_one_step, replace
-from labelahead.learners.exact import EXACT, ExactModel, spread_of
-from labelahead.linear.calibration import likelihoods
+from labelahead.inputs import Samples
+from labelahead.learners.exact import EXACT, ExactModel, predict_proba
 from labelahead.models import MODELS, build
 from labelahead.models.sentences import DIMENSIONS, SentenceEncoder
-from labelahead.train import predict
 
 __all__ = ["BIASED", "Finished", "Predictions", "finish", "load_finished", "run_model", "write_predictions"]
 
@@ -106,16 +104,16 @@ class Finished:
         """What stands before the network."""
         return None if self.reading is None else Front(self.reading).eval()
 
-    @cached_property
-    def spread(self) -> Spread | None:
-        """Of the exact learner, once it knows a label."""
-        exact = isinstance(self.network, ExactModel) and len(self.network.support)
-        return Spread(self.network).eval() if exact else None  # type: ignore[arg-type]
+    @property
+    def _exact(self) -> ExactModel | None:
+        """The exact learner's model, once it knows a label."""
+        return self.network if isinstance(self.network, ExactModel) and len(self.network.support) else None
 
     @cached_property
     def threshold(self) -> float | None:
         """Variances above it are unlike anything labelled."""
-        return None if self.spread is None else float(torch.quantile(self.spread.alone, SHARE))
+        exact = self._exact
+        return None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), SHARE))
 
     def predict(self, items: Any, progress: Callable[[int], None] | None = None) -> Predictions:
         """What it says of items: a path or several, arrays (n, ...) as they were read, or columns by name.
@@ -130,29 +128,19 @@ class Finished:
         return self._of(self._given(items), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape).
-
-        The exact learner is as sure as its labels are right when each is left out.
-        """
-        out, spread = self._outputs(values)
-        factor = self.about.get("spread")
-        if spread is not None and factor is not None:
-            return likelihoods(out[:, : len(self.classes)], factor * spread.double().clamp_min(LEAST)), spread
-        p = probabilities(out, "softmax" if self.loss == "cross-entropy" else "simplex")[:, : len(self.classes)]
-        return p / p.sum(1, keepdim=True).clamp_min(1e-30), spread
-
-    def _outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        out, spread = [], []
-        for start in range(0, len(values), ROWS):
-            part = values[start : start + ROWS]
+        """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape)."""
+        p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
+        for part in torch.split(values, ROWS):
             with torch.no_grad():
                 x = part if self.front is None else self.front(part)
-                if self.spread is not None:
-                    assert isinstance(self.network, ExactModel)
-                    spread.append(self.spread(self.spread.kernel(self.network.unit(x))))
-            out.append(predict(self.network, x).double())
-        both = torch.cat(out) if out else torch.zeros((0, max(len(self.classes), 2)), dtype=torch.float64)
-        return both, torch.cat(spread) if spread else None
+            p.append(self.predict_proba(x))
+            if self._exact is not None:
+                variance.append(self._exact.variance(self._exact.unit(x)))
+        return torch.cat(p), torch.cat(variance) if variance else None
+
+    def predict_proba(self, inputs: Tensor | Samples) -> Tensor:
+        """(n, C) class probabilities of what the network sees (n, ...)."""
+        return predict_proba(self.network, inputs, self.loss, len(self.classes))
 
     def _encode(self, texts: list[str]) -> Tensor:
         """(n, 384) what the sentence encoder reads in texts."""
@@ -222,8 +210,7 @@ class Finished:
         """Write it, and what there is to say of it."""
         try:
             example = self._example()
-            factor = self.about.get("spread")
-            graph = Graph(self.front, self.network, self.spread, self.loss, len(self.classes), factor)
+            graph = Graph(self.front, self.network, self.loss, len(self.classes))
             return {"onnx": write_onnx(graph, example, self.outputs(example), path)}
         except (MissingExtra, ModelError, InputError) as error:
             if required:
@@ -288,8 +275,9 @@ def finish(
             "shape": shape,
         },
         "accuracy": dict(accuracy),
-        "spread": spread_of(network) if isinstance(network, ExactModel) and len(network.support) else None,
     }
+    if isinstance(network, ExactModel) and len(network.support):
+        network.fitted_variance_scale()  # goes with the weights
     loss = "squared" if campaign.model.name == EXACT else ready.training.loss
     model = Finished(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
     _verify(model, ready)

@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from labelahead.data.reading import Reading
 from labelahead.errors import InputError, LabelaheadError, ModelError
 from labelahead.extras import need
-from labelahead.learners.exact import ExactModel, mixed
+from labelahead.learners.exact import MIN_VARIANCE, ExactModel, mixed
 from labelahead.linear.calibration import FEW, quadrature
-from labelahead.linear.linalg import cholesky
 from labelahead.models.backbone import BACKBONES, pixels, pretrained
 
-__all__ = ["LEAST", "Front", "Graph", "Spread", "write_onnx"]
+__all__ = ["Front", "Graph", "write_onnx"]
 
 OPSET = 18
-LEAST = 1e-9  # a variance is never less
 TOLERANCE = 1e-4  # of probabilities and variances, beside our own
 EXAMPLES = 5
 
@@ -52,20 +50,14 @@ class Front(nn.Module):
 
 
 class Spread(nn.Module):
-    """Posterior variances of the exact learner, beside one before any label: 1 − k(K + σI)⁻¹kᵀ."""
+    """`ExactModel.variance`, of steps that ONNX has."""
 
     white: Tensor  # (L, L), the inverse of the system's Cholesky factor
 
     def __init__(self, model: ExactModel) -> None:
         super().__init__()
-        self.weights, noise = model.weights().weights, model.weights().noise
-        self.support = model.support
-        system = mixed((model.support @ model.support.T).fill_diagonal_(1.0).double(), self.weights)
-        system.diagonal().add_(noise)
-        lower, _ = cholesky(system, what="the kernel of the labelled items")
-        eye = torch.eye(len(system), dtype=torch.float64, device=system.device)
-        self.register_buffer("white", torch.linalg.solve_triangular(lower, eye, upper=False))
-        self.alone = self.white.square().sum(0).reciprocal() - noise  # (L,) of the labelled, each left out
+        self.weights, self.support = model.weights().weights, model.support
+        self.register_buffer("white", model.whitening())
 
     def kernel(self, units: Tensor) -> Tensor:
         """(n, L) between rows of length one (n, d) and the labelled items."""
@@ -82,18 +74,12 @@ class Graph(nn.Module):
     Written out once more, without steps that depend on the numbers: what is held against `Finished.outputs`.
     """
 
-    def __init__(
-        self,
-        front: Front | None,
-        network: nn.Module,
-        spread: Spread | None,
-        loss: str,
-        classes: int,
-        factor: float | None = None,
-    ) -> None:
+    def __init__(self, front: Front | None, network: nn.Module, loss: str, classes: int) -> None:
         super().__init__()
-        self.front, self.network, self.spread, self.loss, self.classes = front, network, spread, loss, classes
-        self.factor = factor  # of the variances, where they say how sure the outputs are
+        self.front, self.network, self.loss, self.classes = front, network, loss, classes
+        self.spread: Spread | None = None
+        if isinstance(network, ExactModel) and len(network.support):
+            self.spread, self.factor = Spread(network), network.fitted_variance_scale()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Both as float32."""
@@ -104,11 +90,8 @@ class Graph(nn.Module):
         assert isinstance(model, ExactModel)
         K = self.spread.kernel(model.unit(x))
         outputs, variance = 1 / model.classes + K.double() @ model.alpha, self.spread(K)
-        if self.factor is None:
-            return self._probabilities(outputs), variance.float()
-        return _likelihoods(
-            outputs[:, : self.classes], self.factor * variance.clamp_min(LEAST)
-        ).float(), variance.float()
+        spread = self.factor * variance.clamp_min(MIN_VARIANCE)
+        return _likelihoods(outputs[:, : self.classes], spread).float(), variance.float()
 
     def _probabilities(self, outputs: Tensor) -> Tensor:
         p = torch.softmax(outputs, 1) if self.loss == "cross-entropy" else _projected(outputs)

@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.acquisition.probability import probabilities, softmax
 from labelahead.campaign.prepare import absolute_file
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.files import replace
 from labelahead.inputs import Inputs, Samples, as_inputs, length
 from labelahead.learners.belief import Belief
-from labelahead.learners.exact import ExactLearner, ExactModel, learnt_of
-from labelahead.learners.network import NetworkLearner
+from labelahead.learners.exact import ExactLearner, ExactModel, learnt_of, predict_proba
+from labelahead.learners.network import NetworkLearner, probabilities_of
 from labelahead.linear import checks
 from labelahead.linear.checks import Positions
 from labelahead.seeds import seeded, stream, training_seed
@@ -144,23 +143,24 @@ class Learner:
     def predict(self, positions: Positions | None = None) -> Tensor:
         """(q, C) class probabilities: the network's as last trained, or with the answers since.
 
-        Items in the present kernel know of every answer at once; the others wait for training, unless there is none:
-        with the exact learner all items know of all answers.
+        Of the exact learner they are calibrated, and know of all answers. Of a network, once answers have come in since
+        its training, items in the present kernel know of every answer at once; the others wait for training.
         """
         at = (
             torch.arange(len(self.inputs))
             if positions is None
             else checks.positions(positions, "positions", len(self.inputs), distinct=False)
         )
-        out = predict(self._up_to_date(), self.inputs[at]).double().cpu()
-        if self.loss == "cross-entropy":
-            out = softmax(out)
-        if self._belief is None and self._fresh and self._strategy.look_ahead and len(self.pool.unlabelled):
+        p = predict_proba(self._up_to_date(), self.inputs[at], self.loss)
+        if isinstance(self.model, ExactModel) or not self._fresh:
+            return p
+        if self._belief is None and self._strategy.look_ahead and len(self.pool.unlabelled):
             self._belief = self._look(1)  # answers that no training has heard of yet, as after `load`
         if self._belief is not None:
-            inside = [i for i, p in enumerate(at.tolist()) if p in self._belief]
-            out[inside] = self._belief.mean(at[inside].tolist()).cpu()
-        return probabilities(out, "simplex")
+            inside = [i for i, position in enumerate(at.tolist()) if position in self._belief]
+            # f_lin is on the scale of one-hot targets, whatever the loss.
+            p[inside] = probabilities_of(self._belief.mean(at[inside].tolist()), "squared")
+        return p
 
     def train(self) -> None:
         """Train on all labels so far."""
@@ -182,8 +182,7 @@ class Learner:
         again: NetworkLearner | ExactLearner
         if isinstance(into, ExactModel):
             assert isinstance(self.inputs, Tensor)  # nothing else fits it
-            centre, lift = into.centre, float(into.lift.sum())
-            again = ExactLearner(self.inputs, self.classes, centre, str(centre.device), lift)
+            again = ExactLearner(self.inputs, into.blank(), str(into.centre.device))
         else:
             initial = self._initial
             again = NetworkLearner(self.inputs, self.classes, lambda _: copy.deepcopy(initial), training)

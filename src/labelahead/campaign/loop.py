@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.advice import loo_estimate
 from labelahead.campaign.config import Budget
 from labelahead.campaign.store import CONFIRMED, Label, Round, Store
@@ -221,8 +220,7 @@ class _Rounds:
         open_ = torch.ones(len(plan.learner.inputs), dtype=torch.bool)
         open_[torch.cat([labelled, asked.cpu(), plan.closed])] = False
         at = open_.nonzero().squeeze(1)
-        method = "softmax" if learnt.loss == "cross-entropy" else "simplex"
-        sure, guess = probabilities(learnt.outputs(at), method).max(1)
+        sure, guess = learnt.predict_proba(at).max(1)
         shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
         there = set(self.pool.labelled.tolist())  # those that are on record since the round was begun before
         overlooked = torch.rand(len(shown), generator=stream(plan.seed, "confirm", number)) < budget.missed

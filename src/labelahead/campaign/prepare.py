@@ -17,7 +17,7 @@ from labelahead.data.loading import load_from
 from labelahead.data.reading import Reading
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
-from labelahead.learners.exact import EXACT, ExactLearner, ExactModel, lift_of
+from labelahead.learners.exact import EXACT, ExactLearner, ExactModel, exact
 from labelahead.learners.network import NetworkLearner
 from labelahead.models import build, default_model
 from labelahead.strategies import GIVEN
@@ -51,8 +51,7 @@ class Prepared:
         network = self.network
         if self.campaign.model.name == EXACT:
             pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
-            rows = self.rows[pool].flatten(1)
-            return ExactLearner(self.rows, classes, rows.mean(0), self.device, lift_of(rows))
+            return ExactLearner(self.rows, exact(self.rows[pool], classes), self.device)
         return NetworkLearner(self.inputs, classes, lambda seed: network(classes, seed), self.training, self.device)
 
 

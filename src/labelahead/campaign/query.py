@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from labelahead.acquisition.probability import probabilities
 from labelahead.campaign.config import Campaign
 from labelahead.campaign.loop import Progress
 from labelahead.campaign.prepare import Prepared, prepare
@@ -67,7 +66,9 @@ def questions(
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
     learner = ready.learner(count)
-    learnt = learner.learn(pool.labelled, pool.labels, seed=campaign.seed)
+    order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
+    seed = ready.training.seed_of(campaign.seed, 0)
+    learnt = learner.learn(pool.labelled[order], pool.labels[order], seed=seed)
     notes += learnt.trained.notes if learnt.trained else ()
     tell("looking ahead", 0, n)
     chosen = propose(
@@ -81,9 +82,7 @@ def questions(
         fresh=learner.network,
         training=ready.training,
     )
-    method = "softmax" if learnt.loss == "cross-entropy" else "simplex"
-    guesses = probabilities(learnt.outputs(chosen.positions).double().cpu(), method)
-    sure, best = guesses.max(1)
+    sure, best = learnt.predict_proba(chosen.positions, len(names) or None).max(1)
     rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), strict=True)
     asked = [
         Question(
@@ -91,7 +90,7 @@ def questions(
             position=position,
             score=score,
             guess=names[int(best[i])] if len(pool) else None,
-            probability=round(float(sure[i]), 4) if len(pool) else None,
+            probability=round(float(sure[i]), 6) if len(pool) else None,
             text=_beginning(ready.data, position),
         )
         for i, (position, score) in enumerate(rows)

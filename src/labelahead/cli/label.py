@@ -99,7 +99,11 @@ def label(
             if export is not None and to is not None:
                 from labelahead.web.session import write_out
 
-                say(write_out(ready, export, to, rest=rest))
+                with err.status("writing") as status:
+                    done = write_out(
+                        ready, export, to, rest=rest, tell=lambda what, share: status.update(f"{what}: {share:.0%}")
+                    )
+                say(done)
                 return
             _serve(ready, host=host, port=port, token=token, browser=browser)
 

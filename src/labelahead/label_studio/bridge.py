@@ -17,6 +17,7 @@ from labelahead.label_studio.interface import Interface, read_interface
 from labelahead.label_studio.supply import Supply
 from labelahead.label_studio.tasks import task_of
 from labelahead.web.assignment import Assignment
+from labelahead.web.fitting import CurrentModel
 from labelahead.web.tally import Event
 
 __all__ = ["ACTIONS", "Bridge"]
@@ -63,6 +64,7 @@ class Bridge:
         supply: Supply | None = None,
     ) -> None:
         self.studio, self.interface, self.assignment, self.predictions = studio, interface, assignment, predictions
+        self._current = CurrentModel(assignment)
         self._supply, self._late = supply, False  # late: somebody labelled an item that is not held yet
         self.positions: dict[int, int] = {}
         self.tasks: dict[int, int] = {}
@@ -252,12 +254,11 @@ class Bridge:
         return {"task": self.tasks[position], "result": result, "score": MIDDLE + rank / 1000}
 
     def _guess(self, position: int) -> tuple[list[dict[str, Any]], float]:
-        opinion = self.assignment.opinion
-        guess = opinion.guess(position, 1) if opinion is not None else []
-        if not guess:
+        guess = self._current.guess(position)
+        if guess is None:
             return [], 0.0
-        label, p = guess[0]
-        return self.interface.result(self.assignment.tally.classes[label], round(p, 4)), round(p, 4)
+        label, p = guess
+        return self.interface.result(self.assignment.tally.classes[label], round(p, 6)), round(p, 6)
 
     # --- tasks ------------------------------------------------------------------------------------------------
 

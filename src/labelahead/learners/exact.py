@@ -24,7 +24,7 @@ from labelahead.errors import InputError
 from labelahead.inputs import Samples
 from labelahead.learners.network import Learnt
 from labelahead.learners.outlook import Outlook, outlook
-from labelahead.linear.calibration import calibrate
+from labelahead.linear.calibration import calibrate, likelihoods
 from labelahead.linear.condensed import condensed, evenly
 from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
@@ -47,7 +47,7 @@ __all__ = [
     "lift_of",
     "mixed",
     "mixture_kernel",
-    "spread_of",
+    "predict_proba",
 ]
 
 ABOUT = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
@@ -61,8 +61,9 @@ BLOCK = 1024  # items predicted at once
 # Of rows with so few columns the length says as much as the direction: they get one more coordinate, as large as they
 # are long on average, before they are brought to length one. Embeddings lose by it, and longer rows gain little.
 SHORT = 4
-FEW = 200  # labels up to which every mixture is tried; beyond, those around the one before
+FEW = 200  # labels up to which every mixture is tried; of more, so many at even distances say where the search begins
 MANY = 1000  # labels by which a mixture is chosen: of more, so many at even distances, since the cube of them is work
+MIN_VARIANCE = 1e-9  # a predictive variance is never less: copies of a labelled item are not infinitely certain
 
 
 class Mixture(NamedTuple):
@@ -138,33 +139,52 @@ def residuals(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor,
     return alpha, -alpha / inverse.diagonal()[:, None], inverse.diagonal().reciprocal()
 
 
-def choose_mixture(cosines: Tensor, targets: Tensor, before: Mixture | None = None) -> Mixture:
-    """The flattest mixture whose leave-one-out error is within NEAR of the least. cosines (L, L), targets (L, C).
+def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
+    """The flattest mixture whose leave-one-out error is within NEAR of the least.
 
-    before: the last choice. With many labels only its neighbours are tried, step by step; of very many, some are asked.
+    Beyond FEW labels the whole grid is tried on FEW of them, and the neighbours of that choice on all (of very many,
+    on MANY). The result depends on the labels and their order alone, never on an earlier choice: whoever fits the same
+    labels gets the same mixture.
+
+    Args:
+        cosines: (L, L) between the labelled items.
+        targets: (L, C).
     """
     if len(cosines) > MANY:
-        some = evenly(len(cosines), MANY).to(cosines.device)
-        cosines, targets = cosines[some][:, some], targets[some]
-    kernels = cosine_kernels(cosines.double())
-    errors: dict[Mixture, float] = {}
-
-    def error(m: Mixture) -> float:
-        if m not in errors:
-            K = m.weights[0] * kernels[0]
-            for w, kernel in zip(m.weights[1:], kernels[1:], strict=True):  # one by one: each may be large
-                K += w * kernel
-            errors[m] = float(residuals(K, m.noise, targets)[1].square().sum())
-        return errors[m]
-
-    if len(cosines) <= FEW or before is None:
-        least = min(GRID, key=error)
+        cosines, targets = _evenly_spaced(cosines, targets, MANY)
+    errors = LeaveOneOutErrors(cosines, targets)
+    if len(cosines) <= FEW:
+        least = min(GRID, key=errors)
     else:
-        least = before
-        while (better := min(_around(least), key=error)) != least:
+        least = min(GRID, key=LeaveOneOutErrors(*_evenly_spaced(cosines, targets, FEW)))
+        while (better := min(_around(least), key=errors)) != least:
             least = better
-    near = [m for m in errors if errors[m] <= (1 + NEAR) * errors[least]]
-    return max(near, key=lambda m: (m.flatness, -errors[m]))
+    known = errors.known
+    near = [m for m in known if known[m] <= (1 + NEAR) * known[least]]
+    return max(near, key=lambda m: (m.flatness, -known[m]))
+
+
+def _evenly_spaced(cosines: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The same of n labels at even distances."""
+    some = evenly(len(cosines), n).to(cosines.device)
+    return cosines[some][:, some], targets[some]
+
+
+class LeaveOneOutErrors:
+    """Squared leave-one-out error of a mixture; `known` remembers each."""
+
+    def __init__(self, cosines: Tensor, targets: Tensor) -> None:
+        self.kernels = cosine_kernels(cosines.double())
+        self.targets = targets
+        self.known: dict[Mixture, float] = {}
+
+    def __call__(self, m: Mixture) -> float:
+        if m not in self.known:
+            K = m.weights[0] * self.kernels[0]
+            for w, kernel in zip(m.weights[1:], self.kernels[1:], strict=True):  # one by one: each may be large
+                K += w * kernel
+            self.known[m] = float(residuals(K, m.noise, self.targets)[1].square().sum())
+        return self.known[m]
 
 
 def _around(m: Mixture) -> list[Mixture]:
@@ -179,13 +199,17 @@ def _around(m: Mixture) -> list[Mixture]:
 
 
 class ExactModel(nn.Module):
-    """What was learnt, as a network without anything to train: features (n, ...) -> outputs (n, C)."""
+    """What was learnt, as a network without anything to train: features (n, ...) -> outputs (n, C).
+
+    `predict_proba` is the only way from it to a probability.
+    """
 
     centre: Tensor  # (d,)
     support: Tensor  # (L, d) unit features of the labelled items
     alpha: Tensor  # (L, C)
     mixture: Tensor  # (4,)
     lift: Tensor  # (1,) one more coordinate of every row, or (0,)
+    variance_scale: Tensor  # (1,) s²a² of `linear.calibration`, or (0,): not worked out yet
 
     def __init__(self, centre: Tensor, classes: int, lift: float = 0.0) -> None:
         super().__init__()
@@ -195,12 +219,16 @@ class ExactModel(nn.Module):
         self.register_buffer("alpha", torch.zeros((0, classes), dtype=torch.float64))
         self.register_buffer("mixture", torch.tensor(Mixture(), dtype=torch.float64))
         self.register_buffer("lift", torch.tensor([lift] if lift else [], dtype=torch.float64))
+        self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
+        self._whitening: tuple[Tensor, Tensor] | None = None  # the support that it is of, and it
 
     def unit(self, x: Tensor) -> Tensor:
         """(n, d) rows of length one, centred; an item that is the mean itself has none, and stays at zero."""
+        if not len(self.centre):  # rows of length one are what it is given: see `on_units`
+            return x.flatten(1)
         rows = x.flatten(1).to(self.centre) - self.centre
         if len(self.lift):
-            rows = torch.cat([rows, self.lift.to(rows).expand(len(rows), 1)], 1)
+            rows = torch.cat([rows, torch.ones_like(rows[:, :1]) * self.lift.to(rows)], 1)  # ONNX: any number of rows
         peak = rows.abs().amax(1, keepdim=True)
         odd = (peak > 1e15) | ((peak < 1e-15) & (peak > 0))  # whose squares leave the numbers that there are
         return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
@@ -221,13 +249,97 @@ class ExactModel(nn.Module):
             out = out + K @ self.alpha.to(K.dtype)
         return out
 
+    @classmethod
+    def on_units(cls, classes: int) -> "ExactModel":
+        """One whose inputs are centred and of length one already, as another model's `unit` makes them."""
+        return cls(torch.zeros(0), classes)
+
+    def blank(self, classes: int | None = None) -> "ExactModel":
+        """One that reads items in the same way and knows no label."""
+        return ExactModel(self.centre, classes or self.classes, float(self.lift.sum()))
+
+    def predict_proba(self, x: Tensor, classes: int | None = None) -> Tensor:
+        """Calibrated class probabilities of items.
+
+        Args:
+            x: (n, ...) features, as `forward` takes them.
+            classes: how many classes there are, where the model has one output more (a single class).
+
+        Returns:
+            (n, C) float64 on the CPU; 1/C before the first label.
+        """
+        return self.probabilities(self.unit(x), classes)
+
+    def probabilities(self, units: Tensor, classes: int | None = None) -> Tensor:
+        """As `predict_proba`, for rows of length one (n, d)."""
+        count = classes or self.classes
+        parts = [units.new_full((0, count), 1.0, dtype=torch.float64).cpu()]
+        for some in torch.split(units, BLOCK):
+            if len(self.support):
+                # Cosines in float64: what float32 loses, α, which is large where the noise is small, would multiply.
+                K = mixed(some.double() @ self.support.double().T, self.weights().weights)
+                mean = (1 / self.classes + K @ self.alpha)[:, :count]
+                spread = self.fitted_variance_scale() * self._variance(K).clamp_min(MIN_VARIANCE)
+                parts.append(likelihoods(mean, spread).cpu())
+            else:
+                parts.append(torch.full((len(some), count), 1 / count, dtype=torch.float64))
+        return torch.cat(parts)
+
+    def variance(self, units: Tensor) -> Tensor:
+        """(n,) posterior variances at rows of length one (n, d), beside one before any label."""
+        parts = [units.new_ones(0, dtype=torch.float64)]
+        for some in torch.split(units, BLOCK):
+            K = mixed(some.double() @ self.support.double().T, self.weights().weights)
+            parts.append(self._variance(K) if len(self.support) else torch.ones_like(some[:, 0], dtype=torch.float64))
+        return torch.cat(parts)
+
+    def _variance(self, K: Tensor) -> Tensor:
+        """(n,) 1 − k(K + σI)⁻¹kᵀ from the kernel (n, L) with the labelled items."""
+        return (1 - (K.double() @ self.whitening().T).square().sum(1)).clamp_min(0.0)
+
+    def whitening(self) -> Tensor:
+        """(L, L) the inverse of the Cholesky factor of K(X,X) + σI, worked out once."""
+        if self._whitening is None or self._whitening[0] is not self.support:
+            weights, noise = self.weights().weights, self.weights().noise
+            system = mixed(_cosines(self.support), weights)
+            system.diagonal().add_(noise)
+            lower, _ = cholesky(system, what="the kernel of the labelled items")
+            eye = torch.eye(len(system), dtype=torch.float64, device=system.device)
+            self._whitening = self.support, torch.linalg.solve_triangular(lower, eye, upper=False)
+        return self._whitening[1]
+
+    def leave_one_out_variance(self) -> Tensor:
+        """(L,) variances of the labelled items, each left out in turn."""
+        return self.whitening().square().sum(0).reciprocal() - self.weights().noise
+
+    def fitted_variance_scale(self) -> float:
+        """s²a²: by how much variances are multiplied so that each label, left out, is likeliest; worked out once."""
+        if not len(self.variance_scale):
+            self.calibrate()
+        return float(self.variance_scale)
+
+    def calibrate(self, votes: Tensor | None = None) -> None:
+        """Choose s²a². votes: (L,) bool, which labels tell (`linear.calibration`); default: all."""
+        mixture, n = self.weights(), len(self.support)
+        targets = mixed(_cosines(self.support), mixture.weights) @ self.alpha + mixture.noise * self.alpha
+        start = torch.full((n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device)
+        post = prior(start, mixture_kernel(self.support, mixture.weights), noise=mixture.noise)
+        post = post.condition(torch.arange(n), targets + 1 / self.classes)
+        self.variance_scale = targets.new_tensor([calibrate(post, votes).scale ** 2 * post.amplitude()])
+
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        state = {prefix + "lift": self.lift.new_zeros(0), **state}  # older ones had none
-        for name in ("centre", "support", "alpha", "mixture", "lift"):  # of any number of labels and classes
+        absent = self.lift.new_zeros(0)  # older ones had neither
+        state = {prefix + "lift": absent, prefix + "variance_scale": absent, **state}
+        for name in ("centre", "support", "alpha", "mixture", "lift", "variance_scale"):  # of any number of labels
             if prefix + name in state:
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
         super()._load_from_state_dict(state, prefix, *args)
+
+
+def _cosines(units: Tensor) -> Tensor:
+    """(L, L) float64, ones on the diagonal."""
+    return (units.double() @ units.double().T).fill_diagonal_(1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +366,10 @@ class ExactLearnt(Learnt):
         """Chosen with the mixture."""
         return self.mixture.noise
 
+    def predict_proba(self, at: Tensor, classes: int | None = None) -> Tensor:
+        """(q, C) calibrated class probabilities."""
+        return self.kernel_model.predict_proba(self.inputs[at], classes)
+
     def embedding(self, at: Tensor) -> Tensor:
         """(q, d) unit features, float64."""
         return self.kernel_model.unit(self.inputs[at]).double().cpu()
@@ -277,28 +393,33 @@ class ExactLearnt(Learnt):
 
 @dataclass(frozen=True, eq=False)
 class ExactLearner:
-    """Kernel regression on inputs (n, ...) of the whole data set. centre: (d,) the mean of the pool's.
+    """Kernel regression on inputs (n, ...) of the whole data set.
 
-    most: labels beyond which they are condensed (`linear.condensed`), so that memory does not grow with their square.
+    blank: the model before any label, which knows how rows are centred and brought to length one; `exact` and
+    `ExactModel.blank` make it. most: labels beyond which they are condensed (`linear.condensed`), so that memory does
+    not grow with their square.
     """
 
     inputs: Tensor
-    classes: int
-    centre: Tensor
+    blank: ExactModel
     device: str = "cpu"
-    lift: float = 0.0
     most: int | None = None
     _last: dict[tuple[int, ...], ExactModel] = field(default_factory=dict, repr=False)  # by what it has learnt
     _settled: dict[tuple[int, ...], Settled] = field(default_factory=dict, repr=False)  # and is condensed
 
     @property
+    def classes(self) -> int:
+        """C."""
+        return self.blank.classes
+
+    @property
     def training(self) -> Training:
-        """There is none, but squared loss is what it amounts to; a choice of mixture begins at the one before."""
+        """There is none, but squared loss is what it amounts to."""
         return Training(start="warm")
 
     def network(self, seed: int) -> ExactModel:
         """One that knows no label; there is nothing random about it."""
-        return ExactModel(self.centre, self.classes, self.lift)
+        return self.blank.blank()
 
     def learn(
         self,
@@ -309,17 +430,20 @@ class ExactLearner:
         previous: Mapping[str, Tensor] | None = None,
         into: nn.Module | None = None,
     ) -> ExactLearnt:
-        """All labels (L,) absorbed exactly: the mixture chosen, one linear system solved."""
+        """All labels (L,) absorbed exactly: the mixture chosen, one linear system solved.
+
+        seed and previous are what a network's training depends on; nothing does here.
+        """
         began = time.perf_counter()
         model = (into if isinstance(into, ExactModel) else self.network(seed)).to(self.device).eval()
         trained = None
         if len(labelled):
             support = model.unit(self.inputs[labelled].to(self.device))
             targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
-            before = Mixture(*previous["mixture"].tolist()) if previous is not None and "mixture" in previous else None
-            mixture, alpha = self._solved(labelled, support, targets, before)
+            mixture, alpha = self._solved(labelled, support, targets)
             model.support, model.alpha = support, alpha
             model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
+            model.variance_scale = alpha.new_zeros(0)
             fitted = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
             right = float((fitted.argmax(1) == targets.argmax(1)).double().mean())
             loss = float((fitted - targets).square().sum(1).mean())
@@ -328,17 +452,17 @@ class ExactLearner:
         self._last[tuple(labelled.tolist())] = model
         return ExactLearnt(model, self.inputs, "squared", trained, time.perf_counter() - began)
 
-    def _solved(
-        self, labelled: Tensor, support: Tensor, targets: Tensor, before: Mixture | None
-    ) -> tuple[Mixture, Tensor]:
+    def _solved(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
         """The mixture, and α (L, C)."""
         self._settled.clear()
+        # By position, so that the labels that a choice rests on do not depend on the order in which they were given.
+        ranked = labelled.argsort().to(support.device)
         if self.most is None or len(support) <= self.most:
-            cosines = (support @ support.T).fill_diagonal_(1.0)
-            mixture = choose_mixture(cosines, targets, before)
-            return mixture, residuals(mixed(cosines.double(), mixture.weights), mixture.noise, targets)[0]
-        some = evenly(len(support), MANY).to(support.device)
-        mixture = choose_mixture((support[some] @ support[some].T).fill_diagonal_(1.0), targets[some], before)
+            cosines = _cosines(support)
+            mixture = choose_mixture(cosines[ranked][:, ranked], targets[ranked])
+            return mixture, residuals(mixed(cosines, mixture.weights), mixture.noise, targets)[0]
+        some = ranked[evenly(len(support), MANY).to(support.device)]
+        mixture = choose_mixture(_cosines(support[some]), targets[some])
         start = prior(torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise)
         settled = condensed(start, torch.arange(len(support)), targets, self.most).settled
         assert settled is not None
@@ -354,8 +478,7 @@ class ExactLearner:
             return settled.others + 1 / self.classes, settled.others - settled.targets
         model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
         targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
-        cosines = (model.support @ model.support.T).fill_diagonal_(1.0).double().cpu()
-        mixture = model.weights()
+        cosines, mixture = _cosines(model.support).cpu(), model.weights()
         _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
         return residual + targets + 1 / self.classes, residual
 
@@ -378,17 +501,6 @@ class ExactLearner:
         return outlook(post, torch.arange(len(labelled), len(points)), votes)
 
 
-def spread_of(model: ExactModel) -> float:
-    """s²a² of a model that knows labels of several classes: see `linear.calibration`."""
-    mixture, n = model.weights(), len(model.support)
-    cosines = (model.support @ model.support.T).fill_diagonal_(1.0).double()
-    targets = mixed(cosines, mixture.weights) @ model.alpha + mixture.noise * model.alpha + 1 / model.classes
-    start = torch.full((n, model.classes), 1 / model.classes, dtype=torch.float64, device=targets.device)
-    post = prior(start, mixture_kernel(model.support, mixture.weights), noise=mixture.noise)
-    post = post.condition(torch.arange(n), targets)
-    return calibrate(post).scale ** 2 * post.amplitude()
-
-
 def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> Learnt:
     """What a network that was trained somewhere holds of a data set (n, ...)."""
     if not isinstance(model, ExactModel):
@@ -396,6 +508,25 @@ def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared")
     if not isinstance(inputs, Tensor):
         raise InputError("the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)")
     return ExactLearnt(model, inputs, loss)
+
+
+def predict_proba(
+    model: nn.Module, inputs: Tensor | Samples, loss: str = "squared", classes: int | None = None
+) -> Tensor:
+    """Class probabilities of items, by any fitted model: calibrated where it is the exact learner's.
+
+    Every command, page and file gets its probabilities here, so that the same model never gives two answers.
+
+    Args:
+        model: a trained network, or an `ExactModel` with its labels.
+        inputs: (n, ...) what the model takes.
+        loss: what a network was trained with.
+        classes: how many classes there are, where the model has one output more (a single class).
+
+    Returns:
+        (n, C) float64 on the CPU.
+    """
+    return learnt_of(model, inputs, loss).predict_proba(torch.arange(len(inputs)), classes)
 
 
 def exact(inputs: Tensor, classes: int) -> ExactModel:
@@ -415,7 +546,8 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
         raise InputError(f"classes is {classes!r}; expected two or more")
     rows = inputs.flatten(1)
     rows = rows if rows.is_floating_point() else rows.float()
-    return ExactModel(rows.mean(0), classes, lift_of(rows))
+    # Summed in float64, the mean does not depend on the order of the rows.
+    return ExactModel(rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, lift_of(rows))
 
 
 def lift_of(rows: Tensor) -> float:

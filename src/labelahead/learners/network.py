@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from labelahead.acquisition.probability import softmax
+from labelahead.acquisition.probability import probabilities, softmax
 from labelahead.errors import InputError
 from labelahead.inputs import Samples
 from labelahead.learners.outlook import LOOKED_AT, Outlook, outlook
@@ -18,7 +18,7 @@ from labelahead.tangent import features, kernel
 from labelahead.train import Trained, Training, fresh_start, predict, train
 from labelahead.train.passes import penultimate, place, predict_dropped
 
-__all__ = ["Learnt", "NetworkLearner", "others_say"]
+__all__ = ["Learnt", "NetworkLearner", "others_say", "probabilities_of"]
 
 DOUBTING = 1e-2  # the same to find wrong labels: a little better there (docs/adr/0002)
 NOISE = 1e-3  # relative regulariser of leave-one-out, as all recorded campaigns have it
@@ -48,6 +48,13 @@ class Learnt:
     def outputs(self, at: Tensor) -> Tensor:
         """(q, C) what the network says."""
         return predict(self.model, self.inputs[at])
+
+    def predict_proba(self, at: Tensor, classes: int | None = None) -> Tensor:
+        """(q, C) class probabilities, float64 on the CPU.
+
+        classes: how many classes there are, where the network has one output more (a single class).
+        """
+        return probabilities_of(self.outputs(at), self.loss, classes)
 
     def embedding(self, at: Tensor) -> Tensor:
         """(q, h) what goes into the network's last linear layer, float64."""
@@ -92,6 +99,17 @@ class Learnt:
         if not len(at):
             return None
         return float((self.outputs(at).argmax(1).cpu() == labels).double().mean())
+
+
+def probabilities_of(outputs: Tensor, loss: str, classes: int | None = None) -> Tensor:
+    """(n, C) probabilities from a trained network's outputs, float64 on the CPU.
+
+    Softmax after cross-entropy; after squared loss the nearest point of the simplex.
+    """
+    p = probabilities(outputs.double().cpu(), "softmax" if loss == "cross-entropy" else "simplex")
+    if classes is None or classes >= p.shape[1]:
+        return p
+    return p[:, :classes] / p[:, :classes].sum(1, keepdim=True).clamp_min(1e-30)
 
 
 @dataclass(frozen=True, eq=False)

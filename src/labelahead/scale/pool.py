@@ -23,6 +23,7 @@ from labelahead.data.labels import names_in, read_labels_of
 from labelahead.errors import InputError, did_you_mean
 from labelahead.learners.belief import Belief
 from labelahead.learners.exact import SHORT, ExactLearner, ExactModel
+from labelahead.learners.network import probabilities_of
 from labelahead.learners.outlook import Outlook
 from labelahead.scale.execution import Executor, Progress, Task, at_work, each
 from labelahead.scale.parts import contents
@@ -40,12 +41,11 @@ EVALUATION, CANDIDATES = 1000, 2000
 # half as many, a quarter of the best hundred of 50,000 items is not on the shortlist (docs/benchmarks.md).
 TOP_EVALUATION, FINALISTS, FINALISTS_EACH = 2000, 1000, 10
 PREDICTED = re.compile(r"part-[0-9]{6}\.parquet")
-FEW = 200  # labels by which a kernel is chosen among all; with more, the search begins at that choice
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Labels found in the pool, in the order in which they were given."""
+    """Labels found in the pool, in its order."""
 
     positions: Tensor  # (L,)
     numbers: Tensor  # (L,)
@@ -78,6 +78,13 @@ class Held:
         start = prior_at(self.model, self.units, self.start)
         known = dict(zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True))
         return Belief(self.positions, start, known, evaluation=self.evaluation, hold=True)
+
+    def predict_proba(self, places: Tensor) -> Tensor:
+        """(q, C) class probabilities of items at (q,) places among those held."""
+        units, classes = self.units[places], len(self.labelled.classes) or None
+        if isinstance(self.model, Sketched):
+            return probabilities_of(self.start[places] + units.double() @ self.model.weight, "squared", classes)
+        return self.model.probabilities(units, classes)
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,8 @@ class LargePool:
             )
         if self.manifest.reading.network is not None:
             numbers, names = told_in_order(self.manifest.reading.network, names, numbers)
-        return Labelled(at, numbers, names)
+        order = at.argsort()  # in the order of the pool: a fit does not depend on the order of a file
+        return Labelled(at[order], numbers[order], names)
 
     def sample(self, count: int, without: Tensor, seed: int) -> Tensor:
         """(e,) positions drawn at random; the same as long as the seed is, but for those that are labelled by now."""
@@ -273,12 +281,8 @@ class LargePool:
         return blank(of, max(len(labels.classes), 2), scale, self.dtype)
 
     def _learn(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
-        learner = ExactLearner(rows, max(len(labels.classes), 2), self.centre, lift=self.lift)
-        at, previous = torch.arange(len(labels.numbers)), None
-        if len(at) > FEW:
-            first = learner.learn(at[:FEW], labels.numbers[:FEW]).kernel_model
-            previous = {"mixture": first.mixture}
-        return learner, learner.learn(at, labels.numbers, previous=previous).kernel_model
+        learner = ExactLearner(rows, ExactModel(self.centre, max(len(labels.classes), 2), self.lift))
+        return learner, learner.learn(torch.arange(len(labels.numbers)), labels.numbers).kernel_model
 
     def hold(
         self,
@@ -391,11 +395,11 @@ class LargePool:
         place = {p: i for i, p in enumerate(held.positions.tolist())}
         questions, texts = [], self._texts(picks)
         for position, score, text in zip(picks.tolist(), scores.tolist(), texts, strict=True):
-            sure, guess = belief.probabilities[place[position]].max(0)
+            sure, guess = held.predict_proba(torch.tensor([place[position]]))[0].max(0)
             say = len(told.positions) > 0
             label = told.classes[int(guess)] if say else None
             name = held.names[place[position]]
-            questions.append(Question(name, position, score, label, round(float(sure), 4) if say else None, text))
+            questions.append(Question(name, position, score, label, round(float(sure), 6) if say else None, text))
         return questions
 
     def _texts(self, positions: Tensor) -> list[str | None]:

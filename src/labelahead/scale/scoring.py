@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.acquisition.probability import probabilities
 from labelahead.acquisition.select import score_candidates
 from labelahead.acquisition.view import view
 from labelahead.extras import need
@@ -156,10 +155,7 @@ def predict_part(model: Model, classes: tuple[str, ...], entry: Entry, to: str) 
     arrow, parquet = (need(name, "tables", "writing predictions") for name in ("pyarrow", "pyarrow.parquet"))
     guesses, sure = [], []
     for _, features in read_blocks(entry, BLOCK):
-        outputs = model(_tensor(features)).double()
-        p = probabilities(outputs.T.contiguous(), "simplex", 0)[: len(classes)]
-        p /= p.sum(0).clamp_min_(1e-30)
-        best = p.max(0)
+        best = model.predict_proba(_tensor(features), len(classes)).max(1)
         guesses.append(best.indices)
         sure.append(best.values)
     label, rows = torch.cat(guesses), np.arange(entry.rows)

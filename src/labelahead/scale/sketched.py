@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from labelahead.acquisition.probability import softmax
 from labelahead.errors import ClusterError, InputError
 from labelahead.learners.exact import NOISES, residuals
+from labelahead.learners.network import probabilities_of
 from labelahead.learners.outlook import Outlook, outlook
 from labelahead.linear.posterior import Posterior, prior
 from labelahead.models import build
@@ -132,6 +133,10 @@ class Sketched:
         """(n, C)."""
         psi, start = self.seen(rows)
         return start + psi.double() @ self.weight
+
+    def predict_proba(self, rows: Tensor, classes: int | None = None) -> Tensor:
+        """(n, C) class probabilities, as of a trained network."""
+        return probabilities_of(self(rows), "squared", classes)
 
     def learn(self, rows: Tensor, labels: Tensor) -> "Sketched":
         """Given labels (L,) of rows (L, k + C). The noise of an untrained network is chosen by leave-one-out."""

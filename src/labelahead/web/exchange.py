@@ -23,7 +23,7 @@ from labelahead.errors import InputError
 from labelahead.extras import need
 from labelahead.files import in_one_step
 from labelahead.web.assignment import Assignment
-from labelahead.web.overview import predictions
+from labelahead.web.fitting import PoolPredictions
 from labelahead.web.tally import Tally
 
 __all__ = ["FORMS", "export", "export_labels", "import_labels", "read_import"]
@@ -33,11 +33,11 @@ COLUMNS = ("item", "label", "who", "at", "source", "confidence")
 FORMS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
 
 
-def export_labels(assignment: Assignment, form: str, out: Path, *, rest: bool = False) -> int:
-    """The labels as a file or folder; rest: with predictions for what has none."""
+def export_labels(assignment: Assignment, form: str, out: Path, *, predicted: PoolPredictions | None = None) -> int:
+    """The labels as a file or folder; predicted: with predictions for what has none."""
     with assignment.lock:
         tally = assignment.tally
-        guesses = predictions(assignment) if rest else None
+    guesses = None if predicted is None else predicted.best()
     return export(tally, assignment.items.ids, guesses, form, out, opener=assignment.items.opener())
 
 

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
 from labelahead.learners.belief import Belief
+from labelahead.learners.network import probabilities_of
 from labelahead.linear.calibration import leading, likelihoods
 from labelahead.strategies import find
 from labelahead.strategies.asking import Strategy
@@ -113,7 +114,9 @@ class Opinion:
         seen them.
         """
         if self.snapshot.units is None:
-            return self.belief.probabilities[places]
+            # Trained on just these labels, the network speaks for itself; with answers since, its linearisation does.
+            trained = bool(self.snapshot.round) and self.belief.knows(self.snapshot.labels, self.belief.classes)
+            return probabilities_of((self.belief.start if trained else self.belief.posterior).mean[places], "squared")
         post, there = self.belief.posterior, self._there
         variance = self._spread * post.variance()[places].clamp_min(1e-9 * post.scale)
         chances = likelihoods(post.mean[places][:, there], variance)

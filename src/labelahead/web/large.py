@@ -142,7 +142,7 @@ class Holding:
         assert self.assignment is not None
         tally = self.assignment.tally
         number = {c: i for i, c in enumerate(tally.alive)}  # without classes that are no more
-        known = list(tally.labels)
+        known = sorted(tally.labels, key=self.positions.__getitem__)  # in the order of the pool
         at = torch.tensor([self.positions[p] for p in known], dtype=torch.int64)
         numbers = torch.tensor([number[tally.labels[p]] for p in known], dtype=torch.int64)
         told = Labelled(at, numbers, tuple(tally.classes[c] for c in tally.alive))

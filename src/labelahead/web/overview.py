@@ -12,7 +12,7 @@ from labelahead.web.explain import Opinion
 from labelahead.web.schedule import OUTLOOK, Schedule
 from labelahead.web.tally import Tally
 
-__all__ = ["able", "doubts", "history", "people", "pool_map", "predictions", "progress", "why"]
+__all__ = ["doubts", "history", "people", "pool_map", "progress", "why"]
 
 BIASED = (
     "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
@@ -202,20 +202,3 @@ def history(assignment: Assignment, n: int = 50, who: str | None = None) -> list
         {"seq": a.seq, **describe(p), **a.said("kind", "label", "who", "at"), "current": tally.labels.get(p)}
         for a, p in newest
     ]
-
-
-def able(assignment: Assignment) -> bool:
-    """Whether there is anything to predict by: a kernel, and a label that it knows of."""
-    opinion = assignment.opinion
-    return opinion is not None and opinion.informed
-
-
-def predictions(assignment: Assignment) -> dict[int, tuple[int, float]]:
-    """Class and probability of every unlabelled item in play, for pre-labelling."""
-    with assignment.lock:
-        opinion, tally = assignment.opinion, assignment.tally
-        labels, there = tally.labels, set(tally.alive)
-    if opinion is None or not able(assignment):
-        return {}
-    rows = zip(opinion.snapshot.points.tolist(), opinion.belief.guesses.tolist(), opinion.sure.tolist(), strict=True)
-    return {p: (c, s) for p, c, s in rows if p not in labels and c in there}

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.learners.exact import MANY, ExactLearner
+from labelahead.learners.exact import MANY, ExactLearner, ExactLearnt, ExactModel
 from labelahead.learners.outlook import Outlook
 from labelahead.web.snapshot import Snapshot
 
-__all__ = ["Order", "refreshed", "second_look", "told"]
+__all__ = ["Order", "UnitFit", "fit_units", "refreshed", "second_look", "told"]
 
 KEPT = ("map", "unreadable", "whole", "random", "scored")  # facts that no label changes
 JUDGED = 1000  # items by which the error of the pool is estimated
@@ -26,6 +26,46 @@ class Order:
     classes: int
     trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
     confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
+    alive: tuple[int, ...] | None = None  # class numbers that are neither merged nor removed; None: all
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Class numbers that a prediction may be, two at least."""
+        alive = tuple(range(self.classes)) if self.alive is None else self.alive
+        return alive if len(alive) > 1 else tuple(range(max(self.classes, 2)))
+
+
+@dataclass(frozen=True, eq=False)
+class UnitFit:
+    """The exact learner, fitted on labels of a snapshot's items. Its outputs are the classes `numbers`."""
+
+    units: Tensor  # (n, d) of all items of the snapshot
+    learner: ExactLearner
+    model: ExactModel
+    learnt: ExactLearnt
+    at: Tensor  # (L,) places along the snapshot's points
+    labels: Tensor  # (L,) among `numbers`
+    numbers: Tensor  # (C,) class numbers of the page
+    votes: Tensor  # (L,) bool: not confirmed among many
+
+
+def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> UnitFit:
+    """Fit the exact learner on these labels, as every other door does: nothing of an earlier fit goes into it.
+
+    Args:
+        snapshot: of the exact learner.
+        order: which labels; those of items that are not in the snapshot are left out.
+        most: labels beyond which they are condensed.
+    """
+    assert snapshot.units is not None
+    place = {p: i for i, p in enumerate(snapshot.points.tolist())}
+    index = {c: i for i, c in enumerate(order.numbers)}
+    known = sorted((p, c) for p, c in order.labels if p in place)
+    at, labels = torch.tensor([place[p] for p, _ in known]), torch.tensor([index[c] for _, c in known])
+    learner = ExactLearner(snapshot.units, ExactModel.on_units(len(index)), most=most)
+    learnt = learner.learn(at, labels)
+    votes = ~torch.isin(snapshot.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
+    return UnitFit(snapshot.units, learner, learnt.kernel_model, learnt, at, labels, torch.tensor(order.numbers), votes)
 
 
 def refreshed(before: Snapshot, order: Order) -> Snapshot:
@@ -36,26 +76,23 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     if not order.round:
         return replace(before, outputs=outputs)
     began = time.perf_counter()
-    place = {p: i for i, p in enumerate(before.points.tolist())}
-    known = [(place[p], c) for p, c in order.labels if p in place]
-    at, labels = torch.tensor([i for i, _ in known]), torch.tensor([c for _, c in known])
-    learner = ExactLearner(before.units, classes, before.units.new_zeros(before.units.shape[1]), most=MANY)
-    learnt = learner.learn(at, labels, previous=before.facts.get("mixture"))
+    fit = fit_units(before, order, most=MANY)
+    at, learner, learnt, numbers = fit.at, fit.learner, fit.learnt, fit.numbers
     seconds = time.perf_counter() - began
     facts: dict[str, Any] = {name: before.facts[name] for name in KEPT if name in before.facts}
-    facts |= {"labels": len(known), "kernel_seconds": 0.0}
-    facts["mixture"] = {"mixture": learnt.kernel_model.mixture}  # where the next choice begins
+    facts |= {"labels": len(at), "kernel_seconds": 0.0}
     facts |= {"train_seconds": seconds, "train_accuracy": learnt.trained.accuracy if learnt.trained else 1.0}
     if before.test is not None:
         units, truth = before.test
-        facts["accuracy"] = float((learnt.model(units).argmax(1) == truth).double().mean())
-    others, residual = learner.others_say(at, labels)
-    facts |= second_look(others, residual, before.points[at], labels, order.trusted)
+        facts["accuracy"] = float((numbers[learnt.model(units).argmax(1)] == truth).double().mean())
+    others, residual = learner.others_say(at, fit.labels)
+    others = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, others)
+    facts |= second_look(others, residual, before.points[at], numbers[fit.labels], order.trusted)
     rest = torch.ones(len(before.points), dtype=torch.bool).index_fill_(0, at, False).nonzero().squeeze(1)
     rest = rest[rest < before.facts.get("random", len(before.points))]  # points are in random order, up to these
     if len(rest):
-        votes = ~torch.isin(before.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
-        facts |= told(learner.outlook(at, labels, rest[:JUDGED], votes=votes))
+        facts |= told(learner.outlook(at, fit.labels, rest[:JUDGED], votes=fit.votes))
+    alpha = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, fit.model.alpha)
     return replace(
         before,
         round=order.round,
@@ -63,7 +100,7 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
         labels=dict(order.labels),
         noise=before.own_noise or learnt.noise,
         weights=learnt.mixture.weights,
-        pushes=outputs.new_zeros(outputs.shape).index_copy_(0, at, learnt.kernel_model.alpha),
+        pushes=outputs.new_zeros(outputs.shape).index_copy_(0, at, alpha),
         facts=facts,
     )
 

@@ -25,7 +25,7 @@ from labelahead.errors import InputError
 from labelahead.web import overview
 from labelahead.web.assignment import GRID, Assignment
 from labelahead.web.exchange import FORMS, export_labels, import_labels
-from labelahead.web.finished import page_model
+from labelahead.web.fitting import page_model, predict_pool
 from labelahead.web.items import FULL, LARGE, SMALL
 from labelahead.web.schedule import Schedule
 from labelahead.web.security import cookies, set_cookie
@@ -115,12 +115,13 @@ class Confirmation(BaseModel):
 
 def all_routes(assignment: Assignment, schedule: Schedule, *, labelled_at: str | None = None) -> tuple[APIRouter, ...]:
     """All that can be asked for but the page itself. labelled_at: see `create_app`."""
+    turn = threading.Lock()  # one model is fitted at a time
     return (
         _asking(assignment, labelled_at),
         _changing(assignment),
         _watching(assignment, schedule),
-        _files(assignment),
-        _model(assignment, schedule),
+        _files(assignment, schedule, turn),
+        _model(assignment, schedule, turn),
     )
 
 
@@ -303,8 +304,8 @@ def _sent(assignment: Assignment, ending: str, media: str, write: Callable[[Path
     )
 
 
-def _model(assignment: Assignment, schedule: Schedule) -> APIRouter:
-    routes, turn = APIRouter(), threading.Lock()
+def _model(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+    routes = APIRouter()
 
     @routes.get("/api/model", summary="The model that the labels make", response_class=FileResponse)
     def model(onnx: bool = False) -> FileResponse:
@@ -324,20 +325,27 @@ async def _raw(request: Request) -> bytes:
     return await request.body()
 
 
-def _files(assignment: Assignment) -> APIRouter:
+def _files(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)
     def sent(form: str, rest: bool = False) -> FileResponse:
         """csv, jsonl, parquet, label-studio; hf and folders come zipped.
 
-        rest=1 adds what the network thinks of items without a label, marked as predictions.
+        rest=1 adds predictions of items without a label, marked as such, by a model fitted now on all labels.
         """
         if form not in SENT:
             raise HTTPException(404, f"no form {form!r}; expected one of {', '.join(FORMS)}")
         suffix, media = SENT[form]
+        predicted = None
+        if rest:
+            with turn:
+                predicted = predict_pool(assignment, schedule)
         return _sent(
-            assignment, f"labels{suffix}", media, lambda target: export_labels(assignment, form, target, rest=rest)
+            assignment,
+            f"labels{suffix}",
+            media,
+            lambda target: export_labels(assignment, form, target, predicted=predicted),
         )
 
     @routes.post("/api/import", summary="Labels from a file")

@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +67,13 @@ class Schedule:
     def start(self) -> None:
         """Take up the last snapshot, if there is one that fits, and go on from there."""
         self.remember()
-        self._resting = not self.exact or self._complete()
+        self._resting = not self.exact or self.is_complete()
         if not self._resting or self.refresh_every is not None:
             self._looking = threading.Thread(target=self._look, daemon=True, name="looking")
             self._looking.start()
         self._thread.start()
 
-    def _complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all items are in play that ever will be."""
         opinion, assignment = self.assignment.opinion, self.assignment
         if opinion is None or not opinion.snapshot.facts.get("whole", True):
@@ -91,6 +90,11 @@ class Schedule:
         for thread in (self._thread, self._looking):
             if thread is not None and thread.is_alive():
                 thread.join(5)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether items are being looked at; never without a page."""
+        return self._looking is not None and self._looking.is_alive() and not self.is_complete()
 
     @property
     def idle(self) -> bool:
@@ -194,7 +198,8 @@ class Schedule:
 
     def _order(self, number: int, tally: Tally) -> Order:
         trusted, confirmed = self.assignment.trusted(tally), tuple(tally.confirmed)
-        return Order(number, tuple(tally.labels.items()), len(tally.classes), trusted, confirmed)
+        labels, alive = tuple(tally.labels.items()), tuple(tally.alive)
+        return Order(number, labels, len(tally.classes), trusted, confirmed, alive)
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -287,9 +292,6 @@ class Schedule:
         try:
             before = wider or (opinion.snapshot if opinion else None)
             if before is not None and before.units is not None:
-                if wider is not None and opinion is not None and "mixture" in opinion.snapshot.facts:
-                    facts = {**wider.facts, "mixture": opinion.snapshot.facts["mixture"]}
-                    before = replace(wider, facts=facts)
                 fresh = wider is None or opinion is None or order.round > opinion.snapshot.round
                 self._hand_over(refreshed(before, order), fresh=fresh)
                 return

@@ -24,12 +24,13 @@ from labelahead.scale.store import is_store
 from labelahead.strategies import STRATEGIES, find
 from labelahead.web.assignment import Assignment
 from labelahead.web.exchange import export_labels, import_labels
+from labelahead.web.fitting import predict_pool
 from labelahead.web.items import Items
 from labelahead.web.journal import Journal, JournalCopy, copy_journal, recorded_items
 from labelahead.web.large import Holding
-from labelahead.web.overview import able
 from labelahead.web.schedule import Schedule
 from labelahead.web.worker import Worker
+from labelahead.web.workshop import Tell
 
 __all__ = ["ROOM", "Session", "opened", "write_out"]
 
@@ -254,20 +255,14 @@ def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
     return notes
 
 
-def write_out(session: Session, form: str, to: Path, *, rest: bool = False) -> str:
-    """Export without a server; what was written. rest: predictions by the last stored network."""
-    assignment, kind = session.assignment, ""
+def write_out(session: Session, form: str, to: Path, *, rest: bool = False, tell: Tell | None = None) -> str:
+    """Export without a server; what was written. rest: with predictions by a model of all labels."""
+    assignment, predicted = session.assignment, None
     if rest:
         session.schedule.remember()
-        if not able(assignment):
-            raise InputError(
-                f"{session.folder} holds no network that knows a label, so there are no "
-                "predictions; leave out --rest, or label on the page until it has trained once"
-            )
-        trained = len(assignment.opinion.snapshot.labels) if assignment.opinion else 0
-        kind = f"by the training with {trained} labels" if trained else "before any training"
-    rows, labels = export_labels(assignment, form, to, rest=rest), len(assignment.tally.labels)
-    more = f" and {rows - labels} predictions ({kind})" if rest else ""
+        predicted = predict_pool(assignment, session.schedule, tell)
+    rows, labels = export_labels(assignment, form, to, predicted=predicted), len(assignment.tally.labels)
+    more = f" and {rows - labels} predictions (by a model of all {labels} labels)" if rest else ""
     return f"{labels} labels{more} are in {to}"
 
 

@@ -46,11 +46,20 @@ class Snapshot:
     def belief(self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()) -> Belief:
         """What is held of the items in play, given these labels. counts_as: of each class, as in `Tally`."""
         kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
-        start = prior(_standing(self.outputs, counts_as), kernel, features=self.features, noise=self.noise)
+        outputs = _standing(self.outputs, counts_as) if self.units is None else _uniform(self.outputs, counts_as)
+        start = prior(outputs, kernel, features=self.features, noise=self.noise)
         start = start.widened(max(classes, start.classes))
         guess = None if self.pushes is None else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
         most = None if self.units is None else MANY
         return Belief(self.points, start, labels, evaluation=self.evaluation, hold=True, most=most, guess=guess)
+
+
+def _uniform(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
+    """(n, C) where the exact learner begins: the same for all classes that are neither merged nor removed."""
+    gone = [c for c, now in enumerate(counts_as[: outputs.shape[1]]) if now != c]
+    start = torch.full_like(outputs, 1 / max(outputs.shape[1] - len(gone), 1))
+    start[:, gone] = 0
+    return start
 
 
 def _standing(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:

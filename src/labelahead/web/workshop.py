@@ -86,21 +86,17 @@ class Workshop:
         if not self.grows:
             return torch.arange(n)
         shuffled = in_random_order(n, self.campaign.seed)
-        shuffled = shuffled[~torch.isin(shuffled, known)]
         test = torch.isin(shuffled, self.data.test)
-        pool = shuffled[~test][: max(IN_PLAY - len(known), FIRST)]
+        # The same part of the pool whatever is labelled: its mean is what a model is centred on.
+        pool = shuffled[~test][:IN_PLAY]
+        pool = pool[~torch.isin(pool, known)]
         rest = shuffled[test | torch.isin(shuffled, pool[FIRST:])]
         return torch.cat([known, pool[:FIRST], rest])
 
-    def prepared(self, labelled: Iterable[int], in_play: Sequence[int]) -> tuple[Tensor, Prepared]:
-        """Which items a model is made from, and all that it needs of them: all, unless looking at them takes long."""
-        known = torch.tensor(list(labelled), dtype=torch.int64)
-        every = torch.arange(len(self.data))
-        if self.grows:
-            others = torch.tensor(in_play, dtype=torch.int64)
-            every = torch.cat([known, others[~torch.isin(others, known)]])
-            every = every if len(in_play) else self._order(known.tolist())[: len(known) + FIRST]
-        return self._readable(every, len(every), lambda what, done: None)
+    def prepared(self, labelled: Iterable[int], tell: Tell | None = None) -> tuple[Tensor, Prepared]:
+        """Which items a model is made from, and all that it needs of them: those that are in play on the page."""
+        every = self._order(list(labelled))
+        return self._readable(every, len(every), tell or (lambda what, done: None))
 
     def _readable(self, at: Tensor, total: int, tell: Tell) -> tuple[Tensor, Prepared]:
         """Those of (m,) positions that can be read, and all that a network needs of them."""
@@ -161,7 +157,8 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     asking, classes = _asking(campaign.asking, len(inputs)), max(order.classes, 2)
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
-        pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
+        labels = sorted(order.labels)  # in the order of the data: a training does not depend on who answered first
+        pool.label([p for p, _ in labels], [c for _, c in labels])
     seed = ready.training.seed_of(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
     facts: dict[str, Any] = {"labels": len(pool)}
     if order.round:
