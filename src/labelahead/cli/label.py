@@ -1,6 +1,6 @@
 """The command for labelling by hand, in a browser."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,9 +106,7 @@ def label(
         # An export is fitted as the page was: what it was opened with counts, unless it is said otherwise here.
         campaign = shell.configured(context, None if export is None else _stored(context, folder))
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
-        more |= {"executor": cluster, "refresh_every": refresh_every}
-        # Taking labels in needs the folder for itself; an export alone reads it beside a server.
-        more["read_only"] = export is not None and labels is None and not start_from_folders
+        more |= {"executor": cluster, "refresh_every": refresh_every, "read_only": _only_reads(context.params)}
         with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:
@@ -180,6 +178,11 @@ def check_together(export: str | None, to: Path | None, rest: bool, probabilitie
         raise UsageError("--rest goes with --export; expected both, or leave --rest out")
     if probabilities and not rest:
         raise UsageError("--probabilities goes with --rest; expected both, or leave --probabilities out")
+
+
+def _only_reads(options: Mapping[str, Any]) -> bool:
+    """Return whether the session is only read, which can be done beside a server; taking labels in cannot."""
+    return options["export"] is not None and options["labels"] is None and not options["start_from_folders"]
 
 
 def _share(test: str | None) -> float | str | None:
