@@ -46,8 +46,7 @@ def questions(
 ) -> tuple[list[Question], Prepared]:
     """Train on the labels and ask for the n items that matter most, best first.
 
-    labels: a file of `id,label`; default: the labels that the data carry themselves. classes:
-    names of classes that may have no label yet.
+    labels: a file of `id,label`; default: those that the data carry. classes: names, also of those without a label.
     """
     tell = progress or (lambda what, done, total: None)
     tell("loading", 0, 1)

@@ -90,9 +90,7 @@ def label(
 
       labelahead label photos/ --host 0.0.0.0
 
-      labelahead label photos/ --export csv --to labels.csv --rest
-
-      labelahead label reviews.csv --id review --export hf --to reviews-labelled
+      labelahead label reviews.csv --id review --export csv --to labels.csv --rest
     """
     kept = ""
 
@@ -100,21 +98,14 @@ def label(
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
     with reported(hint):
-        check_together(export, to, rest, probabilities)
-        if pictures_at is not None and export != "label-studio":
-            raise UsageError("--pictures-at goes with --export label-studio; expected both, or leave --pictures-at out")
+        check_together(context)
         campaign, names = shell.configured(context), [c.strip() for c in classes.split(",") if c.strip()]
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every}
         with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
-            if export is not None and to is not None:
-                from labelahead.web.session import write_out
-
-                how = {"probabilities": probabilities, "pictures_at": pictures_at}
-                say(write_out(ready, export, to, rest=rest, **how))
-                return
-            _serve(ready, host=host, port=port, token=token, browser=browser)
+            if not write_export(ready, context):
+                _serve(ready, host=host, port=port, token=token, browser=browser)
 
 
 @contextmanager
@@ -150,8 +141,26 @@ def _token(given: str | None) -> str | None:
         raise UsageError(f"--token {given}: cannot be read ({error}); expected a file that holds the token") from error
 
 
-def check_together(export: str | None, to: Path | None, rest: bool, probabilities: bool = False) -> None:
+def write_export(ready: Any, context: typer.Context) -> bool:
+    """Write what --export asks for, and return whether it does."""
+    given = context.params
+    if given["export"] is None:
+        return False
+    from labelahead.web.session import write_out
+
+    how = {"rest": given["rest"], "probabilities": given["probabilities"]}
+    if given["export"] == "label-studio":
+        how["pictures_at"] = given["pictures_at"]
+    say(write_out(ready, given["export"], given["to"], **how))
+    return True
+
+
+def check_together(context: typer.Context) -> None:
     """What makes sense only with another option is refused without it."""
+    given = context.params
+    export, to, rest, probabilities = (given[name] for name in ("export", "to", "rest", "probabilities"))
+    if "pool" not in given and given["pictures_at"] is not None and export != "label-studio":
+        raise UsageError("--pictures-at goes with --export label-studio; expected both, or leave --pictures-at out")
     if (export is None) != (to is None):
         raise UsageError("--export and --to go together; expected both or neither")
     if rest and export is None:

@@ -268,8 +268,7 @@ def read_import(
         for (position, who), label in labels.items()
         if position not in mixed and (position, who) not in contradicted
     )
-    known = set(classes)
-    new = tuple(dict.fromkeys(label for _, label, _ in sound if label not in known))
+    new = tuple(dict.fromkeys(label for _, label, _ in sound if label not in classes))
     return Imported(sound, new, tuple(unknown), tuple(unclear), blank, predictions)
 
 
