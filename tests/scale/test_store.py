@@ -51,15 +51,19 @@ def test_vectors_of_parquet_parts(tmp_path):
 def test_a_fixed_size_list_and_another_id(tmp_path):
     x, _ = clouds(9)
     values = pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float64).ravel()), 6)
-    table = pa.table({"id": ["same"] * 9, "own": [str(100 + i) for i in range(9)], "v": values})
+    table = pa.table({"id": [*"pqrspqrsp"], "one": ["same"] * 9, "own": [str(100 + i) for i in range(9)], "v": values})
     pq.write_table(table, tmp_path / "one.parquet", row_group_size=4)
     manifest = embed(tmp_path / "one.parquet", tmp_path / "store", id="own", dtype="float32", rows=3, executor=HERE)
     assert np.array_equal(features(manifest), x.astype(np.float32))
     large = LargePool(tmp_path / "store", executor=HERE)
     assert large.find(["104"], HERE) == {"104": 4}
-    embed(tmp_path / "one.parquet", tmp_path / "store", executor=HERE)
-    with pytest.raises(InputError, match="9 items are called 'same'"):
-        LargePool(tmp_path / "store", executor=HERE).find(["same"], HERE)
+    embed(tmp_path / "one.parquet", tmp_path / "store", rows=3, executor=HERE)
+    with pytest.raises(InputError, match="3 items are called 'p'"):
+        LargePool(tmp_path / "store", executor=HERE).find(["p"], HERE)
+    with pytest.raises(InputError, match=r"repeat an id in the column 'one': 'same' \(row 0 and row 1\)"):
+        embed(tmp_path / "one.parquet", tmp_path / "other", id="one", executor=HERE)
+    embed(tmp_path / "one.parquet", tmp_path / "numbered", id="none", executor=HERE)
+    assert LargePool(tmp_path / "numbered", executor=HERE).find(["one.parquet:8"], HERE) == {"one.parquet:8": 8}
 
 
 @pytest.mark.skipif(not sentences_available(), reason="the extra 'texts' is not installed")

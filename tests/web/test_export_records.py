@@ -97,7 +97,7 @@ def text_source(folder: Path) -> Source:
 
 def photo_source(folder: Path) -> Source:
     ids = [f"{i:02d}.png" for i in range(COUNT)]
-    return Source(photos(folder / "photos", COUNT), ids, {"file_name": ids}, "image", {"embedding": "raw"})
+    return Source(photos(folder / "photos", COUNT), ids, {"file_name": ids}, "image", {"embedding": "raw", "size": 16})
 
 
 SOURCES = {"csv": csv_source, "parquet": parquet_source, "texts": text_source, "photos": photo_source}
@@ -107,7 +107,7 @@ SOURCES = {"csv": csv_source, "parquet": parquet_source, "texts": text_source, "
 def labelled(source: Source, out: Path):
     """A page on which some items are labelled, and the others predicted."""
     data = {"name": str(source.path), **source.settings}
-    tables = {"data": data, "training": {"steps": 5}}
+    tables = {"data": data, "model": {"name": "exact"}}
     with page(source.path, out, start=True, every=len(LABELLED), classes=CLASSES, tables=tables) as (client, session):
         ids = list(session.assignment.items.ids)
         for position in LABELLED:

@@ -90,9 +90,7 @@ def label(
 
       labelahead label photos/ --host 0.0.0.0
 
-      labelahead label photos/ --export csv --to labels.csv --rest
-
-      labelahead label reviews.csv --id review --export hf --to reviews-labelled
+      labelahead label reviews.csv --id review --export csv --to labels.csv --rest
     """
     kept = ""
 
@@ -100,19 +98,15 @@ def label(
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
     with reported(hint):
-        check_together(export, to, rest, probabilities)
-        if pictures_at is not None and export != "label-studio":
-            raise UsageError("--pictures-at goes with --export label-studio; expected both, or leave --pictures-at out")
+        check_together(context)
         # An export is fitted as the page was: what it was opened with counts, unless it is said otherwise here.
         campaign = shell.configured(context, None if export is None else _stored(context, folder))
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every, "read_only": _only_reads(context.params)}
         with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
-            if export is not None and to is not None:
-                say(_write_out(ready, export, to, rest, probabilities=probabilities, pictures_at=pictures_at))
-                return
-            _serve(ready, host=host, port=port, token=token, browser=browser)
+            if not write_export(ready, context):
+                _serve(ready, host=host, port=port, token=token, browser=browser)
 
 
 @contextmanager
@@ -140,18 +134,6 @@ def _stored(context: typer.Context, folder: str | Path | None) -> dict[str, Any]
     return read_stored(path, trust_code=trust) if path.exists() else None
 
 
-def _write_out(ready: Any, export: str, to: Path, rest: bool, **how: Any) -> str:
-    """What was written."""
-    from labelahead.web.session import write_out
-
-    with err.status("writing") as status:
-
-        def tell(what: str, done: float) -> None:
-            status.update(f"{what}: {done:.0%}")
-
-        return write_out(ready, export, to, rest=rest, tell=tell, **how)
-
-
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
     """Until Ctrl-C."""
     from labelahead.web.serve import serve
@@ -170,8 +152,32 @@ def _token(given: str | None) -> str | None:
         raise UsageError(f"--token {given}: cannot be read ({error}); expected a file that holds the token") from error
 
 
-def check_together(export: str | None, to: Path | None, rest: bool, probabilities: bool = False) -> None:
+def write_export(ready: Any, context: typer.Context) -> bool:
+    """Write what --export asks for, and return whether it does."""
+    given = context.params
+    if given["export"] is None:
+        return False
+    from labelahead.web.session import write_out
+
+    how = {"rest": given["rest"], "probabilities": given["probabilities"]}
+    if given["export"] == "label-studio":
+        how["pictures_at"] = given["pictures_at"]
+    with err.status("writing") as status:
+
+        def tell(what: str, done: float) -> None:
+            status.update(f"{what}: {done:.0%}")
+
+        done = write_out(ready, given["export"], given["to"], tell=tell, **how)
+    say(done)
+    return True
+
+
+def check_together(context: typer.Context) -> None:
     """What makes sense only with another option is refused without it."""
+    given = context.params
+    export, to, rest, probabilities = (given[name] for name in ("export", "to", "rest", "probabilities"))
+    if "pool" not in given and given["pictures_at"] is not None and export != "label-studio":
+        raise UsageError("--pictures-at goes with --export label-studio; expected both, or leave --pictures-at out")
     if (export is None) != (to is None):
         raise UsageError("--export and --to go together; expected both or neither")
     if rest and export is None:

@@ -27,6 +27,7 @@ from labelahead.cli.label import (
     ToOpt,
     check_together,
     opened_session,
+    write_export,
 )
 from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
 from labelahead.extras import need
@@ -97,7 +98,7 @@ def label_studio(
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
     with reported(hint):
-        check_together(export, to, rest, probabilities)
+        check_together(context)
         _check_webhook(webhook)
         _check_pool(pool, cluster, pictures_at)
         connection = _connected(url, project, folder, pool)
@@ -105,10 +106,7 @@ def label_studio(
         again = True
         while again:  # once more whenever there are new tasks
             with (_session if pool is None else _pool_session)(context, connection, predictions) as (ready, bridge):
-                from labelahead.web.session import write_out
-
-                if export is not None and to is not None:
-                    say(write_out(ready, export, to, rest=rest, probabilities=probabilities))
+                if write_export(ready, context):
                     return
                 say(f"labels are kept in {kept}; Ctrl-C ends")
                 again = _serve(connection, bridge, ready, host, port, webhook)
