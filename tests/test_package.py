@@ -57,7 +57,7 @@ def test_one_version():
 
     root = Path(__file__).parents[1]
     assert f"\nversion: {labelahead.__version__}\n" in (root / "CITATION.cff").read_text()
-    newest = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    newest = re.search(r"^## (\d\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
     assert newest == labelahead.__version__
 
 
