@@ -291,8 +291,11 @@ def write_out(
     rows, labels = export_labels(assignment, form, to, **options), len(assignment.tally.labels)
     if form == CONFIG:
         return f"the labelling configuration for the tasks of --export label-studio is in {to}"
-    more = f" and {rows - labels} predictions (by a model of all {labels} labels)" if rest else ""
-    return f"{labels} labels{more} are in {to}"
+    if not rest:
+        return f"{labels} labels are in {to}"
+    left = len(assignment.items) - rows - len(assignment.closed) - len(assignment.broken)
+    more = f"; {left} items that the page has not looked at have none: see `labelahead predict`" if left > 0 else ""
+    return f"{labels} labels and {rows - labels} predictions (by a model of all {labels} labels) are in {to}{more}"
 
 
 def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
