@@ -1,6 +1,8 @@
 """Features on disk: every kind of pool, written once, resumed, and refused where they cannot be right."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -339,3 +341,101 @@ def test_features_that_changed_under_us_are_noticed(tmp_path):
     (tmp_path / "store" / "manifest.json").write_text(json.dumps(said | {"entries": [{}]}))
     with pytest.raises(StorageError, match="is damaged"):
         LargePool(tmp_path / "store")
+
+
+def flip_bit(path, at=-5):
+    """One bit of a file, which keeps its size and date."""
+    about, content = path.stat(), bytearray(path.read_bytes())
+    content[at] ^= 4
+    path.write_bytes(bytes(content))
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def parts_of(store, suffix):
+    return sorted((store / "parts").glob(f"*{suffix}"))
+
+
+@pytest.mark.parametrize("written", ["now", "before there were checksums"])
+def test_a_copied_store_reads_its_own_parts(tmp_path, written):
+    x, _ = clouds(40)
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    whole = embed(parquet_pool(tmp_path / "pool", x), original, rows=10, executor=HERE)
+    if written != "now":  # as version 1 of the format has it
+        said = json.loads((original / "manifest.json").read_text())
+        for entry in said["entries"]:
+            del entry["record"], entry["checksum"]
+            entry |= {key: f"file://{original}/{entry[key]}" for key in ("features", "ids")}
+        (original / "manifest.json").write_text(json.dumps(said | {"format": 1}))
+    shutil.copytree(original, copy)
+    shutil.rmtree(original)
+    copied = read_manifest(copy)
+    assert np.array_equal(features(copied), x.astype(np.float32).astype(np.float16))
+    assert all(e.features.startswith(f"file://{copy}/parts/") for e in copied.entries)
+    assert take_rows(copied.entries[1], [2])[1] == [f"item {copied.entries[0].rows + 2}"]
+    assert len(LargePool(copy, executor=HERE).ask(2, evaluation=10)) == 2
+    again = embed(tmp_path / "pool", copy, rows=10, executor=HERE)  # all parts are there
+    assert [e.total for e in again.entries] == [e.total for e in whole.entries]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_flipped_bit_is_noticed_and_said_how_to_mend(tmp_path, in_place):
+    x, _ = clouds(40)
+    store, pool = tmp_path / "store", tmp_path / "pool"
+    if in_place:
+        pool.mkdir()
+        np.save(pool / "x.npy", x.astype(np.float32))
+    else:
+        parquet_pool(pool, x)
+    manifest = embed(pool, store, rows=10, executor=HERE)
+    before = features(manifest)
+    damaged = pool / "x.npy" if in_place else parts_of(store, ".npy")[0]
+    entry = next(e for e in reversed(read_manifest(store).entries) if e.features == f"file://{damaged}")
+    flip_bit(damaged)
+    from labelahead.scale import store as module
+
+    module._verified.clear()  # as in another process
+    with pytest.raises(
+        StorageError, match=f"{damaged.name} is damaged.* remove .*json and embed the pool again"
+    ) as said:
+        list(read_blocks(entry, 7))
+    assert entry.record in str(said.value)
+    with pytest.raises(StorageError, match="is damaged"):
+        take_rows(entry, [0])
+    with pytest.raises(StorageError, match="is damaged"):
+        LargePool(store, executor=HERE).ask(2, evaluation=10)
+    if in_place:
+        flip_bit(damaged)  # restored
+    else:
+        os.unlink(entry.record.removeprefix("file://"))
+    mended = embed(pool, store, rows=10, executor=HERE)
+    assert np.array_equal(features(mended), before)
+
+
+def test_a_header_of_another_type_is_noticed(tmp_path):
+    x, _ = clouds(12)
+    embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
+    path = parts_of(tmp_path / "store", ".npy")[0]
+    path.write_bytes(path.read_bytes().replace(b"<f2", b">f2"))
+    entry = next(e for e in read_manifest(tmp_path / "store").entries if e.features.endswith(path.name))
+    with pytest.raises(StorageError, match="is damaged"):
+        list(read_blocks(entry, 100))
+
+
+def test_damaged_names_are_noticed(tmp_path):
+    x, _ = clouds(40)
+    embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
+    path = parts_of(tmp_path / "store", ".parquet")[0]
+    entry = next(e for e in read_manifest(tmp_path / "store").entries if e.ids == f"file://{path}")
+    assert len(ids_of(entry)) == entry.rows
+    flip_bit(path, at=60)
+    with pytest.raises(StorageError, match=f"{path.name} is damaged.*embed the pool again"):
+        ids_of(entry)
+
+
+def test_a_part_is_verified_once_in_a_process(tmp_path):
+    x, _ = clouds(20)
+    embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
+    entry = read_manifest(tmp_path / "store").entries[0]
+    take_rows(entry, [0])
+    flip_bit(parts_of(tmp_path / "store", f"{entry.features.rsplit('/', 1)[-1]}")[0])
+    take_rows(entry, [0])  # read without another pass over the part

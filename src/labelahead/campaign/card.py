@@ -92,12 +92,13 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
 
 def _picture_code(size: int, grey: bool, white: int) -> str:
     """The same steps as a function of a file."""
-    last = "np.asarray(image).transpose(2, 0, 1)"
-    if grey or white != 255:
-        weights = "np.array([0.299, 0.587, 0.114], np.float32).reshape(3, 1, 1)"
-        last = f"{last}.astype(np.float32)"
-        last = f"({last} * {weights}).sum(0, keepdims=True)" if grey else last
-        last = f"np.rint({last} * np.float32({white} / 255)).clip(0, {white}).astype(np.uint8)"
+    lines = ["pixels = np.asarray(image).transpose(2, 0, 1).astype(np.float32)"]
+    if grey:
+        lines.append("pixels = pixels * np.array([0.299, 0.587, 0.114], np.float32).reshape(3, 1, 1)")
+        lines.append("pixels = pixels.sum(0, keepdims=True)")
+    scaled = "pixels" if white == 255 else f"pixels * np.float32({white} / 255)"
+    lines.append(f"return np.rint({scaled}).clip(0, {white}).astype(np.uint8)")
+    last = "\n    ".join(lines)
     return f"""import numpy as np
 from PIL import Image, ImageOps
 

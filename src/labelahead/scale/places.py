@@ -15,7 +15,7 @@ from labelahead.data.sizes import require_npy_content
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
 from labelahead.files import make, replace
 
-__all__ = ["Array", "absolute", "children", "npy_header", "opened", "removed", "stamp", "there", "write"]
+__all__ = ["Array", "absolute", "children", "is_local", "npy_header", "opened", "removed", "stamp", "there", "write"]
 
 Array = np.ndarray[Any, Any]
 DATES = ("mtime", "LastModified", "last_modified", "updated", "ETag", "etag", "created")  # as file systems call it
@@ -112,6 +112,11 @@ def removed(address: str) -> None:
     """Take a file away."""
     fs, path = _located(address)
     fs.rm_file(path)
+
+
+def is_local(address: str) -> bool:
+    """Return whether a file lies on this machine, or where the system shows it as if it did."""
+    return _is_local(_located(address)[0])
 
 
 def _is_local(fs: Any) -> bool:

@@ -3,13 +3,16 @@
     manifest.json        how the items were read, all parts in their order, what was left out
     parts/KEY.npy        features (rows, d) of a part, float16 or float32
     parts/KEY.parquet    the items' own names
-    parts/KEY.json       rows, sums: written last, so that a part is there whole or not at all
+    parts/KEY.json       rows, sums, checksum: written last, so that a part is there whole or not at all
 
-KEY changes with the source's address, size and date and with the encoder. A run after a crash, or after parts were
-added, works out what is missing. Of .npy files nothing is copied: only the sums are kept.
+Addresses of the store's own files are relative to it, so that a copy of the folder is a store of its own. KEY changes
+with the source's address, size and date and with the encoder. A run after a crash, or after parts were added, works out
+what is missing. Of .npy files nothing is copied: only sums and checksums are kept. A process verifies the checksum of a
+part when it first reads it.
 """
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +24,18 @@ from labelahead.errors import InputError, StorageError
 from labelahead.extras import need
 from labelahead.scale.execution import Progress, at_work, each
 from labelahead.scale.parts import Part, Reading, batches, pool_parts, shape_of
-from labelahead.scale.places import Array, absolute, children, npy_header, opened, removed, stamp, there, write
+from labelahead.scale.places import (
+    Array,
+    absolute,
+    children,
+    is_local,
+    npy_header,
+    opened,
+    removed,
+    stamp,
+    there,
+    write,
+)
 from labelahead.scale.sketched import Network, network
 
 __all__ = [
@@ -36,7 +50,8 @@ __all__ = [
     "take_rows",
 ]
 
-FORMAT = 1
+FORMAT = 2  # 1, which is read too, had no checksums, and the full addresses of the store's files
+VERIFIED_BYTES = 1 << 24  # read at a time where a part is read only to verify it
 MANIFEST, PARTIAL = "manifest.json", ".partial"
 NAMED = 5  # parts that a message names
 FAINT = 0.01  # of a row's squared length, that rounding may take
@@ -55,6 +70,8 @@ class Entry:
     squares: float  # sum of their squared lengths
     ids: str | None  # address of the names
     failed: dict[str, str] = field(default_factory=dict, repr=False)
+    record: str = ""  # address of its KEY.json
+    checksum: int | None = None  # CRC-32 of type, width and numbers; None in stores that were written without
 
     def name(self, row: int) -> str:
         """An item without a name of its own: the file and the row in it."""
@@ -127,7 +144,7 @@ def embed(
     _check(whole, root)
     failed = {name: why for part in parts if part in entries for name, why in entries[part].failed.items()}
     manifest = Manifest(reading, tuple(whole), unreadable | failed)
-    write(f"{place}/{MANIFEST}", _as_json(manifest))
+    write(f"{place}/{MANIFEST}", _as_json(manifest, place))
     _forget(place, {part.key(reading) for part in entries})
     return manifest
 
@@ -183,19 +200,21 @@ def embed_part(reading: Reading, part: Part, place: str) -> Entry:
     """A task: read a part, write its features and names, and last the entry that makes them count."""
     base = f"{place}/parts/{part.key(reading)}"
     total: Array = np.zeros(0)
-    squares, rows, names, failed = 0.0, 0, list[str](), dict[str, str]()
+    squares, rows, names, failed, checksum = 0.0, 0, list[str](), dict[str, str](), 0
 
     def work(file: BinaryIO | None) -> None:
-        nonlocal total, squares, rows
+        nonlocal total, squares, rows, checksum
         for batch in batches(reading, part):
             failed.update(batch.failed)
             if not len(batch.features):
                 continue
             made = batch.features if reading.in_place else _narrowed(batch.features, reading.dtype, part, rows)
+            content = made.tobytes()
+            checksum = zlib.crc32(content, checksum if rows else _first_checksum(made.dtype, made.shape[1]))
             if file is not None:
                 if not rows:
                     _header(file, made, part.rows)
-                file.write(made.tobytes())
+                file.write(content)
             exact = made.astype(np.float64)
             if not np.isfinite(exact).all():
                 raise _not_finite(part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0]))
@@ -228,8 +247,10 @@ def embed_part(reading: Reading, part: Part, place: str) -> Entry:
         squares,
         f"{base}.parquet" if names else None,
         failed,
+        f"{base}.json",
+        checksum,
     )
-    write(f"{base}.json", json.dumps(asdict(entry)))
+    write(f"{base}.json", json.dumps(_stored(entry, place)))
     return entry
 
 
@@ -267,11 +288,21 @@ def _header(file: BinaryIO, like: Array, rows: int) -> None:
 
 def _write_names(file: BinaryIO, names: Sequence[str]) -> None:
     arrow, parquet = need("pyarrow", "tables", "writing names"), need("pyarrow.parquet", "tables", "writing names")
-    parquet.write_table(arrow.table({"id": arrow.array(names, arrow.string())}), file, compression="zstd")
+    table = arrow.table({"id": arrow.array(names, arrow.string())})
+    parquet.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def _as_json(manifest: Manifest) -> str:
-    return json.dumps({"format": FORMAT, **asdict(manifest)})
+def _as_json(manifest: Manifest, place: str) -> str:
+    entries = [_stored(entry, place) for entry in manifest.entries]
+    return json.dumps({"format": FORMAT, **asdict(replace(manifest, entries=())), "entries": entries})
+
+
+def _stored(entry: Entry, place: str) -> dict[str, Any]:
+    """An entry as it is written: the store's own files by their addresses inside it."""
+    values = asdict(entry)
+    for key in ADDRESSES:
+        values[key] = values[key] and values[key].removeprefix(f"{place}/")
+    return values
 
 
 def is_store(name: str) -> bool:
@@ -292,10 +323,11 @@ def read_manifest(store: str | Path) -> Manifest:
     with opened(address) as file:
         try:
             said = json.loads(file.read())
-            if said["format"] != FORMAT:
+            if said["format"] not in (1, FORMAT):
                 raise InputError(f"{address} is of format {said['format']}; expected {FORMAT}: embed the pool again")
-            entries = tuple(_entry(each_entry) for each_entry in said["entries"])
-            return Manifest(_reading(said["reading"]), entries, said["left_out"])
+            reading = _reading(said["reading"])
+            entries = tuple(_entry(each_entry, place, reading) for each_entry in said["entries"])
+            return Manifest(reading, entries, said["left_out"])
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -322,14 +354,25 @@ def _reading(values: dict[str, Any]) -> Reading:
     return Reading(**(values | {"network": known}))
 
 
-def _entry(values: dict[str, Any]) -> Entry:
-    part = values["part"] | {"names": ()}
-    return Entry(**(values | {"part": Part(**part), "total": tuple(values["total"])}))
+ADDRESSES = ("features", "ids", "record")  # fields of an entry
+
+
+def _entry(values: dict[str, Any], place: str, reading: Reading) -> Entry:
+    """An entry as it was stored, of the store that is at this place now, wherever it was when it was written."""
+    part, addresses = values["part"] | {"names": ()}, dict[str, Any]()
+    for key in ADDRESSES:
+        stored = values.get(key) or None
+        source = reading.in_place and key == "features"  # lies outside, and is where it was
+        inside = stored and not source and f"{place}/parts/{stored.rsplit('/', 1)[-1]}"
+        addresses[key] = inside or stored
+    record = addresses["record"] or f"{place}/parts/{Part(**part).key(reading)}.json"
+    known = values | addresses | {"record": record, "part": Part(**part), "total": tuple(values["total"])}
+    return Entry(**known)
 
 
 def _read_entry(place: str, part: Part, reading: Reading) -> Entry:
     with opened(f"{place}/parts/{part.key(reading)}.json") as file:
-        return _entry(json.loads(file.read()))
+        return _entry(json.loads(file.read()), place, reading)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -340,15 +383,24 @@ def read_blocks(entry: Entry, size: int) -> Iterator[tuple[int, Array]]:
     with opened(entry.features) as file:
         d, dtype, first = _place(file, entry)
         file.seek(first)
+        checksum = _first_checksum(dtype, d)
+        unknown = not _is_verified(entry)
         for start in range(0, entry.rows, size):
             q = min(size, entry.rows - start)
-            yield start, _rows(file, q, d, dtype, entry)
+            block = _rows(file, q, d, dtype, entry)
+            checksum = zlib.crc32(block.data, checksum) if unknown else checksum
+            yield start, block
+    if unknown:
+        _require_checksum(entry, checksum)
 
 
 def take_rows(entry: Entry, rows: Sequence[int]) -> tuple[Array, list[str]]:
     """Features (q, d) and names of some items of a part, by row."""
     with opened(entry.features) as file:
         d, dtype, first = _place(file, entry)
+        # A storage far away would have to send the whole part for some rows; whoever scores the pool reads it anyway.
+        if not _is_verified(entry) and is_local(entry.features):
+            _verify(file, first, entry, d, dtype)
         found = []
         for row in rows:
             file.seek(first + row * d * dtype.itemsize)
@@ -360,15 +412,57 @@ def _place(file: BinaryIO, entry: Entry) -> tuple[int, Any, int]:
     """Columns, type, and where the part's first number stands."""
     (n, d), dtype, first = npy_header(file, entry.features)
     if n < entry.first + entry.rows or d != len(entry.total):
-        raise StorageError(f"{entry.features} has changed, it is ({n}, {d}) now; embed the pool again")
+        raise StorageError(f"{entry.features} has changed, it is ({n}, {d}) now; {_mended(entry)}")
     return d, dtype, first + entry.first * d * dtype.itemsize
 
 
 def _rows(file: BinaryIO, q: int, d: int, dtype: Any, entry: Entry) -> Array:
     content = file.read(q * d * dtype.itemsize)
     if len(content) < q * d * dtype.itemsize:
-        raise StorageError(f"{entry.features} ends too early; remove it and embed the pool again")
+        raise StorageError(f"{entry.features} ends too early; {_mended(entry)}")
     return np.frombuffer(content, dtype).reshape(q, d)
+
+
+# --- checksums ----------------------------------------------------------------------------------------------
+
+_verified: set[tuple[str, int, int]] = set()  # parts that this process has found whole
+
+
+def _first_checksum(dtype: Any, width: int) -> int:
+    """What the checksum of a part begins with: numbers of another type or width are others."""
+    return zlib.crc32(f"{np.dtype(dtype).str} {width}".encode())
+
+
+def _is_verified(entry: Entry) -> bool:
+    """Whether this process knows the part; one of an old store has nothing to be verified by."""
+    return entry.checksum is None or (entry.features, entry.first, entry.checksum) in _verified
+
+
+def _verify(file: BinaryIO, first: int, entry: Entry, d: int, dtype: Any) -> None:
+    file.seek(first)
+    left, checksum = entry.rows * d * dtype.itemsize, _first_checksum(dtype, d)
+    while left:
+        content = file.read(min(left, VERIFIED_BYTES))
+        if not content:
+            raise StorageError(f"{entry.features} ends too early; {_mended(entry)}")
+        left, checksum = left - len(content), zlib.crc32(content, checksum)
+    _require_checksum(entry, checksum)
+
+
+def _require_checksum(entry: Entry, checksum: int) -> None:
+    if checksum != entry.checksum:
+        raise StorageError(
+            f"{entry.features} is damaged: rows {entry.first} to {entry.first + entry.rows - 1} are not the numbers "
+            f"that were written (checksum {checksum:08x}, expected {entry.checksum:08x}); {_mended(entry)}"
+        )
+    _verified.add((entry.features, entry.first, checksum))
+
+
+def _mended(entry: Entry) -> str:
+    return (
+        f"restore it from a copy, or remove {entry.record} and embed the pool again with the same options, which works "
+        "out this part alone"
+    )
 
 
 def ids_of(entry: Entry, rows: Sequence[int] | None = None) -> list[str]:
@@ -377,5 +471,8 @@ def ids_of(entry: Entry, rows: Sequence[int] | None = None) -> list[str]:
         return [entry.name(row) for row in (range(entry.rows) if rows is None else rows)]
     parquet = need("pyarrow.parquet", "tables", "reading names")
     with opened(entry.ids) as file:
-        names = parquet.read_table(file).column("id")
+        try:
+            names = parquet.read_table(file, page_checksum_verification=True).column("id")
+        except (OSError, ValueError, KeyError) as error:  # Arrow's own derive from these
+            raise StorageError(f"{entry.ids} is damaged ({error}); {_mended(entry)}") from error
     return [str(name) for name in (names if rows is None else names.take(list(rows))).to_pylist()]
