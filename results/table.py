@@ -35,6 +35,7 @@ class Written:
     peers_learner: Literal["", "logistic"] = ""
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs that the paper speaks of
     seconds: bool = False  # of a query, beside each variant
+    outdated: tuple[str, ...] = ()  # strategies measured before a correction; delete it after running the table again
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Table:
     contrasts: tuple[tuple[str, str], ...] = ()  # pairs to be compared with each other
     peers_learner: str = ""
     seconds: bool = False
+    outdated: tuple[str, ...] = ()
 
     def read_campaign(self, variant: str, data: Path, pool: Path | None = None) -> Campaign:
         """Its campaign, checked, with {data} and `pool:NAME` replaced by paths; pool: the latter's file."""
@@ -103,6 +105,9 @@ def read_table(path: Path) -> Table:
         if not w.strategies.strip() or not w.campaign:
             raise InputError("strategies or [campaign] is missing; expected both")
         names = (*(a.name for a in arms(w.strategies)), *w.peers)
+        unknown = [name for name in w.outdated if name not in names]
+        if unknown:
+            raise InputError(f"outdated names {unknown[0]!r}; expected some of the strategies: {', '.join(names)}")
         return Table(
             path.stem,
             w.title,
@@ -118,6 +123,7 @@ def read_table(path: Path) -> Table:
             w.contrasts,
             w.peers_learner,
             w.seconds,
+            w.outdated,
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
