@@ -39,6 +39,7 @@ class Written:
     seconds: bool = False  # of a query, beside each variant
     pending: str = ""
     inconclusive: str = ""
+    outdated: tuple[str, ...] = ()  # strategies measured before a correction; delete it after running the table again
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Table:
     seconds: bool = False
     pending: str = ""
     inconclusive: str = ""
+    outdated: tuple[str, ...] = ()
 
     def read_campaign(self, variant: str, data: Path, pool: Path | None = None) -> Campaign:
         """Its campaign, checked, with {data} and `pool:NAME` replaced by paths; pool: the latter's file."""
@@ -109,6 +111,9 @@ def read_table(path: Path) -> Table:
         if not w.strategies.strip() or not w.campaign:
             raise InputError("strategies or [campaign] is missing; expected both")
         names = (*(a.name for a in arms(w.strategies)), *w.peers)
+        unknown = [name for name in w.outdated if name not in names]
+        if unknown:
+            raise InputError(f"outdated names {unknown[0]!r}; expected some of the strategies: {', '.join(names)}")
         return Table(
             path.stem,
             w.title,
@@ -126,6 +131,7 @@ def read_table(path: Path) -> Table:
             w.seconds,
             w.pending.strip(),
             w.inconclusive.strip(),
+            w.outdated,
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

@@ -26,11 +26,19 @@ def table_block(table: Table, measured: ByVariant) -> str:
         about.append(f"**Rerun pending**: {table.pending}")
     if table.inconclusive:
         about.append(f"**As run, not conclusive**: {table.inconclusive}")
-    body = [*about, *_body(table, measured)]
+    body = [*about, _outdated(table), *_body(table, measured)]
     if table.group in FOLDED:
         head = f"<details>\n<summary>{table.title}</summary>"
         return "\n\n".join([head, *filter(None, body), "</details>"])
     return "\n\n".join([f"### {table.title}", *filter(None, body)])
+
+
+def _outdated(table: Table) -> str:
+    """Return a warning about the rows that were measured before a correction."""
+    if not table.outdated:
+        return ""
+    names = ", ".join(f"`{name}`" for name in table.outdated)
+    return f"**From before a correction; rerun pending:** {names} ([what was corrected](errata.md#corrected-since))."
 
 
 def _body(table: Table, measured: ByVariant) -> list[str]:

@@ -9,6 +9,7 @@ classifier.partial_fit(X_more, y_more)          # with these as well
 """
 
 import copy
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
 
 __all__ = ["Classifier"]
+
+log = logging.getLogger("labelahead")
 
 Array = np.ndarray[Any, Any]
 
@@ -136,6 +139,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             training=self._recipe,
             objective=objective,
         )
+        for note in query.notes:
+            log.warning("%s", note)
         return (query.positions - first).numpy()
 
     @property

@@ -345,6 +345,17 @@ def test_every_table_can_be_run_and_has_its_place():
         assert {("table", made.name), ("group", made.group)} & blocks, made.name
 
 
+def test_table_names_the_rows_from_before_a_correction(tmp_path):
+    made = table(tmp_path, "made", "random,mlmoc:top,flip")
+    assert "rerun pending" not in table_block(made, None)
+    path = tmp_path / "tables" / "made.toml"
+    path.write_text('outdated = ["mlmoc:top"]\n' + path.read_text())
+    assert "**From before a correction; rerun pending:** `mlmoc:top`" in table_block(read_table(path), None)
+    path.write_text(path.read_text().replace('["mlmoc:top"]', '["mlmoc"]'))
+    with pytest.raises(InputError, match="outdated names 'mlmoc'; expected some of the strategies: random, mlmoc:top"):
+        read_table(path)
+
+
 def test_wrong_table_files(tmp_path):
     good = table(tmp_path, "made", "random,flip")
     path = tmp_path / "tables" / "made.toml"

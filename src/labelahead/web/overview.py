@@ -69,7 +69,7 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     if opinion is not None and opinion.snapshot.round:
         predicted.update(opinion.belief.guesses.tolist())
         gain = opinion.gain()
-    names = ("labels", "accuracy", "loo", "loo_all", "gain", "seconds", *OUTLOOK)
+    names = ("labels", "accuracy", "loo", "loo_all", "gain", "drift", "seconds", *OUTLOOK)
     return {
         "labels": len(tally.labels),
         "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
