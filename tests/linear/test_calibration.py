@@ -22,6 +22,7 @@ from labelahead.linear.calibration import (
     leading,
     left_out,
     likelihoods,
+    one_step_ahead,
 )
 from labelahead.linear.posterior import prior
 
@@ -82,6 +83,38 @@ def test_left_out_is_a_refit_without_each_label():
         assert abs(float(variance[i] - left)) < 1e-9
 
 
+def test_one_step_ahead_is_a_fit_to_the_labels_before():
+    post, labels = gaussian(labelled=9)
+    mean, variance = one_step_ahead(post)
+    K = post.covariance.prior.matrix
+    sigma = post.noise
+    targets = torch.nn.functional.one_hot(labels[:9], 4).double() - 0.25
+    for i in range(9):
+        before = list(range(i))
+        system = K[before][:, before] + sigma * torch.eye(i, dtype=torch.float64)
+        fitted = 0.25 + K[i, before] @ torch.linalg.solve(system, targets[before])
+        assert torch.allclose(mean[i], fitted, atol=1e-9)
+        left = K[i, i] - K[i, before] @ torch.linalg.solve(system, K[before, i])
+        assert abs(float(variance[i] - left)) < 1e-9
+
+
+def test_labels_that_agree_because_of_how_they_were_chosen_do_not_narrow_the_interval():
+    """Random labels, of the most undecided item each time: what agrees by luck is left alone, as in active learning."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(400, 40, generator=rng, dtype=torch.float64), dim=1)
+    labels = torch.randint(2, (400,), generator=rng)
+    start = torch.full((400, 2), 0.5, dtype=torch.float64)
+    post, chosen = prior(start, x @ x.T, noise=0.3), list[int]()
+    for _ in range(80):
+        gap = (post.mean[:, 0] - post.mean[:, 1]).abs().index_fill(0, torch.tensor(chosen, dtype=torch.int64), 9.0)
+        chosen.append(int(gap.argmin()))
+        post = post.condition([chosen[-1]], labels[chosen[-1]][None])
+    rest = torch.tensor([i for i in range(400) if i not in set(chosen)])
+    wrong = float((post.mean[rest].argmax(1) != labels[rest]).double().mean())
+    found = error_rate(post, rest)
+    assert found.low <= wrong <= found.high
+
+
 def test_the_scale_makes_left_out_labels_likeliest():
     post, _ = gaussian(labelled=30)
     labels = post.targets.argmax(1)
@@ -102,22 +135,24 @@ def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_on
     at, labels, classes = torch.arange(30, 120), post.targets.argmax(1).tolist(), post.classes
     mean, variance = left_out(post)
     counts = Counter(labels)
-    chances_of = {
-        s: leading(mean, s * s * post.amplitude() * variance, torch.tensor(labels)).clamp_min(1e-12).tolist()
-        for s in SCALES
-    }
-    both = []
-    for admitted in (range(30), [i for i in range(30) if counts[labels[i]] > 1]):
+    left, ahead = (
+        {s: leading(m, s * s * post.amplitude() * v, torch.tensor(labels)).clamp_min(1e-12).tolist() for s in SCALES}
+        for m, v in ((mean, variance), one_step_ahead(post))
+    )
+    repeated = [i for i in range(30) if counts[labels[i]] > 1]
+    later = [i for i in range(30) if labels[i] in labels[:i]]
+    parts = []
+    for chances_of, admitted in ((left, range(30)), (left, repeated), (ahead, later)):
         weights = []
         for lapse, likely in zip(LAPSES, LAPSE_PRIOR, strict=True):
             for s, width in zip(SCALES, SCALE_PRIOR, strict=True):
                 fit = sum(math.log(lapse / classes + (1 - lapse) * chances_of[s][i]) for i in admitted)
                 weights.append(likely * width * math.exp(fit / TEMPERATURE))
-        both.append(np.array(weights) / sum(weights))
+        parts.append(np.array(weights) / sum(weights))
     spread = post.amplitude() * post.variance()[at]
     wrong = [1 - float(leading(post.mean[at], s * s * spread).mean()) for s in SCALES]
     rates = [lapse * (1 - 1 / classes) + (1 - lapse) * share for lapse in LAPSES for share in wrong]
-    weights = (both[0] + both[1]) / 2
+    weights = (parts[0] + parts[1]) / 4 + parts[2] / 2
     found = error_rate(post, at)
     assert found.rate == pytest.approx(float(weights @ np.array(rates)), abs=5e-3)
     assert found.low < found.rate < found.high

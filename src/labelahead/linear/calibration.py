@@ -12,8 +12,9 @@ structure that the kernel cannot represent. Each label, left out in closed form,
 
 and the tempered likelihood of these is a posterior over (s, λ), from which the error rate gets its mean and interval.
 Labels that were chosen are harder than the rest, but s compares each with what its own distance from the others lets
-expect, so that they tell of the easy ones too. The posterior must not have seen the labels in any other way: a trained
-network's outputs and kernel have.
+expect, so that they tell of the easy ones too. Where they were chosen also depends on earlier labels, which makes
+leave-one-out too hopeful on noise; predictions of each label from those before it are not, and count for half. The
+posterior must not have seen the labels in any other way: a trained network's outputs and kernel have.
 """
 
 import math
@@ -26,10 +27,20 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 from labelahead.linear.leave_one_out import leave_one_out
-from labelahead.linear.linalg import cholesky_inverse
+from labelahead.linear.linalg import cholesky_inverse, whiten
 from labelahead.linear.posterior import Posterior
 
-__all__ = ["Calibration", "ErrorRate", "calibrate", "chances", "error_rate", "leading", "likelihoods", "quadrature"]
+__all__ = [
+    "Calibration",
+    "ErrorRate",
+    "calibrate",
+    "chances",
+    "error_rate",
+    "leading",
+    "likelihoods",
+    "one_step_ahead",
+    "quadrature",
+]
 
 NODES = 20  # of Gauss-Hermite quadrature: 1e-4 of a probability where spreads are not tiny
 FINE_SCALES = tuple(0.1 * 80 ** (i / 29) for i in range(30))  # 0.1 to 8, steps of 16 %
@@ -110,19 +121,33 @@ def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
     votes = torch.ones_like(labels, dtype=torch.bool) if votes is None else votes.to(labels.device)
     if not bool((labels[votes] != labels[votes][:1]).any()):
         return Calibration(1.0, _weights(torch.zeros(len(SCALES), 0), posterior.classes), 0)
-    mean, variance = (part[votes] for part in left_out(posterior))
     # A class that was labelled once cannot be predicted without that label, whatever is true of the pool.
-    repeated = torch.bincount(labels, minlength=posterior.classes)[labels[votes]] > 1
-    labels, spread = labels[votes], posterior.amplitude() * variance
+    repeated = (torch.bincount(labels, minlength=posterior.classes)[labels] > 1)[votes].cpu()
+    chance = _label_chances(posterior, left_out(posterior), votes)
+    best = int(chance.log().sum(1).argmax())
+    # Either the pool has as many new classes as the labels had, or none: both are admitted.
+    weights = (_weights(chance, posterior.classes) + _weights(chance[:, repeated], posterior.classes)) / 2
+    if posterior.settled is None:
+        later = ~_is_first_of_class(labels)[votes].cpu()
+        chance = _label_chances(posterior, one_step_ahead(posterior), votes)
+        weights = (weights + _weights(chance[:, later], posterior.classes)) / 2
+    return Calibration(SCALES[best], weights, int(repeated.sum()))
+
+
+def _label_chances(posterior: Posterior, predicted: tuple[Tensor, Tensor], votes: Tensor) -> Tensor:
+    """(scales, votes) how likely each scale makes each label that votes, given mean (L, C) and variance (L,) there."""
+    mean, variance = (part[votes] for part in predicted)
+    labels, spread = posterior.told()[1].argmax(1)[votes], posterior.amplitude() * variance
     every = torch.tensor(SCALES, dtype=torch.float64, device=mean.device).repeat_interleave(len(labels))
     count = len(SCALES)
     chance = leading(mean.repeat(count, 1), every.square() * spread.repeat(count), labels.repeat(count))
-    chance = chance.clamp_min_(LEAST).view(count, -1).cpu()
-    best = int(chance.log().sum(1).argmax())
-    repeated = repeated.cpu()
-    # Either the pool has as many new classes as the labels had, or none: both are admitted.
-    weights = (_weights(chance, posterior.classes) + _weights(chance[:, repeated], posterior.classes)) / 2
-    return Calibration(SCALES[best], weights, int(repeated.sum()))
+    return chance.clamp_min_(LEAST).view(count, -1).cpu()
+
+
+def _is_first_of_class(labels: Tensor) -> Tensor:
+    """(L,) bool: no label before has the same class."""
+    seen = set[int]()
+    return torch.tensor([not (c in seen or seen.add(c)) for c in labels.tolist()], device=labels.device)
 
 
 def _weights(chance: Tensor, classes: int) -> Tensor:
@@ -143,6 +168,21 @@ def left_out(posterior: Posterior) -> tuple[Tensor, Tensor]:
         return settled.others, settled.variance.clamp_min(1e-9 * posterior.scale)
     variance = cholesky_inverse(posterior.factor()).diagonal().reciprocal() - posterior.noise
     return leave_one_out(posterior) + posterior.targets, variance.clamp_min(1e-9 * posterior.scale)
+
+
+def one_step_ahead(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    """Mean (L, C) and variance (L,) of f at every labelled point, given only the labels before its own.
+
+    With A = L Lᵀ the Cholesky factor of Θ(X,X) + σI and z = L⁻¹(Y − f(X)), the mean is y − L_ii z_i and the variance
+    L_ii² − σ. An item is chosen before its label is known, so that active learning cannot make these agree by chance.
+    Leave-one-out can: where labels contradict each other more are asked for, and where they agree by luck none.
+    """
+    lower = posterior.factor()
+    residual = posterior.targets - posterior.outputs[posterior.labelled]
+    steps = whiten(lower, residual)
+    pivots = lower.diagonal()
+    variance = pivots.square() - posterior.noise
+    return posterior.targets - pivots[:, None] * steps, variance.clamp_min(1e-9 * posterior.scale)
 
 
 def chances(posterior: Posterior, at: Tensor, scale: float) -> Tensor:
