@@ -28,6 +28,7 @@ from torch import Tensor
 from labelahead.errors import InputError
 from labelahead.linear.leave_one_out import leave_one_out
 from labelahead.linear.linalg import cholesky_inverse, whiten
+from labelahead.linear.normal_sums import sum_log_ndtr
 from labelahead.linear.posterior import Posterior
 
 __all__ = [
@@ -57,6 +58,7 @@ TAIL = 0.05  # of the posterior on either side of the interval
 BINOMIAL_WIDTH = 1.3  # standard deviations of a share of the labels, by which every interval is widened
 CURVE_POINTS = 7  # scales at which the error of the pool is worked out; between them it is interpolated
 FEW = 12  # classes whose chances are all worked out
+MAX_CLASSES_SUMMED_ONE_BY_ONE = 100  # beyond, sums over classes are interpolated (`normal_sums`)
 BLOCK = 1 << 22  # numbers worked on at a time
 
 
@@ -91,9 +93,12 @@ def leading(mean: Tensor, variance: Tensor, label: Tensor | None = None) -> Tens
     for rows in torch.split(torch.arange(len(mean)), max(1, BLOCK // (NODES * mean.shape[1]))):
         m, own = mean[rows], label[rows, None]
         ahead = (m.gather(1, own) - m) / variance[rows].double().sqrt()[:, None]
-        below = torch.special.log_ndtr(ahead[:, None] + nodes[:, None])  # (rows, nodes, C)
-        below.scatter_(2, own[:, None].expand(-1, NODES, 1), 0.0)
-        out.append(below.sum(2).exp_() @ weights)
+        if mean.shape[1] > MAX_CLASSES_SUMMED_ONE_BY_ONE:
+            others = sum_log_ndtr(ahead, nodes) - torch.special.log_ndtr(nodes)  # without its own, which is 0 ahead
+        else:
+            below = torch.special.log_ndtr(ahead[:, None] + nodes[:, None])  # (rows, nodes, C)
+            others = below.scatter_(2, own[:, None].expand(-1, NODES, 1), 0.0).sum(2)
+        out.append(others.exp_() @ weights)
     return torch.cat(out) if out else mean.new_zeros(0)
 
 

@@ -144,7 +144,8 @@ class Opinion:
         if self.snapshot.units is None:
             return self.belief.probabilities.amax(1)
         post = self.belief.posterior
-        return leading(post.mean[:, self._there], self._spread * post.variance().clamp_min(1e-9 * post.scale))
+        mean = post.mean if len(self._there) == self.belief.classes else post.mean[:, self._there]
+        return leading(mean, self._spread * post.variance().clamp_min(1e-9 * post.scale))
 
     def why(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.

@@ -97,15 +97,16 @@ def pool_map(assignment: Assignment) -> dict[str, Any]:
     facts = opinion.snapshot.facts.get("map") if opinion else None
     if opinion is None or not facts:
         return {"points": [], "labelled": [], "round": None}
-    belief, points, labelled = opinion.belief, [], []
-    for p, x, y in zip(facts["points"], facts["x"], facts["y"], strict=True):
-        if p in labels:
-            labelled.append([p, x, y, labels[p]])
-        else:
-            i = int(belief.places([p]))
-            guess = int(belief.guesses[i]) if opinion.informed else None
-            sure = round(float(opinion.sure[i]), 3) if opinion.informed else None
-            points.append([p, x, y, guess, sure])
+    shown = list(zip(facts["points"], facts["x"], facts["y"], strict=True))
+    labelled = [[p, x, y, labels[p]] for p, x, y in shown if p in labels]
+    rest = [row for row in shown if row[0] not in labels]
+    guesses: list[int | None] = [None] * len(rest)
+    sure: list[float | None] = [None] * len(rest)
+    if opinion.informed:
+        at = opinion.belief.places([p for p, _, _ in rest])
+        guesses = opinion.belief.guesses[at].tolist()
+        sure = [round(chance, 3) for chance in opinion.sure[at].tolist()]
+    points = [[*row, guess, chance] for row, guess, chance in zip(rest, guesses, sure, strict=True)]
     return {"points": points, "labelled": labelled, "round": opinion.snapshot.round}
 
 
