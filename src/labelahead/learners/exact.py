@@ -24,7 +24,7 @@ from labelahead.errors import InputError
 from labelahead.inputs import Samples
 from labelahead.learners.network import Learnt
 from labelahead.learners.outlook import Outlook, outlook
-from labelahead.linear.calibration import calibrate, likelihoods
+from labelahead.linear.calibration import likeliest_scale, likelihoods
 from labelahead.linear.condensed import condensed, evenly
 from labelahead.linear.covariance import CosineKernel
 from labelahead.linear.linalg import cholesky, cholesky_inverse
@@ -325,7 +325,7 @@ class ExactModel(nn.Module):
         start = torch.full((n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device)
         post = prior(start, mixture_kernel(self.support, mixture.weights), noise=mixture.noise)
         post = post.condition(torch.arange(n), targets + 1 / self.classes)
-        self.variance_scale = targets.new_tensor([calibrate(post, votes).scale ** 2 * post.amplitude()])
+        self.variance_scale = targets.new_tensor([likeliest_scale(post, votes) ** 2 * post.amplitude()])
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
         absent = self.lift.new_zeros(0)  # older ones had neither
@@ -335,6 +335,15 @@ class ExactModel(nn.Module):
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
         super()._load_from_state_dict(state, prefix, *args)
+
+
+def _canonical_order(units: Tensor) -> Tensor:
+    """(L,) an order of rows (L, d) that depends on the rows alone: not on who counts them how, nor on who came first.
+
+    It decides which of many labels a choice of the mixture rests on.
+    """
+    direction = torch.cos(1.0 + torch.arange(units.shape[1], dtype=torch.float64, device=units.device))
+    return (units.double() @ direction).argsort(stable=True)
 
 
 def _cosines(units: Tensor) -> Tensor:
@@ -456,8 +465,7 @@ class ExactLearner:
     def _solved(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
         """The mixture, and α (L, C)."""
         self._settled.clear()
-        # By position, so that the labels that a choice rests on do not depend on the order in which they were given.
-        ranked = labelled.argsort().to(support.device)
+        ranked = _canonical_order(support)
         if self.most is None or len(support) <= self.most:
             cosines = _cosines(support)
             mixture = choose_mixture(cosines[ranked][:, ranked], targets[ranked])

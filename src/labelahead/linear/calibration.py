@@ -38,6 +38,7 @@ __all__ = [
     "chances",
     "error_rate",
     "leading",
+    "likeliest_scale",
     "likelihoods",
     "one_step_ahead",
     "quadrature",
@@ -122,21 +123,42 @@ def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
             f"the posterior has {posterior.classes} outputs and {posterior.width} kernel rows a point; expected two "
             "or more outputs and a scalar kernel"
         )
-    labels = posterior.told()[1].argmax(1)
-    votes = torch.ones_like(labels, dtype=torch.bool) if votes is None else votes.to(labels.device)
+    labels, votes = _voting(posterior, votes)
     if not bool((labels[votes] != labels[votes][:1]).any()):
         return Calibration(1.0, _weights(torch.zeros(len(SCALES), 0), posterior.classes), 0)
     # A class that was labelled once cannot be predicted without that label, whatever is true of the pool.
     repeated = (torch.bincount(labels, minlength=posterior.classes)[labels] > 1)[votes].cpu()
     chance = _label_chances(posterior, left_out(posterior), votes)
-    best = int(chance.log().sum(1).argmax())
+    scale = _likeliest(chance)
     # Either the pool has as many new classes as the labels had, or none: both are admitted.
     weights = (_weights(chance, posterior.classes) + _weights(chance[:, repeated], posterior.classes)) / 2
     if posterior.settled is None:
         later = ~_is_first_of_class(labels)[votes].cpu()
         chance = _label_chances(posterior, one_step_ahead(posterior), votes)
         weights = (weights + _weights(chance[:, later], posterior.classes)) / 2
-    return Calibration(SCALES[best], weights, int(repeated.sum()))
+    return Calibration(scale, weights, int(repeated.sum()))
+
+
+def likeliest_scale(posterior: Posterior, votes: Tensor | None = None) -> float:
+    """Find the s without lapses that makes the labels, each left out, likeliest; 1 where they cannot tell.
+
+    It is `calibrate(posterior, votes).scale`, without the rest.
+    """
+    labels, votes = _voting(posterior, votes)
+    if not bool((labels[votes] != labels[votes][:1]).any()):
+        return 1.0
+    return _likeliest(_label_chances(posterior, left_out(posterior), votes))
+
+
+def _voting(posterior: Posterior, votes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(L,) class numbers of the labels, and (L,) bool which of them tell."""
+    labels = posterior.told()[1].argmax(1)
+    return labels, torch.ones_like(labels, dtype=torch.bool) if votes is None else votes.to(labels.device)
+
+
+def _likeliest(chance: Tensor) -> float:
+    """The scale that makes labels likeliest, given how likely each makes each (scales, L)."""
+    return SCALES[int(chance.log().sum(1).argmax())]
 
 
 def _label_chances(posterior: Posterior, predicted: tuple[Tensor, Tensor], votes: Tensor) -> Tensor:

@@ -154,7 +154,7 @@ def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
     with assignment.lock:
         tally = assignment.tally
         number = {c: i for i, c in enumerate(tally.alive)}  # without classes that were merged or removed
-        labels = {p: number[c] for p, c in sorted(tally.labels.items())}
+        labels = {p: number[c] for p, c in tally.labels.items()}
     _require_classes(tally)
     if schedule.is_looking:
         raise InputError(
@@ -171,9 +171,10 @@ def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
     learner, seed = ready.learner(max(len(number), 2)), ready.training.seed_of(campaign.seed, 0)
     at, given = torch.tensor([place[p] for p in labels]), torch.tensor(list(labels.values()))
     votes = torch.tensor([p not in tally.confirmed for p in labels])
-    learnt = learner.learn(at, given, seed=seed)
+    order = at.argsort()  # a training does not depend on who answered first; estimates do, and keep that order
+    learnt = learner.learn(at[order], given[order], seed=seed)
     if isinstance(learnt.model, ExactModel):
-        learnt.model.calibrate(votes)
+        learnt.model.calibrate(votes[order])
     return LabelFit(points, ready, learner, learnt, labels, at, given, votes, seed)
 
 

@@ -60,7 +60,7 @@ def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> U
     assert snapshot.units is not None
     place = {p: i for i, p in enumerate(snapshot.points.tolist())}
     index = {c: i for i, c in enumerate(order.numbers)}
-    known = sorted((p, c) for p, c in order.labels if p in place)
+    known = [(p, c) for p, c in order.labels if p in place]  # in the order they were given: the estimate needs it
     at, labels = torch.tensor([place[p] for p, _ in known]), torch.tensor([index[c] for _, c in known])
     learner = ExactLearner(snapshot.units, ExactModel.on_units(len(index)), most=most)
     learnt = learner.learn(at, labels)
