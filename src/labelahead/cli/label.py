@@ -97,13 +97,7 @@ def label(
         with opened_session(campaign, folder, classes=names, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if export is not None and to is not None:
-                from labelahead.web.session import write_out
-
-                with err.status("writing") as status:
-                    done = write_out(
-                        ready, export, to, rest=rest, tell=lambda what, share: status.update(f"{what}: {share:.0%}")
-                    )
-                say(done)
+                _export(ready, export, to, rest)
                 return
             _serve(ready, host=host, port=port, token=token, browser=browser)
 
@@ -121,6 +115,15 @@ def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> 
         for note in ready.notes:
             say(note, "dim")
         yield ready
+
+
+def _export(ready: Any, form: str, to: Path, rest: bool) -> None:
+    """Write the labels, and say how far it is."""
+    from labelahead.web.session import write_out
+
+    with err.status("writing") as status:
+        done = write_out(ready, form, to, rest=rest, tell=lambda what, share: status.update(f"{what}: {share:.0%}"))
+    say(done)
 
 
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
