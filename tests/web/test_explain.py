@@ -113,13 +113,65 @@ def test_why_is_what_a_refit_says():
     after = scratch(taken, {**labels, asked: likeliest}, C)
     shift = (after.mean - before.mean).norm(dim=1)
     rest = [i for i in left if i != 20]
-    expected = sorted(rest, key=lambda i: -float(shift[i]))[:6]
+    changed = after.mean.argmax(1) != before.mean.argmax(1)
+    expected = sorted(rest, key=lambda i: (not bool(changed[i]), -float(shift[i])))[:6]
+    assert any(bool(changed[i]) for i in expected)
     assert [p for p, *_ in why["affected"]] == [int(POSITIONS[i]) for i in expected]
     for position, was, then, size in why["affected"]:
         i = int(opinion.belief.places([position]))
         assert was == int(before.mean[i].argmax())
         assert then == int(after.mean[i].argmax())
         assert size == pytest.approx(float(shift[i]), rel=1e-5)
+
+
+def effect_of(means, *, correlated, classes=2):
+    """What a label of item 0 does to two others, whose means are given; how far it moves them is `correlated`."""
+    kernel = torch.eye(3, dtype=torch.float64)
+    kernel[0, 1:] = kernel[1:, 0] = correlated
+    taken = Snapshot(
+        round=1,
+        points=torch.arange(3),
+        outputs=torch.tensor(means, dtype=torch.float64),
+        kernel=kernel,
+        features=None,
+        labels={},
+        noise=1e-2,
+        evaluation=None,
+    )
+    return Opinion.of(taken, {}, classes).why(0)
+
+
+def test_effect_where_the_predicted_answer_changes_other_classes():
+    found = effect_of([[0.6, 0.4], [0.49, 0.51], [0.0, 1.0]], correlated=0.5)
+    assert found["affected"][0][:3] == (1, 1, 0)  # what changes class is shown first
+    assert found["effect"].sentence(["cat", "dog"]) == "If it is “cat”, as predicted, 1 other prediction changes class."
+
+
+def test_effect_where_only_a_surprise_changes_other_classes():
+    found = effect_of([[1.0, 0.0], [0.8, 0.2], [0.9, 0.1]], correlated=0.5)
+    assert all(before == after for _, before, after, _ in found["affected"])
+    assert found["if"] == [(0, 0), (1, 2)]
+    variance = (found["effect"].variance_share, 0.25 / 1.01)  # k²/u for each of two, over variances of one each
+    assert variance[0] == pytest.approx(variance[1])
+    assert found["effect"].sentence(["cat", "dog"]) == (
+        "If it is “cat”, as predicted, no other prediction changes class. If it is “dog” (less than 1 %), 2 other "
+        "predictions change class. Its label makes them more certain: the sum of their variances falls by 25 %."
+    )
+
+
+def test_effect_where_no_answer_changes_any_class():
+    found = effect_of([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1)
+    assert {changes for _, changes in found["if"]} == {0}
+    assert found["effect"].sentence(["cat", "dog"]) == (
+        "No answer changes the class of another prediction. Its label makes them more certain: the sum of their "
+        "variances falls by less than 1 %."
+    )
+
+
+def test_effect_of_more_answers_than_are_tried():
+    found = effect_of([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1, classes=20)
+    names = [f"class {c}" for c in range(20)]
+    assert found["effect"].sentence(names).startswith("None of the 12 likeliest answers changes the class")
 
 
 def test_labels_that_speak_for_the_guess_add_up_to_it():

@@ -17,7 +17,7 @@ from labelahead.strategies import find
 from labelahead.strategies.asking import Strategy
 from labelahead.web.snapshot import Snapshot
 
-__all__ = ["Opinion"]
+__all__ = ["LabelEffect", "Opinion"]
 
 SHOWN = 6  # items that an explanation names
 HYPOTHESES = 12  # answers that an explanation tries, the likeliest first
@@ -27,6 +27,48 @@ SHORTLIST = 256  # candidates that an answer moves at once
 def _whole(counts_as: Sequence[int | None], first: int = 0) -> bool:
     """Whether every class counts as itself."""
     return all(now == c for c, now in enumerate(counts_as, first))
+
+
+@dataclass(frozen=True)
+class LabelEffect:
+    """What a label of one item would do to the predictions of the other unlabelled items.
+
+    changes: predictions that change class, by answer, the likeliest answer first; (class, probability, count).
+    all_answers: whether every class is among them. variance_share: by how much of itself the sum of their predictive
+    variances falls, whatever the answer.
+    """
+
+    changes: tuple[tuple[int, float, int], ...]
+    all_answers: bool
+    variance_share: float
+
+    def sentence(self, names: Sequence[str]) -> str:
+        """Say it in words. names: of the classes."""
+        (label, _, count), others = self.changes[0], self.changes[1:]
+        if count:
+            return f"If it is “{names[label]}”, as predicted, {_change_class(count)}."
+        surprise = max(others, key=lambda row: row[2], default=(label, 0.0, 0))
+        gain = (
+            f"Its label makes them more certain: the sum of their variances falls by {_percent(self.variance_share)}."
+        )
+        if surprise[2]:
+            other, p, count = surprise
+            return (
+                f"If it is “{names[label]}”, as predicted, no other prediction changes class. "
+                f"If it is “{names[other]}” ({_percent(p)}), {_change_class(count)}. {gain}"
+            )
+        answer = "No answer" if self.all_answers else f"None of the {len(self.changes)} likeliest answers"
+        return f"{answer} changes the class of another prediction. {gain}"
+
+
+def _change_class(count: int) -> str:
+    return "1 other prediction changes class" if count == 1 else f"{count:,} other predictions change class"
+
+
+def _percent(share: float) -> str:
+    if share < 0.01:
+        return "less than 1 %"
+    return "more than 99 %" if share > 0.99 else f"{100 * share:.0f} %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +192,13 @@ class Opinion:
     def why(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.
 
-        All of it is read off the posterior's column of this item.
+        All of it is read off the posterior's column of this item. effect: a `LabelEffect`, None where the item has a
+        label, or nothing is predicted yet.
         """
         belief = self.belief
         i, post = int(belief.places([position])), belief.posterior
         now = self.guess(position, HYPOTHESES)
-        reasons: dict[str, Any] = {"now": now, "if": [], "affected": [], "because": [], "against": []}
+        reasons: dict[str, Any] = {"now": now, "if": [], "affected": [], "because": [], "against": [], "effect": None}
         if now and belief.labels:
             reasons["because"], reasons["against"] = self._because(i, now[0][0])
         if bool(post.is_labelled[i]) or not now:
@@ -163,18 +206,27 @@ class Opinion:
         left = belief.view.candidates[belief.view.candidates != i]
         before, mean = belief.guesses[left], post.mean
         # (LA-12): every answer moves item x by k(x,x')/u times its surprise at x'.
-        push = (post.columns([i])[:, 0].double() / (post.variance()[i] + post.noise))[left]
+        u = post.variance()[i] + post.noise
+        push = (post.columns([i])[:, 0].double() / u)[left]
         for j, (answer, _) in enumerate(now):
             surprise = one_hot(mean.new_tensor(answer).long(), belief.classes) - mean[i]
             then = (mean[left] + push[:, None] * surprise).argmax(1)
             reasons["if"].append((answer, int((then != before).sum())))
             if j == 0:
                 reasons["affected"] = self._affected(left, before, then, push.abs() * float(surprise.norm()))
+        there = set(self._there.tolist())  # nobody can answer with a class that was merged or removed
+        rows = zip(now, reasons["if"], strict=True)
+        changes = tuple((answer, p, count) for (answer, p), (_, count) in rows if answer in there)
+        # A label takes k(x,x')²/u off the variance at x.
+        share = float((push.square() * u).sum() / post.variance()[left].sum().clamp_min(1e-300))
+        if changes and len(left):
+            reasons["effect"] = LabelEffect(changes, len(changes) == len(there), min(share, 1.0))
         return reasons
 
     def _affected(self, left: Tensor, before: Tensor, then: Tensor, shift: Tensor) -> list[tuple[int, int, int, float]]:
-        """(position, class before, class then, shift) of those that an answer moves most."""
-        most = shift.topk(min(SHOWN, len(left))).indices
+        """(position, class before, class then, shift): those that change class first, then by how far they move."""
+        order = shift + (then != before) * (1 + shift.max()) if len(left) else shift
+        most = order.topk(min(SHOWN, len(left))).indices
         points = self.belief.points[left[most]].tolist()
         return [(p, int(before[k]), int(then[k]), float(shift[k])) for p, k in zip(points, most.tolist(), strict=True)]
 

@@ -27,16 +27,19 @@ ENOUGH, CLEARLY = 5, 0.2
 def why(assignment: Assignment, position: int) -> dict[str, Any]:
     """What each answer would change, whom most, and which labels speak for the guess.
 
-    learnt: it has a label, so that a guess says what was learnt.
+    learnt: it has a label, so that a guess says what was learnt. effect: what its label would do to the other
+    predictions, in words.
     """
     opinion = assignment.informed()
     if opinion is None or position not in opinion.belief:
         nothing: dict[str, Any] = {"now": [], "if": [], "affected": [], "because": [], "against": []}
-        return {"position": position, "learnt": False, **nothing}
+        return {"position": position, "learnt": False, "effect": None, **nothing}
     reasons, describe = opinion.why(position), assignment.items.describe
+    effect = reasons["effect"]
     return {
         "position": position,
         "learnt": position in opinion.belief.labels,
+        "effect": None if effect is None else effect.sentence(assignment.tally.classes),
         "now": [{"label": c, "p": round(p, 4)} for c, p in reasons["now"]],
         "if": [{"label": c, "changes": n} for c, n in reasons["if"]],
         "affected": [

@@ -28,8 +28,8 @@ export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? on
 export const duration = (seconds) => (seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`);
 export const REASONS = {
   "random start": "chosen at random, for a start",
-  "covers the pool": "chosen because it stands for many others",
-  "look-ahead": "chosen because its label would change the most",
+  "covers the pool": "chosen because it is representative of the pool",
+  "look-ahead": "chosen because its label is expected to say the most about the other items",
   "second opinion": "asked again: somebody else has labelled it too",
   "taken back": "asked again: you took the answer back",
 };

@@ -138,8 +138,9 @@ async function showWhy(context, late) {
   panel.replaceChildren(...[
     why.learnt ? note("It has a label, which the model has learnt: what it predicts here would say nothing new.")
       : section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, chance(g.p)]), nameOf)),
-    why.if.length ? section("How many other predictions would change", ifLines(why.if, nameOf)) : null,
-    why.affected.length ? section(`Most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
+    why.effect ? section("What its label contributes", make("p", { id: "effect", text: why.effect })) : null,
+    why.if.some((answer) => answer.changes) ? section("Other predictions that change class", ifLines(why.if, nameOf)) : null,
+    why.affected.length ? section(`Predictions most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
       ? [dot(a.after), `stays ${nameOf(a.after)}`]
       : [dot(a.before), `${nameOf(a.before)} → `, dot(a.after), nameOf(a.after)]))) : null,
     why.because.length ? section(`Labels that speak for “${nameOf(best)}”`, cards(why.because, (b) => [dot(b.label), nameOf(b.label)])) : null,
