@@ -80,11 +80,9 @@ def opened(
     campaign = _checked(campaign, test)
     if is_store(campaign.data.name):
         _check_large(campaign, test, start_from_folders, refresh_every)
-        campaign = replace(campaign, data=replace(campaign.data, classes=()))
     elif executor is not None:
         raise InputError(f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster")
-    else:
-        campaign = _with_session_classes(campaign, out, named)
+    campaign = _with_session_classes(campaign, out, named)
     begun = _begun(campaign, out, named, executor)
     data, folder, holding = begun.data, begun.folder, begun.holding
     measured = _test(data, begun.answers, test, campaign.data.classes)
