@@ -52,10 +52,8 @@ def questions(
     """
     tell = progress or (lambda what, done, total: None)
     tell("loading", 0, 1)
-    classes = each_once(classes or campaign.data.classes)
-    source = replace(campaign.data, test_fraction=0.0, classes=tuple(classes))
-    ready = prepare(replace(campaign, data=source), progress=progress)
-    pool, names, notes = _labelled(ready, labels, classes)
+    ready = prepare(_without_test_part(campaign, classes), progress=progress)
+    pool, names, notes = _labelled(ready, labels, ready.campaign.data.classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
@@ -91,6 +89,12 @@ def questions(
     p = learnt.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
     asked = _described(ready.data, chosen, names, p)
     return asked, replace(ready, notes=(*ready.notes, *notes))
+
+
+def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
+    """The campaign with these classes, if there are any, and with every item in the pool."""
+    names = tuple(each_once(classes or campaign.data.classes))
+    return replace(campaign, data=replace(campaign.data, test_fraction=0.0, classes=names))
 
 
 def _described(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None) -> list[Question]:

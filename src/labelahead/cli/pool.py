@@ -11,7 +11,6 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labelahead.cli.shell import Option, Text, UsageError, app, err, reported, say
-from labelahead.data.label_values import split_names
 from labelahead.errors import InputError
 
 pool = typer.Typer(no_args_is_help=True, help="Pools of millions: features part by part, here or on a cluster.")
@@ -187,6 +186,8 @@ def predict(
 
 
 def _names(classes: str) -> list[str]:
+    from labelahead.data.label_values import split_names
+
     return split_names(classes)
 
 

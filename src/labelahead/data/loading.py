@@ -11,7 +11,7 @@ from labelahead.data.classes import checked_name
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import load_folder
-from labelahead.data.known import DATASETS
+from labelahead.data.known import DATASETS, KnownSet
 from labelahead.data.records import AUTO
 from labelahead.data.split import Options, default_root, expanded, path_name
 from labelahead.data.table import load_table
@@ -57,16 +57,12 @@ def load(
     (1797, (1, 8, 8), 10)
     """
     place = default_root() if root is None else expanded(root)
-    names = () if not classes else _checked_names(classes)
-    options = Options(
-        place, size, target, limit, test_fraction, seed, download, links, checked, tuple(without), names, id
-    )
+    names = tuple(without), _checked_names(classes), id
+    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, *names)
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
-    known = {_plain(name): entry for name, entry in DATASETS.items()}
-    # A name wins over a folder of that name in the current folder; a Path is always a path.
-    if isinstance(source, str) and _plain(source) in known and not re.search(r"[/\\]", source):
-        entry = known[_plain(source)]
+    entry = _known_set(source)
+    if entry is not None:
         options.refuse_target(entry.name)
         options.refuse_id(entry.name, "positions")
         return entry.load(options)
@@ -100,10 +96,14 @@ def data_name(source: str | Path) -> str:
     >>> data_name("CIFAR-10"), data_name("tables/customers.xlsx#Orders")
     ('cifar10', 'customers-Orders')
     """
+    entry = _known_set(source)
+    return path_name(expanded(source)) if entry is None else entry.name
+
+
+def _known_set(source: str | Path) -> KnownSet | None:
+    """The known set of that name, which wins over a folder of that name; a Path is always a path."""
     known = {_plain(name): entry for name, entry in DATASETS.items()}
-    if isinstance(source, str) and _plain(source) in known and not re.search(r"[/\\]", source):
-        return known[_plain(source)].name
-    return path_name(expanded(source))
+    return known.get(_plain(source)) if isinstance(source, str) and not re.search(r"[/\\]", source) else None
 
 
 def load_from(source: Any, seed: int) -> Loaded:
