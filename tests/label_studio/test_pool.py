@@ -233,7 +233,7 @@ def test_what_items_do_not_have_is_refused(store, studio, tmp_path, shown):
     both = CONFIG.replace("<View>", '<View><Text name="a" value="$a"/><Text name="b" value="$b"/>')
     studio.replies["project"]["label_config"] = both if shown == "both" else shown
     with (
-        pytest.raises(InputError, match="items of the pool have doc, item, text, weight"),
+        pytest.raises(InputError, match="items of the pool have doc, item_id, text, weight"),
         joined(studio, place, tmp_path / "out"),
     ):
         pass
@@ -314,7 +314,7 @@ def test_the_command_exports_under_the_items_own_names(store, studio, tmp_path, 
     command = ["label-studio", studio.url, "--project", str(studio.project), "--out", str(out)]
     result = CliRunner().invoke(app, [*command, "--pool", str(place), "--export", "csv", "--to", str(to)])
     assert result.exit_code == 0, result.output
-    assert to.read_text().splitlines()[1].startswith(f"doc 7,food,{ANNA}")
+    assert to.read_text().splitlines()[1].startswith(f"doc 7,doc 7,the text of number 7,,food,{ANNA}")
     without = CliRunner().invoke(app, [*command, "--export", "csv", "--to", str(to)])
     assert "was begun with --pool" in " ".join(without.output.split())
     wrong = CliRunner().invoke(app, [*command[:-1], str(tmp_path / "new"), "--pool", str(tmp_path)])

@@ -17,11 +17,16 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+from labelahead.campaign.config import parse
+from labelahead.campaign.prepare import prepare
 from labelahead.cli import app
 from labelahead.data import load
 from labelahead.data.text import unguarded
 from labelahead.label_studio.interface import read_interface
-from tests.support.web_sessions import CHANGE, page, photos, progress_once
+from labelahead.web.explain import Opinion
+from labelahead.web.refresh import Order
+from labelahead.web.workshop import snapshot
+from tests.support.web_sessions import CHANGE, page, photos
 
 CLASSES = ["gut", "schlecht"]
 LABELLED = range(6)  # positions that get a label
@@ -106,14 +111,14 @@ SOURCES = {"csv": csv_source, "parquet": parquet_source, "texts": text_source, "
 @contextmanager
 def labelled(source: Source, out: Path):
     """A page on which some items are labelled, and the others predicted."""
-    data = {"name": str(source.path), **source.settings}
-    tables = {"data": data, "model": {"name": "exact"}}
-    with page(source.path, out, start=True, every=len(LABELLED), classes=CLASSES, tables=tables) as (client, session):
+    tables = {"data": {"name": str(source.path), **source.settings}, "model": {"name": "exact"}, "threads": 1}
+    ready = prepare(parse({**tables, "data": {**tables["data"], "test_fraction": 0.0}}))
+    with page(source.path, out, classes=CLASSES, tables=tables) as (client, session):
+        session.assignment.take(Opinion.of(snapshot(ready, Order(0, (), 2)), {}, 2))
         ids = list(session.assignment.items.ids)
         for position in LABELLED:
             body = {"position": ids.index(source.ids[position]), "kind": "label", "label": position % 2}
             assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
-        progress_once(client, lambda p: p["curve"] and p["training"]["idle"])
         yield client
 
 
