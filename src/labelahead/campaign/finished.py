@@ -394,8 +394,8 @@ def run_model(
         if not rounds:
             raise InputError(f"{folder} has no finished round; expected one: labelahead resume {folder}")
         last, classes = rounds[-1], ready.data.classes
-        network = ready.learner(len(classes)).network(ready.campaign.seed)
-        network.load_state_dict(store.weights(last.number))
+        trained = ready.learner(len(classes)).network(ready.campaign.seed)
+        trained.load_state_dict(store.weights(last.number))
         labels = {entry.position: entry.label for entry in store.labels() if entry.round <= last.number}
     accuracy: dict[str, Any] = {
         "measured": last.accuracy,
@@ -405,7 +405,7 @@ def run_model(
         low, high = (1 - (rate or 0.0) for rate in (last.error_high, last.error_low))
         how = f"for items without a label, by {last.labels} labels ({low:.1%} to {high:.1%})"
         accuracy |= {"estimated": 1 - last.error, "how": how}
-    return finish(ready, network, labels, classes, accuracy)
+    return finish(ready, trained, labels, classes, accuracy)
 
 
 def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> Finished:

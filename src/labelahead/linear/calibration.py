@@ -158,7 +158,7 @@ def _voting(posterior: Posterior, votes: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _likeliest(chance: Tensor) -> float:
     """The scale that makes labels likeliest, given how likely each makes each (scales, L)."""
-    return SCALES[int(chance.log().sum(1).argmax())]
+    return float(SCALES[int(chance.log().sum(1).argmax())])
 
 
 def _label_chances(posterior: Posterior, predicted: tuple[Tensor, Tensor], votes: Tensor) -> Tensor:
@@ -173,8 +173,9 @@ def _label_chances(posterior: Posterior, predicted: tuple[Tensor, Tensor], votes
 
 def _is_first_of_class(labels: Tensor) -> Tensor:
     """(L,) bool: no label before has the same class."""
-    seen = set[int]()
-    return torch.tensor([not (c in seen or seen.add(c)) for c in labels.tolist()], device=labels.device)
+    every = labels.tolist()
+    first = {c: i for i, c in reversed(list(enumerate(every)))}
+    return torch.tensor([first[c] == i for i, c in enumerate(every)], dtype=torch.bool, device=labels.device)
 
 
 def _weights(chance: Tensor, classes: int) -> Tensor:
