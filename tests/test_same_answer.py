@@ -295,9 +295,7 @@ def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
             + "".join(f'<Choice value="{name}"/>' for name in case.classes)
             + "</Choices></View>"
         )
-        one = studio.replies["annotations"]
         studio.replies["annotations"] = []
-        assert isinstance(one, list)
         connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "studio")
         fetched = connection.fetch(lambda done, of: None)
         tables = {"data": {"name": str(fetched.folder)}, "threads": 1}
@@ -308,11 +306,9 @@ def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
             place = {item: p for p, item in enumerate(session.assignment.items.ids)}
             named = {f"{int(item) + 1}.txt": label for item, label in case.labels.items()}
             session.assignment.bring_in([(place[item], label, "anna") for item, label in named.items()])
-            calls = protocol(bridge, "s3cret-s3cret", open_to_all=False)
             page = create_app(session.assignment, session.schedule)
-            with TestClient(
-                Doors(calls, page), base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}
-            ) as client:
+            doors = Doors(protocol(bridge), page, secret="s3cret-s3cret")
+            with TestClient(doors, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}) as client:
                 said = client.post("/predict", json={"tasks": tasks}).json()["results"]
     return {
         "Label Studio": {str(i): (one["result"][0]["value"]["choices"][0], one["score"]) for i, one in enumerate(said)}

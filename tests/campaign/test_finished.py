@@ -310,7 +310,7 @@ def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
     (new / "broken.png").write_bytes(b"no picture")
     fresh = finished.predict([new, source / "dark" / "00.png"])
     assert fresh.labels == ["dark", "light"] * 4 + ["dark"]
-    assert list(fresh.failed) == ["broken.png"]
+    assert list(fresh.failed) == [f"{new}/broken.png"]
     assert fresh.items[0].endswith("new/00.png")
 
 
@@ -392,6 +392,7 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
     (folder / "model.json").write_text(json.dumps({**about, "format": 2}))
     with pytest.raises(InputError, match="of format 2"):
         la.load_model(folder)
+    (folder / "model.json").write_text(json.dumps(about))
     (folder / "weights.pt").unlink()
     with pytest.raises(InputError, match=r"no weights\.pt"):
         la.load_model(folder)

@@ -131,7 +131,7 @@ def test_label_files(tmp_path):
     path = write_workbook(tmp_path / "labels.xlsx", {"notes": [["read me"]], "labels": labels})
     at, numbers, _ = read_labels(f"{path}#labels", data)
     assert (at.tolist(), numbers.tolist()) == ([2, 0], [1, 0])
-    with pytest.raises(InputError, match="row 1: columns read me; expected a column item"):
+    with pytest.raises(InputError, match="row 1: columns read me; expected a column id"):
         read_labels(path, data)
 
 
@@ -157,7 +157,7 @@ def test_commands_take_a_sheet_wherever_they_take_a_table(tmp_path, monkeypatch,
         app, ["query", "--data", "book.xlsx#data", "--labels", "book.xlsx#labels", "--n", "3", *options]
     )
     assert asked.exit_code == 0, asked.output
-    assert asked.stdout.splitlines()[0] == "item,position,score,guess,probability"
+    assert asked.stdout.splitlines()[0] == "id,size,count,day,position,score,prediction,probability"
     simulated = ["--initial", "4", "--labels", "8", "--retrain-every", "2", "--out", "run"]
     done = CliRunner().invoke(app, ["run", "--data", "known.xlsx#data", *simulated, *options])
     assert done.exit_code == 0, done.output

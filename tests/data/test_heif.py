@@ -92,7 +92,7 @@ def test_heic_can_be_queried_and_predicted(tmp_path):
     write_photographs(folder / "unlabelled", n=4, classes=False)
     tables = {"data": {"name": str(folder), "size": 8, "embedding": "raw"}, "model": {"name": "exact"}, "threads": 1}
     asked, _ = questions(parse(tables), 2)
-    assert all(question.item.startswith("unlabelled/") for question in asked)
+    assert all(question.id.startswith("unlabelled/") for question in asked)
     budget = {"initial": 4, "labels": 6, "retrain_every": 2}
     la.run(tables | {"budget": budget}, out=tmp_path / "run", outlook=False)
     said = la.load_model(tmp_path / "run").predict(folder / "unlabelled")

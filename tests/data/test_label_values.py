@@ -119,7 +119,7 @@ def test_genuine_class_with_the_name_of_a_missing_value(tmp_path):
     (tmp_path / "labels.csv").write_text("item,label\n0,None\n1,some\n2,none\n")
     tables = {"data": {"name": str(unlabelled), "classes": "None,some"}, "model": {"name": "exact"}, "threads": 1}
     asked, _ = questions(parse(tables), 9, labels=tmp_path / "labels.csv")
-    assert sorted(int(question.item) for question in asked) == list(range(3, 12))
+    assert sorted(int(question.id) for question in asked) == list(range(3, 12))
 
 
 def test_exported_labels_and_class_folders_say_what_they_say(tmp_path):

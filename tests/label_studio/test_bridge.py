@@ -1,6 +1,7 @@
 """Label Studio behind recorded requests: every annotation in the record, the best tasks first, whatever goes away."""
 
 import base64
+import csv
 import json
 import random
 import threading
@@ -25,6 +26,7 @@ from labelahead.label_studio.payloads import WEBHOOK_ACTIONS
 from labelahead.label_studio.server import SECRET, Doors, protocol
 from labelahead.models import backbone, sentences
 from labelahead.web.app import create_app
+from labelahead.web.fitting import CurrentModel
 from labelahead.web.session import opened
 from tests.support.label_studio import CONFIG, KEY, RECORDED, choice, free_port, replay, texts
 from tests.support.waiting import PATIENCE, until
@@ -286,14 +288,14 @@ def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
         settled(session)
         bridge.serve(anew=True)
         rows = studio.sent("POST", "/import/predictions")[-1]
-        opinion = session.assignment.opinion
+        current = CurrentModel(session.assignment)
         asked = session.assignment.question(ANNA, fresh=True)
         assert asked["position"] == bridge.positions[rows[0]["task"]] == next(session.assignment.ranked())
         for rank, row in enumerate(rows):
-            (label, p), *_ = opinion.guess(bridge.positions[row["task"]])
+            label, p = current.guess(bridge.positions[row["task"]])
             assert row["score"] == 0.5 + rank / 1000
             assert row["result"][0]["value"]["choices"] == [session.assignment.tally.classes[label]]
-            assert row["result"][0]["score"] == round(p, 4)
+            assert row["result"][0]["score"] == round(p, 6)
         results = client.post("/predict", json={"tasks": [{"id": TASKS[3]}, {"id": 10**6}]}).json()["results"]
         assert results[0]["score"] > 0
         assert results[1]["result"] == []
@@ -492,7 +494,9 @@ def test_the_command_exports_what_label_studio_has(tmp_path, monkeypatch):
         command = ["label-studio", studio.url, "--project", str(studio.project), "--out", str(tmp_path / "out")]
         result = CliRunner().invoke(app, [*command, "--embedding", "words", "--export", "csv", "--to", str(to)])
         assert result.exit_code == 0, result.output
-        assert f"{TASKS[0]}.txt,food,{ANNA}" in to.read_text()
+        with to.open(newline="", encoding="utf-8") as file:
+            rows = {row["id"]: row for row in csv.DictReader(file)}
+        assert [rows[f"{TASKS[0]}.txt"][name] for name in ("label", "annotator", "source")] == ["food", ANNA, "label"]
         again = ["label", str(tmp_path / "out" / "items"), "--out", str(tmp_path / "out")]
         away = CliRunner().invoke(app, [*again, "--export", "jsonl", "--to", str(tmp_path / "labels.jsonl")])
         assert away.exit_code == 0, away.output

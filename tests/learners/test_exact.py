@@ -291,7 +291,7 @@ def test_its_own_predictions_are_the_baseline_of_look_ahead():
     model = la.exact(x, C)
     pool = la.Pool(60)
     pool.label(range(9), y[:9])
-    ExactLearner(x, C, model.centre, lift=float(model.lift.sum())).learn(pool.labelled, pool.labels, into=model)
+    ExactLearner(x, model.blank()).learn(pool.labelled, pool.labels, into=model)
     now = Situation.of(model, x, pool, la.Asking("mlmoc"))
     assert now.view.baseline == "linearised"
     assert torch.equal(now.view.predicted().argmax(1), now.learnt.outputs(now.candidates).argmax(1))

@@ -126,10 +126,9 @@ def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
     labels, votes = _voting(posterior, votes)
     if not bool((labels[votes] != labels[votes][:1]).any()):
         return Calibration(1.0, _weights(torch.zeros(len(SCALES), 0), posterior.classes), 0)
-    # A class that was labelled once cannot be predicted without that label, whatever is true of the pool.
-    repeated = (torch.bincount(labels, minlength=posterior.classes)[labels] > 1)[votes].cpu()
+    repeated = _is_repeated(labels, posterior.classes)[votes].cpu()
     chance = _label_chances(posterior, left_out(posterior), votes)
-    scale = _likeliest(chance)
+    scale = _likeliest(chance[:, repeated])
     # Either the pool has as many new classes as the labels had, or none: both are admitted.
     weights = (_weights(chance, posterior.classes) + _weights(chance[:, repeated], posterior.classes)) / 2
     if posterior.settled is None:
@@ -140,14 +139,23 @@ def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
 
 
 def likeliest_scale(posterior: Posterior, votes: Tensor | None = None) -> float:
-    """Find the s without lapses that makes the labels, each left out, likeliest; 1 where they cannot tell.
+    """Find the s without lapses that makes labels of repeated classes, each left out, likeliest; 1 without any.
 
     It is `calibrate(posterior, votes).scale`, without the rest.
     """
     labels, votes = _voting(posterior, votes)
     if not bool((labels[votes] != labels[votes][:1]).any()):
         return 1.0
-    return _likeliest(_label_chances(posterior, left_out(posterior), votes))
+    repeated = _is_repeated(labels, posterior.classes)[votes].cpu()
+    return _likeliest(_label_chances(posterior, left_out(posterior), votes)[:, repeated])
+
+
+def _is_repeated(labels: Tensor, classes: int) -> Tensor:
+    """(L,) bool: another label has the same class.
+
+    A class that was labelled once cannot be predicted without that label, whatever is true of the pool.
+    """
+    return torch.bincount(labels, minlength=classes)[labels] > 1
 
 
 def _voting(posterior: Posterior, votes: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -157,8 +165,8 @@ def _voting(posterior: Posterior, votes: Tensor | None) -> tuple[Tensor, Tensor]
 
 
 def _likeliest(chance: Tensor) -> float:
-    """The scale that makes labels likeliest, given how likely each makes each (scales, L)."""
-    return float(SCALES[int(chance.log().sum(1).argmax())])
+    """The scale that makes labels likeliest, given how likely each makes each (scales, L); 1 without any."""
+    return 1.0 if not chance.shape[1] else float(SCALES[int(chance.log().sum(1).argmax())])
 
 
 def _label_chances(posterior: Posterior, predicted: tuple[Tensor, Tensor], votes: Tensor) -> Tensor:

@@ -75,10 +75,7 @@ class LocalProcesses:
             raise InputError(f"workers is {workers!r}; expected 1 or more, or None for all cores")
         self.workers = workers or os.cpu_count() or 1
         self._pool = futures.ProcessPoolExecutor(
-            self.workers,
-            get_context("spawn"),
-            initializer=run_in_worker,
-            initargs=(__name__, use_one_thread.__name__),
+            self.workers, get_context("spawn"), initializer=run_in_worker, initargs=(__name__, use_one_thread.__name__)
         )
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:

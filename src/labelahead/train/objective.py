@@ -16,6 +16,20 @@ class AuxiliaryObjective(nn.Module, ABC):
 
     It is made for one architecture and may be used with any copy of that network. `train` optimises its parameters
     along with the network's, by the same optimiser, rates and clipping.
+
+    >>> from contextlib import nullcontext
+    >>> import torch
+    >>> from labelahead.train import AuxiliaryObjective
+    >>> class MeanLoss(AuxiliaryObjective):  # learns the mean of the network's loss
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.mean = torch.nn.Parameter(torch.zeros(()))
+    ...     def observe(self, model):
+    ...         return nullcontext()
+    ...     def forward(self, losses, progress):
+    ...         return (losses.mean() - self.mean) ** 2
+    >>> float(MeanLoss()(torch.tensor([1.0, 3.0]), 0.0))
+    4.0
     """
 
     @abstractmethod

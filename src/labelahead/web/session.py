@@ -85,15 +85,11 @@ def opened(
     named = each_once(classes or campaign.data.classes)
     campaign = _checked(campaign, test)
     _check_large(campaign, test, start_from_folders, refresh_every, executor)
-    if is_store(campaign.data.name):
-        campaign = replace(campaign, data=replace(campaign.data, classes=()))
-    else:
-        campaign = _with_session_classes(campaign, out, named)
+    campaign = _with_session_classes(campaign, out, named)
     begun = _begun(campaign, out, named, executor, read_only)
     data, folder, holding = begun.data, begun.folder, begun.holding
-    measured = _test(data, begun.answers, test, campaign.data.classes)
-    if read_only and test is None:
-        measured = _recorded_test(folder, data) or measured
+    measured = {} if test is not None or not read_only else _recorded_test(folder, data)
+    measured = measured or _test(data, begun.answers, test, campaign.data.classes)
     notes = [*data.notes, *begun.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
@@ -117,14 +113,19 @@ def opened(
         if labels is not None:
             notes.append(f"{labels}: {_counted(import_labels(assignment, Path(labels)))}")
         if not read_only:
-            files.replace(folder / "session.toml", to_toml(campaign))
-            files.replace(folder / TEST_FILE, json.dumps({data.ids[p]: name for p, name in measured.items()}))
-            record_code(campaign_code(campaign))
+            _record_settings(folder, campaign, {data.ids[p]: name for p, name in measured.items()})
         schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
         try:
             yield Session(assignment, schedule, folder, tuple(notes), holding)
         finally:
             schedule.stop()
+
+
+def _record_settings(folder: Path, campaign: Campaign, test: Mapping[str, str]) -> None:
+    """Keep what the session was opened with, for exports and models that are made without it."""
+    files.replace(folder / "session.toml", to_toml(campaign))
+    files.replace(folder / TEST_FILE, json.dumps(test))
+    record_code(campaign_code(campaign))
 
 
 def _sweep(folder: Path) -> None:
@@ -162,9 +163,10 @@ def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], e
 
 def _with_session_classes(campaign: Campaign, out: str | Path | None, named: Sequence[str]) -> Campaign:
     """The classes that were named and those of a session that goes on: they decide what a label of the data is."""
-    known = {
-        alike(name): name for name in reversed([*named, *recorded_classes(session_folder(out, campaign.data.name))])
-    }
+    if is_store(campaign.data.name):  # its items carry no labels
+        return replace(campaign, data=replace(campaign.data, classes=()))
+    recorded = recorded_classes(session_folder(out, campaign.data.name))
+    known = {alike(name): name for name in reversed([*named, *recorded])}
     return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(known.values()))))
 
 
