@@ -35,7 +35,7 @@ def sum_log_ndtr(offsets: Tensor, nodes: Tensor) -> Tensor:
         return offsets.new_zeros(0, len(nodes))
     common = offsets[:, offsets[0].mode().indices, None]
     equal = (offsets == common).all(0)
-    counted = int(equal.sum()) * torch.special.log_ndtr(common.clamp(LOWEST, HIGHEST) + nodes)
+    counted: Tensor = int(equal.sum()) * torch.special.log_ndtr(common.clamp(LOWEST, HIGHEST) + nodes)
     return counted + _interpolate(offsets[:, ~equal], nodes)
 
 
@@ -62,4 +62,6 @@ def _interpolate(offsets: Tensor, nodes: Tensor) -> Tensor:
 def _table(nodes: tuple[float, ...]) -> Tensor:
     """(K, G) log Φ(nodes + grid)."""
     steps = torch.arange(GRID_STEPS_PER_UNIT * LOWEST - 1, GRID_STEPS_PER_UNIT * HIGHEST + 3, dtype=torch.float64)
-    return torch.special.log_ndtr(torch.tensor(nodes, dtype=torch.float64)[:, None] + steps / GRID_STEPS_PER_UNIT)
+    sums = torch.tensor(nodes, dtype=torch.float64)[:, None] + steps / GRID_STEPS_PER_UNIT
+    table: Tensor = torch.special.log_ndtr(sums)
+    return table

@@ -143,6 +143,7 @@ class _LimitedProtocol(H11Protocol):
         self.transport.abort()
 
     def _update_waiting(self) -> None:
+        waiting: Waiting | None
         if self.flow.write_paused:
             waiting = Waiting.TRANSFER
         elif self.cycle is None or self.cycle.response_complete:
