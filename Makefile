@@ -155,7 +155,7 @@ dist: $(VENV)/.installed-release $(STRANGER)/.installed ## wheel and sdist: buil
 
 dist-installed: $(STRANGER)/.installed
 
-BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal embed scale
+BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed scale
 .PHONY: soak
 soak: $(VENV)/.installed-test ## twenty minutes of kills, undos, corrections and imports: nothing lost, memory flat, nobody left
 	@OMP_NUM_THREADS=1 $(PY) benchmarks/soak.py $(ARGS)
@@ -180,6 +180,7 @@ bench-journal: $(VENV)/.installed-test ## what a checkpoint of the labels after 
 bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
 
 bench-scale: $(VENV)/.installed-test $(PEERS)/.installed ## a million items on a real Dask cluster on loopback, beside modAL and scikit-activeml
+bench-flood: $(VENV)/.installed-test ## the labelling page under a flood of silent connections, beside plain uvicorn
 bench-embed: $(VENV)/.installed-bench ## items a second: the sentence encoder against sentence-transformers, photographs
 
 # Without what BackPACK asks for: torchvision, whose build on PyPI dies beside the CPU build of torch.

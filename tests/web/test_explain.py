@@ -155,7 +155,8 @@ def test_effect_where_only_a_surprise_changes_other_classes():
     assert variance[0] == pytest.approx(variance[1])
     assert found["effect"].sentence(["cat", "dog"]) == (
         "If it is “cat”, as predicted, no other prediction changes class. If it is “dog” (less than 1 %), 2 other "
-        "predictions change class. Its label makes them more certain: the sum of their variances falls by 25 %."
+        "predictions change class. Its label makes the other predictions more certain: the sum of their variances "
+        "falls by 25 %."
     )
 
 
@@ -163,8 +164,8 @@ def test_effect_where_no_answer_changes_any_class():
     found = effect_of([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1)
     assert {changes for _, changes in found["if"]} == {0}
     assert found["effect"].sentence(["cat", "dog"]) == (
-        "No answer changes the class of another prediction. Its label makes them more certain: the sum of their "
-        "variances falls by less than 1 %."
+        "No answer changes the class of another prediction. Its label makes the other predictions more certain: the "
+        "sum of their variances falls by less than 1 %."
     )
 
 

@@ -62,5 +62,6 @@ def _interpolate(offsets: Tensor, nodes: Tensor) -> Tensor:
 def _table(nodes: tuple[float, ...]) -> Tensor:
     """(K, G) log Φ(nodes + grid)."""
     steps = torch.arange(GRID_STEPS_PER_UNIT * LOWEST - 1, GRID_STEPS_PER_UNIT * HIGHEST + 3, dtype=torch.float64)
-    table: Tensor = torch.special.log_ndtr(torch.tensor(nodes).double()[:, None] + steps / GRID_STEPS_PER_UNIT)
+    sums = torch.tensor(nodes, dtype=torch.float64)[:, None] + steps / GRID_STEPS_PER_UNIT
+    table: Tensor = torch.special.log_ndtr(sums)
     return table

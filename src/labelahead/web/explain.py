@@ -48,9 +48,8 @@ class LabelEffect:
         if count:
             return f"If it is “{names[label]}”, as predicted, {_change_class(count)}."
         surprise = max(others, key=lambda row: row[2], default=(label, 0.0, 0))
-        gain = (
-            f"Its label makes them more certain: the sum of their variances falls by {_percent(self.variance_share)}."
-        )
+        fall = _percent(self.variance_share)
+        gain = f"Its label makes the other predictions more certain: the sum of their variances falls by {fall}."
         if surprise[2]:
             other, p, count = surprise
             return (
