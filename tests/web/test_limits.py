@@ -125,6 +125,20 @@ def test_guesses_at_the_token_come_to_an_end(tmp_path):
         assert client.get("/api/session", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 429
 
 
+def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
+    rows = pyarrow.array([0] * 400_000, pyarrow.int32())
+    texts = pyarrow.DictionaryArray.from_arrays(rows, pyarrow.array(["x" * 10_000]))
+    table = pyarrow.table({"item": texts, "label": texts})
+    pyarrow.parquet.write_table(table, tmp_path / "bomb", compression="zstd")
+    content = (tmp_path / "bomb").read_bytes()
+    assert len(content) < 65_000
+    with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, session):
+        said = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
+        assert said.status_code == 409
+        assert "the file could take 7.5 GB of memory unpacked; expected at most 512.0 MB" in said.text
+        assert not session.assignment.tally.labels
+
+
 def test_files_that_blow_up_are_refused(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, session):
         strange = json.dumps([{"data": {"item": "0"}, "predictions": 5}])

@@ -173,7 +173,7 @@ def _object_size(column: Any, count_repeats: bool) -> int:
     """What a column takes as Python objects."""
     types = need("pyarrow.types", "tables", "reading Parquet")
     if types.is_dictionary(column.type) and not count_repeats:
-        return 8 * len(column) + sum(chunk.dictionary.nbytes for chunk in column.chunks)
+        return 8 * len(column) + sum(int(chunk.dictionary.nbytes) for chunk in column.chunks)
     return sum(_array_size(chunk, count_repeats) for chunk in column.chunks)
 
 
