@@ -80,3 +80,19 @@ def test_the_container_calls_the_command_as_it_is():
     assert "\nEXPOSE 8765\n" in dockerfile
     for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", dockerfile, re.MULTILINE):
         assert all((root / name).exists() for name in copied.split()), copied
+
+
+def test_all_brings_what_the_guides_offer_without_another_extra():
+    """Clusters and trackers have extras of their own; ONNX is offered by the page and by `export-model`."""
+    import tomllib
+
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    brought = set(re.fullmatch(r"labelahead\[(.*)\]", extras["all"][0])[1].split(","))
+    development = {"bench", "check", "demo", "docs", "release", "test"}
+    assert set(extras) - brought - development == {"all", "dask", "mlflow", "ray", "tensorboard"}
+    pinned = {
+        line.split("==")[0].lower() for line in (Path(__file__).parents[1] / "constraints.txt").read_text().split()
+    }
+    assert {re.split("[><=]", need)[0] for need in extras["onnx"]} <= pinned

@@ -158,6 +158,20 @@ def test_a_body_whose_length_is_given_twice_is_refused(tmp_path):
     assert reply.count(b"HTTP/1.1") == 1  # and the connection is closed
 
 
+def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
+    rows = pyarrow.array([0] * 400_000, pyarrow.int32())
+    texts = pyarrow.DictionaryArray.from_arrays(rows, pyarrow.array(["x" * 10_000]))
+    table = pyarrow.table({"item": texts, "label": texts})
+    pyarrow.parquet.write_table(table, tmp_path / "bomb", compression="zstd")
+    content = (tmp_path / "bomb").read_bytes()
+    assert len(content) < 65_000
+    with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, session):
+        said = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
+        assert said.status_code == 400
+        assert "the file could take 7.5 GB of memory unpacked; expected at most 512.0 MB" in said.text
+        assert not session.assignment.tally.labels
+
+
 def test_files_that_blow_up_are_refused(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, session):
         strange = json.dumps([{"data": {"item": "0"}, "predictions": 5}])

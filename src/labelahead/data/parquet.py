@@ -181,7 +181,8 @@ def _array_size(array: Any, count_repeats: bool) -> int:
     compute, types = need("pyarrow.compute", "tables", "reading Parquet"), need("pyarrow.types", "tables", "reading")
     kind, own = array.type, OBJECT_BYTES * len(array)
     if types.is_dictionary(kind):  # inside a list: every text becomes an object of its own
-        if not (types.is_string(kind.value_type) or types.is_large_string(kind.value_type)):
+        texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+        if not any(is_text(kind.value_type) for is_text in texts):
             return own
         lengths = compute.binary_length(array.dictionary).take(array.indices)
         return own + int(compute.sum(lengths).as_py() or 0)
