@@ -96,8 +96,8 @@ def test_two_people_are_asked_different_items_and_compared(tmp_path):
         assert [newest[k] for k in ("kind", "who", "current")] == ["settle", "cleo", 0]
         mine = client.get("/api/history?mine=1", headers={"Cookie": "la_who=ben"}).json()
         assert [(h["who"], h["label"], h["current"]) for h in mine] == [("ben", 1, 0)]
-        lines = client.get("/api/export/csv").text.splitlines()
-        assert lines[1].split(",")[1:3] == ["a", "cleo"]
+        row = client.get("/api/export/csv").text.splitlines()[1].split(",")
+        assert row[:4] == [newest["id"], newest["id"], "a", "cleo"]
         body = {"position": asked["ben"], "kind": "settle", "label": 0}
         assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 400
 
