@@ -114,6 +114,6 @@ def test_campaigns_that_fail_make_exit_code_1(made):
     done = invoke("compare", "--out", made, "--workers", "1")
     assert done.exit_code == 1
     assert "flip, seed 1 failed:" in said(done)
-    assert "the data have changed" in said(done)
+    assert "rounds.jsonl" in said(done)
     assert "1 of 6 campaigns failed" in said(done)
     assert (made / "report" / "report.html").exists()  # of the others

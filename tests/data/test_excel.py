@@ -157,7 +157,9 @@ def test_commands_take_a_sheet_wherever_they_take_a_table(tmp_path, monkeypatch,
         app, ["query", "--data", "book.xlsx#data", "--labels", "book.xlsx#labels", "--n", "3", *options]
     )
     assert asked.exit_code == 0, asked.output
-    assert asked.stdout.splitlines()[0] == "id,size,count,day,position,score,prediction,probability"
+    assert asked.stdout.splitlines()[0] == ",".join(
+        ["id", *HEADER[:-1], "position", "score", "prediction", "probability"]
+    )
     simulated = ["--initial", "4", "--labels", "8", "--retrain-every", "2", "--out", "run"]
     done = CliRunner().invoke(app, ["run", "--data", "known.xlsx#data", *simulated, *options])
     assert done.exit_code == 0, done.output

@@ -500,8 +500,8 @@ def test_the_command_exports_what_label_studio_has(tmp_path, monkeypatch):
         again = ["label", str(tmp_path / "out" / "items"), "--out", str(tmp_path / "out")]
         away = CliRunner().invoke(app, [*again, "--export", "jsonl", "--to", str(tmp_path / "labels.jsonl")])
         assert away.exit_code == 0, away.output
-        rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
-        assert {row["item"] for row in rows} == {row.split(",")[0] for row in to.read_text().splitlines()[1:]}
+        taken = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
+        assert {row["id"] for row in taken} == set(rows)
 
 
 @pytest.mark.skipif(not (backbone.available() and sentences.sentences_available()), reason="needs pretrained networks")

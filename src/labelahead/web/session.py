@@ -88,16 +88,16 @@ def opened(
     campaign = _with_session_classes(campaign, out, named)
     begun = _begun(campaign, out, named, executor, read_only)
     data, folder, holding = begun.data, begun.folder, begun.holding
-    measured = {} if test is not None or not read_only else _recorded_test(folder, data)
-    measured = measured or _test(data, begun.answers, test, campaign.data.classes)
+    measured = (read_only and test is None and _recorded_test(folder, data)) or _test(
+        data, begun.answers, test, campaign.data.classes
+    )
     notes = [*data.notes, *begun.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
     named = named or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    labelled = None if begun.answers is None else begun.answers.column
-    items = Items(data, holding.fingerprint if holding else None, labelled)
+    items = Items(data, holding and holding.fingerprint, begun.answers and begun.answers.column)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], copy=begun.copy, **about) as journal:  # type: ignore[arg-type]
         if not read_only:
