@@ -97,7 +97,7 @@ def opened(
     named = named or list(dict.fromkeys(data.classes))
     known = {alike(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = Items(data, holding and holding.fingerprint, begun.answers and begun.answers.column)
+    items = _items(begun)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
     with Journal(folder, classes=[*named, *more], copy=begun.copy, **about) as journal:  # type: ignore[arg-type]
         if not read_only:
@@ -149,6 +149,11 @@ class Begun:
     decided: Sequence[str] = ()
     holding: Holding | None = None  # of a pool of millions
     copy: JournalCopy | None = None  # of the record, where it is only read
+
+
+def _items(begun: Begun) -> Items:
+    labelled = None if begun.answers is None else begun.answers.column
+    return Items(begun.data, None if begun.holding is None else begun.holding.fingerprint, labelled)
 
 
 def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any, read_only: bool) -> Begun:
