@@ -271,7 +271,7 @@ def read_stored(
     tables = gather(None, (), options or {}, stored)
     data = tables.get("data")
     source = data.get("name") if isinstance(data, Mapping) else None
-    folders = [path.parent, *([source] if isinstance(source, str) else [])]
+    folders = [path.parent, *([Path(source)] if isinstance(source, str) else [])]
     given = set(code_names(gather(None, (), options or {})).values())
     trusted = trust_code if isinstance(trust_code, bool) and trust_code else given.union(trust_code or ())
     require_trusted_code(code_names(tables), path, folders, trusted)

@@ -375,8 +375,8 @@ def run_model(
         if not rounds:
             raise InputError(f"{folder} has no finished round; expected one: labelahead resume {folder}")
         last, classes = rounds[-1], ready.data.classes
-        network = ready.learner(len(classes)).network(ready.campaign.seed)
-        network.load_state_dict(store.weights(last.number))
+        trained = ready.learner(len(classes)).network(ready.campaign.seed)
+        trained.load_state_dict(store.weights(last.number))
         labels = {entry.position: entry.label for entry in store.labels() if entry.round <= last.number}
     accuracy: dict[str, Any] = {
         "measured": last.accuracy,
@@ -384,7 +384,7 @@ def run_model(
     }
     if last.accuracy is None:
         accuracy |= {"estimated": last.loo, "how": "by leaving out each of the random first labels in turn"}
-    return finish(ready, network, labels, classes, accuracy)
+    return finish(ready, trained, labels, classes, accuracy)
 
 
 def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> Finished:

@@ -74,8 +74,9 @@ class LocalProcesses:
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise InputError(f"workers is {workers!r}; expected 1 or more, or None for all cores")
         self.workers = workers or os.cpu_count() or 1
-        first = {"initializer": run_in_worker, "initargs": (__name__, use_one_thread.__name__)}
-        self._pool = futures.ProcessPoolExecutor(self.workers, get_context("spawn"), **first)  # type: ignore[arg-type]
+        first = (__name__, use_one_thread.__name__)
+        context = get_context("spawn")
+        self._pool = futures.ProcessPoolExecutor(self.workers, context, initializer=run_in_worker, initargs=first)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future of the standard library."""
