@@ -108,10 +108,7 @@ def opened(
         notes += _come_and_gone(assignment, len(begun.recorded))
         if holding:
             holding.join(assignment, names_in(labels) if labels is not None else ())
-        if start_from_folders:
-            notes.append(_from_folders(assignment, data, begun.answers))
-        if labels is not None:
-            notes.append(f"{labels}: {_counted(import_labels(assignment, Path(labels)))}")
+        notes += _taken_in(assignment, begun, labels, start_from_folders)
         if not read_only:
             _record_settings(folder, campaign, {data.ids[p]: name for p, name in measured.items()})
         schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
@@ -354,6 +351,16 @@ def _recorded_test(folder: Path, data: Data) -> dict[int, str]:
         return {}
     names = json.loads(path.read_text(encoding="utf-8"))
     return {p: names[item] for p, item in enumerate(data.ids) if item in names}
+
+
+def _taken_in(
+    assignment: Assignment, begun: Begun, labels: str | Path | None, start_from_folders: bool
+) -> Iterator[str]:
+    """Take in the labels that the data carry and those of a file, and say how many."""
+    if start_from_folders:
+        yield _from_folders(assignment, begun.data, begun.answers)
+    if labels is not None:
+        yield f"{labels}: {_counted(import_labels(assignment, Path(labels)))}"
 
 
 def _from_folders(assignment: Assignment, data: Data, answers: Answers | None) -> str:
