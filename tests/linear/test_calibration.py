@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from labelahead.errors import InputError
 from labelahead.linear.calibration import (
+    AHEAD_SHARE,
     LAPSE_PRIOR,
     LAPSES,
     SCALE_PRIOR,
@@ -152,7 +153,7 @@ def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_on
     spread = post.amplitude() * post.variance()[at]
     wrong = [1 - float(leading(post.mean[at], s * s * spread).mean()) for s in SCALES]
     rates = [lapse * (1 - 1 / classes) + (1 - lapse) * share for lapse in LAPSES for share in wrong]
-    weights = (parts[0] + parts[1]) / 4 + parts[2] / 2
+    weights = (1 - AHEAD_SHARE) * (parts[0] + parts[1]) / 2 + AHEAD_SHARE * parts[2]
     found = error_rate(post, at)
     assert found.rate == pytest.approx(float(weights @ np.array(rates)), abs=5e-3)
     assert found.low < found.rate < found.high

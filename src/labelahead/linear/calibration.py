@@ -13,7 +13,7 @@ structure that the kernel cannot represent. Each label, left out in closed form,
 and the tempered likelihood of these is a posterior over (s, λ), from which the error rate gets its mean and interval.
 Labels that were chosen are harder than the rest, but s compares each with what its own distance from the others lets
 expect, so that they tell of the easy ones too. Where they were chosen also depends on earlier labels, which makes
-leave-one-out too hopeful on noise; predictions of each label from those before it are not, and count for half. The
+leave-one-out too hopeful on noise; predictions of each label from those before it are not, and count for most. The
 posterior must not have seen the labels in any other way: a trained network's outputs and kernel have.
 """
 
@@ -53,8 +53,9 @@ LAPSES = tuple(i / 10 for i in range(11))  # lapse rates λ
 LAPSE_PRIOR = (0.5,) + (0.05,) * 10  # half of the mass on no lapse at all
 LEAST = 1e-12  # a label is never less likely: one slip must not decide alone
 # The log-likelihood is divided by this. Labels were chosen, and the kernel was chosen by the same labels, so that they
-# say less than as many independent ones. Chosen on seeds 100 to 103 (benchmarks/estimates.py): 1 was too narrow.
+# say less than as many independent ones. Chosen on seeds 100 to 107 (benchmarks/estimates.py): 1 was too narrow.
 TEMPERATURE = 2.5
+AHEAD_SHARE = 0.75  # of the posterior that rests on `one_step_ahead`; the rest on leave-one-out
 TAIL = 0.05  # of the posterior on either side of the interval
 BINOMIAL_WIDTH = 1.3  # standard deviations of a share of the labels, by which every interval is widened
 CURVE_POINTS = 7  # scales at which the error of the pool is worked out; between them it is interpolated
@@ -134,7 +135,8 @@ def calibrate(posterior: Posterior, votes: Tensor | None = None) -> Calibration:
     if posterior.settled is None:
         later = ~_is_first_of_class(labels)[votes].cpu()
         chance = _label_chances(posterior, one_step_ahead(posterior), votes)
-        weights = (weights + _weights(chance[:, later], posterior.classes)) / 2
+        ahead = _weights(chance[:, later], posterior.classes)
+        weights = (1 - AHEAD_SHARE) * weights + AHEAD_SHARE * ahead
     return Calibration(scale, weights, int(repeated.sum()))
 
 
