@@ -198,6 +198,7 @@ def _wide(e: Evidence) -> str:
         f"README.md), images averaged to {s.kernel_side}×{s.kernel_side}, sets drawn from {s.pool} items): "
         f"{_links(e, 'dynamics-infinite')} For pseudo-labels at t = {time:g} τ is {span(wide)} instead of {span(own)} "
         f"(paired over seeds {span(moved)}), {verdict}."
+        + ("" if min(s.times[1:]) < 1 else " Training times below 1 were not measured there: rerun pending.")
     )
 
 
