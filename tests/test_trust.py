@@ -204,6 +204,19 @@ def test_a_foreign_session_is_not_opened_for_its_model(tmp_path, accounts):
         assert not has_run(net)
 
 
+def test_a_store_of_a_large_pool_runs_no_code(tmp_path, accounts):
+    from labelahead.scale import LargePool, embed
+    from tests.support.large_pools import Inline
+
+    net = code(tmp_path / "project")
+    np.save(tmp_path / "pool.npy", np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
+    sketched = {"model": f"{net}:make", "classes": ["a", "b"], "sketch": 8}
+    embed(tmp_path / "pool.npy", tmp_path / "store", executor=Inline(), **sketched)
+    assert has_run(net)
+    net.unlink()
+    assert len(LargePool(tmp_path / "store", executor=Inline()).ask(2, evaluation=10, classes=["a", "b"])) == 2
+
+
 def test_a_configuration_file_may_not_name_code_in_the_data(tmp_path, accounts):
     pictures = photos(tmp_path / "photos")
     evil = code(pictures)
