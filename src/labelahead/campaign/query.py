@@ -81,7 +81,6 @@ def questions(
         fresh=learner.network,
         training=ready.training,
     )
-    notes += chosen.notes
     method = "softmax" if learnt.loss == "cross-entropy" else "simplex"
     guesses = probabilities(learnt.outputs(chosen.positions).double().cpu(), method)
     sure, best = guesses.max(1)
@@ -97,7 +96,7 @@ def questions(
         )
         for i, (position, score) in enumerate(rows)
     ]
-    return asked, replace(ready, notes=(*ready.notes, *notes))
+    return asked, replace(ready, notes=(*ready.notes, *notes, *chosen.notes))
 
 
 def _beginning(data: Data, position: int) -> str | None:
