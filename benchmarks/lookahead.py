@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from labelahead.acquisition import eer, emoc, flip, mlmoc, resolve
+from labelahead.acquisition import changes, eer, emoc, flip, mlmoc, resolve
 from labelahead.acquisition.view import view
 from labelahead.linear.posterior import prior
 from labelahead.tangent import features
@@ -60,6 +60,7 @@ def scoring(pool: Pool, labels: int, seed: int, subset: int, rivals: bool) -> di
     for name, criterion in {
         "mlmoc": mlmoc,
         "mlmoc lin": partial(mlmoc, baseline="linearised"),
+        "changes": changes,
         "emoc": emoc,
         "emoc lin": partial(emoc, baseline="linearised"),
         "flip": flip,

@@ -125,6 +125,8 @@ def plain_solve(pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, 
     kernel, f = pool.kernel, pool.outputs
     sigma = noise * float(kernel.diagonal().double().mean())
     reach, scores = kernel[candidates][:, labelled].double(), []
+    known = kernel[labelled[:, None], labelled].double() + sigma * torch.eye(len(labelled), dtype=torch.float64)
+    drift = reach @ torch.linalg.solve(known, pool.truth[labelled] - f[labelled])  # at x' itself this alone counts
     for j in some:
         plus = torch.cat([labelled, j[None]])
         system = kernel[plus[:, None], plus].double() + sigma * torch.eye(len(plus), dtype=torch.float64)
@@ -133,7 +135,8 @@ def plain_solve(pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, 
         weights = torch.linalg.solve(system, target - f[plus])
         bordered = torch.cat([reach, kernel[candidates, j].double()[:, None]], 1)
         after = f[candidates] + bordered @ weights
-        scores.append((after - f[candidates]).norm(dim=1).sum())
+        change = torch.where((candidates == j)[:, None], drift, after - f[candidates])
+        scores.append(change.norm(dim=1).sum())
     return torch.stack(scores)
 
 
@@ -162,5 +165,7 @@ def paper_block(pool: Pool, labelled: Tensor, candidates: Tensor, noise: float, 
         hi = lo + chunk
         left = (reach @ v32[:, lo:hi] - pairs[:, lo:hi]).T
         after = start + left[:, :, None] * push[lo:hi, None, :]
-        scores.append((after - now).norm(dim=2).sum(1))
+        size = (after - now).norm(dim=2)
+        size[:, lo:hi].fill_diagonal_(0.0)  # at x' itself the drift alone counts
+        scores.append(size.sum(1) + (start - now)[lo:hi].norm(dim=1))
     return torch.cat(scores).double()

@@ -107,7 +107,11 @@ def propose(
         asked = ask if mode == "sequential" else None
         picks = strategy.pick(now, n, stream(seed, "pick", len(pool)), mode, asked)
         _check(picks, strategy, now, n)
-    gain = float(picks.scores[0]) if strategy.look_ahead else None
+    return _query_of(picks, strategy, mode, now)
+
+
+def _query_of(picks: Picks, strategy: Strategy, mode: str, now: Situation) -> Query:
+    """Return what was picked, with what is known of it."""
     drift = now.drift if "belief" in vars(now) else None  # known where the strategy has looked ahead
     note = drift_note(drift)
     return Query(
@@ -115,11 +119,11 @@ def propose(
         picks.scores,
         strategy.name,
         mode,
-        gain,
-        now.seconds,
-        picks.memory,
-        drift,
-        () if note is None else (note,),
+        gain=float(picks.scores[0]) if strategy.look_ahead else None,
+        seconds=now.seconds,
+        memory=picks.memory,
+        drift=drift,
+        notes=() if note is None else (note,),
     )
 
 
