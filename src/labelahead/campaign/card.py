@@ -114,7 +114,7 @@ def read_item(path, size={size}):
     left, top = (image.width - side) / 2, (image.height - side) / 2
     box = (left, top, left + side, top + side)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0)
-    return {last}"""
+    {last}"""
 
 
 def _cell(text: str) -> str:
