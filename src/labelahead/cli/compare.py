@@ -81,8 +81,7 @@ def compare(
         comparison = _comparison(folder, strategies, first, seeds, context)
     place = folder or free_folder("compare-" + (Path(comparison.campaign.data.name).stem or "data"))
     again = f"labelahead compare --out {shlex.quote(str(place))}"
-    begun = place / "compare.toml"
-    with reported(lambda: f"; nothing is lost: {again}" if begun.exists() else ""):
+    with reported(lambda: f"; nothing is lost: {again}" if (place / "compare.toml").exists() else ""):
         if cluster is None and not any((tls_ca, tls_cert, tls_key)):
             outcome = _compare(comparison, place, workers, trust_code=trust_code)
         else:

@@ -99,8 +99,7 @@ def label(
 
     with reported(hint):
         check_together(context)
-        # An export is fitted as the page was: what it was opened with counts, unless it is said otherwise here.
-        campaign = shell.configured(context, None if export is None else _stored(context, folder))
+        campaign = shell.configured(context, _stored(context))
         more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
         more |= {"executor": cluster, "refresh_every": refresh_every, "read_only": _only_reads(context.params)}
         with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
@@ -124,12 +123,14 @@ def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> 
         yield ready
 
 
-def _stored(context: typer.Context, folder: str | Path | None) -> dict[str, Any] | None:
-    """What the session was last opened with."""
+def _stored(context: typer.Context) -> dict[str, Any] | None:
+    """What the session was last opened with: an export is fitted as the page was, unless it is said otherwise."""
+    if context.params["export"] is None:
+        return None
     from labelahead.campaign.config import read_stored
     from labelahead.web.session import session_folder
 
-    path = session_folder(folder, shell.configured(context).data.name) / "session.toml"
+    path = session_folder(context.params["folder"], shell.configured(context).data.name) / "session.toml"
     trust = bool(context.params["trust_code"]) or shell.typed_code(context)
     return read_stored(path, trust_code=trust) if path.exists() else None
 

@@ -225,8 +225,7 @@ def read_import(
     rows: where the ids come from a column of a table: positions by row number (`Records.row_names`).
     `LabelNames` decides which values are labels, and which of them are one class.
     """
-    finder = _Finder(items, rows=rows)
-    reader = LabelNames(classes)
+    finder, reader = _Finder(items, rows=rows), LabelNames(classes)
     by_file = {as_file_name(name): name for name in classes}
     labels: dict[tuple[int, str], str] = {}  # by position and person
     called: dict[int, str] = {}  # what the file calls an item
@@ -258,10 +257,9 @@ def read_import(
         if len(positions) > 1 or not isinstance(label, str):
             unclear[name] = None
             continue
-        where = f"{path}, {entry.where}"
+        where, person = f"{path}, {entry.where}", _person(entry)
         label = checked_name(label, f"{where}: the label")
         _refuse_number(label, classes, where)
-        person = _person(entry)
         key = (position, NOBODY if person is None else checked_name(person, f"{where}: the person's name"))
         if labels.setdefault(key, label) != label:
             contradicted.add(key)
@@ -274,9 +272,13 @@ def read_import(
     refuse_combined_labels({label for _, label, _ in sound}, classes, f"{path}: the labels")
     for note in reader.notes():
         log.warning("%s: %s", path, note)
+    return Imported(sound, _new_names(sound, classes), tuple(unknown), tuple(unclear), blank, predictions)
+
+
+def _new_names(sound: Sequence[tuple[int, str, str]], classes: Sequence[str]) -> tuple[str, ...]:
+    """The labels that are none of the classes, each once."""
     known = set(classes)
-    new = tuple(dict.fromkeys(label for _, label, _ in sound if label not in known))
-    return Imported(sound, new, tuple(unknown), tuple(unclear), blank, predictions)
+    return tuple(dict.fromkeys(label for _, label, _ in sound if label not in known))
 
 
 def _spelled(label: str, entry: Entry, by_file: Mapping[str, str]) -> str:

@@ -75,11 +75,7 @@ def load(
     if folder:
         return _folder(path, options)
     if not there:
-        raise InputError(
-            f"{str(source)!r} is no known data set and no existing path; "
-            f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
-            f"the path of a folder of pictures or texts, or a file ({', '.join(READERS)})"
-        )
+        raise _nowhere(source, path)
     reader = READERS.get(file.suffix.lower())
     if reader is None or not file.is_file():
         raise InputError(
@@ -104,6 +100,14 @@ def _known_set(source: str | Path) -> KnownSet | None:
     """The known set of that name, which wins over a folder of that name; a Path is always a path."""
     known = {_plain(name): entry for name, entry in DATASETS.items()}
     return known.get(_plain(source)) if isinstance(source, str) and not re.search(r"[/\\]", source) else None
+
+
+def _nowhere(source: str | Path, path: Path) -> InputError:
+    return InputError(
+        f"{str(source)!r} is no known data set and no existing path; "
+        f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
+        f"the path of a folder of pictures or texts, or a file ({', '.join(READERS)})"
+    )
 
 
 def load_from(source: Any, seed: int) -> Loaded:
