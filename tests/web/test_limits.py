@@ -168,7 +168,7 @@ def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, session):
         said = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
         assert said.status_code == 400
-        assert "the file could take 7.5 GB of memory unpacked; expected at most 512.0 MB" in said.text
+        assert "the file could take 7.5 GB of memory unpacked; expected at most 0.5 GB" in said.text
         assert not session.assignment.tally.labels
 
 

@@ -55,7 +55,7 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
         before = {path.name: path.read_bytes() for path in out.iterdir() if not path.name.startswith("labels.")}
 
         run_command("label", source, "--out", out, "--export", "csv", "--to", tmp_path / "labels.csv")
-        labels = {row["item"]: row["label"] for row in read_rows(tmp_path / "labels.csv")}
+        labels = {row["id"]: row["label"] for row in read_rows(tmp_path / "labels.csv")}
         items, _ = recorded(out)
         assert labels == {items[position]: name for position, name in accepted.items()}
 

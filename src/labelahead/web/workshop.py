@@ -158,8 +158,7 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     asking, classes = _asking(campaign.asking, len(inputs)), max(order.classes, 2)
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
-        labels = sorted(order.labels)  # in the order of the data: a training does not depend on who answered first
-        pool.label([p for p, _ in labels], [c for _, c in labels])
+        pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
     seed = ready.training.seed_of(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
     facts: dict[str, Any] = {"labels": len(pool)}
     if order.round:
