@@ -309,7 +309,7 @@ def test_the_exact_learner_on_the_page(tmp_path):
             for _ in range(4):
                 asked = answer(client, asked["position"], asked["position"] % 2)["next"]
             done = progress_once(
-                client, lambda p, rounds=rounds: p["training"]["round"] == rounds and p["training"]["idle"]
+                client, lambda p, rounds=rounds: len(p["curve"]) == rounds and p["training"]["idle"]
             )
         assert done["labels"] == 8
         assert session.schedule.worker._process is None  # nothing is trained, so nobody is kept for it
