@@ -307,9 +307,7 @@ def test_the_exact_learner_on_the_page(tmp_path):
         for rounds in (1, 2):
             for _ in range(4):
                 asked = answer(client, asked["position"], asked["position"] % 2)["next"]
-            done = progress_once(
-                client, lambda p, rounds=rounds: len(p["curve"]) == rounds and p["training"]["idle"]
-            )
+            done = progress_once(client, lambda p, rounds=rounds: len(p["curve"]) == rounds and p["training"]["idle"])
         assert done["labels"] == 8
         assert session.schedule.worker._process is None  # nothing is trained, so nobody is kept for it
         assert 0 <= done["curve"][-1]["error_rate"] <= 1
