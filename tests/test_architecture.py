@@ -12,27 +12,26 @@ PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     ("errors",),
-    ("extras", "files", "inputs", "processes", "seeds", "trust"),
-    ("tangent",),
-    ("linear",),
+    ("batching", "files", "processes", "seeds"),
+    ("ntk",),
+    ("gp",),
     ("acquisition",),
     ("data",),
     ("models",),
-    ("train",),
-    ("learners",),
+    ("inference",),
     ("strategies",),
-    ("campaign", "estimator"),
-    ("client",),
-    ("scale",),
-    ("compare", "web"),
-    ("label_studio", "opening", "studies"),
+    ("learner",),
+    ("outofcore",),
+    ("simulation",),
+    ("server",),
+    ("integrations", "model_loading"),
     ("__init__",),
     ("cli",),
     ("__main__",),
 )
 FLOOR = {name: level for level, names in enumerate(ROOMS) for name in names}
-_KERNELS = {"tangent", "acquisition"}
-APART = {"data": _KERNELS, "models": _KERNELS | {"linear"}, "train": _KERNELS | {"linear"}}
+_KERNELS = {"ntk", "acquisition"}
+APART = {"data": _KERNELS, "models": _KERNELS | {"gp"}}
 
 
 def modules() -> dict[str, Path]:
@@ -87,7 +86,7 @@ def test_the_guide_says_who_imports_whom():
     assert said == true
 
 
-TANGENT = [
+NTK = [
     "layers",
     "premises",
     "recurrence",
@@ -109,12 +108,12 @@ TANGENT = [
 ]
 
 
-def test_the_tangent_room_is_layered_too():
-    floor = {name: i for i, name in enumerate(TANGENT)}
-    for path in (PACKAGE / "tangent").glob("*.py"):
+def test_ntk_modules_are_layered():
+    floor = {name: i for i, name in enumerate(NTK)}
+    for path in (PACKAGE / "ntk").glob("*.py"):
         for target in imports(path):
             room, _, module = target.partition(".")
-            if room == "tangent" and module:
+            if room == "ntk" and module:
                 assert floor[module] < floor[path.stem], f"{path.name} imports {target}"
 
 
@@ -153,8 +152,7 @@ def test_no_function_hides_a_module_of_its_package():
 
 def test_what_stands_beside_the_package_imports_what_there_is():
     """Benchmarks and the like are run too seldom to notice."""
-    folders = ("benchmarks", "results", "peers", "examples", "docs")
-    beside = [path for folder in folders for path in (ROOT / folder).glob("*.py")]
+    beside = [path for folder in ("research", "examples", "docs") for path in (ROOT / folder).rglob("*.py")]
     assert beside
     for path in beside:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -175,3 +173,19 @@ def test_importing_the_package_does_nothing():
         "assert torch.get_default_dtype() == d; assert not logging.getLogger('labelahead').handlers"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_product_never_imports_research():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.split(".")[0] == "research" for name in names), path
+
+
+def test_research_imports_public_names_only():
+    for path in (ROOT / "research").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "labelahead":
+                private = [a.name for a in node.names if a.name.startswith("_")]
+                assert not private, f"{path.name} imports {private} from {node.module}"

@@ -11,14 +11,13 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from labelahead.campaign.config import Budget, Campaign, Network, Source
-from labelahead.campaign.store import Round
 from labelahead.cli import app
+from labelahead.learner.config import Budget, Campaign, Network, Source
 from labelahead.models import MODELS
+from labelahead.models.training import Training
+from labelahead.simulation.store import Round
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.asking import Asking
-from labelahead.studies import EXPERIMENTS
-from labelahead.train import Training
+from labelahead.strategies.base import Asking
 from tests.support.public import PUBLIC
 
 ROOT = Path(__file__).parents[1]
@@ -37,16 +36,6 @@ def test_the_guide_runs(tmp_path, monkeypatch, capsys):
         torch.set_num_threads(threads)
     assert (tmp_path / "learner.pt").exists()
     assert "torch.Size([1797, 10])" in capsys.readouterr().out
-
-
-def test_the_guide_to_studies_runs_and_names_every_study(tmp_path, monkeypatch, capsys):
-    text = (ROOT / "docs" / "studies.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, "docs/studies.md", "exec"), {})
-    assert "identity/index.html" in capsys.readouterr().out
-    for name in EXPERIMENTS:
-        assert f"\n## {name}\n" in text, name
 
 
 def test_the_guide_to_models_runs(tmp_path, monkeypatch, capsys):

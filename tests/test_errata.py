@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.linear.dynamics import alignment, generalisation_bound
+from labelahead.gp.dynamics import alignment, generalisation_bound
 
 
 def normal(*shape, seed=0):

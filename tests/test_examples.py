@@ -21,8 +21,8 @@ ADDRESS = "http://127.0.0.1:8765/"
 
 
 def package_of(module: str) -> str:
-    """`labelahead.tangent` of `labelahead.tangent.kernels`."""
-    return ".".join(module.split(".")[:2])
+    """`labelahead.ntk` of `labelahead.ntk.kernels`."""
+    return module if hasattr(importlib.import_module(module), "__path__") else module.rpartition(".")[0]
 
 
 def documented(value: object) -> bool:
@@ -75,7 +75,7 @@ def test_examples_run(package, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     address, wrong = ADDRESS, []
-    if package == "labelahead.client":
+    if package == "labelahead.server":
         data = browser_pages.write_digits(tmp_path / "digits", 60)
         server = browser_pages.Server(data, tmp_path / "labels", "--classes", ",".join("0123456789"))
         address = server.url
@@ -90,7 +90,7 @@ def test_examples_run(package, tmp_path, monkeypatch):
         assert "".join(wrong) == ""
     finally:
         torch.set_num_threads(threads)
-        if package == "labelahead.client":
+        if package == "labelahead.server":
             server.kill()
 
 

@@ -26,9 +26,9 @@ class Slow:
 sys.meta_path.insert(0, Slow())
 """
 STARTS = {
-    "compare": "from labelahead.compare.execution import _Worker; worker = _Worker(Path('workers.log'), 1, 1)",
-    "pool": "from labelahead.scale import LocalProcesses; work = LocalProcesses(1).submit(print, name='print')",
-    "page": "from labelahead.web.worker import Worker; pipe = Worker({}, Path('.'))._start()",
+    "compare": "from labelahead.simulation.comparison.execution import _Worker; worker = _Worker(Path('workers.log'), 1, 1)",
+    "pool": "from labelahead.outofcore import LocalProcesses; work = LocalProcesses(1).submit(print, name='print')",
+    "page": "from labelahead.server.worker import Worker; pipe = Worker({}, Path('.'))._start()",
 }
 DRIVER = """
 import signal

@@ -1,4 +1,4 @@
-"""The README: its code runs as it stands, its commands exist, and every number in it is one of docs/results."""
+"""The README: its code runs as it stands, its commands exist, and every number in it is one of research/data."""
 
 import csv
 import re
@@ -14,15 +14,15 @@ import typer
 from scipy.stats import ttest_1samp
 
 from labelahead.cli import app
-from results import comparators
-from results.lines import TrialLine, read_csv
-from results.numbers import read_numbers
-from results.table import TABLES, read_tables
+from research.results import comparators
+from research.results.lines import TrialLine, read_csv
+from research.results.numbers import read_numbers
+from research.results.table import TABLES, read_tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-CSV = ROOT / "docs" / "results" / "tables"
-SETS = {  # rows of its table -> docs/results/tables
+CSV = ROOT / "research" / "data" / "tables"
+SETS = {  # rows of its table -> research/data/tables
     "texts: Reuters, 8 topics": "r8-exact",
     "texts: 20 newsgroups": "news-exact",
     "photographs: Caltech101, 101 classes": "caltech-exact",
@@ -99,7 +99,7 @@ def lead_over_herding(path):
 
 def test_the_places_beside_logistic_regression():
     measured = {t.name: read_numbers(t, CSV) for t in read_tables(TABLES) if t.name in comparators.SETS}
-    lines = read_csv(ROOT / "docs" / "results" / comparators.FILE, TrialLine)
+    lines = read_csv(ROOT / "research" / "data" / comparators.FILE, TrialLine)
     said = comparators.verdict(comparators.cells_of(lines, measured), list(comparators.RIVALS), lambda c: c.chosen)
     first, of, level, behind = re.match(r"first in (\d+) of (\d+) .*?level in (\d+).*?behind in (\d+)", said).groups()
     assert f"first in {first} places of {of}, level in {level}, behind in {behind}" in README

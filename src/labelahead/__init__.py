@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from typing import Any
 
     from labelahead.acquisition import ACQUISITIONS, changes, eer, emoc, flip, mlmoc, resolve, variance
-    from labelahead.acquisition.select import Selection, best, greedy, sequential, top
+    from labelahead.acquisition.batch import Selection, best, greedy, sequential, top
     from labelahead.acquisition.view import View, view
-    from labelahead.campaign.config import Budget, Campaign, Network, Source
-    from labelahead.campaign.learner import Learner
-    from labelahead.campaign.run import Result, resume, run
+    from labelahead.batching import Samples
     from labelahead.data.pool import Pool
     from labelahead.errors import InputError, LabelaheadError
-    from labelahead.inputs import Samples
-    from labelahead.learners.exact import exact
-    from labelahead.linear.flow import gradient_flow
-    from labelahead.linear.leave_one_out import leave_one_out
-    from labelahead.linear.lookahead import lookahead
-    from labelahead.linear.posterior import Posterior, prior
-    from labelahead.opening import load_model
+    from labelahead.gp.flow import gradient_flow
+    from labelahead.gp.leave_one_out import leave_one_out
+    from labelahead.gp.lookahead import lookahead
+    from labelahead.gp.posterior import Posterior, prior
+    from labelahead.inference.exact import exact
+    from labelahead.learner.config import Budget, Campaign, Network, Source
+    from labelahead.learner.learner import Learner
+    from labelahead.model_loading import load_model
+    from labelahead.models.training import Training
+    from labelahead.ntk import directional, features, infinite_kernel, inner_products, kernel, squared_norms
+    from labelahead.simulation.run import Result, resume, run
     from labelahead.strategies import STRATEGIES
-    from labelahead.strategies.asking import Asking, Picks, Strategy
-    from labelahead.strategies.propose import Query, propose
-    from labelahead.tangent import directional, features, infinite_kernel, inner_products, kernel, squared_norms
-    from labelahead.train import Training
+    from labelahead.strategies.base import Asking, Picks, Strategy
+    from labelahead.strategies.query import Query, propose
 
 __version__ = "0.2.0"
 __all__ = [
@@ -92,48 +92,45 @@ __all__ = [
 # Where each name is; `if TYPE_CHECKING` above says the same to whoever reads types.
 _PLACES = {
     "acquisition": ("ACQUISITIONS", "changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"),
-    "acquisition.select": ("Selection", "best", "greedy", "sequential", "top"),
+    "acquisition.batch": ("Selection", "best", "greedy", "sequential", "top"),
     "acquisition.view": ("View", "view"),
-    "campaign.config": ("Budget", "Campaign", "Network", "Source"),
-    "campaign.learner": ("Learner",),
-    "campaign.run": ("Result", "resume", "run"),
+    "learner.config": ("Budget", "Campaign", "Network", "Source"),
+    "learner.learner": ("Learner",),
+    "simulation.run": ("Result", "resume", "run"),
     "data.pool": ("Pool",),
     "errors": ("InputError", "LabelaheadError"),
-    "inputs": ("Samples",),
-    "learners.exact": ("exact",),
-    "linear.flow": ("gradient_flow",),
-    "linear.leave_one_out": ("leave_one_out",),
-    "linear.lookahead": ("lookahead",),
-    "linear.posterior": ("Posterior", "prior"),
-    "opening": ("load_model",),
+    "batching": ("Samples",),
+    "inference.exact": ("exact",),
+    "gp.flow": ("gradient_flow",),
+    "gp.leave_one_out": ("leave_one_out",),
+    "gp.lookahead": ("lookahead",),
+    "gp.posterior": ("Posterior", "prior"),
+    "model_loading": ("load_model",),
     "strategies": ("STRATEGIES",),
-    "strategies.asking": ("Asking", "Picks", "Strategy"),
-    "strategies.propose": ("Query", "propose"),
-    "tangent": ("directional", "features", "infinite_kernel", "inner_products", "kernel", "squared_norms"),
-    "train": ("Training",),
+    "strategies.base": ("Asking", "Picks", "Strategy"),
+    "strategies.query": ("Query", "propose"),
+    "ntk": ("directional", "features", "infinite_kernel", "inner_products", "kernel", "squared_norms"),
+    "models.training": ("Training",),
 }
 _NAMES = {name: place for place, names in _PLACES.items() for name in names}
 _PACKAGES = frozenset(
     (
         "acquisition",
-        "campaign",
+        "batching",
         "cli",
-        "client",
-        "compare",
         "data",
         "errors",
-        "estimator",
-        "inputs",
-        "learners",
-        "linear",
+        "gp",
+        "inference",
+        "integrations",
+        "learner",
+        "model_loading",
         "models",
-        "opening",
-        "scale",
+        "ntk",
+        "outofcore",
+        "server",
+        "simulation",
         "strategies",
-        "studies",
-        "tangent",
-        "train",
-        "web",
     )
 )
 

@@ -7,6 +7,8 @@ a Python reader would expect (`ValueError`, `TypeError`, ...), so plain handlers
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 __all__ = [
     "ClusterError",
@@ -19,6 +21,7 @@ __all__ = [
     "StorageError",
     "VerificationError",
     "did_you_mean",
+    "import_extra",
 ]
 
 
@@ -126,3 +129,14 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     by_fold = {other.casefold(): other for other in known}
     near = get_close_matches(str(name).casefold(), list(by_fold), 1)
     return f"did you mean {by_fold[near[0]]!r}? " if near else ""
+
+
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional library, or raise an error that names the extra which installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{purpose} needs {module.split('.')[0]}, which cannot be imported here ({error}); "
+            f"install it with: pip install 'labelahead[{extra}]'"
+        ) from error

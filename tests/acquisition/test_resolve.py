@@ -7,10 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.acquisition import resolve, select
-from labelahead.acquisition.criteria import HIGHEST, _owen, gain_by_table
+from labelahead.acquisition import batch as select
+from labelahead.acquisition import resolve
+from labelahead.acquisition.functions import HIGHEST, _owen, gain_by_table
 from labelahead.acquisition.view import view
-from labelahead.linear.posterior import prior
+from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 
 TOLERANCE = 1e-4  # of a prediction, for the table

@@ -160,7 +160,7 @@ def test_a_strategy_of_your_own(tmp_path, monkeypatch):
 def test_a_strategy_of_any_name_stays_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(
-        "from labelahead.strategies.asking import Picks, Strategy\n"
+        "from labelahead.strategies.base import Picks, Strategy\n"
         "def first(s, q, rng, mode, ask):\n    return Picks(s.candidates[:q], s.candidates[:q].double())\n"
         "mine = Strategy('../../a b/[c]:*', '', '', first)\n"
     )
@@ -191,7 +191,7 @@ def test_all_that_there_is_by_name():
     assert {*STRATEGIES, "mlp", "exact", "digits", "strategies", "models", "embeddings", "data"} <= set(words)
 
 
-COMMANDS = ("run", "resume", "query", "list", "compare", "report", "label", "study")
+COMMANDS = ("run", "resume", "query", "list", "compare", "report", "label")
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from labelahead.cli import app
-from labelahead.compare import read_comparison
+from labelahead.simulation.comparison import read_comparison
 from tests.support.comparisons import made_up, random_curves
 
 runner = CliRunner()

@@ -507,8 +507,8 @@ def test_importing_data_imports_no_extra():
 
 
 def test_a_configuration_asks_for_data():
-    from labelahead.campaign.config import Source
     from labelahead.data import load_from
+    from labelahead.learner.config import Source
 
     source = Source(limit=30, size=6, test_fraction=0.1, download=False)
     data, answers = load_from(source, 3)

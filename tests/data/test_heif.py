@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 import labelahead as la
-from labelahead.campaign.config import parse
-from labelahead.campaign.query import questions
 from labelahead.data import load
 from labelahead.errors import MissingExtra
+from labelahead.learner.config import parse
+from labelahead.learner.labelling_query import questions
 from tests.support.web_sessions import page
 
 LEVELS = {"dark": 40, "light": 210}

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from labelahead.campaign.config import parse
-from labelahead.campaign.query import questions
-from labelahead.campaign.run import run
 from labelahead.data import from_arrays, load, read_labels
 from labelahead.data.label_values import LabelNames, find_combined_labels, label_of, split_names
 from labelahead.data.labels import read_import
 from labelahead.errors import InputError
+from labelahead.learner.config import parse
+from labelahead.learner.labelling_query import questions
+from labelahead.simulation.run import run
 from tests.support.web_sessions import page
 
 MIXED = ["Cat", "cat", "dog", "NA", "None", "nan", "", "CAT", "dog", "null", "n/a", "?"]

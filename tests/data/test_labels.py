@@ -131,7 +131,7 @@ def test_a_number_is_an_id_where_ids_are_numbers(tmp_path):
 
 def test_a_number_is_a_file_and_not_a_position_where_files_have_numbers(tmp_path):
     # Sorted as text, 10.png comes before 2.png: position 2 is another picture than 2.png.
-    data = make(ids=("train/1.png", "train/10.png", "train/2.png"))
+    data = make(ids=("models/training/1.png", "models/training/10.png", "models/training/2.png"))
     assert read(write(tmp_path, "id,label\n2,cat\n10,dog\n"), data)[0] == [2, 1]
     with pytest.raises(InputError, match="no item is called '0'"):
         read(write(tmp_path, "id,label\n0,cat\n"), data)

@@ -12,8 +12,8 @@ import labelahead as la
 from labelahead.errors import InputError
 from labelahead.models import EXACT, MODELS, build, default_model
 from labelahead.models.catalogue import ModelSpec
+from labelahead.models.training import recipe
 from labelahead.seeds import seeded
-from labelahead.train import recipe
 from tests.support.reference_tangent import jacobian, kernels, relative
 
 PLAIN = [name for name in MODELS if name not in ("backbone", "efficientnet-lite0")]

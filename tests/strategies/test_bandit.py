@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from labelahead.campaign.config import Budget, Campaign, Network
-from labelahead.campaign.learner import Learner
-from labelahead.campaign.run import resume, run
-from labelahead.campaign.store import Store
 from labelahead.data import from_arrays
 from labelahead.errors import InputError
+from labelahead.learner.config import Budget, Campaign, Network
+from labelahead.learner.learner import Learner
+from labelahead.models.training import Training, predict
 from labelahead.seeds import stream
+from labelahead.simulation.run import resume, run
+from labelahead.simulation.store import Store
 from labelahead.strategies import find
-from labelahead.strategies.asking import Asking
 from labelahead.strategies.bandit import DELTA, EXPERTS, Past, advice, chances, credits, horizon, updated
-from labelahead.strategies.propose import propose
-from labelahead.strategies.situation import Situation
-from labelahead.train import Training, predict
+from labelahead.strategies.base import Asking
+from labelahead.strategies.context import Situation
+from labelahead.strategies.query import propose
 from tests.support.campaigns import blobs, labelled_pool, own, reachable
 
 CAMPAIGN = Campaign(

@@ -12,11 +12,11 @@ from labelahead.data import Answers, from_arrays
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.models import MODELS, build
+from labelahead.models.training import Training
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.asking import Asking
-from labelahead.strategies.propose import propose as plain_propose
-from labelahead.strategies.situation import Situation
-from labelahead.train import Training
+from labelahead.strategies.base import Asking
+from labelahead.strategies.context import Situation
+from labelahead.strategies.query import propose as plain_propose
 from tests.support.campaigns import CLASSES, blobs, labelled_pool, own, reachable
 
 # Narrow versions, so that all pairs take seconds; pretrained ones see larger pictures.
@@ -202,7 +202,7 @@ def test_labels_of_the_pool_are_out_of_reach(strategy, mode, monkeypatch):
         handed.extend(given)
         return member.pick(*given)
 
-    room = sys.modules["labelahead.strategies.propose"]
+    room = sys.modules["labelahead.strategies.query"]
     monkeypatch.setattr(room, "find", lambda name: replace(member, pick=spy))
     propose(network("mlp"), x, pool, 3, asking(strategy, mode), ask=lambda p: secret(p))
     assert handed

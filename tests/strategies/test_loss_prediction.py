@@ -9,16 +9,16 @@ from torch import nn
 from torch.nn import functional as F
 
 import labelahead as la
-from labelahead.campaign.config import Budget, Network
-from labelahead.campaign.run import Campaign, run
 from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
-from labelahead.estimator import Classifier
+from labelahead.learner.config import Budget, Network
+from labelahead.learner.sklearn import Classifier
 from labelahead.models import build
-from labelahead.strategies.asking import Asking
+from labelahead.models.training import AuxiliaryObjective, Training, train
+from labelahead.models.training.fit import batches, make_optimiser, rates
+from labelahead.simulation.run import Campaign, run
+from labelahead.strategies.base import Asking
 from labelahead.strategies.loss_prediction import JOINT_SHARE, LossModule, ranking_loss
-from labelahead.train import AuxiliaryObjective, Training, train
-from labelahead.train.fit import batches, make_optimiser, rates
 from tests.support.campaigns import blobs, labelled_pool, own
 
 

@@ -9,11 +9,11 @@ import torch
 
 import labelahead as la
 from labelahead.acquisition import flip
-from labelahead.campaign.config import parse
 from labelahead.errors import InputError, LabelaheadError, NumericalError
+from labelahead.learner.config import parse
 from labelahead.strategies import STRATEGIES, find
-from labelahead.strategies.asking import Asking, Picks, Strategy
-from labelahead.strategies.look_ahead import by_look_ahead
+from labelahead.strategies.base import Asking, Picks, Strategy
+from labelahead.strategies.lookahead import by_look_ahead
 from tests.support.campaigns import data
 
 SMALL = {

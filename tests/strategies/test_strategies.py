@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from labelahead.errors import InputError, MissingExtra, ModelError
-from labelahead.learners.exact import ExactLearner, ExactModel, mixed
+from labelahead.inference.exact import ExactLearner, ExactModel, mixed
 from labelahead.models import build
+from labelahead.models.training import Training
+from labelahead.models.training.forward import penultimate, predict_dropped
+from labelahead.ntk import kernel
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES, find
-from labelahead.strategies.asking import Asking
+from labelahead.strategies.base import Asking
 from labelahead.strategies.bayesian import bald, batch_bald
-from labelahead.strategies.confidence import expected_gradient_length
+from labelahead.strategies.context import Situation
 from labelahead.strategies.diversity import (
     DROPPED,
     TIMES,
@@ -32,11 +35,8 @@ from labelahead.strategies.diversity import (
     wavering,
 )
 from labelahead.strategies.fisher import RIDGE, bait
-from labelahead.strategies.propose import propose
-from labelahead.strategies.situation import Situation
-from labelahead.tangent import kernel
-from labelahead.train import Training
-from labelahead.train.passes import penultimate, predict_dropped
+from labelahead.strategies.query import propose
+from labelahead.strategies.uncertainty import expected_gradient_length
 from tests.support.campaigns import blobs, labelled_pool, own
 
 

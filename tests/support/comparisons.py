@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from labelahead.campaign.config import Budget, Campaign, Network, Source, to_toml
-from labelahead.campaign.store import Round, Store
-from labelahead.compare.plan import Comparison, arms, comparison_text
+from labelahead.learner.config import Budget, Campaign, Network, Source, to_toml
+from labelahead.simulation.comparison.plan import Comparison, arms, comparison_text
+from labelahead.simulation.store import Round, Store
 from tests.support.campaigns import blobs
 
 LABELS = (10, 20, 30, 40)

@@ -1,7 +1,7 @@
 """A study's exhibits without its page: pictures take most of the time of a small study."""
 
-from labelahead.compare.drawing import drawing
-from labelahead.studies.design import Exhibit, Experiment
+from labelahead.simulation.comparison.plot_style import drawing
+from research.studies.design import Exhibit, Experiment
 
 
 def exhibited(experiment: Experiment, settings) -> list[Exhibit]:

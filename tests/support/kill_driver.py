@@ -18,9 +18,9 @@ import torch
 torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from labelahead.campaign.config import Budget, Campaign, Network  # noqa: E402
-from labelahead.campaign.run import resume, run  # noqa: E402
-from labelahead.strategies.asking import Asking  # noqa: E402
+from labelahead.learner.config import Budget, Campaign, Network  # noqa: E402
+from labelahead.simulation.run import resume, run  # noqa: E402
+from labelahead.strategies.base import Asking  # noqa: E402
 from tests.support.campaigns import data  # noqa: E402
 
 LABELS, ROUNDS = 26, 6

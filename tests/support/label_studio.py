@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
-from labelahead.client import Client
+from labelahead.server.client import Client
 from tests.support import browser_pages as pages
 
 RECORDED = json.loads((Path(__file__).parents[1] / "label_studio" / "recorded.json").read_text())

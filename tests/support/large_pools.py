@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from labelahead.acquisition.select import score_candidates
+from labelahead.acquisition.batch import score_candidates
 from labelahead.acquisition.view import view
-from labelahead.learners.exact import ExactLearner, ExactModel
-from labelahead.linear.posterior import prior
+from labelahead.gp.posterior import prior
+from labelahead.inference.exact import ExactLearner, ExactModel
 
 CLASSES = ("ash", "elm", "oak")
 

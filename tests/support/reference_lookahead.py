@@ -7,7 +7,7 @@ import torch
 from scipy import integrate
 from torch import Tensor
 
-from labelahead.linear.posterior import Posterior, prior
+from labelahead.gp.posterior import Posterior, prior
 
 TOLERANCE = 1e-9  # relative to the largest entry; float64 throughout
 KINDS = ("dense-scalar", "dense-full", "low-rank", "low-rank-full")

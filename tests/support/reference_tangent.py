@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 import labelahead as la
-from labelahead import tangent
-from labelahead.tangent.capture import trace
+from labelahead import ntk as tangent
+from labelahead.ntk.capture import trace
 
 
 class Plain(nn.Module):

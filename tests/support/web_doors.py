@@ -1,6 +1,6 @@
 """Kills a whole server, again and again, in the midst of what comes in through one of its doors; prints one JSON line.
 
-Run by tests/web/test_kill_doors.py, as `python -c`, in a process of its own that forks: the package is imported once,
+Run by tests/system/test_server_kill_requests.py, as `python -c`, in a process of its own that forks: the package is imported once,
 and the workers that the servers start do not import this. Requests follow a plan, one after the other, so that it is
 known what the record must be after each: when the server dies, that of the acknowledged ones, or of one more. The next
 server is sent again what was not acknowledged.
@@ -21,13 +21,13 @@ from http.client import HTTPException
 from itertools import count
 from pathlib import Path
 
-from labelahead.campaign.config import parse
-from labelahead.client import Client
 from labelahead.errors import LabelaheadError
-from labelahead.web.journal import recorded
-from labelahead.web.serve import serve
-from labelahead.web.session import ROOM, opened
-from labelahead.web.tally import fold
+from labelahead.learner.config import parse
+from labelahead.server.client import Client
+from labelahead.server.journal import recorded
+from labelahead.server.label_state import fold
+from labelahead.server.serve import serve
+from labelahead.server.session import ROOM, opened
 from tests.support.waiting import until
 from tests.support.web_sessions import photo, photos
 

@@ -14,8 +14,8 @@ from itertools import count
 from pathlib import Path
 
 from labelahead.errors import StorageError
-from labelahead.web.journal import Journal
-from labelahead.web.tally import fold
+from labelahead.server.journal import Journal
+from labelahead.server.label_state import fold
 
 ITEMS = [f"{i}.jpg" for i in range(50)]
 CLASSES = ("cat", "dog", "fox")

@@ -7,9 +7,9 @@ import numpy as np
 from PIL import Image
 from starlette.testclient import TestClient
 
-from labelahead.campaign.config import parse
-from labelahead.web.app import create_app
-from labelahead.web.session import opened
+from labelahead.learner.config import parse
+from labelahead.server.app import create_app
+from labelahead.server.session import opened
 from tests.support.waiting import until
 
 HOME = "http://127.0.0.1:8765"

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from labelahead.acquisition.criteria import changes, eer, emoc, flip, mlmoc, resolve, variance
+from labelahead.acquisition.functions import changes, eer, emoc, flip, mlmoc, resolve, variance
 from labelahead.acquisition.view import View
 
 __all__ = ["ACQUISITIONS", "Acquisition", "View", "changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"]

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from labelahead.acquisition.probability import probabilities
 from labelahead.errors import InputError
-from labelahead.linear import checks
-from labelahead.linear.checks import Positions
-from labelahead.linear.covariance import Covariance, LowRankKernel, take
-from labelahead.linear.linalg import block_solve, symmetric_product
-from labelahead.linear.lookahead import innovation
-from labelahead.linear.posterior import Posterior, Step
+from labelahead.gp import checks
+from labelahead.gp.checks import Positions
+from labelahead.gp.covariance import Covariance, LowRankKernel, take
+from labelahead.gp.linalg import block_solve, symmetric_product
+from labelahead.gp.lookahead import innovation
+from labelahead.gp.posterior import Posterior, Step
 
 __all__ = ["View", "view"]
 

@@ -56,7 +56,7 @@ def run(
             _known(against)
         if seeds is not None and against is None:
             raise UsageError("--seeds goes with --against; for several strategies use `labelahead compare`")
-    from labelahead.campaign.run import run as run_campaign
+    from labelahead.simulation.run import run as run_campaign
     from labelahead.strategies import find
 
     name = Path(campaign.data.name).stem or "data"
@@ -64,7 +64,7 @@ def run(
     if against is not None and seeds is not None:
         place = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{find(against).name}")
         with reported(lambda: _resume_hint(place)):
-            from labelahead.campaign.paired import run_paired
+            from labelahead.simulation.paired import run_paired
 
             _paired(lambda **watch: run_paired(campaign, against, seeds, out=place, shorten=not chosen, **watch))
         return
@@ -93,9 +93,9 @@ def resume(
       labelahead resume runs/a --labels 300
     """
     with reported(lambda: _resume_hint(folder)):
-        from labelahead.campaign.config import parse, read_stored
-        from labelahead.campaign.paired import is_paired_folder, resume_paired
-        from labelahead.campaign.run import resume as resume_campaign
+        from labelahead.learner.config import parse, read_stored
+        from labelahead.simulation.paired import is_paired_folder, resume_paired
+        from labelahead.simulation.run import resume as resume_campaign
 
         changes = shell.options(context)
         if is_paired_folder(folder):
@@ -150,9 +150,9 @@ def query(
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         campaign = shell.configured(context)
-        from labelahead.campaign.query import as_text, questions
         from labelahead.cli.terminal import doing
         from labelahead.files import replace
+        from labelahead.learner.labelling_query import as_text, questions
 
         with err.status("loading") as status:
             asked, ready = questions(
@@ -226,8 +226,8 @@ def _campaign(go: Callable[..., Any], campaign: Any, against: str | None = None)
 
 def _beside(result: Any, strategy: str) -> Any:
     """The same campaign by another strategy until it is as good, both in one table, and what it needed."""
-    from labelahead.campaign.paired import baseline_campaign, baseline_rounds
     from labelahead.cli.terminal import beside_table, board, verdict
+    from labelahead.simulation.paired import baseline_campaign, baseline_rounds
     from labelahead.strategies import find
 
     campaign = result.campaign
@@ -273,3 +273,13 @@ def _paired(go: Callable[..., Any]) -> None:
 def _resume_hint(folder: Path) -> str:
     begun = (folder / "config.toml").exists() or (folder / "paired.json").exists()
     return f"; nothing is lost: labelahead resume {folder}" if begun else ""
+
+
+@app.command(name="study", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def study() -> None:
+    """Say where the studies went: they are no longer part of the package."""
+    with reported():
+        raise UsageError(
+            "`labelahead study` is not part of the package any more; clone the repository and run there: "
+            "python -m research study"
+        )

@@ -45,9 +45,9 @@ def _written() -> Entries:
 
 def entries() -> Entries:
     """What the file should say."""
-    from labelahead.campaign.inputs import EMBEDDINGS
     from labelahead.data import DATASETS
-    from labelahead.learners.exact import ABOUT, EXACT
+    from labelahead.inference.exact import ABOUT, EXACT
+    from labelahead.learner.encoding import EMBEDDINGS
     from labelahead.models import MODELS
     from labelahead.strategies import STRATEGIES
 

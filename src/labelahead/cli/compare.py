@@ -22,13 +22,12 @@ from rich.progress import (
 from labelahead.cli import shell
 from labelahead.cli.pool import CaOpt, CertOpt, ClusterOpt, KeyOpt, working
 from labelahead.cli.shell import Number, Option, Text, UsageError, app, err, free_folder, out, reported
-from labelahead.errors import InputError, LabelaheadError
-from labelahead.extras import need
+from labelahead.errors import InputError, LabelaheadError, import_extra
 
 if TYPE_CHECKING:
-    from labelahead.campaign.store import Round
-    from labelahead.compare import Begun, Comparison, Outcome
-    from labelahead.compare.execution import CampaignEvent, Job
+    from labelahead.simulation.comparison import Begun, Comparison, Outcome
+    from labelahead.simulation.comparison.execution import CampaignEvent, Job
+    from labelahead.simulation.store import Round
 
 STRATEGIES = "random,margin,mlmoc,flip"
 SEEDS = 6
@@ -120,7 +119,7 @@ def report(
       labelahead report runs/b --accuracy 0.9 --accuracy 0.95
     """
     with reported():
-        from labelahead.compare import read_comparison
+        from labelahead.simulation.comparison import read_comparison
 
         if (folder / "labels.db").is_file():
             _session_report(folder, accuracy, target)
@@ -139,7 +138,15 @@ def _comparison(
     folder: Path | None, strategies: str | None, seed: int | None, seeds: int | None, context: typer.Context
 ) -> "Comparison":
     """What is asked for; in a folder that holds a comparison, what is left out is as before."""
-    from labelahead.compare.plan import FILE, Comparison, arms, joined, read_comparison, strategy_code, tables_of
+    from labelahead.simulation.comparison.plan import (
+        FILE,
+        Comparison,
+        arms,
+        joined,
+        read_comparison,
+        strategy_code,
+        tables_of,
+    )
 
     try:
         typed = shell.typed_code(context, *strategy_code(strategies or ""))
@@ -168,7 +175,7 @@ def _compare(
     comparison: "Comparison", folder: Path, workers: int | None, executor: Any = None, *, trust_code: bool
 ) -> "Outcome":
     from labelahead.cli.terminal import doing
-    from labelahead.compare import compare as run_comparison
+    from labelahead.simulation.comparison import compare as run_comparison
 
     with watching(out) as watch:
 
@@ -191,7 +198,7 @@ def _report(
     folder: Path, accuracies: tuple[float, ...], target: Path | None = None, *, trust_code: bool = False
 ) -> None:
     """Write it, and say its first sentence."""
-    from labelahead.compare import report as write_report
+    from labelahead.simulation.comparison import report as write_report
 
     written = write_report(folder, accuracies=accuracies, out=target, trust_code=trust_code)
     out.print()
@@ -207,8 +214,8 @@ def _report(
 def _session_report(folder: Path, accuracy: list[float] | None, target: Path | None) -> None:
     if accuracy:
         raise UsageError("--accuracy is for comparisons; expected none for a labelling session")
-    need("jinja2", "web", "the report of a labelling session")
-    from labelahead.web.report import report as write_report
+    import_extra("jinja2", "web", "the report of a labelling session")
+    from labelahead.server.report import report as write_report
 
     written = write_report(folder, target)
     out.print(written.headline, style="bold", markup=False, highlight=False)

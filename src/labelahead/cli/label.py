@@ -9,7 +9,7 @@ import typer
 
 from labelahead.cli import shell
 from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
-from labelahead.extras import need
+from labelahead.errors import import_extra
 
 SourceArg = Annotated[
     str, typer.Argument(help="A folder of pictures, a table, a known set, or a store of `pool embed`.")
@@ -112,8 +112,8 @@ def label(
 def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> Iterator[Any]:
     """The session, with what it has to say said."""
     for module in ("fastapi", "uvicorn", "jinja2"):
-        need(module, "web", "the labelling page")
-    from labelahead.web.session import opened
+        import_extra(module, "web", "the labelling page")
+    from labelahead.server.session import opened
 
     with ExitStack() as session:
         with err.status("loading"):
@@ -127,8 +127,8 @@ def _stored(context: typer.Context) -> dict[str, Any] | None:
     """What the session was last opened with: an export is fitted as the page was, unless it is said otherwise."""
     if context.params["export"] is None:
         return None
-    from labelahead.campaign.config import read_stored
-    from labelahead.web.session import session_folder
+    from labelahead.learner.config import read_stored
+    from labelahead.server.session import session_folder
 
     path = session_folder(context.params["folder"], shell.configured(context).data.name) / "session.toml"
     trust = bool(context.params["trust_code"]) or shell.typed_code(context)
@@ -137,7 +137,7 @@ def _stored(context: typer.Context) -> dict[str, Any] | None:
 
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
     """Until Ctrl-C."""
-    from labelahead.web.serve import serve
+    from labelahead.server.serve import serve
 
     say(f"labels are kept in {ready.folder}; Ctrl-C ends")
     serve(ready, token=_token(token), tell=lambda url: say(url, on=out), **how)
@@ -158,7 +158,7 @@ def write_export(ready: Any, context: typer.Context) -> bool:
     given = context.params
     if given["export"] is None:
         return False
-    from labelahead.web.session import write_out
+    from labelahead.server.session import write_out
 
     how = {"rest": given["rest"], "probabilities": given["probabilities"]}
     if given["export"] == "label-studio":

@@ -30,7 +30,7 @@ from labelahead.cli.label import (
     write_export,
 )
 from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
-from labelahead.extras import need
+from labelahead.errors import import_extra
 
 KEY = "LABEL_STUDIO_API_KEY"
 RETRY = 5.0  # seconds between two tries of a Label Studio that is not up
@@ -118,7 +118,7 @@ def _check_pool(pool: str | None, cluster: str | None, pictures_at: str | None) 
         if cluster is not None or pictures_at is not None:
             raise UsageError("--cluster and --pictures-at go with --pool; leave them out")
         return
-    from labelahead.scale.store import is_store
+    from labelahead.outofcore.store import is_store
 
     if not is_store(pool):
         raise UsageError(f"--pool is {pool}; expected a folder that `labelahead pool embed` has written")
@@ -139,8 +139,8 @@ def _check_webhook(url: str | None) -> None:
 def _connected(url: str, project: int, folder: Path | None, pool: str | None) -> Any:
     """The project, if it can be served."""
     for module in ("fastapi", "uvicorn", "jinja2"):
-        need(module, "web", "labelling in Label Studio")
-    from labelahead.label_studio.connection import Connection
+        import_extra(module, "web", "labelling in Label Studio")
+    from labelahead.integrations.label_studio.connection import Connection
 
     key = _key()
     return _patiently(lambda: Connection.made(url, key, project, folder, pool=pool is not None))
@@ -185,9 +185,9 @@ def _compare(bridge: Any) -> None:
 
 def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> bool:
     """Until a signal comes, or new tasks do; whether it was these."""
-    from labelahead.label_studio.server import SECRET, Doors, protocol
-    from labelahead.web.security import is_loopback
-    from labelahead.web.serve import host_names, serve
+    from labelahead.integrations.label_studio.gateway import SECRET, Doors, protocol
+    from labelahead.server.security import is_loopback
+    from labelahead.server.serve import host_names, serve
 
     secret = token_urlsafe(24)
     called = () if webhook is None else (urlsplit(webhook).hostname or "",)  # what Label Studio addresses its calls to
@@ -238,7 +238,7 @@ def _key() -> str:
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
     """What Label Studio says, once it is up."""
-    from labelahead.label_studio.api import Unreachable
+    from labelahead.integrations.label_studio.client import Unreachable
 
     said = ""
     while True:

@@ -38,8 +38,8 @@ def predict(
     with reported():
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
-        from labelahead.campaign.finished import write_predictions
-        from labelahead.opening import load_model
+        from labelahead.learner.export import write_predictions
+        from labelahead.model_loading import load_model
 
         with err.status("loading") as status:
             model = load_model(folder, network=network, trust_code=trust_code)
@@ -77,7 +77,7 @@ def export_model(
       labelahead export-model labels-photos/ --to model --onnx
     """
     with reported():
-        from labelahead.opening import load_model
+        from labelahead.model_loading import load_model
 
         with err.status("loading") as status:
             model = load_model(folder, trust_code=trust_code)

@@ -63,7 +63,7 @@ def embed(
       labelahead pool embed s3://bucket/parts --store s3://bucket/features --cluster tcp://127.0.0.1:8786
     """
     with reported("; features that are written are kept: the same command goes on"):
-        from labelahead.scale import embed as work_out
+        from labelahead.outofcore import embed as work_out
 
         with working(workers, cluster, tls_ca, tls_cert, tls_key) as engine, _shown() as progress:
             manifest = work_out(
@@ -128,8 +128,8 @@ def ask(
             raise UsageError(f"--format is {form!r}; expected csv or json")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
-        from labelahead.campaign.query import as_text
         from labelahead.files import replace
+        from labelahead.learner.labelling_query import as_text
 
         with _opened(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
             asked = large.ask(
@@ -194,7 +194,7 @@ def _names(classes: str) -> list[str]:
 @contextmanager
 def working(workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
     """Who does the work, by the options; waits until somebody is there."""
-    from labelahead.scale.execution import at_work, secured
+    from labelahead.outofcore.execution import at_work, secured
 
     if cluster is None and any(tls):
         raise UsageError("--tls-ca, --tls-cert and --tls-key go with --cluster; leave them out")
@@ -215,7 +215,7 @@ def working(workers: int | None, cluster: str | None, *tls: str | None) -> Itera
 
 @contextmanager
 def _opened(store: str, workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
-    from labelahead.scale import LargePool
+    from labelahead.outofcore import LargePool
 
     with working(workers, cluster, *tls) as engine, _shown() as progress:
         yield LargePool(store, executor=engine, progress=progress)

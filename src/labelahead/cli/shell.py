@@ -159,7 +159,7 @@ def options(context: typer.Context) -> dict[str, Any]:
 
 def configured(context: typer.Context, base: Mapping[str, Any] | None = None) -> Any:
     """The campaign that --config, --set and options make; what does not fit is wrong usage."""
-    from labelahead.campaign.config import assemble
+    from labelahead.learner.config import assemble
 
     given = context.params
     try:
@@ -171,8 +171,8 @@ def configured(context: typer.Context, base: Mapping[str, Any] | None = None) ->
 
 def typed_code(context: typer.Context, *more: str) -> set[str]:
     """The code that the user names on this very command line, by options or by --set, and `more` names."""
-    from labelahead.campaign.config import gather
-    from labelahead.trust import code_names
+    from labelahead.learner.config import gather
+    from labelahead.models.trusted_code import code_names
 
     named = gather(None, context.params.get("changes") or [], options(context))
     return {*code_names(named).values(), *more}
@@ -180,7 +180,7 @@ def typed_code(context: typer.Context, *more: str) -> set[str]:
 
 def gathered(context: typer.Context) -> dict[str, Any]:
     """What --config, --set and options say, by table."""
-    from labelahead.campaign.config import gather
+    from labelahead.learner.config import gather
 
     return gather(context.params["config"], context.params["changes"] or [], options(context))
 

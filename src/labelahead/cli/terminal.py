@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from labelahead.campaign.advice import Reading, stop_advice
-from labelahead.campaign.paired import PairedResult
-from labelahead.campaign.store import Round
+from labelahead.learner.stopping import Reading, stop_advice
+from labelahead.simulation.paired import PairedResult
+from labelahead.simulation.store import Round
 
 __all__ = [
     "Curve",

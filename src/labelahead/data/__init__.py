@@ -7,8 +7,8 @@
 
 from labelahead.data.arrays import from_arrays, from_dataset
 from labelahead.data.dataset import Answers, Data
-from labelahead.data.known import DATASETS
 from labelahead.data.labels import read_labels
 from labelahead.data.loading import load, load_from
+from labelahead.data.public_datasets import DATASETS
 
 __all__ = ["DATASETS", "Answers", "Data", "from_arrays", "from_dataset", "load", "load_from", "read_labels"]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset
 
+from labelahead.batching import Samples
 from labelahead.data.classes import encode
 from labelahead.data.dataset import (
     UNKNOWN,
@@ -29,12 +30,11 @@ from labelahead.data.dataset import (
     first_not_finite,
     hashed,
 )
-from labelahead.data.reading import NUMBERS, PICTURES, Reading
+from labelahead.data.preprocessing import NUMBERS, PICTURES, Reading
 from labelahead.data.records import Records, choose_id_column, ids_from
-from labelahead.data.sizes import free_memory, in_gigabytes, npy_header, require_npy_content
+from labelahead.data.size_limits import free_memory, in_gigabytes, npy_header, require_npy_content
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.errors import InputError
-from labelahead.inputs import Samples
 
 __all__ = ["Pixels", "Values", "assemble", "bundle", "from_arrays", "from_dataset", "load_npz", "read_npz", "spread"]
 

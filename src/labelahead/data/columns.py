@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from labelahead.data.dates import DateColumn, seconds_of, shown_date
-from labelahead.errors import InputError
-from labelahead.extras import need
+from labelahead.errors import InputError, import_extra
 
 __all__ = [
     "Column",
@@ -259,7 +258,7 @@ class Words:
     @classmethod
     def fit(cls, name: str, entries: list[Any], pool: Array) -> "Words | None":
         """None: no word is in two texts."""
-        linear = need("sklearn.utils.extmath", "app", "learning from text")
+        linear = import_extra("sklearn.utils.extmath", "app", "learning from text")
         weigh = _weigher(min_df=2, max_features=WORDS)
         texts = _texts(entries)
         try:
@@ -283,7 +282,7 @@ class Words:
 
 
 def _weigher(**options: Any) -> Any:
-    text = need("sklearn.feature_extraction.text", "app", "learning from text")
+    text = import_extra("sklearn.feature_extraction.text", "app", "learning from text")
     return text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64, **options)
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.reading import Reading
+from labelahead.batching import Samples
+from labelahead.data.preprocessing import Reading
 from labelahead.data.records import Records
 from labelahead.errors import InputError
-from labelahead.inputs import Samples
 
 __all__ = [
     "LARGEST_SIDE",

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelahead.errors import InputError, did_you_mean
-from labelahead.extras import need
+from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["WORKBOOKS", "Sheet", "absolute_source", "read_sheet", "split_sheet"]
 
@@ -56,7 +55,7 @@ def read_sheet(path: Path) -> Sheet:
         InputError: if the file is no workbook, or has no such sheet.
         MissingExtra: if python-calamine is not installed.
     """
-    calamine = need("python_calamine", "excel", "reading Excel workbooks")
+    calamine = import_extra("python_calamine", "excel", "reading Excel workbooks")
     file, wanted = split_sheet(path)
     try:
         book = calamine.CalamineWorkbook.from_path(str(file))

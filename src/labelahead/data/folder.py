@@ -37,13 +37,12 @@ from labelahead.data.dataset import (
 )
 from labelahead.data.heif import HEIF_SUFFIXES, has_heif_header, register_heif_decoder, require_heif_decoder
 from labelahead.data.label_values import LabelNames, alike
-from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.preprocessing import COLUMNS, Reading
 from labelahead.data.records import FILE_NAME, Records
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import decoded
 from labelahead.data.words import word_inputs
-from labelahead.errors import InputError, did_you_mean
-from labelahead.extras import need
+from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["Photos", "arranged", "load_folder", "sort_out"]
 
@@ -501,7 +500,7 @@ def sort_out(names: Sequence[str], folders: Sequence[str] = (), classes: Sequenc
 
 
 def _official(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[str]]:
-    """The test part, where the folders are train/<class>/ and test/<class>/."""
+    """The test part, where the folders are models/training/<class>/ and test/<class>/."""
     tops = {p[depth].casefold() for p in parts if len(p) > depth + 2}
     if any(len(p) == depth + 2 for p in parts if p[depth].casefold() not in WITHOUT):
         return None, []  # pictures directly in a folder: it is a class
@@ -631,7 +630,7 @@ def decode_all(files: Files, names: Sequence[str], size: int) -> tuple[dict[str,
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Pillow warns from 89 megapixels on, where all is well up to 178, and of odd metadata."""
-    warning = need("PIL.Image", "app", "reading pictures").DecompressionBombWarning
+    warning = import_extra("PIL.Image", "app", "reading pictures").DecompressionBombWarning
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", warning)
         warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
@@ -640,7 +639,7 @@ def without_warnings() -> Iterator[None]:
 
 def decode(stream: BinaryIO, size: int) -> Array:
     """The picture, shorter side resized and centre cropped, as uint8 (3, size, size)."""
-    pil = need("PIL.Image", "app", "reading pictures")
+    pil = import_extra("PIL.Image", "app", "reading pictures")
     upright = _upright(stream, size, pil)
     width, height = upright.size
     side = min(width, height)
@@ -653,7 +652,7 @@ def decode(stream: BinaryIO, size: int) -> Array:
 
 def decode_whole(stream: BinaryIO, size: int) -> Array:
     """The whole picture, longer side at most `size`, as uint8 (H, W, 3)."""
-    pil = need("PIL.Image", "app", "reading pictures")
+    pil = import_extra("PIL.Image", "app", "reading pictures")
     upright = _upright(stream, size, pil)
     upright.thumbnail((size, size), pil.Resampling.BICUBIC, reducing_gap=3.0)
     return np.ascontiguousarray(np.asarray(upright, dtype=np.uint8))
@@ -661,7 +660,7 @@ def decode_whole(stream: BinaryIO, size: int) -> Array:
 
 def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
     """RGB and the right way up, not much larger than needed."""
-    ops = need("PIL.ImageOps", "app", "reading pictures")
+    ops = import_extra("PIL.ImageOps", "app", "reading pictures")
     most = f"expected at most {MOST_PIXELS // 10**6} million: make it smaller"
     if has_heif_header(stream):  # whatever the file is called; worker processes have not seen the folder's names
         register_heif_decoder()

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from labelahead.errors import MissingExtra
-from labelahead.extras import need
+from labelahead.errors import MissingExtra, import_extra
 
 __all__ = ["HEIF_SUFFIXES", "has_heif_header", "register_heif_decoder", "require_heif_decoder"]
 
@@ -27,7 +26,7 @@ def register_heif_decoder() -> None:
     Raises:
         MissingExtra: if pillow-heif is not installed.
     """
-    need("pillow_heif", "photos", "reading HEIC photographs").register_heif_opener()
+    import_extra("pillow_heif", "photos", "reading HEIC photographs").register_heif_opener()
 
 
 def require_heif_decoder(names: Sequence[str], where: str) -> None:

@@ -33,8 +33,7 @@ from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_co
 from labelahead.data.parquet import column_values, read_bounded
 from labelahead.data.records import text_of_id
 from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
-from labelahead.errors import InputError, did_you_mean
-from labelahead.extras import need
+from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["names_in", "read_import", "read_labels", "read_labels_of"]
 
@@ -556,7 +555,7 @@ def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
 
 
 def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
-    parquet = need("pyarrow.parquet", "tables", "reading Parquet")
+    parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     try:
         schema = parquet.read_schema(path)
         wanted = {*ITEM, *LABEL, *WHO, "id", "index", *OWN, *OWN_0_2, *NUMBERED}

@@ -11,7 +11,7 @@ from labelahead.data.classes import checked_name
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import load_folder
-from labelahead.data.known import DATASETS, KnownSet
+from labelahead.data.public_datasets import DATASETS, KnownSet
 from labelahead.data.records import AUTO
 from labelahead.data.split import Options, default_root, expanded, path_name
 from labelahead.data.table import load_table

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from labelahead.data.sizes import in_gigabytes
-from labelahead.errors import InputError
-from labelahead.extras import need
+from labelahead.data.size_limits import in_gigabytes
+from labelahead.errors import InputError, import_extra
 
 __all__ = ["column_values", "decoded_size", "read_bounded"]
 
@@ -37,7 +36,7 @@ def read_bounded(path: Path, columns: Sequence[str] | None, max_bytes: int, *, c
     Raises:
         InputError: If it could take more, or a page cannot be understood.
     """
-    parquet = need("pyarrow.parquet", "tables", "reading Parquet")
+    parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     with path.open("rb") as stream:
         opened = parquet.ParquetFile(stream)
         leaves = _leaves(opened, columns)
@@ -65,7 +64,7 @@ def require_size(size: int, max_bytes: int, where: Path) -> None:
 
 def column_values(column: Any) -> list[Any]:
     """Return a column as Python values; a text that repeats is one object, however often it is there."""
-    types = need("pyarrow.types", "tables", "reading Parquet")
+    types = import_extra("pyarrow.types", "tables", "reading Parquet")
     if not types.is_dictionary(column.type):
         values: list[Any] = column.to_pylist()
         return values
@@ -110,7 +109,7 @@ def decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]) -> int:
 
 def _longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
     """Bytes of the longest text in a dictionary; all of the page where it cannot be unpacked by itself."""
-    arrow = need("pyarrow", "tables", "reading Parquet")
+    arrow = import_extra("pyarrow", "tables", "reading Parquet")
     stream.seek(page.start)
     content = stream.read(page.packed)
     codec = str(chunk.compression).lower()
@@ -171,14 +170,17 @@ def _page_header(stream: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
 
 def _object_size(column: Any, count_repeats: bool) -> int:
     """What a column takes as Python objects."""
-    types = need("pyarrow.types", "tables", "reading Parquet")
+    types = import_extra("pyarrow.types", "tables", "reading Parquet")
     if types.is_dictionary(column.type) and not count_repeats:
         return 8 * len(column) + sum(int(chunk.dictionary.nbytes) for chunk in column.chunks)
     return sum(_array_size(chunk, count_repeats) for chunk in column.chunks)
 
 
 def _array_size(array: Any, count_repeats: bool) -> int:
-    compute, types = need("pyarrow.compute", "tables", "reading Parquet"), need("pyarrow.types", "tables", "reading")
+    compute, types = (
+        import_extra("pyarrow.compute", "tables", "reading Parquet"),
+        import_extra("pyarrow.types", "tables", "reading"),
+    )
     kind, own = array.type, OBJECT_BYTES * len(array)
     if types.is_dictionary(kind):  # inside a list: every text becomes an object of its own
         texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
-from labelahead.linear import checks
-from labelahead.linear.checks import Positions
+from labelahead.gp import checks
+from labelahead.gp.checks import Positions
 
 __all__ = ["Pool"]
 

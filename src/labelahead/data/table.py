@@ -30,14 +30,13 @@ from labelahead.data.dates import ambiguous_date, dates_of
 from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
 from labelahead.data.parquet import column_values, read_bounded
-from labelahead.data.reading import COLUMNS, Reading
+from labelahead.data.preprocessing import COLUMNS, Reading
 from labelahead.data.records import ID, Records, as_python, choose_id_column, ids_from
-from labelahead.data.sizes import free_memory
+from labelahead.data.size_limits import free_memory
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import is_text, word_inputs
-from labelahead.errors import InputError, did_you_mean
-from labelahead.extras import need
+from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["load_table", "read_table"]
 
@@ -266,8 +265,8 @@ def _decimal_commas(values: list[str]) -> bool:
 
 def read_parquet(path: Path) -> Table:
     """A Parquet file; refused before it is read where it would not fit into memory."""
-    arrow = need("pyarrow", "tables", "reading Parquet files")
-    need("pyarrow.compute", "tables", "reading Parquet files")
+    arrow = import_extra("pyarrow", "tables", "reading Parquet files")
+    import_extra("pyarrow.compute", "tables", "reading Parquet files")
     try:
         read = read_bounded(path, None, free_memory() or MAX_TABLE_BYTES)
     except InputError:

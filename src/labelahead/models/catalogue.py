@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from labelahead.batching import Batch
 from labelahead.errors import InputError, did_you_mean
-from labelahead.inputs import Batch
-from labelahead.models.backbone import available, efficientnet_lite0, on_features
-from labelahead.models.imported import make_imported
+from labelahead.models.image_encoder import available, efficientnet_lite0, on_features
 from labelahead.models.layers import whole, whole_shape
 from labelahead.models.networks import (
     cnn,
@@ -28,15 +27,16 @@ from labelahead.models.networks import (
     wrn2,
     wrn16,
 )
+from labelahead.models.user_code import make_imported
 from labelahead.seeds import seeded
 
 __all__ = ["EXACT", "MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
 
-EXACT = "exact"  # the learner that is never trained (`learners/exact.py`), among models by this name
+EXACT = "exact"  # the learner that is never trained (`inference/exact.py`), among models by this name
 TINY = 12  # pixels a side up to which rows of pixels say as much as pictures do
 SMALL = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
 
-Recipe = Mapping[str, Any]  # arguments of `labelahead.train.Training`; the rest is its default
+Recipe = Mapping[str, Any]  # arguments of `labelahead.models.training.Training`; the rest is its default
 
 
 def _adam(rate: float, steps: int) -> Recipe:

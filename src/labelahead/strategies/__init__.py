@@ -18,17 +18,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from labelahead.errors import InputError, did_you_mean
-from labelahead.models.imported import imported
-from labelahead.strategies.asking import Strategy
+from labelahead.models.user_code import imported
 from labelahead.strategies.bandit import ALBL
+from labelahead.strategies.base import Strategy
+from labelahead.strategies.baselines import RIVALS
 from labelahead.strategies.bayesian import BAYESIAN
-from labelahead.strategies.confidence import CONFIDENCE, DYNAMICAL, EGL
 from labelahead.strategies.diversity import COVERAGE, DIVERSITY
 from labelahead.strategies.fisher import BAIT
-from labelahead.strategies.look_ahead import LOOK_AHEAD, by_look_ahead
+from labelahead.strategies.lookahead import LOOK_AHEAD, by_look_ahead
 from labelahead.strategies.loss_prediction import LL4AL
 from labelahead.strategies.retraining import NAIVE
-from labelahead.strategies.rivals import RIVALS
+from labelahead.strategies.uncertainty import CONFIDENCE, DYNAMICAL, EGL
 
 __all__ = ["GIVEN", "STRATEGIES", "find"]
 
@@ -54,7 +54,7 @@ def find(strategy: str | Strategy) -> Strategy:
     if not isinstance(strategy, str):
         raise InputError(
             f"strategy is a {type(strategy).__name__}; expected a name, your own as file.py:name, or a Strategy: "
-            "labelahead.strategies.look_ahead.by_look_ahead makes one of a criterion"
+            "labelahead.strategies.lookahead.by_look_ahead makes one of a criterion"
         )
     if strategy in STRATEGIES:
         return STRATEGIES[strategy]

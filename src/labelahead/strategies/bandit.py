@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
-from labelahead.strategies.asking import Ask, Picks, Strategy
-from labelahead.strategies.confidence import CONFIDENCE
+from labelahead.models.training import predict
+from labelahead.strategies.base import Ask, Picks, Strategy
+from labelahead.strategies.context import Situation
 from labelahead.strategies.diversity import DIVERSITY
-from labelahead.strategies.situation import Situation
-from labelahead.train import predict
+from labelahead.strategies.uncertainty import CONFIDENCE
 
 __all__ = ["ALBL", "Past", "advice", "chances", "credits", "horizon", "updated"]
 

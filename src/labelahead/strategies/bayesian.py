@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.acquisition.probability import entropy, probabilities
+from labelahead.batching import Samples
 from labelahead.errors import ModelError
-from labelahead.inputs import Samples
-from labelahead.strategies.asking import Ask, Picks, Strategy
+from labelahead.models.training import fresh_start, predict, train
+from labelahead.models.training.forward import eval_mode, forward
+from labelahead.strategies.base import Ask, Picks, Strategy
+from labelahead.strategies.context import Situation, scored
 from labelahead.strategies.diversity import lazy_argmax
-from labelahead.strategies.situation import Situation, scored
-from labelahead.train import fresh_start, predict, train
-from labelahead.train.passes import eval_mode, forward
 
 __all__ = ["BAYESIAN", "bald", "batch_bald"]
 

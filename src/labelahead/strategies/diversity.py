@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from labelahead.extras import need
-from labelahead.strategies.asking import Ask, Picks, Strategy
-from labelahead.strategies.confidence import class_probabilities
-from labelahead.strategies.situation import Situation
+from labelahead.errors import import_extra
+from labelahead.strategies.base import Ask, Picks, Strategy
+from labelahead.strategies.context import Situation
+from labelahead.strategies.uncertainty import class_probabilities
 
 __all__ = [
     "COVERAGE",
@@ -155,7 +155,7 @@ DIVERSITY = (
 
 def clusters(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
     """(n,) cluster numbers by k-means; in mini-batches when there are many points."""
-    kind = need("sklearn.cluster", "app", "a strategy that clusters")
+    kind = import_extra("sklearn.cluster", "app", "a strategy that clusters")
     seed = int(torch.randint(2**31, (1,), generator=rng))
     k = min(k, len(points))
     if len(points) <= FEW:

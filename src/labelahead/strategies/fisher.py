@@ -14,9 +14,9 @@ found by taking twice as many items as asked for, one by one, and giving back ha
 import torch
 from torch import Tensor
 
-from labelahead.strategies.asking import Ask, Picks, Strategy
-from labelahead.strategies.confidence import class_probabilities
-from labelahead.strategies.situation import Situation
+from labelahead.strategies.base import Ask, Picks, Strategy
+from labelahead.strategies.context import Situation
+from labelahead.strategies.uncertainty import class_probabilities
 
 __all__ = ["BAIT", "bait"]
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labelahead.batching import Inputs, Samples, as_inputs
 from labelahead.errors import InputError, ModelError
-from labelahead.inputs import Inputs, Samples, as_inputs
+from labelahead.models.training.forward import eval_mode, forward, place, rows_at_once
+from labelahead.models.training.objective import AuxiliaryObjective
 from labelahead.seeds import seeded, training_seed
-from labelahead.strategies.asking import Strategy
-from labelahead.strategies.situation import Situation, scored
-from labelahead.train.objective import AuxiliaryObjective
-from labelahead.train.passes import eval_mode, forward, place, rows_at_once
+from labelahead.strategies.base import Strategy
+from labelahead.strategies.context import Situation, scored
 
 __all__ = ["LL4AL", "LossModule", "ranking_loss"]
 
@@ -160,7 +160,7 @@ def _predicted_losses(s: Situation, rng: torch.Generator) -> Tensor:
     if not isinstance(module, LossModule):
         raise InputError(
             "ll4al ranks items by a loss module that is trained together with the network, and none was given; "
-            "expected `objective`, as labelahead.train.train leaves it: or run a campaign, or use a Learner, which "
+            "expected `objective`, as labelahead.models.training.train leaves it: or run a campaign, or use a Learner, which "
             "train both"
         )
     return module.predict_losses(s.model, s.learnt.seen(s.candidates))

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from labelahead.acquisition.probability import softmax
 from labelahead.models.layers import ACTIVATIONS
-from labelahead.strategies.asking import Ask, Picks, Strategy
-from labelahead.strategies.situation import Situation
-from labelahead.train import Training, predict, train
-from labelahead.train.fit import batches, make_optimiser, rates
-from labelahead.train.passes import place
+from labelahead.models.training import Training, predict, train
+from labelahead.models.training.fit import batches, make_optimiser, rates
+from labelahead.models.training.forward import place
+from labelahead.strategies.base import Ask, Picks, Strategy
+from labelahead.strategies.context import Situation
 
 __all__ = ["EPOCHS", "NAIVE", "alike", "one_by_one", "retrained", "together"]
 

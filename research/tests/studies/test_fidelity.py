@@ -1,0 +1,218 @@
+"""The numbers of `python -m research study fidelity`: stacked training against a loop, closed forms."""
+
+import copy
+
+import pytest
+import torch
+from scipy import stats
+
+from labelahead.errors import InputError, NumericalError
+from labelahead.models import build
+from labelahead.models.training import predict, recipe
+from labelahead.ntk import kernel
+from research.studies.fidelity import FIDELITY, Settings, cells
+from research.studies.fidelity.measure import (
+    Stage,
+    agreement,
+    ahead,
+    continued,
+    heavy_ball,
+    posterior,
+    repeated,
+    rows_of,
+    same_steps,
+    side_by_side,
+    stiffness,
+)
+from research.studies.materials import items, one_hot, some
+from tests.support.exhibits import exhibited
+
+TINY = Settings(
+    seeds=1,
+    networks=(("mlp", 8), ("cnn", 2)),
+    widths=(6, 8),
+    before=(0,),
+    marks=(2, 10),
+    initial=12,
+    evaluation=8,
+    candidates=4,
+    conv_candidates=3,
+    cold_candidates=3,
+    repeats=2,
+    cold_steps=20,
+)
+
+
+def staged(name, n=10, q=4, e=7, **options):
+    found = items("digits")
+    at = some(found, n + q + e, 0)
+    x, labels = found.inputs[at].double(), found.labels[at]
+    model = build(name, found.shape, found.classes, seed=0, **options).double().eval()
+    return Stage(model, x, labels, one_hot(labels, found.classes), n, q)
+
+
+def descended(model, x, y, rate, steps, momentum=0.9):
+    """One copy, the plain way."""
+    model = copy.deepcopy(model).eval()
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        (0.5 * (model(x) - y).square().sum()).backward()
+        optimiser.step()
+    return model
+
+
+def real(st, rate, marks, **more):
+    return continued(
+        st.model,
+        st.x[st.known],
+        st.y[st.known],
+        st.x[st.asked],
+        st.y[st.asked],
+        st.x[st.seen],
+        rate=rate,
+        marks=marks,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(("name", "width"), [("mlp", 6), ("fcn", 5), ("cnn", 2)])
+def test_copies_side_by_side_are_a_loop_over_candidates(name, width):
+    st = staged(name, width=width)
+    if name == "cnn":  # statistics that are not those of a new network, and must stay
+        for module in st.model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean += 0.1
+                module.running_var *= 1.3
+    before = copy.deepcopy(st.model.state_dict())
+    out, rate = real(st, 1e-3, (1, 12), chunk=3)
+    assert rate == 1e-3
+    assert all(torch.equal(before[k], v) for k, v in st.model.state_dict().items())
+    for j in (*range(st.q), None):
+        at = st.at(st.known) if j is None else torch.cat([st.at(st.known), st.at(st.asked)[j : j + 1]])
+        for t, steps in enumerate((1, 12)):
+            twin = descended(st.model, st.x[at], st.y[at], 1e-3, steps)
+            got = out[t, -1 if j is None else j]
+            assert torch.allclose(got, twin(st.x[st.seen]).detach(), rtol=1e-9, atol=1e-11)
+
+
+def test_a_linear_network_obeys_its_prediction_to_the_last_digit():
+    """Linear in its weights: the same steps are exact at any time, look-ahead at the end."""
+    st = staged("mlp", depth=0)
+    f, theta = predict(st.model, st.x), kernel(st.model, st.x, kind="full")
+    rate, marks = 1 / stiffness(theta, st), (3, 40, 1500)
+    out, used = real(st, rate, marks, momentum=0.98)
+    assert used == rate
+    change = out[:, :-1] - out[:, -1:]
+    assert torch.allclose(same_steps(f, theta, st, rate, 0.98, marks), change, atol=1e-9)
+    final = ahead(posterior(f, theta, st, 0.0), st)
+    assert torch.allclose(final, change[-1], atol=1e-5)
+    # ... and its pseudo kernel is as good: all outputs have the same gradient
+    pseudo = ahead(posterior(f, kernel(st.model, st.x, kind="pseudo"), st, 0.0), st)
+    assert torch.allclose(pseudo, final, atol=1e-8)
+
+
+def test_heavy_ball_is_gradient_descent_on_a_quadratic():
+    values = torch.tensor([0.0, 0.3, 2.0]).double()
+    way, speed = torch.zeros(3).double(), torch.zeros(3).double()
+    for _ in range(7):
+        speed = 0.8 * speed - (values * way - 1)  # slope of λa²/2 − a
+        way = way + 0.1 * speed
+    assert torch.allclose(heavy_ball(values, 0.1, 0.8, (2, 7))[1], way)
+    end = heavy_ball(values[1:], 0.1, 0.8, (2000,))[0]
+    assert torch.allclose(end, 1 / values[1:])
+
+
+def test_stiffness_bounds_every_candidates_kernel():
+    st = staged("mlp", width=5)
+    theta = kernel(st.model, st.x, kind="full")
+    bound = stiffness(theta, st)
+    for j in st.at(st.asked):
+        at = torch.cat([st.at(st.known), j[None]])
+        rows = (at[:, None] * 10 + torch.arange(10)).flatten()
+        assert float(torch.linalg.eigvalsh(theta[rows][:, rows])[-1]) <= bound
+
+
+def test_a_rate_that_diverges_is_halved_for_all():
+    st = staged("mlp", depth=0)  # linear: 2(1 + μ)/λ_max is the limit, on the dot
+    top = stiffness(kernel(st.model, st.x, kind="full"), st)
+    out, rate = real(st, 16 / top, (60,))
+    assert rate < 16 / top
+    again, same = real(st, rate, (60,))
+    assert same == rate
+    assert torch.equal(out, again)
+    with pytest.raises(NumericalError, match="diverged"):
+        real(st, 1e9 / top, (60,))
+    with pytest.raises(InputError, match="growing"):
+        side_by_side(st.model, st.x[:2], st.y[:2], st.x[2:3], st.y[2:3], st.x, rate=1.0, marks=(3, 2))
+
+
+def test_agreement_is_what_it_says():
+    rng = torch.Generator().manual_seed(0)
+    p = torch.randn(9, 5, 3, generator=rng).double()
+    surprise = torch.rand(9, generator=rng).double()
+    same = agreement(p, 2 * p, surprise)
+    assert same["cosine"] == pytest.approx(1)
+    assert same["spearman"] == pytest.approx(1)
+    assert same["ratio"] == pytest.approx(0.5)
+    assert agreement(p, -p, surprise)["cosine"] == pytest.approx(-1)
+    other = torch.randn(9, 5, 3, generator=rng).double()
+    found = agreement(p, other, surprise)
+    ranks = [
+        torch.as_tensor(stats.rankdata(v)) for v in (p.flatten(1).norm(dim=1), other.flatten(1).norm(dim=1), surprise)
+    ]
+
+    def rest(v):  # what a straight line through the residual's ranks leaves
+        design = torch.stack([torch.ones(9).double(), ranks[2]], 1)
+        return v - design @ torch.linalg.lstsq(design, v[:, None]).solution[:, 0]
+
+    want = stats.pearsonr(rest(ranks[0]), rest(ranks[1])).statistic
+    assert found["partial"] == pytest.approx(want, abs=1e-10)
+    assert found["null"] == pytest.approx(stats.spearmanr(ranks[2], ranks[1]).statistic)
+
+
+def test_what_repeats_is_told_from_noise():
+    rng = torch.Generator().manual_seed(1)
+    signal = torch.randn(6, 40, 10, generator=rng).double()
+    noise = torch.randn(6, 50, 40, 10, generator=rng).double()
+    found = repeated(signal, signal[:, None] + 2 * noise, torch.rand(6, generator=rng))
+    assert found["repeats"] == pytest.approx(1 / 5, abs=0.02)  # 1² of 1² + 2²
+    assert found["cosine"] == pytest.approx(5**-0.5, abs=0.03)
+    assert found["mean_cosine"] > 0.9
+    alone = repeated(signal, noise, torch.rand(6, generator=rng))
+    assert abs(alone["repeats"]) < 0.02
+
+
+def test_cells_do_not_repeat_and_settings_are_checked():
+    found = cells(Settings())
+    warm = [c for c in found if c["part"] == "warm" and c["seed"] == 0]
+    usual = {"part": "warm", "model": "mlp", "width": 128, "before": recipe("mlp").steps, "seed": 0}
+    assert warm.count(usual) == 1
+    assert len(warm) == 3 + 3 + 3  # networks, other lengths, other widths
+    with pytest.raises(InputError, match="expected 3 or more"):
+        Settings(candidates=2)
+    with pytest.raises(InputError, match="repeats is 1"):
+        Settings(repeats=1)
+
+
+def test_scores_are_ranked_against_real_training():
+    cell = {"part": "warm", "model": "mlp", "width": 8, "before": 60, "seed": 1}
+    rows = rows_of(TINY, cell)
+    told = [r for r in rows if r["row"] == "score"]
+    assert {r["score"] for r in told} >= {"MLMOC", "flip", "small margin", "look-ahead, true label"}
+    ends = [r for r in rows if r["row"] == "summary" and r["steps"] == 10]
+    assert {r["kernel"] for r in ends} == {"pseudo", "trace", "full", "full, same steps"}
+    sizes = [r["real"] for r in rows if r["row"] == "candidate"]
+    assert ends[0]["real"] == pytest.approx(sum(sizes) / len(sizes))
+    # two steps hardly bend the network: the linearised one took the same way
+    early = [r for r in rows if r["row"] == "summary" and r["steps"] == 2]
+    assert next(r for r in early if r["kernel"] == "full, same steps")["cosine"] > 0.9
+
+
+def test_the_whole_study():
+    found = exhibited(FIDELITY, TINY)
+    names = [e.name for e in found]
+    assert names == ["short", "sizes", "networks", "widths", "lengths", "scores", "cold"]
+    kinds = [r["trained how"] for r in found[-1].table]
+    assert len(kinds) == 6
+    assert found[-1].table[-1]["Spearman"] is None  # no label, no order

@@ -1,0 +1,141 @@
+"""Regression on a whole data set: the same answers as a dense float64 solve."""
+
+import pytest
+import torch
+
+from labelahead import features, kernel
+from labelahead.errors import InputError, NumericalError
+from labelahead.models import build
+from research.regression import FeatureFile, TileFile, nystrom, regress
+
+N, C = 150, 3
+
+
+@pytest.fixture(scope="module")
+def problem():
+    model = build("mlp", (6,), C, width=16, seed=0).eval()
+    x = torch.randn(N, 6, generator=torch.Generator().manual_seed(1))
+    y = torch.randn(N, C, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return model, x, y, kernel(model, x).double()
+
+
+def feature_file(problem, path, rows=40):
+    model, x, _, _ = problem
+    width = features(model, x[:1]).shape[1]
+    return FeatureFile(path, N, width, lambda lo, hi: features(model, x[lo:hi]), rows=rows)
+
+
+def tile_file(problem, path, tile=40):
+    model, x, _, _ = problem
+    return TileFile(path, N, lambda r, c: kernel(model, x[r], x[c]), tile=tile)
+
+
+@pytest.mark.parametrize("make", [feature_file, tile_file])
+def test_operators_are_the_kernel(problem, tmp_path, make):
+    theta = problem[3]
+    found = make(problem, tmp_path / "k")
+    v = torch.randn(N, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    at = torch.tensor([3, 149, 60, 61])
+    close = {"rtol": 2e-5, "atol": 2e-5 * float(theta.abs().max())}
+    torch.testing.assert_close(found.product(v), theta @ v, rtol=2e-5, atol=1e-3)
+    torch.testing.assert_close(found.columns(at).double(), theta[:, at], **close)
+    torch.testing.assert_close(found.diagonal(), theta.diagonal(), **close)
+
+
+@pytest.mark.parametrize("make", [feature_file, tile_file])
+@pytest.mark.parametrize("rank", [0, 30])
+def test_conjugate_gradients_solve_what_a_dense_solve_does(problem, tmp_path, make, rank):
+    _, _, y, theta = problem
+    found = regress(make(problem, tmp_path / "k"), y, noise=1e-2, rank=rank, tolerance=1e-5)
+    system = theta + 1e-2 * theta.diagonal().mean() * torch.eye(N, dtype=torch.float64)
+    exact = torch.linalg.solve(system, y)
+    assert float((found.alpha - exact).norm() / exact.norm()) < 1e-3
+    assert found.residuals[-1] <= 1e-5
+    assert len(found.residuals) == found.iterations
+
+
+def test_the_preconditioner_inverts_its_approximation_and_saves_iterations(problem, tmp_path):
+    _, _, y, theta = problem
+    operator = tile_file(problem, tmp_path / "k")
+    sigma = 0.1
+    every = nystrom(operator, sigma, N, torch.Generator().manual_seed(0))  # S is all points
+    v = torch.randn(N, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    system = theta + sigma * torch.eye(N, dtype=torch.float64)
+    exact = torch.linalg.solve(system, v)
+    assert float((every(v) - exact).norm() / exact.norm()) < 1e-2
+    plain = regress(operator, y, noise=1e-3, rank=0, tolerance=1e-3)
+    helped = regress(operator, y, noise=1e-3, rank=60, tolerance=1e-3)
+    assert helped.iterations < plain.iterations / 2
+
+
+def test_an_interrupted_solve_goes_on(problem, tmp_path):
+    y, operator = problem[2], tile_file(problem, tmp_path / "k")
+    whole = regress(operator, y, noise=1e-3, rank=0, tolerance=1e-4)
+    file = tmp_path / "state.pt"
+
+    class StopError(Exception):
+        pass
+
+    def stop(what, done, total):
+        if done == 23:
+            raise StopError
+
+    with pytest.raises(StopError):
+        regress(operator, y, noise=1e-3, rank=0, tolerance=1e-4, checkpoint=file, progress=stop)
+    kept = file.read_bytes()
+    for targets, noise in ((y, 1e-2), (y.roll(1, 0), 1e-3)):  # another system begins anew
+        other = regress(operator, targets, noise=noise, rank=0, tolerance=1e-4, checkpoint=file)
+        alone = regress(operator, targets, noise=noise, rank=0, tolerance=1e-4)
+        torch.testing.assert_close(other.alpha, alone.alpha)
+        file.write_bytes(kept)
+    seen = []
+    again = regress(
+        operator,
+        y,
+        noise=1e-3,
+        rank=0,
+        tolerance=1e-4,
+        checkpoint=file,
+        progress=lambda what, done, total: seen.append(done),
+    )
+    assert seen[0] == 21  # from the checkpoint at 20
+    assert again.iterations == whole.iterations
+    torch.testing.assert_close(again.alpha, whole.alpha, rtol=1e-9, atol=1e-9)
+    assert not file.exists()
+
+
+def test_an_interrupted_file_goes_on(problem, tmp_path):
+    model, x, _, theta = problem
+    made = []
+
+    def make(r, c):
+        if len(made) == 4:
+            raise KeyboardInterrupt
+        made.append((r.start, c.start))
+        return kernel(model, x[r], x[c])
+
+    with pytest.raises(KeyboardInterrupt):
+        TileFile(tmp_path / "k", N, make, tile=40)
+    first, more = list(made), []
+
+    def rest(r, c):
+        more.append((r.start, c.start))
+        return kernel(model, x[r], x[c])
+
+    found = TileFile(tmp_path / "k", N, rest, tile=40)
+    assert set(first) | set(more) == {(40 * i, 40 * j) for i in range(4) for j in range(i + 1)}
+    assert not set(first) & set(more)
+    eye = torch.eye(N, dtype=torch.float64)
+    torch.testing.assert_close(found.product(eye), theta, rtol=1e-4, atol=1e-3)
+
+
+def test_refusals(problem, tmp_path):
+    operator = tile_file(problem, tmp_path / "k")
+    with pytest.raises(InputError, match="targets are"):
+        regress(operator, torch.zeros(3, 2))
+    with pytest.raises(InputError, match="noise is 0"):
+        regress(operator, problem[2], noise=0)
+    with pytest.raises(InputError, match="something else"):
+        TileFile(tmp_path / "k", N, lambda r, c: torch.zeros(1), tile=40, about="another network")
+    with pytest.raises(NumericalError, match="after 3 iterations"):
+        regress(operator, problem[2], noise=1e-6, rank=0, most=3)

@@ -1,0 +1,547 @@
+"""The data sets known by name: their classes, where their files come from, how they are read.
+
+The files are as published: idx (MNIST and its kin), CIFAR's pickles (read safely) and binaries, Matlab, or an .npz.
+"""
+
+import gzip
+import math
+import pickle
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from labelahead.data.arrays import Pixels, assemble, bundle, read_npz
+from labelahead.data.dataset import Loaded
+from labelahead.data.folder import load_folder
+from labelahead.data.split import Options, choose
+from labelahead.errors import InputError, MissingExtra, import_extra
+
+__all__ = ["DATASETS", "read_idx", "unpickle"]
+
+DIGITS = tuple("0123456789")
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR100 = tuple(
+    """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+    wardrobe whale willow_tree wolf woman worm
+    """.split()  # noqa: SIM905 (as a list, a hundred lines)
+)
+# The files of these two have the same names, so only their content tells them apart.
+FIRST_LABELS = {"mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4), "fashion-mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5)}
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+CALTECH = ("101_ObjectCategories/", "caltech101.zip", "caltech101_128px.zip", "caltech-101.zip")
+SVHN = ("train_32x32.mat", "test_32x32.mat")
+SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
+TIMEOUT = (4, 30)  # seconds to connect, seconds without a byte
+UNREACHED = ("ConnectionError", "ConnectTimeout", "ProxyError", "ReadTimeout", "SSLError")
+ROW = 3 * 32 * 32  # bytes of a picture of CIFAR
+LARGEST_MEMBER = 2**30  # the real ones have at most 2**28 bytes
+UBYTE = 0x08  # what idx calls bytes without sign
+PIECE = 2**24  # bytes read at a time
+Array = np.ndarray[Any, Any]
+Read = tuple[Array, Array, int, tuple[str, ...]]  # images, labels, training items, class names
+Load = Callable[[Options], Loaded]
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A data set with a name: what it is, what its files are called, how it is loaded."""
+
+    name: str
+    summary: str
+    load: Load
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way a data set lies on disk: files of one folder (each under one of its names)."""
+
+    files: tuple[tuple[str, ...], ...]
+    read: Callable[[Sequence[Path]], Any]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file at its official address."""
+
+    file: str
+    url: str
+    md5: str
+
+
+def _digits(options: Options) -> Loaded:
+    """The embedded set: pixels of 0..16, scaled to [-1, 1]."""
+    digits = import_extra("sklearn.datasets", "app", "the data set digits").load_digits()
+    codes = torch.from_numpy(digits.target.astype(np.int64))
+    split = choose(codes, options)
+    values = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)[split.keep]
+    eight = torch.tensor([8.0], dtype=torch.float32)
+    held = Pixels(values, eight, eight, options.size, white=16)
+    return bundle("digits", held, held, split, codes[split.keep], DIGITS, notes=split.notes)
+
+
+def _caltech(options: Options) -> Loaded:
+    """The 101 classes of Caltech101, without its background class."""
+    forms = [Form(((name,),), list) for name in CALTECH]
+    _, paths = find_or_fetch("caltech101", forms, ("caltech-101",), (), options)
+    return load_folder(paths[0], options, name="caltech101", leave_out=("BACKGROUND_Google",))
+
+
+@dataclass(eq=False)
+class Official:
+    """A set with an official test part: what is in it, in which forms it may lie below the root, where to fetch it."""
+
+    name: str
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    forms: Sequence[Form]
+    below: Sequence[str]
+    remote: Sequence[Remote]
+
+    def __call__(self, options: Options) -> Loaded:
+        """In whichever form it is found."""
+        name, classes = self.name, self.classes
+        form, paths = find_or_fetch(name, self.forms, self.below, self.remote, options)
+        images, labels, train, names = form.read(paths)
+        where = paths[0] if len(paths) == 1 else paths[0].parent
+        if images.shape[1:] != self.shape:
+            raise InputError(f"{where} holds pictures of {images.shape[1:]}; expected {self.shape} of {name}")
+        names = names if len(names) == len(classes) else classes
+        outside = (labels < 0) | (labels >= len(classes))
+        if outside.any():
+            raise InputError(
+                f"{where}: the label of item {int(np.argmax(outside))} is "
+                f"{int(labels[np.argmax(outside)])}; expected 0 to {len(classes) - 1} of {name}"
+            )
+        for other, first in FIRST_LABELS.items():
+            if other != name and name in FIRST_LABELS and tuple(labels[:10].tolist()) == first:
+                raise InputError(
+                    f"{where} holds {other}, whose files have the same names; expected {name}, so "
+                    f"keep each set in a folder of its own below root: {other}/ and {name}/"
+                )
+        if not 0 < train < len(labels):
+            raise InputError(f"{where}: {train} training and {len(labels) - train} test items; expected some of both")
+        note = f"{train} + {len(labels) - train} items read from {where}"
+        codes = torch.from_numpy(labels.astype(np.int64))
+        split = choose(codes, options, torch.arange(len(codes)) >= train)
+        return assemble(name, torch.from_numpy(images), codes, names, split, notes=(note,), size=options.size)
+
+
+def find_or_fetch(
+    name: str, forms: Sequence[Form], below: Sequence[str], remote: Sequence[Remote], options: Options
+) -> tuple[Form, list[Path]]:
+    """The first form whose files are all in one of the folders; else the files downloaded."""
+    root = options.root
+    folders = [root, root / name, *(root / b for b in below)]
+    partly = []
+    for form in forms:
+        for folder in folders:
+            paths = [_first(folder, names) for names in form.files]
+            if all(paths):
+                return form, [path for path in paths if path is not None]
+            missing = [names[0] for names, path in zip(form.files, paths, strict=True) if not path]
+            if len(missing) < len(form.files):
+                partly.append(f"{folder} lacks {', '.join(missing)}")
+    reason = "downloading was not allowed (download=False)"
+    if options.download and remote:
+        reason = _fetch(remote, root / name)
+        if not reason:
+            return find_or_fetch(name, forms, below, (), options)
+    elif options.download:
+        reason = "there is no address to download it from"
+    either = " or ".join(f"[{', '.join(names[0] for names in form.files)}]" for form in forms)
+    raise InputError(
+        f"{name} was not found: {reason}. Expected {either}; looked in "
+        f"{', '.join(str(f) for f in folders)}"
+        f"{'; ' + '; '.join(partly) if partly else ''}. Put the files into {root / name}, or "
+        "name their folder with root or $LABELAHEAD_DATA"
+    )
+
+
+def _first(folder: Path, names: Sequence[str]) -> Path | None:
+    """The first of the names that is there, as a file (as a folder if it ends with a slash)."""
+    for name in names:
+        path = folder / name
+        if path.is_dir() if name.endswith("/") else path.is_file():
+            return path
+    return None
+
+
+def _fetch(remote: Sequence[Remote], folder: Path) -> str:
+    """Download every file, checked against its checksum; the reason if that fails."""
+    try:
+        pooch = import_extra("pooch", "app", "downloading data sets")
+    except MissingExtra as error:
+        return str(error)
+    for item in remote:
+        try:
+            # pooch writes under another name and moves the file only when its checksum is right.
+            pooch.retrieve(
+                item.url + item.file,
+                known_hash=f"md5:{item.md5}",
+                fname=item.file,
+                path=folder,
+                downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
+            )
+        except (OSError, ValueError) as error:  # no network, no space, wrong checksum
+            return f"downloading {item.url}{item.file} failed ({_short(error)})"
+    return ""
+
+
+def _short(error: Exception) -> str:
+    """What went wrong, without the inner workings of the network library."""
+    kind = type(error).__name__
+    if kind in UNREACHED:
+        return f"{kind}: is there a network?"
+    return f"{kind}: {(str(error).splitlines() or [''])[0][:300]}"
+
+
+def read_idx_files(paths: Sequence[Path]) -> Read:
+    """The four files of MNIST and its relatives."""
+    parts = []
+    for images, labels in (paths[:2], paths[2:]):
+        x, y = read_idx(images, 3), read_idx(labels, 1)
+        if len(x) != len(y):
+            raise InputError(
+                f"{images} holds {len(x)} images and {labels} {len(y)} labels; expected as many "
+                "(are they of the same set?)"
+            )
+        parts.append((x, y))
+    if parts[0][0].shape[1:] != parts[1][0].shape[1:]:
+        raise InputError(f"{paths[0]} and {paths[2]} hold images of different sizes; fetch them")
+    x = np.concatenate([parts[0][0], parts[1][0]])[:, None]
+    y = np.concatenate([parts[0][1], parts[1][1]]).astype(np.int64)
+    return x, y, len(parts[0][0]), ()
+
+
+def read_idx(path: Path, ndim: int) -> Array:
+    """The uint8 array of that many dimensions in an idx file; its sizes are checked."""
+    try:
+        with path.open("rb") as raw:
+            if raw.read(2) == b"\x1f\x8b":
+                raw.seek(0)
+                with gzip.open(raw) as unpacked:
+                    return _read_idx(unpacked, path, ndim)  # type: ignore[arg-type]
+            raw.seek(0)
+            return _read_idx(raw, path, ndim)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path} is broken gzip ({error}); expected a whole file, so fetch it again") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def _read_idx(stream: BinaryIO, path: Path, ndim: int) -> Array:
+    """Header, then exactly as many bytes as it announces."""
+    head = _up_to(stream, 4)
+    expected = bytes([0, 0, UBYTE, ndim])
+    if head != expected:
+        what = "images" if ndim == 3 else "labels"
+        raise InputError(
+            f"{path} begins with {head.hex(' ') or 'nothing'}; expected {expected.hex(' ')}, the "
+            f"mark of idx {what} (is it another file under that name?)"
+        )
+    sizes = _up_to(stream, 4 * ndim)
+    if len(sizes) < 4 * ndim:
+        raise InputError(f"{path} ends within its header; expected a whole file; fetch it again")
+    shape = struct.unpack(f">{ndim}I", sizes)
+    count = math.prod(shape)
+    if count == 0:
+        raise InputError(f"{path} announces {shape}, nothing at all; expected at least one item")
+    body = _up_to(stream, count)
+    if len(body) < count:
+        raise InputError(f"{path} holds {len(body)} bytes of {count} ({shape}); it was cut short, so fetch it again")
+    if stream.read(1):
+        raise InputError(f"{path} holds more than the {count} bytes it announces ({shape}); fetch it again")
+    return np.frombuffer(body, dtype=np.uint8).reshape(shape)
+
+
+def _up_to(stream: BinaryIO, count: int) -> bytearray:
+    """At most `count` bytes, in pieces: a broken header may announce more than memory holds."""
+    out = bytearray()
+    while len(out) < count:
+        piece = stream.read(min(PIECE, count - len(out)))
+        if not piece:
+            break
+        out += piece
+    return out
+
+
+def read_npz_files(paths: Sequence[Path]) -> Read:
+    """x_train, y_train, x_test, y_test; pictures (n, H, W) or (n, H, W, C)."""
+    arrays = read_npz(paths[0])
+    keys = ("x_train", "y_train", "x_test", "y_test")
+    if not set(keys) <= set(arrays):
+        raise InputError(f"{paths[0]} holds {', '.join(arrays) or 'nothing'}; expected {', '.join(keys)}")
+    x = [arrays["x_train"], arrays["x_test"]]
+    y = [arrays["y_train"].ravel(), arrays["y_test"].ravel()]
+    for images, labels in zip(x, y, strict=True):
+        fine = images.dtype == np.uint8 and images.ndim in (3, 4) and labels.dtype.kind in "iu"
+        if not fine or len(images) != len(labels) or images.shape[1:] != x[0].shape[1:]:
+            raise InputError(
+                f"{paths[0]} holds {images.dtype} {images.shape} with labels {labels.dtype} "
+                f"{labels.shape}; expected uint8 (n, H, W, C) and one whole number for each"
+            )
+    joined = np.concatenate(x)
+    joined = joined[:, None] if joined.ndim == 3 else joined.transpose(0, 3, 1, 2)
+    labels = np.concatenate(y).astype(np.int64)
+    return np.ascontiguousarray(joined), labels, len(x[0]), ()
+
+
+def read_mat_files(paths: Sequence[Path]) -> Read:
+    """The two Matlab files of SVHN, in which 10 stands for the digit 0."""
+    from scipy.io import loadmat
+
+    x, y = [], []
+    for path in paths:
+        try:
+            arrays = loadmat(path, variable_names=("X", "y"))
+        except Exception as error:  # a broken file makes the reader raise nearly anything
+            raise InputError(f"{path} cannot be read as a Matlab file ({error}); fetch it again") from error
+        images, labels = arrays.get("X"), arrays.get("y")
+        if images is None or labels is None or images.ndim != 4 or images.dtype != np.uint8:
+            raise InputError(f"{path} lacks X (uint8, 4 dimensions) or y; fetch it again")
+        if labels.size != images.shape[3]:
+            raise InputError(f"{path} holds {images.shape[3]} images and {labels.size} labels; fetch it again")
+        x.append(images.transpose(3, 2, 0, 1))
+        y.append(labels.ravel().astype(np.int64))
+    labels = np.concatenate(y)
+    return np.concatenate(x), np.where(labels == 10, 0, labels), len(x[0]), ()
+
+
+def read_python_files(paths: Sequence[Path], *, files: tuple[str, ...], key: str, meta: tuple[str, str]) -> Read:
+    """CIFAR's python version, from its folder or its archive."""
+    contents = _contents(paths, (*files, meta[0]), files)
+    parts = [_batch(unpickle(contents[name], name), key, name) for name in files]
+    names = unpickle(contents[meta[0]], meta[0]).get(meta[1], []) if meta[0] in contents else []
+    return (*_join(parts), tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names))
+
+
+def read_binary_files(paths: Sequence[Path], *, files: tuple[str, ...], before: int) -> Read:
+    """The same of the binary version, where `before` label bytes precede each image."""
+    contents = _contents(paths, files, files)
+    parts = []
+    for name in files:
+        flat = np.frombuffer(contents[name], dtype=np.uint8)
+        if len(flat) == 0 or len(flat) % (ROW + before):
+            raise InputError(
+                f"{name} has {len(flat)} bytes; expected a multiple of {ROW + before}, {before} "
+                "for labels and 3072 for each image; fetch it again"
+            )
+        rows = flat.reshape(-1, ROW + before)
+        parts.append((rows[:, before:], rows[:, before - 1].astype(np.int64)))
+    return (*_join(parts), ())
+
+
+def _contents(paths: Sequence[Path], wanted: tuple[str, ...], needed: tuple[str, ...]) -> dict[str, bytes]:
+    """Wanted files by name, of an archive or of the folder where the needed ones were found."""
+    if len(paths) == 1 and paths[0].suffix == ".gz":
+        contents = tar_members(paths[0], wanted)
+        missing = [name for name in needed if name not in contents]
+        if missing:
+            raise InputError(f"{paths[0]} lacks {', '.join(missing)}; expected the archive as published")
+        return contents
+    here = [paths[0].parent / name for name in wanted]
+    return {path.name: path.read_bytes() for path in here if path.is_file()}
+
+
+def tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
+    """The wanted files of an archive by their last name, held in memory, never unpacked."""
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                if name in wanted and member.isfile():
+                    if member.size > LARGEST_MEMBER:
+                        raise InputError(f"{path}: {name} has {member.size} bytes; fetch it again")
+                    file = archive.extractfile(member)
+                    contents[name] = b"" if file is None else file.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); expected a whole .tar.gz archive, so fetch it again"
+        ) from error
+    return contents
+
+
+def _batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, Array]:
+    """Rows of pixels and labels of one batch, checked."""
+    if "data" not in content or key not in content:
+        raise InputError(
+            f"{where} holds {', '.join(content) or 'nothing'}; expected data and {key} (CIFAR-10 "
+            "and CIFAR-100 differ there: is it the right set?)"
+        )
+    rows = content["data"]
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape[1:] != (ROW,):
+        shape = getattr(rows, "shape", type(rows).__name__)
+        raise InputError(f"data of {where} is {shape}; expected uint8 of shape (n, {ROW})")
+    labels = np.asarray(content[key])
+    if labels.dtype.kind not in "iu" or labels.shape != (len(rows),):
+        raise InputError(
+            f"{where} has {len(rows)} images and labels {labels.dtype} {labels.shape}; expected one number for each"
+        )
+    return rows, labels.astype(np.int64)
+
+
+def _join(parts: list[tuple[Array, Array]]) -> tuple[Array, Array, int]:
+    """All parts in order, images as (n, 3, 32, 32), and where the last one begins."""
+    images = np.concatenate([rows for rows, _ in parts]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([labels for _, labels in parts])
+    return images, labels, len(images) - len(parts[-1][0])
+
+
+def unpickle(raw: bytes, where: str) -> dict[str, Any]:
+    """The dictionary in a CIFAR batch, without running anything the file says."""
+    try:
+        content = _Unpickler(BytesIO(raw), encoding="bytes").load()
+    except Exception as error:  # broken pickles raise nearly every kind of error
+        raise InputError(
+            f"{where} is refused: {error}; expected the pickled arrays of CIFAR's python "
+            "version, unchanged, so fetch it again"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(f"{where} holds a {type(content).__name__}; expected a dictionary")
+    return {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds arrays of numpy and plain containers; anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The few callables that arrays need: a pickle can otherwise run any code."""
+        try:
+            return ADMITTED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no such file needs") from None
+
+
+def _blank(*_: Any) -> Array:
+    """An empty array to be filled; the size asked for is of no interest before the content."""
+    return np.ndarray.__new__(np.ndarray, (0,), "b")
+
+
+def _latin(text: str, encoding: str) -> bytes:
+    """Bytes, as Python 3 writes them for old protocols."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"encoding {encoding!r} has no business here")
+    return text.encode("latin1")
+
+
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: str) -> Array:
+    """An array as protocol 5 writes it."""
+    return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if order == "F" else "C")
+
+
+ADMITTED: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _blank,
+    ("numpy._core.multiarray", "_reconstruct"): _blank,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "ndarray"): _blank,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin,
+}
+
+
+def _single(*files: str) -> tuple[tuple[str, ...], ...]:
+    """Files that go by one name each."""
+    return tuple((name,) for name in files)
+
+
+def _idx_set(name: str, classes: tuple[str, ...], folder: str, url: str, md5: Sequence[str]) -> Official:
+    """MNIST and its relatives."""
+    names = tuple((f"{f}.gz", f, f.replace("-idx", ".idx")) for f in IDX)
+    forms = (Form(names, read_idx_files), Form(_single(f"{name}.npz"), read_npz_files))
+    remote = [Remote(f"{file}.gz", url, m) for file, m in zip(IDX, md5, strict=True)]
+    return Official(name, classes, (1, 28, 28), forms, (f"{folder}/raw",), remote)
+
+
+def _cifar(count: int, classes: tuple[str, ...], files: tuple[str, ...], meta: tuple[str, str], md5: str) -> Official:
+    """CIFAR-10 and CIFAR-100: python, binary, or the npz of a part of it."""
+    fine = count == 100
+    binary = tuple(f"{f}.bin" for f in files)
+    key = "fine_labels" if fine else "labels"
+    python = partial(read_python_files, files=files, key=key, meta=meta)
+    plain = partial(read_binary_files, files=binary, before=2 if fine else 1)
+    archive = f"cifar-{count}-python.tar.gz"
+    forms = (
+        Form(_single(*files), python),
+        Form(_single(archive), python),
+        Form(_single(*binary), plain),
+        Form(_single(f"cifar-{count}-binary.tar.gz"), plain),
+        Form(((f"cifar{count}.npz", f"cifar{count}_12k.npz"),), read_npz_files),
+    )
+    stems = [f"cifar-{count}-{end}" for end in (("python", "binary") if fine else ("batches-py", "batches-bin"))]
+    below = (*stems, *(f"cifar{count}/{stem}" for stem in stems))
+    remote = [Remote(archive, "https://www.cs.toronto.edu/~kriz/", md5)]
+    return Official(f"cifar{count}", classes, (3, 32, 32), forms, below, remote)
+
+
+_mnist = _idx_set(
+    "mnist",
+    DIGITS,
+    "MNIST",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+)
+_fashion = _idx_set(
+    "fashion-mnist",
+    FASHION,
+    "FashionMNIST",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+)
+_cifar10 = _cifar(10, CIFAR10, CIFAR10_FILES, ("batches.meta", "label_names"), "c58f30108f718f92721af3b95e74349a")
+_cifar100 = _cifar(100, CIFAR100, ("train", "test"), ("meta", "fine_label_names"), "eb9058c3a382ffc7106e4002c42a8d85")
+_svhn = Official(
+    "svhn",
+    DIGITS,
+    (3, 32, 32),
+    (Form(_single(*SVHN), read_mat_files), Form((("svhn.npz", "svhn_12k.npz"),), read_npz_files)),
+    (),
+    [
+        Remote(SVHN[0], SVHN_URL, "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        Remote(SVHN[1], SVHN_URL, "eb5a983be6a315427106f1b164d9cef3"),
+    ],
+)
+_SETS = (
+    KnownSet("digits", "1,797 handwritten digits, 8 x 8, grey; needs no file", _digits, ()),
+    KnownSet("mnist", "70,000 handwritten digits, 28 x 28, grey", _mnist, IDX),
+    KnownSet("fashion-mnist", "70,000 pieces of clothing, 28 x 28, grey", _fashion, IDX),
+    KnownSet(
+        "cifar10", "60,000 photographs of 10 classes, 32 x 32", _cifar10, ("cifar-10-python.tar.gz", "cifar10.npz")
+    ),
+    KnownSet(
+        "cifar100", "60,000 photographs of 100 classes, 32 x 32", _cifar100, ("cifar-100-python.tar.gz", "cifar100.npz")
+    ),
+    KnownSet("svhn", "99,289 house numbers, 32 x 32", _svhn, (*SVHN, "svhn.npz")),
+    KnownSet("caltech101", "8,677 photographs of 101 classes, any size", _caltech, CALTECH),
+)
+DATASETS: Mapping[str, KnownSet] = MappingProxyType({known.name: known for known in _SETS})

@@ -1,0 +1,119 @@
+"""Columns to files: CSV that a spreadsheet may open, JSON, Parquet. The user's columns beside those of labelahead."""
+
+import csv
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TextIO
+
+import numpy as np
+
+from labelahead.data.records import ID, Records, as_python, text_of_id, with_original_names
+from labelahead.data.text import guarded
+from labelahead.errors import import_extra
+
+__all__ = ["arrow_table", "class_column", "json_rows", "json_value", "merge_columns", "write_csv"]
+
+
+def class_column(name: str) -> str:
+    """Return what the column with the probabilities of a class is called."""
+    return f"probability:{name}"
+
+
+def merge_columns(ids: Sequence[str], records: Records | None, ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the id, the user's columns, then ours; a user's column with one of our names becomes NAME_original.
+
+    Args:
+        ids: the id of every row.
+        records: the user's columns of these rows, if there are any.
+        ours: our columns but for the id.
+    """
+    columns: dict[str, Any] = {ID: list(ids)}
+    theirs = {} if records is None else dict(records.columns)
+    if records is not None and records.id_column == ID and [text_of_id(v) for v in as_python(theirs[ID])] == list(ids):
+        columns[ID] = theirs.pop(ID)  # the same ids, in the type that the user gave them
+    names = with_original_names(list(theirs), (ID, *ours))
+    return columns | {names[name]: column for name, column in theirs.items()} | dict(ours)
+
+
+def write_csv(file: TextIO, columns: Mapping[str, Any], *, line_end: str = "\n") -> None:
+    """Write columns as CSV; a text that a spreadsheet would run as a formula begins with '."""
+    writer = csv.writer(file, lineterminator=line_end)
+    writer.writerow([guarded(name) for name in columns])
+    for row in zip(*map(as_python, columns.values()), strict=True):
+        writer.writerow([_cell(value) for value in row])
+
+
+def _cell(value: Any) -> str | int | float:
+    plain = json_value(value)
+    if plain is None:
+        return ""
+    if isinstance(plain, bool):
+        return str(plain).lower()
+    if isinstance(plain, list | dict):
+        plain = json.dumps(plain, ensure_ascii=False)
+    if isinstance(plain, str):
+        return guarded(_encodable(plain))
+    number: int | float = plain
+    return number
+
+
+def json_rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield one row after the other as values that JSON has."""
+    for row in zip(*map(as_python, columns.values()), strict=True):
+        yield {name: json_value(value) for name, value in zip(columns, row, strict=True)}
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON has it: times in ISO 8601, bytes as text, no NaN."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None if value != value else str(value)
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, Mapping):
+        return {str(key): json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(inner) for inner in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return json_value(value.tolist())
+    return str(value)
+
+
+def _encodable(text: str) -> str:
+    """Return a text without half characters, which no UTF-8 file can hold."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | None = None) -> Any:
+    """Return columns as an Arrow table; a column of mixed types becomes text.
+
+    Args:
+        columns: lists, arrays (n, d) or Arrow columns.
+        types: Arrow types by name; of other lists they are inferred.
+    """
+    arrow = import_extra("pyarrow", "tables", "the form Parquet")
+    made = {}
+    for name, column in columns.items():
+        if hasattr(column, "to_pylist"):
+            dictionary = arrow.types.is_dictionary(column.type)  # Hugging Face does not read these
+            made[name] = column.cast(column.type.value_type) if dictionary else column
+            continue
+        values, kind = list(column), (types or {}).get(name)
+        try:
+            made[name] = arrow.array(values, kind)
+        except (arrow.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError):
+            made[name] = arrow.array([_as_text(value) for value in values], arrow.string())
+    return arrow.table(made)
+
+
+def _as_text(value: Any) -> str | None:
+    plain = json_value(str(value) if isinstance(value, Decimal) else value)
+    if plain is None:
+        return None
+    return _encodable(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))

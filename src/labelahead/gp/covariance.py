@@ -1,0 +1,339 @@
+"""The covariance of a linearised network: a prior kernel minus what the labels explained.
+
+    k = Θ − Wᵀ W,    W = L⁻¹ Θ(X, ·),    L Lᵀ = Θ(X, X) + σ I
+
+Three priors behind the same verbs, both on a flat space of N = n·b positions (b = 1 for a scalar
+kernel, b = C for the full C×C-block kernel, position i·C + c):
+
+- `DenseKernel`: Θ is given. A row of W is a vector over the N positions.
+- `CosineKernel`: the same with Θ(x,x') = κ(⟨x,x'⟩) worked out where it is asked for: nothing N×N is ever formed.
+- `LowRankKernel`: Θ = Ψ Ψᵀ is given by its features. W = V Ψᵀ, and only V is kept: a row of it is
+  a vector over the k features, so conditioning 50,000 points on 1,000 labels costs 1,000 × k.
+
+Such rows are called factor rows below: (r, d) with d = N or d = k. They, their values and variances are float64
+always; what is N×N or N×k keeps the dtype it came in, because converting it would double the memory.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelahead.gp.checks import span
+from labelahead.gp.linalg import gram_downdate
+
+__all__ = [
+    "CosineKernel",
+    "Covariance",
+    "DenseKernel",
+    "Kernel",
+    "LowRankKernel",
+    "SpannedKernel",
+    "StripKernel",
+    "take",
+]
+
+_PAIRS = 1 << 20  # entries of a block worked out at a time
+_ROWS = 2048  # rows converted to float64 at a time: 32 MB of features at k = 2048
+
+
+def take(matrix: Tensor, at: Tensor, dim: int) -> Tensor:
+    """matrix[at] along `dim`: a view when `at` is consecutive, a copy otherwise."""
+    run = span(at)
+    if run is not None:
+        return matrix.narrow(dim, run.start, run.stop - run.start)
+    return matrix.index_select(dim, at)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseKernel:
+    """Θ as a symmetric matrix (N, N), referenced and never modified."""
+
+    matrix: Tensor
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self.matrix.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What pair-by-pair work is done in: the matrix's own."""
+        return self.matrix.dtype
+
+    def rows(self, at: Tensor) -> Tensor:
+        """Factor rows of the prior itself, Θ(at, ·): (q,) -> (q, N), a fresh copy."""
+        return _fresh(take(self.matrix, at, 0))
+
+    def lift(self, factor: Tensor, at: Tensor) -> Tensor:
+        """Values of factor rows at positions (q,), which are their columns: (r, N) -> (r, q)."""
+        return take(factor, at, 1)
+
+    def spread(self, factor: Tensor) -> Tensor:
+        """Values of factor rows everywhere, which are themselves: (r, N)."""
+        return factor
+
+    def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
+        """Θ − WᵀW at (p,) × (q,): Θ(rows, cols) − W(:, rows)ᵀ W(:, cols), (p, q)."""
+        base = take(take(self.matrix, rows, 0), cols, 1)
+        same = len(rows) == len(cols) and bool((rows == cols).all())
+        if not factors:
+            return base.clone()
+        for factor in factors:
+            left = self.lift(factor, rows)
+            base = gram_downdate(base, left, None if same else self.lift(factor, cols))
+        return base
+
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """The b×b diagonal blocks of Θ − WᵀW at flat positions, (q/b, b, b); all are made: `at` saves nothing here."""
+        n = self.size // b
+        if b == 1:
+            out = self.matrix.diagonal().to(torch.float64).reshape(n, 1, 1)
+        else:
+            grid = self.matrix.view(n, b, n, b).diagonal(dim1=0, dim2=2)  # (b, b, n)
+            out = grid.permute(2, 0, 1).to(torch.float64)
+        for factor in factors:
+            out = out - _outer(factor.view(-1, n, b).permute(1, 2, 0))
+        return out.clone() if at is None else out[at[::b] // b]
+
+
+@dataclass(frozen=True, eq=False)
+class StripKernel(DenseKernel):
+    """A scalar Θ of which the rows at the first s positions are known, matrix (s, N), and the diagonal, variances (N,).
+
+    Enough to condition on labels at these s positions, and to see what they do everywhere.
+    """
+
+    variances: Tensor
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self.matrix.shape[1]
+
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """Variances at positions, default all: (q, 1, 1), float64."""
+        out = self.variances.to(torch.float64)
+        for factor in factors:
+            out = out - factor.square().sum(0)
+        return (out if at is None else out[at]).view(-1, 1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class CosineKernel:
+    """Θ(x,x') = κ(⟨x,x'⟩) for units x of length one (N, d); κ works on tensors entry by entry, κ(1) = 1."""
+
+    units: Tensor
+    of: Callable[[Tensor], Tensor]
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self.units.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The rows' own."""
+        return self.units.dtype
+
+    def between(self, rows: Tensor, cols: Tensor) -> Tensor:
+        """Θ at (p,) × (q,), in the rows' dtype; exactly one between a point and itself."""
+        cosines = take(self.units, rows, 0) @ take(self.units, cols, 0).T
+        values = self.of(cosines)
+        if _apart(rows, cols):
+            return values
+        same = (
+            (rows[:, None] == cols).nonzero(as_tuple=True) if len(rows) * len(cols) <= _PAIRS else _meeting(rows, cols)
+        )
+        values[same] = 1.0
+        return values
+
+    def rows(self, at: Tensor) -> Tensor:
+        """Θ(at, ·): (q, N)."""
+        return _fresh(self.between(at, torch.arange(self.size, device=at.device)))
+
+    def lift(self, factor: Tensor, at: Tensor) -> Tensor:
+        """Columns of the factor: (r, q)."""
+        return take(factor, at, 1)
+
+    def spread(self, factor: Tensor) -> Tensor:
+        """The factor itself: (r, N)."""
+        return factor
+
+    def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
+        """Θ(rows, cols) − W(:, rows)ᵀ W(:, cols), some rows at a time."""
+        out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.units.device)
+        for part in torch.split(torch.arange(len(rows), device=rows.device), max(1, _PAIRS // max(1, len(cols)))):
+            values = self.between(rows[part], cols)
+            for factor in factors:
+                values = gram_downdate(values, self.lift(factor, rows[part]), self.lift(factor, cols))
+            out[part] = values
+        return out
+
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """Variances at positions, default all: (q, 1, 1), float64; the kernel is scalar."""
+        n = self.size if at is None else len(at)
+        out = torch.ones((n, 1, 1), dtype=torch.float64, device=self.units.device)
+        for factor in factors:
+            part = factor if at is None else self.lift(factor, at)
+            out = out - part.square().sum(0).view(-1, 1, 1)
+        return out
+
+
+def _apart(rows: Tensor, cols: Tensor) -> bool:
+    """Whether all positions of the one list come before all of the other: then no point meets itself."""
+    if not len(rows) or not len(cols):
+        return True
+    return bool(rows.max() < cols.min()) or bool(cols.max() < rows.min())
+
+
+def _meeting(rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the same position is in both lists of distinct ones."""
+    order = cols.argsort()
+    place = torch.searchsorted(cols[order], rows).clamp_max_(len(cols) - 1)
+    hit = (cols[order[place]] == rows).nonzero().squeeze(1)
+    return hit, order[place[hit]]
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankKernel:
+    """Θ = Ψ Ψᵀ with features Ψ (N, k), referenced and never modified."""
+
+    features: Tensor
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self.features.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The features' own."""
+        return self.features.dtype
+
+    def rows(self, at: Tensor) -> Tensor:
+        """Ψ(at): (q, k), a fresh copy."""
+        return _fresh(take(self.features, at, 0))
+
+    def lift(self, factor: Tensor, at: Tensor) -> Tensor:
+        """V Ψ(at)ᵀ: (r, q), accumulated in float64."""
+        parts = [factor @ part.T for part in self._chunks(take(self.features, at, 0))]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def spread(self, factor: Tensor) -> Tensor:
+        """V Ψᵀ: (r, N); one pass over Ψ in its own dtype."""
+        if len(factor) == 1:  # gemv reads Ψ once at memory speed; a one-column gemm does not
+            return (self.features @ factor[0].to(self.dtype)).to(torch.float64)[None]
+        return (self.features @ factor.T.to(self.dtype)).T.to(torch.float64)
+
+    def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
+        """(Ψ − Ψ VᵀV)(rows) Ψ(cols)ᵀ, (p, q): weight space, so V is projected out once per row."""
+        out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.features.device)
+        right = take(self.features, cols, 0).T
+        for lo in range(0, len(rows), _ROWS):
+            left = self.explained(factors, self.rows(rows[lo : lo + _ROWS])).to(self.dtype)
+            torch.mm(left, right, out=out[lo : lo + _ROWS])
+        return out
+
+    def explained(self, factors: tuple[Tensor, ...], rows: Tensor) -> Tensor:
+        """rows (I − VᵀV): (q, k) -> (q, k), float64."""
+        out = rows.clone() if factors else rows
+        for factor in factors:
+            out.addmm_(rows @ factor.T, factor, alpha=-1)
+        return out
+
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """b×b diagonal blocks at flat positions, default all: (q/b, b, b), float64."""
+        features, parts = self.features if at is None else take(self.features, at, 0), []
+        for psi in self._chunks(features, b):  # float64: a difference of nearly equal numbers
+            block = _outer(psi.view(-1, b, psi.shape[1]))
+            for factor in factors:
+                block -= _outer((psi @ factor.T).view(-1, b, len(factor)))
+            parts.append(block)
+        return torch.cat(parts)
+
+    @staticmethod
+    def _chunks(rows: Tensor, b: int = 1) -> Iterator[Tensor]:
+        size = max(b, _ROWS // b * b)
+        for lo in range(0, len(rows), size):
+            yield rows[lo : lo + size].to(torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class SpannedKernel(LowRankKernel):
+    """Θ = Ψ Ψᵀ + diag(own): what the features miss of every point, own (N,), is its own and nobody else's."""
+
+    own: Tensor
+
+    def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
+        """As without, and a point's own where it meets itself; positions are distinct in each list."""
+        out = super().block(factors, rows, cols)
+        if not _apart(rows, cols):
+            there, here = _meeting(rows, cols)
+            out[there, here] += self.own[rows[there]].to(out.dtype)
+        return out
+
+    def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
+        """As without, and the own."""
+        return super().diagonal(factors, b, at) + (self.own if at is None else self.own[at]).view(-1, 1, 1)
+
+
+Kernel = DenseKernel | CosineKernel | LowRankKernel  # a prior covariance over N flat positions
+
+
+def _fresh(rows: Tensor) -> Tensor:
+    """A float64 copy, row-major."""
+    return rows.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+
+
+def _outer(rows: Tensor) -> Tensor:
+    """Gram matrix of each point's b rows: (n, b, r) -> (n, b, b)."""
+    if rows.shape[1] == 1:  # a norm sums squares in one pass, where a product would be written out
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=2, keepdim=True)
+        return norms.square()
+    return rows @ rows.mT
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """Prior minus factor rows; immutable, and every version shares the prior and the old rows."""
+
+    prior: Kernel
+    factors: tuple[Tensor, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """How many factor rows have been taken off."""
+        return sum(len(factor) for factor in self.factors)
+
+    def rows(self, at: Tensor) -> Tensor:
+        """Factor rows of the present covariance: (q,) -> (q, d), float64."""
+        rows = self.prior.rows(at)
+        for factor in self.factors:
+            rows.addmm_(self.prior.lift(factor, at).T, factor, alpha=-1)
+        return rows
+
+    def less(self, factor: Tensor) -> "Covariance":
+        """The covariance after (r, d) more factor rows are taken off.
+
+        Blocks grow like a binary counter (a block is merged with a newer one at least as long),
+        so that a thousand single labels cost neither a thousand products nor a thousand copies.
+        """
+        factors = list(self.factors)
+        while factors and len(factors[-1]) <= len(factor):
+            factor = torch.cat([factors.pop(), factor])
+        return Covariance(self.prior, (*factors, factor))
+
+    def without_last(self) -> "Covariance":
+        """As before the last factor row."""
+        *factors, last = self.factors
+        return Covariance(self.prior, (*factors, *((last[:-1],) if len(last) > 1 else ())))
+
+    def block(self, rows: Tensor, cols: Tensor) -> Tensor:
+        """(p,), (q,) -> (p, q), in the prior's dtype."""
+        return self.prior.block(self.factors, rows, cols)
+
+    def diagonal(self, b: int, at: Tensor | None = None) -> Tensor:
+        """Diagonal blocks at flat positions, default all: (q/b, b, b), float64."""
+        return self.prior.diagonal(self.factors, b, at)

@@ -1,0 +1,117 @@
+"""The paper: what every prediction becomes after one more label, without retraining.
+
+Give candidate x' the hypothetical label y'. Training to convergence from where the network is now
+gives, for the linearised network (LA-11),
+
+    f₊(x) = f(x) + Θ(x,X₊) (Θ(X₊,X₊) + σI)⁻¹ (Y₊ − f(X₊)),      X₊ = X ∪ {x'},
+
+one linear system per candidate. Bordering the system shows that all of them share one matrix, the
+posterior covariance k, and that look-ahead is conditioning (LA-12; docs/errata.md):
+
+    f₊(x) = f_lin(x) + k(x,x')/u · (y' − f_lin(x')),              u = k(x',x') + σ.
+
+With the full kernel k(x,x') and u are C×C blocks and 1/u is an inverse.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from labelahead.errors import InputError
+from labelahead.gp.checks import Positions
+from labelahead.gp.linalg import block_factor, block_solve, cholesky, solve_factored
+from labelahead.gp.posterior import Posterior
+
+__all__ = ["METHODS", "innovation", "lookahead", "lookahead_by_solving"]
+
+
+def lookahead(
+    posterior: Posterior, at: Positions, targets: Tensor, *, evaluate: Positions | None = None, chunk: int = 64
+) -> Iterator[Tensor]:
+    """Predictions if candidate at[j] alone were given targets[j], for every j, exact.
+
+    at: (q,) unlabelled positions; one may come several times, with different targets. targets: (q, C). evaluate: (e,)
+    positions to predict at, default all n. Yields (≤chunk, e, C) float64, in the order of `at`.
+
+    >>> futures = torch.cat(list(la.lookahead(post, [2, 2, 2], one_hot)))  # item 2 as each of the classes
+    >>> futures.shape
+    torch.Size([3, 6, 3])
+    >>> bool(torch.allclose(futures[1], post.condition([2], one_hot[[1]]).mean, atol=1e-6))
+    True
+    """
+    return _by_blocks(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
+
+
+def _by_blocks(posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int) -> Iterator[Tensor]:
+    b, mean = posterior.width, posterior.mean[x]
+    for lo in range(0, len(at), chunk):
+        here = at[lo : lo + chunk]
+        surprise = (targets[lo : lo + chunk] - posterior.mean[here]).view(len(here), b, -1)
+        push = block_solve(innovation(posterior, here), surprise)  # u⁻¹ r, (q, b, C/b)
+        k = posterior.block(x, here).to(torch.float64).view(len(x), b, len(here), b)
+        change = torch.einsum("xaqb,qbp->qxap", k, push)  # (LA-12)
+        yield mean + change.reshape(len(here), len(x), -1)
+
+
+def innovation(posterior: Posterior, at: Tensor) -> Tensor:
+    """Cholesky factors of u = k(x',x') + σI at each position: (q,) -> (q, b, b), float64."""
+    b = posterior.width
+    blocks = posterior.variance().view(-1, b, b)[at]
+    eye = torch.eye(b, dtype=blocks.dtype, device=blocks.device)
+    return block_factor(blocks + posterior.noise * eye, posterior.scale)
+
+
+def lookahead_by_solving(
+    posterior: Posterior, at: Positions, targets: Tensor, *, evaluate: Positions | None = None, chunk: int = 64
+) -> Iterator[Tensor]:
+    """`lookahead` the long way: one bordered system per candidate (LA-11), no block formula.
+
+    The paper's "NTK w/o block", kept as a rival for tests, benchmarks and studies.
+    """
+    return _by_solving(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
+
+
+def _by_solving(posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int) -> Iterator[Tensor]:
+    theta, b, here = posterior.covariance.prior, posterior.width, posterior.flat(x)
+    border = posterior.flat(torch.cat([posterior.labelled, at[:1]]))  # its last b entries change
+    old = slice(0, len(border) - b)
+    new = slice(len(border) - b, None)
+    rows = theta.rows(border)
+    system, reach = theta.lift(rows, border).clone(), theta.lift(rows, here).T.contiguous()
+    system.diagonal().add_(posterior.noise)
+    known = posterior.folded(posterior.targets - posterior.outputs[posterior.labelled])
+    noise = posterior.noise * torch.eye(b, dtype=system.dtype, device=system.device)
+    done: list[Tensor] = []
+    for j in range(len(at)):
+        border[new] = posterior.flat(at[j : j + 1])
+        row = theta.rows(border[new])
+        reach[:, new] = theta.lift(row, here).T
+        edge = theta.lift(row, border)
+        system[new, old], system[old, new] = edge[:, old], edge[:, old].T
+        system[new, new] = edge[:, new] + noise
+        surprise = posterior.folded((targets[j] - posterior.outputs[at[j]])[None])
+        lower, _ = cholesky(system, scale=posterior.scale)
+        change = reach @ solve_factored(lower, torch.cat([known, surprise]))
+        done.append(posterior.outputs[x] + change.reshape(len(x), -1))
+        if len(done) == chunk or j == len(at) - 1:
+            yield torch.stack(done)
+            done = []
+
+
+METHODS = {"block": lookahead, "solve": lookahead_by_solving}
+
+
+def _checked(
+    posterior: Posterior, at: Positions, targets: Tensor, evaluate: Positions | None, chunk: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Candidates (q,), targets (q, C) and evaluation points (e,), checked."""
+    if chunk < 1:
+        raise InputError(f"chunk is {chunk}; expected at least 1")
+    at = posterior.positions(at, "at", distinct=False)
+    posterior.require_unlabelled(at, "at")
+    targets = posterior.checked_targets(targets, len(at))
+    if evaluate is None:
+        return at, targets, torch.arange(posterior.points, device=at.device)
+    x = posterior.positions(evaluate, "evaluate", distinct=False)
+    return at, targets, x

@@ -1,0 +1,567 @@
+"""A learner that is never trained: kernel regression on frozen features, exact after every label.
+
+Features are centred over the pool and divided by their length. On unit vectors the tangent kernels of infinitely
+wide ReLU networks are functions of the cosine alone, and the learner mixes three of them,
+
+    K(x,x') = w₀ c + w₁ κ₁(c) + w₃ κ₃(c),   c = ⟨x, x'⟩,   κ_d: d hidden layers, κ_d(1) = 1.
+
+It is the posterior itself: f(x) = 1/C + K(x,X) α, α = (K(X,X) + σI)⁻¹ (Y − 1/C). A linear kernel is far better with
+few labels, a deep one with many, so weights and noise are chosen anew by closed-form leave-one-out as labels come.
+Nothing of the size pool × pool is ever formed, and items that were never in the pool are predicted from L×C numbers.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import pi
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labelahead.batching import Samples
+from labelahead.errors import InputError
+from labelahead.gp.calibration import likeliest_scale, likelihoods
+from labelahead.gp.covariance import CosineKernel
+from labelahead.gp.linalg import cholesky, cholesky_inverse
+from labelahead.gp.nystrom import condensed, evenly
+from labelahead.gp.posterior import Settled, prior
+from labelahead.inference.forecast import Outlook, outlook
+from labelahead.inference.network import Learnt
+from labelahead.models import EXACT
+from labelahead.models.training import Trained, Training
+from labelahead.models.training.forward import dropout
+
+__all__ = [
+    "ABOUT",
+    "EXACT",
+    "ExactLearner",
+    "ExactLearnt",
+    "ExactModel",
+    "Mixture",
+    "choose_mixture",
+    "cosine_kernels",
+    "exact",
+    "learnt_of",
+    "lift_of",
+    "mixed",
+    "mixture_kernel",
+    "predict_proba",
+]
+
+ABOUT = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
+DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
+STEPS = 4  # weights are multiples of 1/4
+NOISES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+# Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few labels the error
+# is noisy, and a flat kernel is what few labels can bear (docs/results.md).
+NEAR = 0.03
+BLOCK = 1024  # items predicted at once
+# Of rows with so few columns the length says as much as the direction: they get one more coordinate, as large as they
+# are long on average, before they are brought to length one. Embeddings lose by it, and longer rows gain little.
+SHORT = 4
+FEW = 200  # labels up to which every mixture is tried; of more, so many at even distances say where the search begins
+MANY = 1000  # labels by which a mixture is chosen: of more, so many at even distances, since the cube of them is work
+MIN_VARIANCE = 1e-9  # a predictive variance is never less: copies of a labelled item are not infinitely certain
+
+
+class Mixture(NamedTuple):
+    """Weights of the kernels, which sum to one, and the noise beside a diagonal of one."""
+
+    linear: float = 1.0
+    shallow: float = 0.0
+    deep: float = 0.0
+    noise: float = 1e-1
+
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        """Without the noise."""
+        return self[:3]
+
+    @property
+    def flatness(self) -> float:
+        """1 for linear, 0 for deep."""
+        return self.linear + self.shallow / 2
+
+
+def _grid() -> tuple[Mixture, ...]:
+    parts = [(i, j, STEPS - i - j) for i in range(STEPS + 1) for j in range(STEPS + 1 - i)]
+    return tuple(Mixture(i / STEPS, j / STEPS, k / STEPS, noise) for i, j, k in parts for noise in NOISES)
+
+
+GRID = _grid()
+
+
+def cosine_kernels(c: Tensor) -> list[Tensor]:
+    """κ_d at cosines, one tensor a depth: Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1."""
+    return [theta / (depth + 1) for depth, theta in _layers(c, max(DEPTHS)) if depth in DEPTHS]
+
+
+def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
+    """Θ after every layer, before it is scaled; taken at once, it may be changed by the next."""
+    sigma = theta = c.clamp(-1.0, 1.0)
+    for depth in range(last + 1):
+        if depth:
+            root = (1 - sigma.square()).clamp_min_(0.0).sqrt_()
+            slope = torch.atan2(root, sigma).neg_().add_(pi).div_(pi)  # (π − angle)/π, arc-cosine kernel of order 0
+            sigma = root.div_(pi).addcmul_(slope, sigma)  # and of order 1
+            theta = slope.mul_(theta).add_(sigma)
+        yield depth, theta
+
+
+def mixed(c: Tensor, weights: tuple[float, ...]) -> Tensor:
+    """The mixture at cosines, of the same shape; exactly linear where it is."""
+    if weights[0] == 1.0:
+        return c.clone()
+    wanted = {depth: w for depth, w in zip(DEPTHS, weights, strict=True) if w}
+    out: Tensor | None = None
+    for depth, theta in _layers(c, max(wanted)):  # deeper ones cost as much again
+        if depth in wanted:
+            part = (theta / (depth + 1)).mul_(wanted[depth])
+            out = part if out is None else out.add_(part)
+    assert out is not None
+    return out
+
+
+def mixture_kernel(units: Tensor, weights: tuple[float, ...]) -> CosineKernel:
+    """The mixture between rows of length one (N, d), worked out where it is asked for."""
+    return CosineKernel(units, lambda c: mixed(c, weights))
+
+
+def residuals(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """α (L, C), leave-one-out residuals (L, C) and variances (L,) of kernel regression, in closed form."""
+    system = K.clone()
+    system.diagonal().add_(noise)
+    lower, _ = cholesky(system, what="the kernel of the labelled items")
+    inverse = cholesky_inverse(lower)
+    alpha = inverse @ targets
+    return alpha, -alpha / inverse.diagonal()[:, None], inverse.diagonal().reciprocal()
+
+
+def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
+    """The flattest mixture whose leave-one-out error is within NEAR of the least.
+
+    Beyond FEW labels the whole grid is tried on FEW of them, and the neighbours of that choice on all (of very many,
+    on MANY). The result depends on the labels and their order alone, never on an earlier choice: whoever fits the same
+    labels gets the same mixture.
+
+    Args:
+        cosines: (L, L) between the labelled items.
+        targets: (L, C).
+    """
+    if len(cosines) > MANY:
+        cosines, targets = _evenly_spaced(cosines, targets, MANY)
+    errors = LeaveOneOutErrors(cosines, targets)
+    if len(cosines) <= FEW:
+        least = min(GRID, key=errors)
+    else:
+        least = min(GRID, key=LeaveOneOutErrors(*_evenly_spaced(cosines, targets, FEW)))
+        while (better := min(_around(least), key=errors)) != least:
+            least = better
+    known = errors.known
+    near = [m for m in known if known[m] <= (1 + NEAR) * known[least]]
+    return max(near, key=lambda m: (m.flatness, -known[m]))
+
+
+def _evenly_spaced(cosines: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The same of n labels at even distances."""
+    some = evenly(len(cosines), n).to(cosines.device)
+    return cosines[some][:, some], targets[some]
+
+
+class LeaveOneOutErrors:
+    """Squared leave-one-out error of a mixture; `known` remembers each."""
+
+    def __init__(self, cosines: Tensor, targets: Tensor) -> None:
+        self.kernels = cosine_kernels(cosines.double())
+        self.targets = targets
+        self.known: dict[Mixture, float] = {}
+
+    def __call__(self, m: Mixture) -> float:
+        if m not in self.known:
+            K = m.weights[0] * self.kernels[0]
+            for w, kernel in zip(m.weights[1:], self.kernels[1:], strict=True):  # one by one: each may be large
+                K += w * kernel
+            self.known[m] = float(residuals(K, m.noise, self.targets)[1].square().sum())
+        return self.known[m]
+
+
+def _around(m: Mixture) -> list[Mixture]:
+    """It and the mixtures of the grid that differ from it by one step."""
+    step = NOISES.index(m.noise)
+
+    def near(other: Mixture) -> bool:
+        moved = sum(abs(a - b) for a, b in zip(m.weights, other.weights, strict=True)) * STEPS / 2
+        return moved + abs(NOISES.index(other.noise) - step) <= 1
+
+    return [other for other in GRID if near(other)]
+
+
+class ExactModel(nn.Module):
+    """What was learnt, as a network without anything to train: features (n, ...) -> outputs (n, C).
+
+    `predict_proba` is the only way from it to a probability.
+    """
+
+    centre: Tensor  # (d,)
+    support: Tensor  # (L, d) unit features of the labelled items
+    alpha: Tensor  # (L, C)
+    mixture: Tensor  # (4,)
+    lift: Tensor  # (1,) one more coordinate of every row, or (0,)
+    variance_scale: Tensor  # (1,) s²a² of `linear.calibration`, or (0,): not worked out yet
+
+    def __init__(self, centre: Tensor, classes: int, lift: float = 0.0) -> None:
+        super().__init__()
+        self.classes = classes
+        self.register_buffer("centre", centre)
+        self.register_buffer("support", centre.new_zeros((0, len(centre))))
+        self.register_buffer("alpha", torch.zeros((0, classes), dtype=torch.float64))
+        self.register_buffer("mixture", torch.tensor(Mixture(), dtype=torch.float64))
+        self.register_buffer("lift", torch.tensor([lift] if lift else [], dtype=torch.float64))
+        self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
+        self._whitening: tuple[Tensor, Tensor] | None = None  # the support that it is of, and it
+
+    def unit(self, x: Tensor) -> Tensor:
+        """(n, d) rows of length one, centred; an item that is the mean itself has none, and stays at zero."""
+        if not len(self.centre):  # rows of length one are what it is given: see `on_units`
+            return x.flatten(1)
+        rows = x.flatten(1).to(self.centre) - self.centre
+        if len(self.lift):
+            rows = torch.cat([rows, torch.ones_like(rows[:, :1]) * self.lift.to(rows)], 1)  # ONNX: any number of rows
+        peak = rows.abs().amax(1, keepdim=True)
+        odd = (peak > 1e15) | ((peak < 1e-15) & (peak > 0))  # whose squares leave the numbers that there are
+        return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
+
+    def weights(self) -> Mixture:
+        """How the kernels are mixed."""
+        return Mixture(*self.mixture.tolist())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """1/C + K(x, X) α."""
+        return self.read_out(self.unit(x))
+
+    def read_out(self, units: Tensor) -> Tensor:
+        """(n, C) for rows of length one (n, d)."""
+        out = units.new_full((len(units), self.classes), 1 / self.classes)
+        if len(self.support):
+            K = mixed(units @ self.support.T, self.weights().weights)
+            out = out + K @ self.alpha.to(K.dtype)
+        return out
+
+    @classmethod
+    def on_units(cls, classes: int) -> "ExactModel":
+        """One whose inputs are centred and of length one already, as another model's `unit` makes them."""
+        return cls(torch.zeros(0), classes)
+
+    def blank(self, classes: int | None = None) -> "ExactModel":
+        """One that reads items in the same way and knows no label."""
+        return ExactModel(self.centre, classes or self.classes, float(self.lift.sum()))
+
+    def predict_proba(self, x: Tensor, classes: int | None = None) -> Tensor:
+        """Calibrated class probabilities of items.
+
+        Args:
+            x: (n, ...) features, as `forward` takes them.
+            classes: how many classes there are, where the model has one output more (a single class).
+
+        Returns:
+            (n, C) float64 on the CPU; 1/C before the first label.
+        """
+        return self.probabilities(self.unit(x), classes)
+
+    def probabilities(self, units: Tensor, classes: int | None = None) -> Tensor:
+        """As `predict_proba`, for rows of length one (n, d)."""
+        count = classes or self.classes
+        parts = [units.new_full((0, count), 1.0, dtype=torch.float64).cpu()]
+        for some in torch.split(units, BLOCK):
+            if len(self.support):
+                # Cosines in float64: what float32 loses, α, which is large where the noise is small, would multiply.
+                K = mixed(some.double() @ self.support.double().T, self.weights().weights)
+                mean = (1 / self.classes + K @ self.alpha)[:, :count]
+                spread = self.fitted_variance_scale() * self._variance(K).clamp_min(MIN_VARIANCE)
+                parts.append(likelihoods(mean, spread).cpu())
+            else:
+                parts.append(torch.full((len(some), count), 1 / count, dtype=torch.float64))
+        return torch.cat(parts)
+
+    def variance(self, units: Tensor) -> Tensor:
+        """(n,) posterior variances at rows of length one (n, d), beside one before any label."""
+        parts = [units.new_ones(0, dtype=torch.float64)]
+        for some in torch.split(units, BLOCK):
+            K = mixed(some.double() @ self.support.double().T, self.weights().weights)
+            parts.append(self._variance(K) if len(self.support) else torch.ones_like(some[:, 0], dtype=torch.float64))
+        return torch.cat(parts)
+
+    def _variance(self, K: Tensor) -> Tensor:
+        """(n,) 1 − k(K + σI)⁻¹kᵀ from the kernel (n, L) with the labelled items."""
+        return (1 - (K.double() @ self.whitening().T).square().sum(1)).clamp_min(0.0)
+
+    def whitening(self) -> Tensor:
+        """(L, L) the inverse of the Cholesky factor of K(X,X) + σI, worked out once."""
+        if self._whitening is None or self._whitening[0] is not self.support:
+            weights, noise = self.weights().weights, self.weights().noise
+            system = mixed(_cosines(self.support), weights)
+            system.diagonal().add_(noise)
+            lower, _ = cholesky(system, what="the kernel of the labelled items")
+            eye = torch.eye(len(system), dtype=torch.float64, device=system.device)
+            self._whitening = self.support, torch.linalg.solve_triangular(lower, eye, upper=False)
+        return self._whitening[1]
+
+    def leave_one_out_variance(self) -> Tensor:
+        """(L,) variances of the labelled items, each left out in turn."""
+        return self.whitening().square().sum(0).reciprocal() - self.weights().noise
+
+    def fitted_variance_scale(self) -> float:
+        """s²a²: by how much variances are multiplied so that each label, left out, is likeliest; worked out once."""
+        if not len(self.variance_scale):
+            self.calibrate()
+        return float(self.variance_scale)
+
+    def calibrate(self, votes: Tensor | None = None) -> None:
+        """Choose s²a². votes: (L,) bool, which labels tell (`linear.calibration`); default: all."""
+        mixture, n = self.weights(), len(self.support)
+        targets = mixed(_cosines(self.support), mixture.weights) @ self.alpha + mixture.noise * self.alpha
+        start = torch.full((n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device)
+        post = prior(start, mixture_kernel(self.support, mixture.weights), noise=mixture.noise)
+        post = post.condition(torch.arange(n), targets + 1 / self.classes)
+        self.variance_scale = targets.new_tensor([likeliest_scale(post, votes) ** 2 * post.amplitude()])
+
+    def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        absent = self.lift.new_zeros(0)  # older ones had neither
+        state = {prefix + "lift": absent, prefix + "variance_scale": absent, **state}
+        for name in ("centre", "support", "alpha", "mixture", "lift", "variance_scale"):  # of any number of labels
+            if prefix + name in state:
+                setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
+        self.classes = self.alpha.shape[1]
+        super()._load_from_state_dict(state, prefix, *args)
+
+
+def _canonical_order(units: Tensor) -> Tensor:
+    """(L,) an order of rows (L, d) that depends on the rows alone: not on who counts them how, nor on who came first.
+
+    It decides which of many labels a choice of the mixture rests on.
+    """
+    direction = torch.cos(1.0 + torch.arange(units.shape[1], dtype=torch.float64, device=units.device))
+    return (units.double() @ direction).argsort(stable=True)
+
+
+def _cosines(units: Tensor) -> Tensor:
+    """(L, L) float64, ones on the diagonal."""
+    return (units.double() @ units.double().T).fill_diagonal_(1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLearnt(Learnt):
+    """An `ExactModel` and the data set that it looks at."""
+
+    inputs: Tensor
+
+    forms_kernel: ClassVar[bool] = False
+    baseline: ClassVar[str] = "linearised"  # `start` knows of no label
+
+    @property
+    def kernel_model(self) -> ExactModel:
+        """The model."""
+        assert isinstance(self.model, ExactModel)
+        return self.model
+
+    @property
+    def mixture(self) -> Mixture:
+        """How the kernels are mixed."""
+        return self.kernel_model.weights()
+
+    @property
+    def noise(self) -> float:
+        """Chosen with the mixture."""
+        return self.mixture.noise
+
+    def predict_proba(self, at: Tensor, classes: int | None = None) -> Tensor:
+        """(q, C) calibrated class probabilities."""
+        return self.kernel_model.predict_proba(self.inputs[at], classes)
+
+    def embedding(self, at: Tensor) -> Tensor:
+        """(q, d) unit features, float64."""
+        return self.kernel_model.unit(self.inputs[at]).double().cpu()
+
+    def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+        """(q, C) with unit features dropped, and what is left of each row brought to length one again."""
+        parts = []
+        for some in torch.split(at, BLOCK):
+            left = dropout(self.kernel_model.unit(self.inputs[some]), rate, rng)
+            parts.append(self.kernel_model.read_out(F.normalize(left, dim=1, eps=1e-30)))
+        return torch.cat(parts)
+
+    def start(self, outputs: Tensor) -> Tensor:
+        """(q, C) 1/C: a belief begins before any label, and is told all of them."""
+        return torch.full_like(outputs, 1 / outputs.shape[1])
+
+    def tangent(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
+        """The mixture, worked out where it is asked for; it is scalar, and never sketched."""
+        return {"kernel": mixture_kernel(self.kernel_model.unit(self.inputs[at]), self.mixture.weights)}
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLearner:
+    """Kernel regression on inputs (n, ...) of the whole data set.
+
+    blank: the model before any label, which knows how rows are centred and brought to length one; `exact` and
+    `ExactModel.blank` make it. most: labels beyond which they are condensed (`linear.condensed`), so that memory does
+    not grow with their square.
+    """
+
+    inputs: Tensor
+    blank: ExactModel
+    device: str = "cpu"
+    most: int | None = None
+    _last: dict[tuple[int, ...], ExactModel] = field(default_factory=dict, repr=False)  # by what it has learnt
+    _settled: dict[tuple[int, ...], Settled] = field(default_factory=dict, repr=False)  # and is condensed
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return self.blank.classes
+
+    @property
+    def training(self) -> Training:
+        """There is none, but squared loss is what it amounts to."""
+        return Training(start="warm")
+
+    def network(self, seed: int) -> ExactModel:
+        """One that knows no label; there is nothing random about it."""
+        return self.blank.blank()
+
+    def learn(
+        self,
+        labelled: Tensor,
+        labels: Tensor,
+        *,
+        seed: int = 0,
+        previous: Mapping[str, Tensor] | None = None,
+        into: nn.Module | None = None,
+    ) -> ExactLearnt:
+        """All labels (L,) absorbed exactly: the mixture chosen, one linear system solved.
+
+        seed and previous are what a network's training depends on; nothing does here.
+        """
+        began = time.perf_counter()
+        model = (into if isinstance(into, ExactModel) else self.network(seed)).to(self.device).eval()
+        trained = None
+        if len(labelled):
+            support = model.unit(self.inputs[labelled].to(self.device))
+            targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
+            mixture, alpha = self._solved(labelled, support, targets)
+            model.support, model.alpha = support, alpha
+            model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
+            model.variance_scale = alpha.new_zeros(0)
+            fitted = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
+            right = float((fitted.argmax(1) == targets.argmax(1)).double().mean())
+            loss = float((fitted - targets).square().sum(1).mean())
+            trained = Trained(loss, right, 0, 0.0, (), time.perf_counter() - began)
+        self._last.clear()
+        self._last[tuple(labelled.tolist())] = model
+        return ExactLearnt(model, self.inputs, "squared", trained, time.perf_counter() - began)
+
+    def _solved(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
+        """The mixture, and α (L, C)."""
+        self._settled.clear()
+        ranked = _canonical_order(support)
+        if self.most is None or len(support) <= self.most:
+            cosines = _cosines(support)
+            mixture = choose_mixture(cosines[ranked][:, ranked], targets[ranked])
+            return mixture, residuals(mixed(cosines, mixture.weights), mixture.noise, targets)[0]
+        some = ranked[evenly(len(support), MANY).to(support.device)]
+        mixture = choose_mixture(_cosines(support[some]), targets[some])
+        start = prior(torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise)
+        settled = condensed(start, torch.arange(len(support)), targets, self.most).settled
+        assert settled is not None
+        self._settled[tuple(labelled.tolist())] = settled
+        return mixture, settled.weights
+
+    def others_say(
+        self, labelled: Tensor, labels: Tensor, *, seed: int = 0, doubting: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """What the other labels predict for each labelled item (L, C), and how far off that is (L, C)."""
+        settled = self._settled.get(tuple(labelled.tolist()))
+        if settled is not None:
+            return settled.others + 1 / self.classes, settled.others - settled.targets
+        model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
+        cosines, mixture = _cosines(model.support).cpu(), model.weights()
+        _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
+        return residual + targets + 1 / self.classes, residual
+
+    def outlook(
+        self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int = 0, votes: Tensor | None = None
+    ) -> Outlook:
+        """How often it is wrong at items (q,), in random order, and what further labels will bring.
+
+        votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
+        """
+        model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        learnt, points = ExactLearnt(model, self.inputs), torch.cat([labelled, at])
+        start = torch.full((len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device)
+        post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
+        first = torch.arange(len(labelled))
+        if self.most is None or len(labelled) <= self.most:
+            post = post.condition(first, labels)
+        else:
+            post = condensed(post, first, labels, self.most, F.pad(model.alpha, (0, 0, 0, len(at))))
+        return outlook(post, torch.arange(len(labelled), len(points)), votes)
+
+
+def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> Learnt:
+    """What a network that was trained somewhere holds of a data set (n, ...)."""
+    if not isinstance(model, ExactModel):
+        return Learnt(model, inputs, loss)
+    if not isinstance(inputs, Tensor):
+        raise InputError("the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)")
+    return ExactLearnt(model, inputs, loss)
+
+
+def predict_proba(
+    model: nn.Module, inputs: Tensor | Samples, loss: str = "squared", classes: int | None = None
+) -> Tensor:
+    """Class probabilities of items, by any fitted model: calibrated where it is the exact learner's.
+
+    Every command, page and file gets its probabilities here, so that the same model never gives two answers.
+
+    Args:
+        model: a trained network, or an `ExactModel` with its labels.
+        inputs: (n, ...) what the model takes.
+        loss: what a network was trained with.
+        classes: how many classes there are, where the model has one output more (a single class).
+
+    Returns:
+        (n, C) float64 on the CPU.
+    """
+    return learnt_of(model, inputs, loss).predict_proba(torch.arange(len(inputs)), classes)
+
+
+def exact(inputs: Tensor, classes: int) -> ExactModel:
+    """A model for `Learner` and `propose` that is never trained: kernel regression on inputs (n, ...), given labels.
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> x = torch.cat([torch.randn(20, 2) - 4, torch.randn(20, 2) + 4])
+    >>> learner = la.Learner(la.exact(x, 2), x, "resolve")
+    >>> learner.teach([0, 20], [0, 1])
+    >>> learner.predict([5, 30]).argmax(1).tolist()
+    [0, 1]
+    """
+    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs):
+        raise InputError("inputs is no tensor (n, ...); expected the features, rows or pixels of all items, stacked")
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+        raise InputError(f"classes is {classes!r}; expected two or more")
+    rows = inputs.flatten(1)
+    rows = rows if rows.is_floating_point() else rows.float()
+    # Summed in float64, the mean does not depend on the order of the rows.
+    return ExactModel(rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, lift_of(rows))
+
+
+def lift_of(rows: Tensor) -> float:
+    """By how much rows (n, d) are lifted: the root mean square of their length where they are short, else nothing."""
+    if rows.shape[1] > SHORT:
+        return 0.0
+    length = float((rows.double() - rows.double().mean(0)).square().sum(1).mean().sqrt())
+    return length if 0 < length < 1e15 else 0.0

@@ -1,0 +1,1 @@
+"""Other labelling tools that use labelahead's learner."""

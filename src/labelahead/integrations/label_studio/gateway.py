@@ -1,0 +1,138 @@
+"""What Label Studio may call: a webhook, and the five addresses of an ML backend. The page may be watched beside it."""
+
+import base64
+import hmac
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from labelahead.integrations.label_studio.bridge import VERSION, Bridge
+from labelahead.integrations.label_studio.payloads import parse_task_ids
+from labelahead.server.app import one_sentence
+from labelahead.server.routes import Json
+from labelahead.server.security import LOOPBACK, HostNames, refuse_ambiguous
+
+__all__ = ["MAX_CALL_BYTES", "SECRET", "Doors", "protocol"]
+
+SECRET = "X-Labelahead-Secret"
+# A webhook brings the annotation, its project and its whole task. Of a text at most 1 MB is read, which is some 3 MB as
+# JSON. What is larger, such as the import of many thousand tasks, is noticed at the next comparison with Label Studio.
+MAX_CALL_BYTES = 4 << 20
+PUBLIC_PATHS = ("/health", "/versions")
+PREDICTION_PATHS = ("/setup", "/predict")
+PATHS = (*PUBLIC_PATHS, *PREDICTION_PATHS, "/webhook")
+UNCHANGING = ("GET", "HEAD")
+
+
+class Doors:
+    """Label Studio's calls go to `calls`; of the page, what changes nothing is let through.
+
+    A call is refused by its headers alone, before any of its body is read.
+
+    Args:
+        calls: The application of `protocol`.
+        page: The labelling page.
+        secret: Comes with every webhook, or as the password of an ML backend.
+        hosts: Names that calls may be addressed to, without port.
+        predictions_need_secret: Whether predictions are for Label Studio alone, or for every program of this machine.
+    """
+
+    def __init__(
+        self,
+        calls: ASGIApp,
+        page: ASGIApp,
+        *,
+        secret: str,
+        hosts: Iterable[str] = LOOPBACK,
+        predictions_need_secret: bool = True,
+    ) -> None:
+        self.calls = calls
+        self.page = page
+        self._secret = secret
+        self._hosts = HostNames(hosts)
+        self._open_paths = PUBLIC_PATHS if predictions_need_secret else (*PUBLIC_PATHS, *PREDICTION_PATHS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http" and scope["path"] in PATHS:
+            await (self._refuse_call(scope) or self.calls)(scope, receive, send)
+        elif scope["type"] != "http" or (scope["method"] in UNCHANGING and scope["path"] != "/api/question"):
+            await self.page(scope, receive, send)
+        else:
+            await Json({"error": "labels are given in Label Studio; here they can be looked at"}, 403)(
+                scope, receive, send
+            )
+
+    def _refuse_call(self, scope: Scope) -> Response | None:
+        """The answer to a call that is not let in: the cheapest checks first, the secret before the body."""
+        request = Headers(scope=scope)
+        refusal = refuse_ambiguous(request) or self._hosts.refuse_unknown(request)
+        if refusal is not None:
+            return refusal
+        if scope["path"] not in self._open_paths and not _has_secret(request, self._secret):
+            return Json(
+                {"error": "the secret is missing or wrong; restart labelahead, which tells it to Label Studio"}, 401
+            )
+        return _refuse_length(request, needed=scope["method"] not in UNCHANGING)
+
+
+def _refuse_length(request: Headers, *, needed: bool) -> Response | None:
+    """The answer to a body of unknown length or of too many bytes."""
+    length = request.get("content-length", "" if needed or "transfer-encoding" in request else "0")
+    if not (length.isascii() and length.isdecimal()):
+        return Json({"error": "Content-Length is missing or no number; send the length of the body in bytes"}, 411)
+    if len(length) > 12 or int(length) > MAX_CALL_BYTES:
+        return Json({"error": f"the body has {length} bytes; expected at most {MAX_CALL_BYTES}: send less"}, 413)
+    return None
+
+
+def protocol(bridge: Bridge) -> FastAPI:
+    """The calls, for those that `Doors` lets in."""
+    app = FastAPI(
+        title="labelahead for Label Studio",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        default_response_class=Json,
+    )
+    one_sentence(app)
+
+    @app.get("/health")
+    def health() -> dict[str, Any]:
+        return {"status": "UP", "model_class": VERSION, "current": bridge.current}
+
+    @app.get("/versions")
+    def versions() -> dict[str, Any]:
+        return {"versions": [VERSION]}
+
+    @app.post("/setup")
+    def setup(payload: Annotated[dict[str, Any], Body()]) -> dict[str, str]:
+        return {"model_version": VERSION}
+
+    @app.post("/predict")
+    def predict(payload: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+        return {"results": bridge.predict(parse_task_ids(payload)), "model_version": VERSION}
+
+    @app.post("/webhook", status_code=201)
+    def webhook(payload: Annotated[dict[str, Any], Body()]) -> dict[str, str]:
+        """201 says that it is on the disk."""
+        bridge.hear(payload)
+        return {"status": "recorded"}
+
+    return app
+
+
+def _has_secret(request: Headers, secret: str) -> bool:
+    """Whether it came, in our own header or as a password; compared in the same time whatever was given."""
+    given = request.get(SECRET, "")
+    kind, _, content = request.get("authorization", "").partition(" ")
+    if not given and kind.lower() == "basic":
+        try:
+            given = base64.b64decode(content, validate=True).decode("utf-8", "replace").partition(":")[2]
+        except ValueError:  # not base64, or not even ASCII
+            return False
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())

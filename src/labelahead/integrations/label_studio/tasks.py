@@ -1,0 +1,153 @@
+"""A project's tasks as a folder of files that the labelling page's session reads: TASK.jpg or TASK.txt, by task id.
+
+What was fetched once stays, also of tasks that are deleted later: positions in the record must not move.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from labelahead import files
+from labelahead.data.folder import SUFFIXES
+from labelahead.errors import InputError, LabelaheadError
+from labelahead.integrations.label_studio.client import Studio, Unreachable
+from labelahead.integrations.label_studio.interface import Interface
+from labelahead.server.permissions import make_private_folder
+
+__all__ = ["Fetched", "claim", "fetch", "task_of"]
+
+ITEMS, PICTURES = "items", "pictures"
+CLAIM = "label-studio.json"  # which project a folder is of
+AT_ONCE = 8  # downloads
+NAMED = 3  # tasks that a note names
+TRIES = 8  # pictures that a place does not answer for, before no more are asked of it
+BOTH = "labelahead.integrations.label_studio.image_text:picture_and_text"
+log = logging.getLogger("labelahead")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Where the items are, what they are learnt from where that is not left open, and what to say."""
+
+    folder: Path
+    embedding: str | None
+    notes: tuple[str, ...]
+    tasks: frozenset[int]  # that Label Studio has now, also those that could not be fetched
+
+
+def task_of(item: str) -> int:
+    """The task that a file is of."""
+    return int(PurePosixPath(item).stem)
+
+
+def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> None:
+    """A folder is of one project; the address of a Label Studio may change, so it is known by when it was made.
+
+    pool: whether its items are those of a pool of millions, and not the project's tasks.
+    """
+    mine = {"project": project["id"], "created_at": project["created_at"]}
+    path = folder / CLAIM
+    if not path.exists():
+        if (folder / "labels.db").exists():
+            raise InputError(f"{folder} holds labels, but of no Label Studio project; choose another folder with --out")
+        make_private_folder(folder)
+        files.replace(path, json.dumps({**mine, "title": project["title"], "pool": pool}, ensure_ascii=False) + "\n")
+        return
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        same = {key: known[key] for key in mine} == mine
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); put back a copy, or choose another folder with --out"
+        ) from error
+    if not same:
+        raise InputError(
+            f"{folder} is of project {known['project']} ({known.get('title')!r}, made {known['created_at']}), not of "
+            f"project {project['id']} ({project['title']!r}); choose another folder with --out"
+        )
+    if known.get("pool", False) != pool:
+        begun = "with --pool, and not without" if not pool else "without --pool, and not with it"
+        raise InputError(f"{folder} was begun {begun}; do the same again, or choose another folder with --out")
+    make_private_folder(folder)  # earlier versions left it open to other users
+
+
+def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[int, int], None]) -> Fetched:
+    """Bring every task's picture or text into `folder`/items; what is there already is not fetched again."""
+    items, pictures = folder / ITEMS, folder / PICTURES
+    for place in (items, *([pictures] if interface.pictures and interface.texts else ())):
+        files.make(place)
+    here = {task_of(p.name) for p in items.iterdir() if p.stem.isdecimal()}
+    tasks = list(studio.tasks())
+    missing = [task for task in tasks if task["id"] not in here]
+    failed: dict[int, str] = {}
+    silent: dict[str, list[str]] = {}  # a place that does not answer -> what was said of it
+
+    def one(task: Mapping[str, Any]) -> None:
+        place = _place(interface, task)
+        try:
+            if len(silent.get(place, ())) >= TRIES:  # not a minute more for each of thousands
+                raise InputError(silent[place][-1])
+            _store(studio, interface, task, folder)
+        except LabelaheadError as error:
+            if isinstance(error, Unreachable) and not error.elsewhere:
+                raise
+            failed[int(task["id"])] = str(error)
+            if isinstance(error, Unreachable):
+                silent.setdefault(place, []).append(str(error))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for done, _ in enumerate(pool.map(one, missing), 1):
+            tell(done, len(missing))
+    if len(failed) == len(tasks):
+        why = next(iter(failed.values()), "it has no tasks")
+        raise InputError(f"none of the project's {len(tasks)} tasks can be labelled ({why}); import some first")
+    embedding = BOTH if interface.pictures and interface.texts else None
+    return Fetched(items, embedding, tuple(_said(failed)), frozenset(int(t["id"]) for t in tasks))
+
+
+def _place(interface: Interface, task: Mapping[str, Any]) -> str:
+    """The host of a task's picture, as it is written."""
+    return (
+        str(task["data"].get(interface.pictures[0], "")).partition("//")[2].partition("/")[0]
+        if interface.pictures
+        else ""
+    )
+
+
+def _said(failed: Mapping[int, str]) -> Iterable[str]:
+    if failed:
+        some = "; ".join(f"{task}: {why}" for task, why in list(failed.items())[:NAMED])
+        more = "; ..." if len(failed) > NAMED else ""
+        yield f"{len(failed)} tasks cannot be fetched and are left out until the next start ({some}{more})"
+
+
+def _store(studio: Studio, interface: Interface, task: Mapping[str, Any], folder: Path) -> None:
+    """The files of one task; the one in `items` last, since it says that all are there."""
+    number, data = int(task["id"]), task["data"]
+    texts = [_text(data, key) for key in interface.texts]
+    if not interface.pictures:
+        files.replace(folder / ITEMS / f"{number}.txt", "\n\n".join(texts))
+        return
+    address = data.get(interface.pictures[0])
+    if not isinstance(address, str) or not address:
+        raise InputError(f"no address of a picture in {interface.pictures[0]!r}")
+    content = studio.download(address, number)
+    suffix = PurePosixPath(unquote(urlsplit(address).path)).suffix.lower()
+    named = f"{number}{suffix if suffix in SUFFIXES else '.jpg'}"  # what is in it decides how it is read
+    if not texts:
+        files.replace(folder / ITEMS / named, content)
+        return
+    files.replace(folder / PICTURES / named, content)
+    files.replace(folder / ITEMS / f"{number}.txt", "\n\n".join([*texts, named]))
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if value is None:
+        raise InputError(f"no text in {key!r}")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,403 @@
+"""A campaign's configuration: typed values, read from TOML and the command line.
+
+Unknown keys are errors with a suggestion; every value is checked before any work begins.
+"""
+
+import math
+import os
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from labelahead.data.label_values import split_names
+from labelahead.errors import InputError, did_you_mean, import_extra
+from labelahead.inference.exact import EXACT
+from labelahead.models import spec
+from labelahead.models.training import Training
+from labelahead.models.trusted_code import code_names, refuse_code_in_folders, require_trusted_code
+from labelahead.strategies import GIVEN, find
+from labelahead.strategies.base import Asking, Strategy
+
+__all__ = [
+    "Budget",
+    "Campaign",
+    "Network",
+    "Progress",
+    "Source",
+    "assemble",
+    "campaign_code",
+    "fill",
+    "gather",
+    "parse",
+    "read",
+    "read_stored",
+    "to_toml",
+    "training_from",
+]
+
+Progress = Callable[[str, int, int], None]
+"""Reports progress: what is under way, how much of it is done, of how much."""
+
+
+T = TypeVar("T")
+NONE = "none"
+
+MOST_THREADS = 16  # for each core
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the items come from: a known name, or a file or folder. See `labelahead.data.load`.
+
+    >>> la.Source("photos/", size=128, test_fraction=0.1).size
+    128
+    """
+
+    name: str = "digits"
+    root: str | None = None
+    size: int | None = None
+    target: str | None = None
+    limit: int | None = None
+    test_fraction: float = 0.2
+    download: bool = True
+    links: bool = True  # whether links may lead out of a folder of pictures
+    checked: bool = True  # whether every picture is opened before anything else
+    without: tuple[str, ...] = ()  # columns of a table that are not learnt from
+    classes: tuple[str, ...] = ()  # names of classes for certain; subfolders with other names are just folders
+    id: str = "auto"  # the column of a table that names the items; auto: one called `id`; none: row numbers
+    embedding: str | None = None  # what is made of pictures and texts first; None: the best that is installed
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_fraction < 1:
+            raise InputError(f"test_fraction is {self.test_fraction}; expected 0 up to below 1")
+        for key in ("size", "limit"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise InputError(f"{key} is {value}; expected 1 or more")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which network: "auto" picks one from the data, "module:factory" is your own.
+
+    >>> la.Network("cnn", width=32).name
+    'cnn'
+    """
+
+    name: str = "auto"
+    width: float | None = None
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.width is not None and not self.width > 0:
+            raise InputError(f"width is {self.width}; expected a positive number")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; expected 0 up to below 1")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many labels: to start with, in all, and between two trainings.
+
+    In the modes top and greedy the labels between two trainings are one batch; in sequential mode
+    they are asked for one by one.
+
+    confirm, of simulations: after every training so many items, those that are predicted most surely, are looked at in
+    grids, as on the page. An item in a grid costs `confirm_cost` of an answer; what the grids cost is taken off the
+    answers of the round, so that `labels` counts answers and what costs as much. Of the items that are predicted
+    wrongly the person overlooks the share `missed`, which get the wrong label; the others stay without one.
+
+    >>> la.Budget(initial=0, labels=60).retrain_every
+    10
+    """
+
+    initial: int = 20
+    labels: int = 100
+    retrain_every: int = 10
+    balanced: bool = False  # the same number of initial labels from every class
+    absent: int = 0  # so many classes, the last by number, are not among the initial labels
+    confirm: int = 0
+    confirm_cost: float = 0.2
+    missed: float = 0.1
+
+    @property
+    def price(self) -> int:
+        """What a round's grids cost, in answers."""
+        return math.ceil(round(self.confirm * self.confirm_cost, 9))
+
+    def __post_init__(self) -> None:
+        if self.initial < 0 or self.retrain_every < 1:
+            raise InputError(
+                f"initial is {self.initial}, retrain_every {self.retrain_every}; expected 0 or more, and 1 or more"
+            )
+        if self.labels < max(self.initial, 1):
+            raise InputError(
+                f"labels is {self.labels}, less than the {self.initial} initial ones; it counts all"
+                " labels, so expected at least that many"
+            )
+        if self.absent < 0:
+            raise InputError(f"absent is {self.absent}; expected a number of classes, 0 or more")
+        if self.confirm < 0 or not self.confirm_cost >= 0 or not 0 <= self.missed <= 1:
+            raise InputError(
+                f"confirm is {self.confirm}, confirm_cost {self.confirm_cost}, missed {self.missed}; expected a number "
+                "of items, a share of an answer's cost, and a share from 0 to 1"
+            )
+        if self.price >= self.retrain_every:
+            raise InputError(
+                f"to confirm {self.confirm} items costs {self.price} answers of the {self.retrain_every} between two "
+                "trainings (retrain_every); expected fewer, so that something is asked"
+            )
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Everything a campaign depends on; equal configurations give equal campaigns.
+
+    training: what to change of the network's own recipe (`labelahead.models.training.recipe`).
+    threads: torch's threads; sums depend on them in the last digit, so a run remembers its own.
+
+    >>> plan = la.Campaign(seed=3, asking=la.Asking("resolve"), budget=la.Budget(labels=60))
+    >>> plan.data.name, plan.asking.strategy
+    ('digits', 'resolve')
+    """
+
+    seed: int = 0
+    data: Source = field(default_factory=Source)
+    model: Network = field(default_factory=Network)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    asking: Asking = field(default_factory=Asking)
+    budget: Budget = field(default_factory=Budget)
+    threads: int | None = None
+    device: str = "auto"
+    track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}; expected 0 or more")
+        most = MOST_THREADS * (os.cpu_count() or 1)  # torch dies of a million
+        if self.threads is not None and not 1 <= self.threads <= most:
+            raise InputError(f"threads is {self.threads}; expected 1 to {most}")
+        strategy = find(self.asking.strategy)
+        strategy.mode(self.asking.mode, ask=True)
+        _known_keys(self.training, Training, "training")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+        return tomllib.loads(text)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; expected a TOML configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); expected a TOML text file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is no valid TOML: {error}") from error
+
+
+def parse(tables: Mapping[str, Any]) -> Campaign:
+    """A checked campaign from plain tables, as they stand in a TOML file."""
+    _known_keys(tables, Campaign, "")
+    for name, kind in get_type_hints(Campaign).items():
+        if isinstance(kind, type) and is_dataclass(kind) and name in tables:
+            _known_keys(tables[name], kind, name)
+    plain = _understood(dict(tables), Campaign)
+    if isinstance(plain.get("track"), str):  # one tracker needs no brackets
+        plain["track"] = [plain["track"]]
+    data = plain.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("without"), str):  # nor do columns: a,b
+        plain["data"] = {**data, "without": [name.strip() for name in data["without"].split(",") if name.strip()]}
+    data = plain.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("classes"), str):
+        plain["data"] = {**data, "classes": split_names(data["classes"])}
+    if isinstance(plain.get("training"), Mapping):
+        plain["training"] = _understood(plain["training"], Training)
+        training_from(plain["training"], Training())  # checked before any work
+    asking = plain.get("asking")
+    strategy = asking.get("strategy", "") if isinstance(asking, Mapping) else ""
+    if not isinstance(strategy, str | Strategy):
+        raise InputError(f"asking.strategy is {strategy!r}; expected a name, or your own as file.py:name")
+    campaign = _checked(Campaign, plain)
+    if campaign.model.name not in ("auto", EXACT) and ":" not in campaign.model.name:
+        spec(campaign.model.name)
+    return campaign
+
+
+def assemble(
+    file: str | Path | None,
+    changes: Sequence[str],
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+    *,
+    trust_code: bool = False,
+) -> Campaign:
+    """The campaign that a file of the user's, KEY=VALUE texts and options make; see `gather`.
+
+    Code that the file alone names is refused where it lies in the data, or in the folder of a run or a session, unless
+    `trust_code` says that it may run. Configurations that labelahead stored are read by `read_stored` instead.
+    """
+    tables = gather(file, changes, options, base)
+    if file is not None:
+        named, data = code_names(tables), tables.get("data", {})
+        typed = code_names(gather(None, changes, options)).values()
+        folders = [str(data["name"])] if isinstance(data, Mapping) and "name" in data else []
+        refuse_code_in_folders(named, file, folders, trust_code or list(typed))
+    return parse(tables)
+
+
+def campaign_code(campaign: Campaign) -> set[str]:
+    """Return the names of the user's own code that a campaign runs."""
+    strategy = campaign.asking.strategy
+    named = {
+        "data": {"embedding": campaign.data.embedding},
+        "model": {"name": campaign.model.name},
+        "asking": {"strategy": strategy if isinstance(strategy, str) else None},
+    }
+    return set(code_names(named).values())
+
+
+def read_stored(
+    path: Path,
+    options: Mapping[str, Any] | None = None,
+    *,
+    trust_code: bool | Collection[str] = False,
+    without: Collection[str] = (),
+) -> dict[str, Any]:
+    """Read the tables of a configuration that labelahead stored in a folder, which may be somebody else's.
+
+    Args:
+        path: The file.
+        options: What the caller changes, by dotted key; code that is named here may run.
+        trust_code: Whether all code that the file names may run, or which.
+        without: Tables that are not needed, and left out.
+
+    Raises:
+        InputError: If the file names code that must not run (`labelahead.models.trusted_code`).
+    """
+    stored = {key: value for key, value in read(path).items() if key not in without}
+    tables = gather(None, (), options or {}, stored)
+    data = tables.get("data")
+    source = data.get("name") if isinstance(data, Mapping) else None
+    folders: list[str | Path] = [path.parent, *([source] if isinstance(source, str) else [])]
+    given = set(code_names(gather(None, (), options or {})).values())
+    trusted = trust_code if isinstance(trust_code, bool) and trust_code else given.union(trust_code or ())
+    require_trusted_code(code_names(tables), path, folders, trusted)
+    return tables
+
+
+def gather(
+    file: str | Path | None, changes: Sequence[str], options: Mapping[str, Any], base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The tables of a file, KEY=VALUE texts and options, each overriding the one before.
+
+    options: by dotted key; those that are None are not set. base: tables that all override.
+    """
+    tables = _merged(base or {}, read(file) if file else {})
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set {change!r}; expected KEY=VALUE, e.g. training.rate=0.1")
+        tables = _with_change(tables, key.strip(), _value(value.strip()))
+    for key, given in options.items():
+        if given is not None:
+            tables = _with_change(tables, key, given)
+    return tables
+
+
+def fill(kind: type[T], tables: Mapping[str, Any]) -> T:
+    """A checked value of that flat dataclass from plain tables."""
+    _known_keys(tables, kind, "")
+    return _checked(kind, _understood(dict(tables), kind))
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both tables in one; where both say something, the second counts."""
+    both = dict(below)
+    for key, value in above.items():
+        inner = both.get(key)
+        tables = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        both[key] = _merged(inner, value) if tables else value  # type: ignore[arg-type]
+    return both
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or else the text itself: quotes are a nuisance in a shell."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with_change(tables: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The tables with one value replaced; key as in "training.rate"."""
+    name, dot, rest = key.partition(".")
+    inner = tables.get(name, {})
+    if dot and not isinstance(inner, Mapping):
+        raise InputError(f"{name} is {inner!r}, so there is no {key}; expected a table [{name}]")
+    return {**tables, name: _with_change(inner, rest, value) if dot else value}
+
+
+def training_from(changes: Mapping[str, Any], recipe: Training) -> Training:
+    """The recipe with some values changed, checked."""
+    _known_keys(changes, Training, "training")
+    return _checked(Training, asdict(recipe) | dict(changes), "training.")
+
+
+def _checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
+    """A value of that dataclass; what does not fit is said in our words."""
+    pydantic = import_extra("pydantic", "app", "a campaign's configuration")
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(values)  # type: ignore[no-any-return]
+    except pydantic.ValidationError as error:
+        raise InputError("; ".join(_sentence(e, prefix) for e in error.errors())) from None
+
+
+def to_toml(settings: Any) -> str:
+    """A dataclass as TOML, which reads back as the same: what is None is written as "none"."""
+    return str(import_extra("tomli_w", "app", "keeping a configuration").dumps(_spelt(settings)))
+
+
+def _spelt(value: Any) -> Any:
+    """TOML has no word for None, nor for a strategy."""
+    if isinstance(value, Strategy):
+        return GIVEN + value.name
+    if is_dataclass(value):
+        return {f.name: _spelt(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {k: _spelt(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [_spelt(v) for v in value]
+    return NONE if value is None else value
+
+
+def _understood(value: Any, kind: Any) -> Any:
+    """ "none" as None, wherever the key may be None."""
+    if not isinstance(value, Mapping):
+        return None if value == NONE and type(None) in get_args(kind) else value
+    hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
+    return {k: _understood(v, hints.get(k)) for k, v in value.items()}
+
+
+def _known_keys(given: Any, kind: type[Any], where: str) -> None:
+    """Raise on a key that the dataclass does not have, with the likeliest that it has."""
+    if not isinstance(given, Mapping):
+        if is_dataclass(given):
+            return
+        raise InputError(f"{where} is {given!r}; expected a table of keys and values")
+    names = [f.name for f in fields(kind)]
+    for key in given:
+        if key not in names:
+            hint = did_you_mean(key, names)
+            table = f" in [{where}]" if where else ""
+            raise InputError(f"unknown key {key!r}{table}; {hint}There are: {', '.join(names)}")
+
+
+def _sentence(error: Any, prefix: str = "") -> str:
+    """One of pydantic's findings, in our words."""
+    where = (prefix + ".".join(str(part) for part in error["loc"])).rstrip(".")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

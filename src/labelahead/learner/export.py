@@ -1,0 +1,442 @@
+"""What people leave with: a learnt model, how items become its inputs, its classes, and what is known of it.
+
+    model.json     classes, how items are read, which network, the data, the labels, the accuracy
+    weights.pt     tensors alone
+    model.onnx     the same for other programs, if it was asked for
+    README.md      a card for people
+
+Nothing in such a folder is run when it is loaded.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Samples
+from labelahead.data.columns import entry_of
+from labelahead.data.excel import split_sheet
+from labelahead.data.loading import TABLES
+from labelahead.data.new_items import Fresh, brought_to, fresh_items, table_rows
+from labelahead.data.preprocessing import COLUMNS, PICTURES, Reading
+from labelahead.data.records import AUTO, Records, choose_id_column, join_records
+from labelahead.data.table import Table
+from labelahead.data.table_writer import arrow_table, class_column, merge_columns, write_csv
+from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
+from labelahead.files import in_one_step, replace
+from labelahead.inference.exact import EXACT, ExactModel, predict_proba
+from labelahead.learner.model_card import card
+from labelahead.learner.onnx import Front, Graph, write_onnx
+from labelahead.learner.preparation import Prepared
+from labelahead.models import MODELS, build
+from labelahead.models.sentence_encoder import DIMENSIONS, SentenceEncoder
+
+__all__ = ["BIASED", "Finished", "Predictions", "finish", "load_finished", "write_predictions"]
+
+FORMAT = 1
+ROWS = 64  # items seen at a time
+EXAMPLES = 5
+NAMED = 5  # items that a message names
+# An item is unlike anything labelled if its variance exceeds that of this share of the labelled items, each of which
+# was left out of the labels for it.
+SHARE = 0.95
+BIASED = "by leaving out each label in turn; those that were chosen are hard ones, so it is commonly lower than on all"
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says of items. variance: of the exact learner, 1 before any label; unlike: see `Finished`."""
+
+    items: tuple[str, ...]
+    classes: tuple[str, ...]
+    probabilities: Tensor  # (n, C)
+    variance: Tensor | None = None  # (n,)
+    unlike: Tensor | None = None  # (n,) bool
+    failed: Mapping[str, str] = field(default_factory=dict)  # items that could not be read, and why
+    records: Records | None = None  # the user's own columns
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def labels(self) -> list[str]:
+        """The likeliest class of each."""
+        return [self.classes[i] for i in self.probabilities.argmax(1).tolist()]
+
+    def columns(self, probabilities: bool = False) -> dict[str, Any]:
+        """Return a table: id, the user's columns, prediction, probability, unlike_labelled (None: not known).
+
+        Args:
+            probabilities: whether to add a column `probability:CLASS` for every class.
+        """
+        unlike = [None] * len(self) if self.unlike is None else self.unlike.tolist()
+        ours = {"prediction": self.labels, "probability": _rounded(self.probabilities.amax(1))}
+        if probabilities:
+            ours |= {class_column(c): _rounded(self.probabilities[:, i]) for i, c in enumerate(self.classes)}
+        return merge_columns(self.items, self.records, {**ours, "unlike_labelled": unlike})
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A learnt model that predicts items it has never met.
+
+    network: inputs -> outputs (n, C). reading: how items become inputs; None: they are handed over as the network takes
+    them. about: data, labels, accuracy, and how to build the network; plain values.
+
+    The exact learner also says which items are unlike anything labelled: those whose posterior variance exceeds
+    `threshold`, the 95 % quantile of the variances that the labelled items have, each left out in turn.
+    """
+
+    network: nn.Module
+    classes: tuple[str, ...]
+    reading: Reading | None
+    loss: str
+    about: Mapping[str, Any]
+
+    @cached_property
+    def front(self) -> Front | None:
+        """What stands before the network."""
+        return None if self.reading is None else Front(self.reading).eval()
+
+    @property
+    def _exact(self) -> ExactModel | None:
+        """The exact learner's model, once it knows a label."""
+        return self.network if isinstance(self.network, ExactModel) and len(self.network.support) else None
+
+    @cached_property
+    def threshold(self) -> float | None:
+        """Variances above it are unlike anything labelled."""
+        exact = self._exact
+        return None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), SHARE))
+
+    def predict(self, items: Any, progress: Callable[[int], None] | None = None, *, id: str = AUTO) -> Predictions:
+        """What it says of items: a path or several, arrays (n, ...) as they were read, or columns by name.
+
+        A path is a folder or zip of pictures, a picture, a table or an .npz, whatever the model was made from. id: the
+        column of a table that names the items, "none" for row numbers; default: that of the model's own data, else one
+        called `id`.
+        """
+        if isinstance(items, str | Path):
+            items = [items]
+        if isinstance(items, Sequence) and items and all(isinstance(i, str | Path) for i in items):
+            parts = [self._of(part, progress) for source in items for part in self._named(source, len(items) > 1, id)]
+            return _joined(parts)  # raises where nothing could be read
+        return self._of(self._given(items, id), progress)
+
+    def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape)."""
+        p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
+        for part in torch.split(values, ROWS):
+            with torch.no_grad():
+                x = part if self.front is None else self.front(part)
+            p.append(self.predict_proba(x))
+            if self._exact is not None:
+                variance.append(self._exact.variance(self._exact.unit(x)))
+        return torch.cat(p), torch.cat(variance) if variance else None
+
+    def predict_proba(self, inputs: Tensor | Samples) -> Tensor:
+        """(n, C) class probabilities of what the network sees (n, ...)."""
+        return predict_proba(self.network, inputs, self.loss, len(self.classes))
+
+    def _encode(self, texts: list[str]) -> Tensor:
+        """(n, 384) what the sentence encoder reads in texts."""
+        rows = torch.empty(len(texts), DIMENSIONS)
+        for _ in self._encoder.fill(texts, rows):
+            pass
+        return rows
+
+    @cached_property
+    def _encoder(self) -> SentenceEncoder:
+        return SentenceEncoder()
+
+    def _of(self, fresh: Fresh, progress: Callable[[int], None] | None) -> Predictions:
+        if not len(fresh.values):
+            none = torch.zeros((0, len(self.classes)), dtype=torch.float64)
+            return Predictions((), self.classes, none, failed=fresh.failed)
+        p, variance = self.outputs(fresh.values)
+        if progress is not None:
+            progress(len(p))
+        unlike = None if variance is None or self.threshold is None else variance > self.threshold
+        return Predictions(tuple(fresh.ids), self.classes, p, variance, unlike, fresh.failed, fresh.records)
+
+    @property
+    def _id_column(self) -> str | None:
+        """The column that named the items of the model's own data."""
+        name: str | None = self.about.get("data", {}).get("id")
+        return name
+
+    def _named(self, source: str | Path, several: bool, id: str) -> Iterator[Fresh]:
+        if self.reading is None:
+            raise InputError(
+                "how items become what this model sees was done in Python; expected items in Python, as the network "
+                "takes them"
+            )
+        for part in fresh_items(self.reading, source, self._encode, id=id, likely_id=self._id_column):
+            suffix = split_sheet(source)[0].suffix.lower()
+            inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLES))
+            failed = {f"{source}/{i}": why for i, why in part.failed.items()}
+            yield part._replace(ids=[f"{source}/{i}" for i in part.ids], failed=failed) if inside else part
+
+    def _given(self, items: Any, id: str) -> Fresh:
+        """Items in memory."""
+        table = None
+        if isinstance(items, Mapping) and self.reading is not None and self.reading.kind == COLUMNS:
+            columns = {str(name): list(values) for name, values in items.items()}
+            lengths = {len(values) for values in columns.values()}
+            if len(lengths) > 1:
+                raise InputError(f"columns have {' and '.join(map(str, sorted(lengths)))} entries; expected as many")
+            table = Table(columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row")
+            values = table_rows(self.reading, table, "the table", self._encode)
+        else:
+            values = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
+            values = values.float() if values.dtype == torch.float64 else values
+        shape = None if self.reading is None else self.reading.shape
+        if shape is not None and tuple(values.shape[1:]) != shape:
+            raise InputError(
+                f"items have shape {tuple(values.shape)}; expected (n, {', '.join(map(str, shape))}), "
+                f"{'columns by name' if self.reading and self.reading.kind == COLUMNS else 'as they were read'}"
+            )
+        if table is None:
+            return Fresh([str(i) for i in range(len(values))], values, {})
+        column = choose_id_column("the table", table.columns, id, likely=self._id_column)
+        return Fresh(
+            list(table.ids("the table", column)), values, {}, replace_fields(table.records(), id_column=column)
+        )
+
+    def save(self, folder: str | Path, *, onnx: bool | None = None) -> Path:
+        """A folder that can be taken elsewhere, written in one step.
+
+        onnx: whether to write `model.onnx` (extra 'onnx'); None: where that is possible, and the card says why not.
+        """
+        target = Path(folder)
+        values, tensors = (None, {}) if self.reading is None else self.reading.plain()
+        state = {f"network.{k}": v.detach().cpu() for k, v in self.network.state_dict().items()}
+        about = {"format": FORMAT, "classes": list(self.classes), "loss": self.loss, "reading": values, **self.about}
+        about["threshold"] = self.threshold
+        with in_one_step(target) as partial:
+            partial.mkdir()
+            about |= self._onnx(partial / "model.onnx", required=onnx is True) if onnx is not False else {}
+            weights = state | {f"reading.{k}": t for k, t in tensors.items()}
+            replace(partial / "weights.pt", lambda file: torch.save(weights, file))  # says what the disk says
+            (partial / "model.json").write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+            (partial / "README.md").write_text(card(about), encoding="utf-8")
+        return target
+
+    def _onnx(self, path: Path, *, required: bool) -> dict[str, Any]:
+        """Write it, and what there is to say of it."""
+        try:
+            example = self._example()
+            graph = Graph(self.front, self.network, self.loss, len(self.classes))
+            return {"onnx": write_onnx(graph, example, self.outputs(example), path)}
+        except (MissingExtra, ModelError, InputError) as error:
+            if required:
+                raise
+            return {"no_onnx": str(error)}
+
+    def _example(self) -> Tensor:
+        """(5, *shape) items of the right form, of noise."""
+        if self.reading is None:
+            raise InputError("the model takes inputs that are handed over in Python; expected one tensor for ONNX")
+        rng = torch.Generator().manual_seed(0)
+        shape = (EXAMPLES, *self.reading.shape)
+        if self.reading.kind == PICTURES:
+            return torch.randint(0, self.reading.white + 1, shape, generator=rng, dtype=torch.uint8)
+        return torch.randn(shape, generator=rng)
+
+
+def _joined(parts: Sequence[Predictions]) -> Predictions:
+    """All parts as one. Raises `InputError` where not a single item could be read."""
+    first, failed = parts[0], {k: why for p in parts for k, why in p.failed.items()}
+    if failed and not any(len(p) for p in parts):
+        some = "; ".join(f"{name} ({why})" for name, why in list(failed.items())[:NAMED])
+        more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+        raise InputError(
+            f"no item can be read: {some}{more}; expected at least one that can: see whether the files open elsewhere, "
+            "and copy them again"
+        )
+    variance = [p.variance for p in parts if p.variance is not None]
+    unlike = [p.unlike for p in parts if p.unlike is not None]
+    return Predictions(
+        tuple(i for p in parts for i in p.items),
+        first.classes,
+        torch.cat([p.probabilities for p in parts]),
+        torch.cat(variance) if variance else None,
+        torch.cat(unlike) if unlike else None,
+        failed,
+        join_records([p.records for p in parts], [len(p) for p in parts]),
+    )
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 6) for value in values.tolist()]
+
+
+def finish(
+    ready: Prepared,
+    network: nn.Module,
+    labels: Mapping[int, int],
+    classes: Sequence[str],
+    accuracy: Mapping[str, Any],
+    *,
+    items: int | None = None,
+) -> Finished:
+    """What was learnt from these labels (position -> class), with all that is needed elsewhere.
+
+    items: how many there are, where `ready` has a part of them.
+    """
+    campaign, embedding = ready.campaign, ready.campaign.data.embedding or ""
+    if ":" in embedding and embedding not in ready.data.vectors:
+        raise InputError(
+            f"the model sees items by your own {embedding}, whose code cannot leave with it; expected vectors that "
+            "come with the items: write what it makes of them into a column or an .npz, and name that as the embedding"
+        )
+    given = list(labels.values())
+    own = None if ready.data.records is None else ready.data.records.id_column
+    shape = list(ready.rows.shape[1:]) if isinstance(ready.inputs, Tensor) else []
+    about = {
+        "labelahead": version("labelahead"),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": {"name": ready.data.name, "items": items or len(ready.data), "kind": ready.data.kind, "id": own},
+        "labels": {name: given.count(i) for i, name in enumerate(classes)},
+        "network": {
+            "name": campaign.model.name,
+            "width": campaign.model.width,
+            "dropout": campaign.model.dropout,
+            "shape": shape,
+        },
+        "accuracy": dict(accuracy),
+    }
+    if isinstance(network, ExactModel) and len(network.support):
+        network.fitted_variance_scale()  # goes with the weights
+    loss = "squared" if campaign.model.name == EXACT else ready.training.loss
+    model = Finished(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
+    _verify(model, ready)
+    return model
+
+
+def _verify(model: Finished, ready: Prepared) -> None:
+    """Raise unless items of the pool, read as others will be, become the inputs that were learnt from."""
+    reading, data = model.reading, ready.data
+    at = torch.arange(min(4, len(data)))
+    if reading is None or model.front is None:
+        return
+    if reading.kind == COLUMNS and data.rows is not None:
+        columns: dict[str, Any] = {k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()}
+        columns |= {name: vectors[at].numpy() for name, vectors in data.vectors.items()}
+        texts = {} if data.texts is None else data.texts.columns
+        columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
+        entry = str if all(c.name in texts for c in reading.columns) else entry_of  # texts are what they say by now
+        values = table_rows(reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry)
+    elif reading.kind == PICTURES and data.images is not None and reading.shape[1] == reading.shape[2]:
+        values = brought_to(reading, data.images.batch(at, reading.shape[1]).float())
+    else:
+        return
+    with torch.no_grad():
+        seen = model.front(values)
+    if not torch.allclose(seen, ready.rows[at], rtol=1e-3, atol=1e-3):
+        far = float((seen - ready.rows[at]).abs().max())
+        raise LabelaheadError(
+            f"items of {data.name} read anew differ from what was learnt from, by up to {far:.2g}: have the files "
+            "changed? If not, this is a defect of labelahead: please report it"
+        )
+
+
+def write_predictions(predictions: Predictions, path: Path | None, *, probabilities: bool = False) -> str | None:
+    """As CSV, or Parquet by the name, in one step; without a path the text itself. probabilities: of every class."""
+    columns = predictions.columns(probabilities)
+    if path is not None and path.suffix.lower() in (".parquet", ".pq"):
+        arrow = import_extra("pyarrow", "tables", "the form Parquet")
+        parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
+        table = arrow_table(columns, {"prediction": arrow.string(), "unlike_labelled": arrow.bool_()})
+        replace(path, lambda file: parquet.write_table(table, file))
+        return None
+    words = {None: "", True: "yes", False: "no"}
+    columns["unlike_labelled"] = [words[unlike] for unlike in columns["unlike_labelled"]]
+    text = io.StringIO(newline="")
+    write_csv(text, columns)
+    if path is None:
+        return text.getvalue()
+    replace(path, text.getvalue())
+    return None
+
+
+def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> Finished:
+    """What `Finished.save` wrote. network: your own, where the model is one, or its name; its weights are replaced."""
+    path = Path(folder)
+    about, state = _read_about(path / "model.json"), _read_weights(path / "weights.pt")
+    weights, read = ({k[8:]: v for k, v in state.items() if k.startswith(side)} for side in ("network.", "reading."))
+    try:
+        reading = None if about["reading"] is None else Reading.of(about["reading"], read)
+        made = network if isinstance(network, nn.Module) else _built(path, about, network)
+    except LabelaheadError:
+        raise
+    except Exception as error:  # values of any kind may stand where others are expected
+        raise _damaged(path / "model.json", error) from error
+    try:
+        made.load_state_dict(weights)
+    except RuntimeError as error:
+        cause = str(error).strip().splitlines()[-1].strip()
+        raise InputError(f"the weights of {path} do not fit the network ({cause})") from error
+    return Finished(made.eval(), tuple(about["classes"]), reading, about["loss"], about)
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """What `model.json` says, with all that is needed to build the model."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(about, dict):
+        raise _damaged(path, f"it holds a {type(about).__name__}, not an object")
+    if about.get("format") != FORMAT:
+        raise InputError(f"{path} is of format {about.get('format')}; expected {FORMAT}: of this version of labelahead")
+    kinds = {"classes": list, "loss": str, "reading": dict | None, "network": dict}
+    for key, kind in kinds.items():
+        if key not in about or not isinstance(about[key], kind):
+            raise _damaged(path, f"{key} is {'missing' if key not in about else repr(about[key])[:60]}")
+    return about
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of `weights.pt`, by name."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
+    except Exception as error:  # whatever a damaged file makes the reader say
+        raise _damaged(path, error) from error
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise _damaged(path, "it holds something other than tensors by name")
+    return state
+
+
+def _damaged(path: Path, cause: Exception | str) -> InputError:
+    said = cause if isinstance(cause, str) else f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
+    return InputError(f"{path} is damaged ({said[:200]}); copy the folder again, or export the model again")
+
+
+def _built(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
+    asked = about["network"]
+    name, shape, classes = asked["name"], tuple(asked["shape"]), max(len(about["classes"]), 2)
+    if name == EXACT:
+        return ExactModel(torch.zeros(prod(shape)), classes)
+    if name not in MODELS and own is None:
+        raise InputError(
+            f"{path} holds the weights of your own network {name}, whose code is not in it; expected the network: "
+            "load_model(folder, network=...), or --network file.py:function"
+        )
+    options = {} if asked["dropout"] is None else {"dropout": asked["dropout"]}
+    return build(own or name, shape, classes, width=asked["width"], **options)

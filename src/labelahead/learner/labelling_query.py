@@ -1,0 +1,174 @@
+"""Real data, some labels: which items to label next, and what the network thinks of them."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from labelahead.data import Data, read_labels
+from labelahead.data.classes import each_once, with_classes
+from labelahead.data.pool import Pool
+from labelahead.data.records import Records, as_python, text_of_id
+from labelahead.data.table_writer import json_rows, merge_columns, write_csv
+from labelahead.errors import InputError
+from labelahead.learner.config import Campaign, Progress
+from labelahead.learner.preparation import Prepared, prepare
+from labelahead.strategies import find
+from labelahead.strategies.query import Query, propose
+
+__all__ = ["Question", "as_text", "questions"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """An item to label next."""
+
+    id: str  # from the id column, or the file name, or the row number
+    position: int
+    score: float
+    prediction: str | None  # the most probable class; None before the first label
+    probability: float | None
+    text: str | None = None  # the text, where items are texts
+    record: Mapping[str, Any] = field(default_factory=dict)  # the user's own columns
+
+
+def questions(
+    campaign: Campaign,
+    n: int,
+    *,
+    labels: str | Path | None = None,
+    classes: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> tuple[list[Question], Prepared]:
+    """Train on the labels and ask for the n items that matter most, best first.
+
+    labels: a file of `id,label`; default: the labels that the data carry themselves. classes: all names of classes,
+    also of those that have no label yet; default: those of the campaign's data.
+    """
+    tell = progress or (lambda what, done, total: None)
+    tell("loading", 0, 1)
+    ready = prepare(_without_test_part(campaign, classes), progress=progress)
+    pool, names, notes = _labelled(ready, labels, ready.campaign.data.classes)
+    count = max(len(names), 2)
+    if n > len(pool.unlabelled):
+        raise InputError(
+            f"{n} items asked for, but {len(pool.unlabelled)} of {len(ready.data)} are unlabelled; "
+            "expected at most that"
+        )
+    asking, strategy = campaign.asking, find(campaign.asking.strategy)
+    if len(pool):
+        tell("training", 0, 1)
+    elif strategy.look_ahead and strategy.criterion_after(()) != strategy.criterion:
+        # An untrained network's opinions are noise; what it holds alike is not.
+        notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
+        asking = replace(asking, strategy="resolve", mode="greedy")
+    learner = ready.learner(count, strategy.objective)
+    order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
+    seed = ready.training.seed_of(campaign.seed, 0)
+    learnt = learner.learn(pool.labelled[order], pool.labels[order], seed=seed)
+    notes += learnt.trained.notes if learnt.trained else ()
+    tell("looking ahead", 0, n)
+    chosen = propose(
+        learnt.model,
+        ready.inputs,
+        pool,
+        n,
+        asking,
+        loss=learnt.loss,
+        seed=campaign.seed,
+        fresh=learner.network,
+        training=ready.training,
+        objective=learnt.objective,
+    )
+    notes += chosen.notes
+    p = learnt.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
+    asked = _described(ready.data, chosen, names, p)
+    return asked, replace(ready, notes=(*ready.notes, *notes))
+
+
+def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
+    """The campaign with these classes, if there are any, and with every item in the pool."""
+    names = tuple(each_once(classes or campaign.data.classes))
+    return replace(campaign, data=replace(campaign.data, test_fraction=0.0, classes=names))
+
+
+def _described(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None) -> list[Question]:
+    """What was chosen, with what is predicted of it: probabilities p (n, C), None before the first label."""
+    sure, best = ([None] * len(chosen.positions),) * 2 if p is None else (part.tolist() for part in p.max(1))
+    rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), sure, best, strict=True)
+    return [
+        Question(
+            id=data.ids[position],
+            position=position,
+            score=score,
+            prediction=None if label is None else names[label],
+            probability=None if likely is None else round(likely, 6),
+            text=_text(data, position),
+            record=_record(data, position),
+        )
+        for position, score, likely, label in rows
+    ]
+
+
+def _text(data: Data, position: int) -> str | None:
+    """Return what an item says, where items are texts."""
+    if data.rows is None or data.rows.text is None:
+        return None
+    return str(data.rows.columns[data.rows.text][position] or "")
+
+
+def _record(data: Data, position: int) -> dict[str, Any]:
+    """Return the user's columns of one item."""
+    if data.records is None:
+        return {}
+    return {name: as_python(column)[0] for name, column in data.records.take([position]).columns.items()}
+
+
+def _labelled(
+    ready: Prepared, labels: str | Path | None, classes: Sequence[str]
+) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
+    """The pool with the labels that there are, the names of all classes, and what to say."""
+    data, notes = ready.data, []
+    pool, names = Pool(len(data), test=data.test), data.classes
+    given: dict[int, int] = {}
+    if ready.answers is not None:
+        known = ready.answers.known.nonzero().squeeze(1)
+        given = dict(zip(known.tolist(), ready.answers.take(known).tolist(), strict=True))
+    if labels is not None:
+        at, numbers, names = read_labels(labels, data, classes)
+        for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
+            if given.setdefault(position, number) != number:
+                raise InputError(
+                    f"{labels} says {names[number]!r} of {data.ids[position]}, the data themselves "
+                    f"{names[given[position]]!r}; expected one label: correct one of them"
+                )
+    held = [p for p in given if p in set(data.test.tolist())]
+    if held:
+        notes.append(f"{len(held)} labels belong to the test part, which is not learnt from")
+    at_hand = [p for p in given if p not in set(held)]
+    if at_hand:
+        pool.label(at_hand, [given[p] for p in at_hand])
+    names = with_classes(names, classes)
+    if len(pool) and len(names) < 2:
+        raise InputError(f"all labels are {names[0]!r}; expected at least two classes: name the others with --classes")
+    return pool, names, tuple(notes)
+
+
+def as_text(questions: Sequence[Question], form: str) -> str:
+    """Return the questions as "csv" or "json": id, the user's columns, position, score, prediction, probability."""
+    records = Records({})
+    for name in dict.fromkeys(name for q in questions for name in q.record):
+        records = records.with_column(name, [q.record.get(name) for q in questions])
+    if "id" in records.columns and [text_of_id(v) for v in records.columns["id"]] == [q.id for q in questions]:
+        records = replace(records, id_column="id")
+    ours = {name: [getattr(q, name) for q in questions] for name in ("position", "score", "prediction", "probability")}
+    columns = merge_columns([q.id for q in questions], records, ours)
+    if form == "json":
+        return json.dumps(list(json_rows(columns)), indent=1, ensure_ascii=False) + "\n"
+    text = io.StringIO(newline="")
+    write_csv(text, columns)
+    return text.getvalue()

@@ -1,0 +1,332 @@
+"""A learner for people with their own loop: query, teach, predict, save."""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Inputs, Samples, as_inputs, length
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.files import replace
+from labelahead.gp import checks
+from labelahead.gp.checks import Positions
+from labelahead.inference.exact import ExactLearner, ExactModel, learnt_of, predict_proba
+from labelahead.inference.network import NetworkLearner, probabilities_of
+from labelahead.inference.pool_posterior import Belief, drift_note
+from labelahead.models.training import AuxiliaryObjective, Training, predict
+from labelahead.models.trusted_code import code_names, full_name, record_code, require_trusted_code
+from labelahead.seeds import seeded, stream, training_seed
+from labelahead.strategies import GIVEN, find
+from labelahead.strategies.base import Asking, Strategy
+from labelahead.strategies.context import Situation
+from labelahead.strategies.query import propose
+
+__all__ = ["Learner"]
+
+log = logging.getLogger("labelahead")
+PLAIN = ("retrain_every", "loss", "test", "seed")  # arguments that are saved as they are
+Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
+
+
+class Learner:
+    """A network that asks for labels and learns from them.
+
+        learner = Learner(model, inputs)
+        for position in learner.query(10):
+            learner.teach([position], [label_of(position)])
+        learner.predict()
+
+    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: the whole data set, a tensor
+    (n, ...), a mapping or tuple of tensors, or `Samples` of a data set that is read in batches; positions count along
+    it. training: a `Training`, or a function (model, inputs, labels) that trains in place.
+    Answers move the view of the pool at once; the network is trained again when `retrain_every` of them have come in,
+    at the next query. loss: "squared" or "cross-entropy", what a function of your own trains with (default: squared).
+    `drift`: the share of the candidates for which the linearised network, which look-ahead describes, predicts another
+    class than the trained one, as of the last training; None where nothing was looked ahead. Beyond 10 % a warning is
+    logged.
+
+    >>> learner = la.Learner(la.exact(x, 3), x, "resolve")
+    >>> for position in learner.query(10):
+    ...     learner.teach([position], [truth[position]])
+    >>> learner.predict([0, 1]).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        asking: Asking | Strategy | str = "flip",
+        *,
+        training: Training | Trainer | None = None,
+        retrain_every: int = 10,
+        loss: str | None = None,
+        test: Positions = (),
+        seed: int = 0,
+    ) -> None:
+        if retrain_every < 1:
+            raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
+        self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
+        self.asking = asking if isinstance(asking, Asking) else Asking(strategy=asking)
+        self._strategy = find(self.asking.strategy)  # read once, where it is a file of the user's own
+        self._strategy.mode(self.asking.mode, ask=True)
+        self.training = Training() if training is None else training
+        self.retrain_every = retrain_every
+        if loss not in (None, "squared", "cross-entropy"):
+            raise InputError(f"loss is {loss!r}; expected 'squared' or 'cross-entropy'")
+        own = self.training.loss if isinstance(self.training, Training) else "squared"
+        self.loss = loss or own
+        if isinstance(self.training, Training) and self.loss != own:
+            raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
+        self.pool = Pool(len(self.inputs), test=test)
+        self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
+        learnt_of(model, self.inputs)  # says what does not go together
+        self.classes = predict(model, self.inputs[:1]).shape[1]
+        self._initial = copy.deepcopy(model)
+        self._fresh = 0  # labels since the last training
+        self._trained = False
+        self._belief: Belief | None = None
+        self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
+        self.drift: float | None = None  # of the last training, once looked ahead: see the class
+        self._objective: AuxiliaryObjective | None = None  # what was trained together with the network
+        if self._strategy.objective is not None and not isinstance(self.training, Training):
+            raise InputError(
+                f"{self._strategy.name} trains a module of its own together with the network, but training is a "
+                "function of yours; expected a labelahead.models.training.Training, or another strategy"
+            )
+
+    def query(self, n: int = 1) -> list[int]:
+        """The n positions to label next, best first."""
+        strategy = self._strategy
+        if self._fresh >= self.retrain_every or (self._fresh and not self._trained) or self._objective_is_missing():
+            self.train()
+        if not strategy.look_ahead or n == 0:
+            query = propose(
+                self.model,
+                self.inputs,
+                self.pool,
+                n,
+                changed(self.asking, strategy=strategy),
+                loss=self.loss,
+                seed=self.seed,
+                fresh=self._another,
+                training=self._recipe(),
+                memory=self._memory,
+                objective=self._objective or self._new_objective(),
+            )
+            self._memory, self.drift = query.memory, query.drift
+            return [int(p) for p in query.positions]
+        free = len(self.pool.unlabelled)
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
+            raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected up to that")
+        if self._belief is None or len(self._belief.view.candidates) < n:
+            self._belief = self._look(n)
+        rng, mode = stream(self.seed, "pick", len(self.pool)), strategy.mode(self.asking.mode, ask=False)
+        positions, _ = self._belief.pick(strategy.criterion_after(self.pool.labels.tolist()), n, rng, mode)
+        return [int(p) for p in positions]
+
+    def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
+        """Take in answers; the view of the pool moves at once, without training."""
+        try:
+            given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"labels are {labels!r}; expected class numbers") from error
+        if given.numel() and int(given.max()) >= self.classes:
+            raise InputError(
+                f"a label is class {int(given.max())}, but the network has {self.classes} outputs; "
+                "expected one output per class"
+            )
+        self.pool.label(positions, labels)
+        at = checks.positions(positions, "positions", len(self.inputs))
+        self._fresh += len(at)
+        if self._belief is not None:
+            # An item that was not among the candidates is not in the kernel: it waits for the next one.
+            new = dict(zip(at.tolist(), given.tolist(), strict=True))
+            self._belief = self._belief.told({**self._belief.labels, **new})
+
+    def predict(self, positions: Positions | None = None) -> Tensor:
+        """(q, C) class probabilities: the network's as last trained, or with the answers since.
+
+        Of the exact learner they are calibrated, and know of all answers. Of a network, once answers have come in since
+        its training, items in the present kernel know of every answer at once; the others wait for training.
+        """
+        at = (
+            torch.arange(len(self.inputs))
+            if positions is None
+            else checks.positions(positions, "positions", len(self.inputs), distinct=False)
+        )
+        p = predict_proba(self._up_to_date(), self.inputs[at], self.loss)
+        if isinstance(self.model, ExactModel) or not self._fresh:
+            return p
+        if self._belief is None and self._strategy.look_ahead and len(self.pool.unlabelled):
+            self._belief = self._look(1)  # answers that no training has heard of yet, as after `load`
+        if self._belief is not None:
+            inside = [i for i, position in enumerate(at.tolist()) if position in self._belief]
+            # f_lin is on the scale of one-hot targets, whatever the loss.
+            p[inside] = probabilities_of(self._belief.mean(at[inside].tolist()), "squared")
+        return p
+
+    def train(self) -> None:
+        """Train on all labels so far."""
+        if len(self.pool) == 0:
+            raise InputError("there is no label yet; expected some: teach first")
+        if isinstance(self.training, Training):
+            self._learn(self.model, self.training)
+        else:
+            some = self.inputs[self.pool.labelled]
+            self.training(
+                self.model, some.read() if isinstance(some, Samples) and some.held else some, self.pool.labels
+            )
+        self.model.eval()
+        self._fresh, self._belief, self._trained = 0, None, True
+
+    def _learn(self, into: nn.Module, training: Training) -> None:
+        """Train a network like ours on all labels so far."""
+        seed = training_seed(self.seed, len(self.pool), "t")
+        again: NetworkLearner | ExactLearner
+        if isinstance(into, ExactModel):
+            assert isinstance(self.inputs, Tensor)  # nothing else fits it
+            again = ExactLearner(self.inputs, into.blank(), str(into.centre.device))
+        else:
+            initial = self._initial
+            again = NetworkLearner(
+                self.inputs,
+                self.classes,
+                lambda _: copy.deepcopy(initial),
+                training,
+                objective=self._strategy.objective,
+            )
+        learnt = again.learn(self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into)
+        self._objective = learnt.objective
+        for note in learnt.trained.notes if learnt.trained else ():
+            log.warning("%s", note)
+
+    def _up_to_date(self) -> nn.Module:
+        """The network; of the exact learner, whose training takes milliseconds, one that knows of all answers."""
+        if not (self._fresh and isinstance(self.model, ExactModel) and isinstance(self.training, Training)):
+            return self.model
+        model = copy.deepcopy(self.model)
+        self._learn(model, self.training)
+        return model.eval()
+
+    def save(self, path: str | Path) -> None:
+        """Everything but the inputs and a training function or strategy of your own, in one step."""
+        own = self.asking.strategy  # as it can be found again; one that was handed over must be handed over again
+        asking = changed(self.asking, strategy=full_name(own) if isinstance(own, str) else GIVEN + own.name)
+        state = {
+            "version": 1,
+            "model": self.model.state_dict(),
+            "initial": self._initial.state_dict(),
+            "labelled": self.pool.labelled,
+            "labels": self.pool.labels,
+            "fresh": self._fresh,
+            "trained": self._trained,
+            "memory": self._memory,
+            "objective": None if self._objective is None else self._objective.state_dict(),
+            **{name: getattr(self, name) for name in PLAIN},
+            "asking": asdict(asking),
+            "training": asdict(self.training) if isinstance(self.training, Training) else None,
+            "items": len(self.inputs),
+        }
+        replace(Path(path), lambda file: torch.save(state, file))
+        record_code(code_names(state).values())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        inputs: Inputs,
+        *,
+        training: Trainer | None = None,
+        strategy: Strategy | None = None,
+        trust_code: bool = False,
+    ) -> "Learner":
+        """A learner as it was saved, with a model of the same architecture.
+
+        training, strategy: a function or a strategy that it was handed over in Python, again. trust_code: run a
+        strategy of one's own that the file names, even if this account has never used it.
+        """
+        try:
+            state = torch.load(Path(path), map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise InputError(f"{path} does not exist; expected a file of Learner.save") from None
+        except Exception as error:
+            raise InputError(f"{path} cannot be read as a saved Learner ({error})") from error
+        if not isinstance(state, dict) or state.get("version") != 1:
+            raise InputError(f"{path} is no saved Learner of this version")
+        if state["items"] != length(inputs):
+            raise InputError(f"{path} was saved with {state['items']} inputs, not {length(inputs)}")
+        if state["training"] is None and training is None:
+            raise InputError(f"{path} was saved with a training function; expected it as `training`")
+        if strategy is None:
+            require_trusted_code(code_names(state), Path(path), (), trust_code)
+        asking = Asking(**state["asking"])
+        if str(asking.strategy).startswith(GIVEN) and strategy is None:
+            name = str(asking.strategy).removeprefix(GIVEN)
+            raise InputError(f"{path} was saved with the strategy {name}; expected it as `strategy`")
+        try:
+            model.load_state_dict(state["initial"])
+        except RuntimeError as error:
+            cause = str(error).strip().splitlines()[-1].strip()
+            raise InputError(f"{path} was saved with another architecture ({cause})") from error
+        learner = cls(
+            model,
+            inputs,
+            asking if strategy is None else changed(asking, strategy=strategy),
+            training=training or Training(**state["training"]),
+            **{name: state[name] for name in PLAIN},
+        )
+        model.load_state_dict(state["model"])
+        model.eval()
+        if len(state["labelled"]):
+            learner.pool.label(state["labelled"], state["labels"])
+        learner._fresh, learner._trained = state["fresh"], state["trained"]
+        learner._memory = state.get("memory")  # older files have none
+        if state.get("objective") is not None:
+            learner._objective = learner._new_objective()
+            assert learner._objective is not None  # the strategy is the one that it was saved with
+            learner._objective.load_state_dict(state["objective"])
+        return learner
+
+    def _new_objective(self) -> AuxiliaryObjective | None:
+        """What the strategy wants trained together with the network, before any training."""
+        make = self._strategy.objective
+        if make is None or isinstance(self.model, ExactModel):
+            return None
+        return make(self.model, self.inputs[:2], training_seed(self.seed, len(self.pool), "t")).eval()
+
+    def _objective_is_missing(self) -> bool:
+        """Whether a trained network came without its auxiliary objective, as from a file of an older version."""
+        return self._strategy.objective is not None and self._objective is None and self._trained
+
+    def _another(self, seed: int) -> nn.Module:
+        """A network like the first one with weights of its own, for strategies that train some."""
+        model = copy.deepcopy(self._initial)
+        with seeded(seed):
+            for module in model.modules():
+                reset: Any = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return model
+
+    def _recipe(self) -> Training:
+        return self.training if isinstance(self.training, Training) else Training(loss=self.loss)  # type: ignore[arg-type]
+
+    def _look(self, n: int) -> Belief:
+        """What the network holds of the labelled items and fresh candidates, at least n."""
+        self.model.eval()
+        asking = self._strategy.settled(self.asking)
+        now = Situation.of(self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed)
+        # Labels that the network was not trained on make the two differ, and rightly so.
+        self.drift = now.drift if self._trained and not self._fresh else None
+        if note := drift_note(self.drift):
+            log.warning("%s", note)
+        return now.belief

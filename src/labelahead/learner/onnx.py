@@ -1,0 +1,185 @@
+"""A finished model as one module, from items as they are read to probabilities; and as ONNX, for other programs."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.data.preprocessing import Reading
+from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
+from labelahead.gp.calibration import FEW, quadrature
+from labelahead.inference.exact import MIN_VARIANCE, ExactModel, mixed
+from labelahead.models.image_encoder import BACKBONES, pixels, pretrained
+
+__all__ = ["Front", "Graph", "write_onnx"]
+
+OPSET = 18
+TOLERANCE = 1e-4  # of probabilities and variances, beside our own
+EXAMPLES = 5
+
+
+class Front(nn.Module):
+    """Items as they are read -> what the network sees."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, reading: Reading) -> None:
+        super().__init__()
+        if reading.features is not None and reading.features not in BACKBONES:
+            raise InputError(
+                f"the model sees pictures by {reading.features!r}, which this version of labelahead does not know; "
+                f"expected one of {', '.join(BACKBONES)}"
+            )
+        self.trunk = None if reading.features is None else pretrained(reading.features)
+        whole = reading.features is not None or reading.mean.numel() == 1
+        column = reading.mean.shape if whole else (-1, *[1] * (len(reading.shape) - 1))
+        self.register_buffer("mean", reading.mean.view(column))
+        self.register_buffer("std", reading.std.view(column))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *shape) -> (n, ...) float32."""
+        values = x if self.trunk is None else self.trunk.features(pixels(x))
+        return ((values.to(self.mean.dtype) - self.mean) / self.std).float()
+
+
+class Spread(nn.Module):
+    """`ExactModel.variance`, of steps that ONNX has."""
+
+    white: Tensor  # (L, L), the inverse of the system's Cholesky factor
+
+    def __init__(self, model: ExactModel) -> None:
+        super().__init__()
+        self.weights, self.support = model.weights().weights, model.support
+        self.register_buffer("white", model.whitening())
+
+    def kernel(self, units: Tensor) -> Tensor:
+        """(n, L) between rows of length one (n, d) and the labelled items."""
+        return mixed(units @ self.support.T, self.weights)
+
+    def forward(self, K: Tensor) -> Tensor:
+        """(n,) from the kernel (n, L) with the labelled items."""
+        return (1 - (K.double() @ self.white.T).square().sum(1)).clamp_min(0.0)
+
+
+class Graph(nn.Module):
+    """Items as they are read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact learner.
+
+    Written out once more, without steps that depend on the numbers: what is held against `Finished.outputs`.
+    """
+
+    def __init__(self, front: Front | None, network: nn.Module, loss: str, classes: int) -> None:
+        super().__init__()
+        self.front, self.network, self.loss, self.classes = front, network, loss, classes
+        self.spread: Spread | None = None
+        if isinstance(network, ExactModel) and len(network.support):
+            self.spread, self.factor = Spread(network), network.fitted_variance_scale()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Both as float32."""
+        x = x if self.front is None else self.front(x)
+        if self.spread is None:
+            return (self._probabilities(self.network(x)),)
+        model = self.network
+        assert isinstance(model, ExactModel)
+        K = self.spread.kernel(model.unit(x))
+        outputs, variance = 1 / model.classes + K.double() @ model.alpha, self.spread(K)
+        spread = self.factor * variance.clamp_min(MIN_VARIANCE)
+        return _likelihoods(outputs[:, : self.classes], spread).float(), variance.float()
+
+    def _probabilities(self, outputs: Tensor) -> Tensor:
+        p = torch.softmax(outputs, 1) if self.loss == "cross-entropy" else _projected(outputs)
+        p = p[:, : self.classes]
+        return (p / p.sum(1, keepdim=True).clamp_min(1e-30)).float()
+
+
+def _likelihoods(mean: Tensor, variance: Tensor) -> Tensor:
+    """As `linear.calibration.likelihoods`, of steps that ONNX has: erf and products."""
+    nodes, weights = quadrature(mean.device)
+    classes = mean.shape[1]
+    if classes <= FEW:
+        ahead = (mean[:, :, None] - mean[:, None, :]) / variance.sqrt()[:, None, None]
+        below = _normal(ahead[..., None] + nodes)  # (n, C, C, nodes): whether a is above c
+        own = torch.eye(classes, dtype=torch.bool, device=mean.device)[:, :, None]
+        p = torch.where(own, 1.0, below).prod(2) @ weights
+        return p / p.sum(1, keepdim=True)
+    first = mean.argmax(1, keepdim=True)
+    own = torch.arange(classes, device=mean.device)[None] == first
+    behind = mean - mean.gather(1, first)
+    below = _normal(nodes - behind[..., None] / variance.sqrt()[:, None, None])
+    top = torch.where(own[..., None], 1.0, below).prod(1) @ weights
+    others = torch.where(own, 0.0, _normal(behind / (2 * variance)[:, None].sqrt()))
+    share = others / others.sum(1, keepdim=True).clamp_min(1e-300) * (1 - top)[:, None]
+    p = torch.where(own, top[:, None], torch.minimum(share, top[:, None]))
+    return p / p.sum(1, keepdim=True)
+
+
+def _normal(z: Tensor) -> Tensor:
+    return (1 + torch.erf((z / 2**0.5).float()).double()) / 2  # onnxruntime has no other erf
+
+
+def _projected(z: Tensor) -> Tensor:
+    """The nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974)."""
+    ordered = torch.sort(z, dim=1, descending=True).values
+    excess = ordered.cumsum(1) - 1
+    counts = torch.arange(1, z.shape[1] + 1, dtype=z.dtype)
+    inside = (ordered - excess / counts > 0).sum(1, keepdim=True)
+    tau = excess.gather(1, inside - 1) / inside.to(z.dtype)
+    return (z - tau).clamp_min(0.0)
+
+
+def write_onnx(graph: Graph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path) -> dict[str, Any]:
+    """Write the graph, and hold what onnxruntime says of the example (n, *shape) against ours; what came of it."""
+    onnxruntime = import_extra("onnxruntime", "onnx", "the form ONNX")
+    import_extra("onnxscript", "onnx", "the form ONNX")
+    graph = graph.eval()
+    names = ["probabilities"] if graph.spread is None else ["probabilities", "variance"]
+    with torch.no_grad(), _quiet():
+        try:
+            torch.onnx.export(
+                graph,
+                (example,),
+                str(path),
+                input_names=["items"],
+                output_names=names,
+                dynamic_shapes={"x": {0: torch.export.Dim("n")}},
+                opset_version=OPSET,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        except Exception as error:  # the exporter has many of its own
+            cause = (str(error).strip().splitlines() or [""])[0]
+            raise ModelError(
+                f"the network cannot be written as ONNX ({type(error).__name__}: {cause}); leave ONNX out"
+            ) from error
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    apart = 0.0
+    for some in (example, example[:1]):  # the number of items is free
+        theirs = session.run(None, {"items": some.numpy()})
+        for said, wanted in zip(theirs, [t for t in ours if t is not None], strict=True):
+            apart = max(apart, float((torch.from_numpy(said) - wanted[: len(some)]).abs().max()))
+    if not apart <= TOLERANCE:
+        raise LabelaheadError(f"onnxruntime differs from our own predictions by {apart:.2g}; expected {TOLERANCE:g}")
+    return {"opset": OPSET, "input": ["n", *example.shape[1:]], "outputs": names, "apart": apart}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter speaks much of its own affairs."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,153 @@
+"""From a configuration to data and a network: what a campaign or a query begins with."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Samples
+from labelahead.data import DATASETS, Answers, Data
+from labelahead.data.dataset import Loaded
+from labelahead.data.excel import absolute_source
+from labelahead.data.loading import load_from
+from labelahead.data.preprocessing import Reading
+from labelahead.errors import InputError
+from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
+from labelahead.inference.network import NetworkLearner
+from labelahead.learner.config import Campaign, Network, Progress, Source, training_from
+from labelahead.learner.encoding import best_embedding, require_embedding, seen_by
+from labelahead.models import build, default_model
+from labelahead.models.training import Training, recipe
+from labelahead.models.training.objective import MakeObjective
+from labelahead.models.trusted_code import full_name
+from labelahead.strategies import GIVEN
+
+__all__ = ["Prepared", "decide", "prepare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Data and network as the configuration asks for them; `notes` says what was decided."""
+
+    campaign: Campaign  # with nothing left open
+    data: Data
+    answers: Answers | None
+    inputs: Tensor | Samples  # (n, ...) what the network sees
+    network: Callable[[int, int], nn.Module]  # (classes, seed) -> a fresh network
+    training: Training
+    device: str
+    notes: tuple[str, ...]
+    reading: Callable[[], Reading | None] = lambda: None  # how other items become such inputs, worked out if asked
+
+    @property
+    def rows(self) -> Tensor:
+        """(n, ...) the inputs of all networks but the user's own, which alone may take something else."""
+        assert isinstance(self.inputs, Tensor)
+        return self.inputs
+
+    def learner(self, classes: int, objective: MakeObjective | None = None) -> NetworkLearner | ExactLearner:
+        """A learner of so many classes. Strategies may make networks with it: it must not lead to the answers.
+
+        objective: what the strategy wants trained together with the network; the exact learner trains nothing.
+        """
+        network = self.network
+        if self.campaign.model.name == EXACT:
+            pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
+            return ExactLearner(self.rows, exact(self.rows[pool], classes), self.device)
+        make = lambda seed: network(classes, seed)  # noqa: E731
+        return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
+
+
+def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None) -> Prepared:
+    """Load the data, choose network, recipe and device; nothing is trained yet."""
+    if campaign.threads is not None:
+        torch.set_num_threads(campaign.threads)
+    device = _device(campaign.device)
+    source = campaign.data
+    if given is None and source.name.startswith(GIVEN):
+        raise InputError(
+            f"this campaign ran on data handed over in Python ({source.name.removeprefix(GIVEN)}): "
+            "go on with labelahead.resume(folder, data=...)"
+        )
+    handed = given is not None
+    if given is None:
+        given = load_from(source, campaign.seed)
+    data, answers = given
+    notes = list(data.notes)
+    name, embedding, said = decide(campaign, data)
+    notes += said
+    width, dropout = campaign.model.width, campaign.model.dropout
+    seen = seen_by(name, data, embedding, source.size, progress)
+    inputs = seen.inputs
+    notes += seen.notes
+    training = training_from(campaign.training, Training() if name == EXACT else recipe(name))
+    example = inputs[:2].read() if isinstance(inputs, Samples) else None
+    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
+    asking, own = campaign.asking, campaign.asking.strategy
+    settled = replace(
+        campaign,
+        data=replace(
+            replace(source, name=GIVEN + data.name) if handed else _absolute(source),
+            embedding=full_name(seen.embedding),
+        ),
+        model=Network(full_name(name), width, dropout),
+        asking=replace(asking, strategy=full_name(own)) if isinstance(own, str) else asking,
+        training=asdict(training),
+        threads=campaign.threads or torch.get_num_threads(),
+        device=device,
+    )
+
+    options = {} if dropout is None else {"dropout": dropout}
+
+    def network(classes: int, seed: int) -> nn.Module:
+        if name == EXACT:
+            return ExactModel(torch.zeros(prod(shape)), classes)
+        return build(name, shape, classes, width=width, seed=seed, example=example, **options)
+
+    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes), seen.reading)
+
+
+def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
+    """Which network, by which embedding, and why; nothing is worked out yet."""
+    name, source = campaign.model.name, campaign.data
+    notes: tuple[str, ...] = ()
+    if data.samples is not None and ":" not in name:
+        raise InputError(
+            f"model is {name}, which takes one tensor, but {data.name} has samples of another form; expected a network "
+            "of your own, as file.py:function"
+        )
+    if name == "auto":
+        photographs = data.images is not None and source.name not in _KNOWN_PIXELS
+        name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
+        notes = (f"network: {name} ({why})",)
+    if source.embedding is not None:
+        require_embedding(source.embedding, data)
+        return name, source.embedding, notes
+    embedding, said = best_embedding(name, data)
+    return name, embedding, (*notes, *said)
+
+
+def _device(name: str) -> str:
+    """A device that there is."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        cause = (str(error).splitlines() or [""])[0]
+        raise InputError(f"device is {name!r} ({cause}); expected auto, cpu or cuda") from error
+    return name
+
+
+def _absolute(source: Source) -> Source:
+    """Paths in full, so that a campaign can be resumed from anywhere."""
+    name = source.name if source.name in DATASETS else absolute_source(source.name)
+    root = None if source.root is None else str(Path(source.root).expanduser().resolve())
+    return replace(source, name=name, root=root)
+
+
+# Known sets of small pictures are learnt from their pixels; folders of photographs are not.
+_KNOWN_PIXELS = frozenset({"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"})

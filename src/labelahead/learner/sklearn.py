@@ -1,0 +1,203 @@
+"""A learner behind scikit-learn's face: fit, predict, predict_proba, and query.
+
+from labelahead.learner.sklearn import Classifier
+
+classifier = Classifier().fit(X, y)             # nothing is trained: kernel regression, exact for these labels
+classifier.predict_proba(X_new)
+classifier.query(X_pool, 10)                    # which rows to label next, best first
+classifier.partial_fit(X_more, y_more)          # with these as well
+"""
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError, import_extra
+from labelahead.inference.exact import ExactLearner, exact, predict_proba
+from labelahead.inference.network import NetworkLearner
+from labelahead.models.training import Training
+from labelahead.models.training.objective import MakeObjective
+from labelahead.strategies import find
+from labelahead.strategies.base import Asking, Strategy
+from labelahead.strategies.query import propose
+
+import_extra("sklearn", "app", "the scikit-learn estimator")
+from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 (after the sentence that says how to get it)
+from sklearn.utils import check_random_state  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
+from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
+
+__all__ = ["Classifier"]
+
+log = logging.getLogger("labelahead")
+
+Array = np.ndarray[Any, Any]
+
+
+class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that also says which labels it lacks.
+
+    module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the exact learner, for
+    features or rows of a table. strategy: how `query` chooses, a name, a `Strategy` or an `Asking`; None: resolve, and
+    flip with a module. training: how the module is trained. random_state: a whole number for the same answers again.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from labelahead.learner.sklearn import Classifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> first = Classifier().query(X, 9)  # no label yet: rows that cover the data
+    >>> classifier = Classifier().fit(X[first], y[first])
+    >>> classifier.score(X, y) > 0.5, classifier.query(X, 3).shape
+    (True, (3,))
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        *,
+        strategy: Asking | Strategy | str | None = None,
+        training: Training | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.module, self.strategy, self.training, self.random_state = module, strategy, training, random_state
+
+    def fit(self, X: Any, y: Any, *, X_pool: Any = None) -> "Classifier":
+        """Learn from labelled rows; what was learnt before is forgotten.
+
+        Args:
+            X: (n, ...) rows.
+            y: (n,) their labels, of any kind.
+            X_pool: (m, ...) the unlabelled rows that are to be predicted. Without a module features are centred over
+                them and X, as a `Learner` or the labelling page centres them over its pool; a few chosen labels alone
+                are a poor sample of it.
+        """
+        rows, labels = self._labelled(X, y, reset=True)
+        self._pool = None if X_pool is None else self._read(X_pool)
+        return self._learn(rows, labels, None)
+
+    def partial_fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> "Classifier":
+        """Learn from these labels and all before. classes: every label that may come, at the first call."""
+        known = getattr(self, "classes_", None)
+        rows, labels = self._labelled(X, y, reset=known is None)
+        if known is None:
+            self._pool = None
+            return self._learn(rows, labels, classes)
+        unknown = [label for label in np.unique(labels).tolist() if label not in known.tolist()]
+        if unknown and not self._grows:
+            raise InputError(
+                f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of them: name all at "
+                "the first partial_fit, or fit anew"
+            )
+        rows = torch.cat([self._rows, rows.to(self._rows)])
+        labels = np.concatenate([self.classes_[self._codes], labels])
+        return self._learn(rows, labels, None if self._grows else known)
+
+    def predict_proba(self, X: Any) -> Array:
+        """(n, C) probabilities, in the order of `classes_`."""
+        check_is_fitted(self)
+        answer: Array = predict_proba(self.model_, self._read(X), self._recipe.loss, len(self.classes_)).numpy()
+        return answer
+
+    def predict(self, X: Any) -> Array:
+        """(n,) the likeliest labels."""
+        p = self.predict_proba(X)
+        answer: Array = self.classes_[p.argmax(1)]
+        return answer
+
+    def query(self, X: Any, n: int = 1) -> Array:
+        """(n,) which rows of an unlabelled pool to label next, best first; without any label, those that cover it."""
+        fitted = hasattr(self, "classes_")
+        rows = self._read(X, reset=not fitted)
+        first = len(self._rows) if fitted else 0
+        everything = torch.cat([self._rows, rows.to(self._rows)]) if fitted else rows
+        pool = Pool(len(everything))
+        if fitted:
+            pool.label(range(first), self._codes.tolist())
+        asking = self._asking
+        learner = self._learner(everything, len(self.classes_) if fitted else 2)
+        # The exact learner sees the pool for the first time here, and is centred on it.
+        learnt = learner.learn(pool.labelled, pool.labels, seed=self._seed()) if self.module is None else None
+        model = learnt.model if learnt else self.model_ if fitted else learner.network(self._seed()).eval()
+        objective = self._objective if fitted else None
+        if objective is None and self._make_objective is not None:
+            objective = self._make_objective(model, everything[:2], self._seed())
+        query = propose(
+            model,
+            everything,
+            pool,
+            n,
+            asking,
+            loss=self._recipe.loss,
+            seed=self._seed(),
+            fresh=learner.network,
+            training=self._recipe,
+            objective=objective,
+        )
+        for note in query.notes:
+            log.warning("%s", note)
+        return (query.positions - first).numpy()
+
+    @property
+    def _asking(self) -> Asking | Strategy | str:
+        return self.strategy or ("resolve" if self.module is None else "flip")
+
+    @property
+    def _make_objective(self) -> MakeObjective | None:
+        """What the strategy wants trained together with the module."""
+        asking = self._asking
+        strategy = asking.strategy if isinstance(asking, Asking) else asking
+        return None if self.module is None else find(strategy).objective
+
+    @property
+    def _recipe(self) -> Training:
+        return self.training or Training()
+
+    def _seed(self) -> int:
+        state = self.random_state
+        if isinstance(state, int | np.integer) and state >= 0:
+            return int(state)
+        return int(check_random_state(state).randint(2**31 - 1))
+
+    def _learner(self, rows: Tensor, classes: int) -> ExactLearner | NetworkLearner:
+        if self.module is None:
+            return ExactLearner(rows, exact(rows, max(classes, 2)))
+        module = self.module
+        make = lambda _: copy.deepcopy(module)  # noqa: E731
+        return NetworkLearner(rows, classes, make, self._recipe, objective=self._make_objective)
+
+    def _learn(self, rows: Tensor, labels: Array, classes: Sequence[Any] | None) -> "Classifier":
+        seen = np.unique(labels)
+        names = seen if classes is None else np.unique(np.asarray(classes))
+        if not set(seen.tolist()) <= set(names.tolist()):
+            raise InputError(f"labels are {seen.tolist()}, classes {names.tolist()}; expected labels among the classes")
+        codes = torch.from_numpy(np.searchsorted(names, labels)).long()
+        everything = rows if self._pool is None else torch.cat([rows, self._pool.to(rows)])
+        learnt = self._learner(everything, len(names)).learn(torch.arange(len(rows)), codes, seed=self._seed())
+        self.model_, self.classes_, self._grows = learnt.model, names, classes is None
+        self._rows, self._codes = rows, codes
+        self._objective = learnt.objective
+        return self
+
+    def _labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:
+        X, y = validate_data(self, X, y, reset=reset, **self._demands())
+        check_classification_targets(y)
+        return self._tensor(X), y
+
+    def _read(self, X: Any, *, reset: bool = False) -> Tensor:
+        return self._tensor(validate_data(self, X, reset=reset, **self._demands()))
+
+    def _demands(self) -> dict[str, Any]:
+        """What scikit-learn sees to: numbers without NaN, as many columns as before; pictures for modules."""
+        if self.module is None:
+            return {"dtype": (np.float64, np.float32)}
+        return {"dtype": None, "allow_nd": True}
+
+    def _tensor(self, X: Array) -> Tensor:
+        rows = torch.tensor(X)  # a copy: rows are kept
+        like = None if self.module is None else next(self.module.parameters(), None)
+        return rows if like is None or not rows.is_floating_point() else rows.to(like.dtype)

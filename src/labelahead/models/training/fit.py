@@ -1,0 +1,437 @@
+"""Training: where the weights begin, the loop that fits them, and BatchNorm's statistics afterwards."""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import cos, isfinite, pi
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labelahead.batching import Inputs, Samples, batch_of
+from labelahead.errors import InputError, ModelError, NumericalError
+from labelahead.models.layers import restored, whole
+from labelahead.models.training.augmentation import augment_pictures, require_pictures
+from labelahead.models.training.forward import check_inputs, eval_mode, forward, place, predict, rows_at_once
+from labelahead.models.training.objective import AuxiliaryObjective
+from labelahead.models.training.settings import Trained, Training
+from labelahead.seeds import seeded, stream
+
+__all__ = ["batches", "fresh_start", "learning_norms", "make_optimiser", "rates", "settle", "train"]
+
+WATCH = 10  # steps between two looks at the loss
+RETRIES = 3
+RUNAWAY = 1e4  # a loss so many times the first one has diverged, finite or not
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
+
+
+def fresh_start(
+    model_factory: Callable[[int], nn.Module], previous: Mapping[str, Tensor] | None, training: Training, *, seed: int
+) -> nn.Module:
+    """A new network with the weights that `training.start` asks for.
+
+    "same", "cold", and every start without a `previous` state: what the factory makes of `seed`.
+    "warm": the previous state. "shrink": shrink × previous + perturb × new weights, parameter by
+    parameter (Ash & Adams 2020); frozen parameters and buffers are the previous ones.
+
+    >>> from labelahead.models.training import Training, fresh_start
+    >>> make = lambda seed: build("mlp", (4,), 2, seed=seed)
+    >>> old = make(0).state_dict()
+    >>> warm = fresh_start(make, old, Training(start="warm"), seed=1)
+    >>> all(torch.equal(warm.state_dict()[name], old[name]) for name in old)
+    True
+    """
+    with seeded(seed):
+        model = model_factory(seed)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the factory returned a {type(model).__name__}; expected a torch.nn.Module")
+    if previous is None or training.start in ("same", "cold"):
+        return model
+    new = {k: p.detach().clone() for k, p in model.named_parameters() if p.requires_grad}
+    try:
+        model.load_state_dict(dict(previous))
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise ModelError(
+            f"the previous weights do not fit the network ({lines[min(1, len(lines) - 1)]}); "
+            "expected the same architecture and classes: use start='cold' after a change"
+        ) from error
+    if training.start == "shrink":
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                if key in new:
+                    p.mul_(training.shrink).add_(new[key], alpha=training.perturb)
+    return model
+
+
+def train(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    classes: int,
+    training: Training,
+    *,
+    seed: int,
+    objective: AuxiliaryObjective | None = None,
+) -> Trained:
+    """Train `model` in place on inputs (n, ...) with class numbers (n,); it ends in eval mode.
+
+    The same seed gives the same weights to the last bit on one machine. If training diverges,
+    the weights go back to the start and the rate to a tenth, at most three times; `notes` says so.
+    objective: trained in place together with the network, its value added to the network's loss in every step; the
+    loss that is reported is the network's alone.
+
+    >>> from labelahead.models.training import Training, predict, train
+    >>> model = build("mlp", (4,), 2)
+    >>> trained = train(model, x, y, 2, Training(steps=60), seed=0)
+    >>> bool((predict(model, x).argmax(1) == y).double().mean() > 0.9)
+    True
+    """
+    began = time.perf_counter()
+    if not isinstance(training, Training):
+        raise InputError(f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')")
+    classes = whole(classes, "classes")
+    samples, labels = check_set(inputs, labels, classes)
+    training = training.counted(len(samples))
+    session = _Session(model, samples, labels, classes, training, seed, objective)
+    learning = [model] if objective is None else [model, objective]
+    before = [copy.deepcopy(module.state_dict()) for module in learning]
+    rate, notes = training.rate, session.warnings()
+    for attempt in range(RETRIES + 1):
+        try:
+            steps, (loss, accuracy) = session.run(rate)
+            break
+        except _DivergedError as trouble:
+            for module, state in zip(learning, before, strict=True):
+                module.load_state_dict(state)
+            if attempt == RETRIES:
+                raise NumericalError(
+                    f"training diverged at the rate {training.rate:g} and at {RETRIES} rates down "
+                    f"to {rate:g} ({trouble}); expected a finite loss: scale the inputs to order "
+                    "one, or use a smaller rate or clip"
+                ) from None
+            notes.append(f"{trouble} at the rate {rate:g}; began again with {rate / 10:g}")
+            rate /= 10
+        finally:
+            for module in learning:
+                module.zero_grad(set_to_none=True)
+                module.eval()
+    target = training.stop_accuracy
+    if target is not None and accuracy < target:
+        notes.append(
+            f"accuracy on the labelled set is {accuracy:.3f} after all {steps} steps; {target:.3f} was asked for"
+        )
+    return Trained(loss, accuracy, steps, rate, tuple(notes), time.perf_counter() - began)
+
+
+class _Session:
+    """One call of `train`: what stays the same from attempt to attempt."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor | Samples,
+        labels: Tensor,
+        classes: int,
+        training: Training,
+        seed: int,
+        objective: AuxiliaryObjective | None,
+    ) -> None:
+        self.model, self.inputs, self.training, self.seed = model, inputs, training, seed
+        self.objective = objective
+        self.parameters = [*trainable(model), *(objective.parameters() if objective is not None else ())]
+        self.norms = learning_norms(model)
+        self.device, self.dtype = place(model, inputs)
+        self.labels, self.classes = labels.to(self.device), classes
+        self.lone = len(inputs) == 1 and bool(self.norms)
+        weights = next(p for p in self.parameters)
+        self.targets = F.one_hot(self.labels, classes).to(weights.dtype)
+        if training.augment is not None:
+            require_pictures(batch_of(inputs[:1]), training.augment)
+
+    def warnings(self) -> list[str]:
+        """What the caller should know before any step is taken."""
+        warnings = []
+        if self.lone:
+            warnings.append("one labelled sample has no variance: BatchNorm's statistics stay fixed")
+        elif self.norms and self.training.batch == 1:
+            warnings.append("batches of two: BatchNorm cannot learn from one sample at a time")
+        return warnings
+
+    def run(self, rate: float) -> tuple[int, tuple[float, float]]:
+        """One attempt: the steps taken, then loss and accuracy on the labelled set."""
+        # Dropout draws from the global generator.
+        with seeded(self.seed), torch.enable_grad(), self._observed():
+            steps = self._descend(rate)
+        if not all(bool(torch.isfinite(p.detach()).all()) for p in self.parameters):
+            raise _DivergedError(f"weights became infinite by step {steps}")
+        settle(self.model, self.norms, self.inputs)
+        return steps, self._measure()
+
+    def _descend(self, rate: float) -> int:
+        t = self.training
+        optimiser = make_optimiser(self.parameters, t, rate)
+        group = optimiser.param_groups[0]
+        n = len(self.inputs)
+        sizes = batches(n, t.batch, t.steps, self.seed, pairs=bool(self.norms) and not self.lone)
+        often = max(WATCH, -(-n // t.batch))
+        watch = _Watch()
+        everything: tuple[Inputs, Tensor] | None = None
+        # A generator of its own: the order of the batches is the same with and without augmentation.
+        rng = stream(self.seed, "augment")
+        step = 0
+        self._train_mode()
+        for step, (at, now) in enumerate(zip(sizes, rates(t, rate), strict=True), 1):
+            if at is None:
+                everything = everything or self._rows(None)
+            x, y = self._rows(at) if at is not None or everything is None else everything
+            if t.augment is not None:
+                assert isinstance(x, Tensor)  # `require_pictures` has seen to it
+                x = augment_pictures(x, t.augment, rng)
+            group["lr"] = now
+            optimiser.zero_grad(set_to_none=True)
+            loss = self._total(x, y, (step - 1) / t.steps)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if t.clip is not None:
+                nn.utils.clip_grad_norm_(self.parameters, t.clip)
+            optimiser.step()
+            watch.see(loss.detach(), step)
+            if t.stop_accuracy is not None and step % often == 0 and step < t.steps:
+                settle(self.model, self.norms, self.inputs)
+                if self._measure()[1] >= t.stop_accuracy:
+                    break
+                self._train_mode()
+        watch.look(step)
+        return step
+
+    def _observed(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.objective is None else self.objective.observe(self.model)
+
+    def _total(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
+        """What a step descends on: the network's loss, and the auxiliary objective where there is one."""
+        outputs = self._outputs(x)
+        loss = self._loss(outputs, y)
+        if not loss.requires_grad:
+            raise ModelError(
+                "the network's outputs depend on none of its trainable parameters; expected "
+                "something to learn: unfreeze a layer that the outputs pass through"
+            )
+        if self.objective is None:
+            return loss
+        added: Tensor = self.objective(self._losses(outputs.detach(), y), progress)
+        return loss + added
+
+    def _train_mode(self) -> None:
+        self.model.train()
+        if self.objective is not None:
+            self.objective.train()
+        if self.lone:
+            for norm in self.norms:
+                norm.training = False
+
+    def _rows(self, at: Tensor | None) -> tuple[Inputs, Tensor]:
+        x = self.inputs if at is None else self.inputs[at.to(getattr(self.inputs, "device", "cpu"))]
+        y = self.targets if at is None else self.targets[at.to(self.device)]
+        return batch_of(x.to(device=self.device, dtype=self.dtype)), y
+
+    def _outputs(self, x: Inputs) -> Tensor:
+        out = forward(self.model, x)
+        if out.shape[1] != self.classes:
+            raise ModelError(
+                f"the network has {out.shape[1]} outputs for {self.classes} classes; expected as "
+                "many: build it for that number of classes"
+            )
+        return out
+
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.training.loss == "cross-entropy":
+            return F.cross_entropy(outputs, targets)
+        return 0.5 * F.mse_loss(outputs, targets, reduction="sum") / len(targets)
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(n,) the loss of each sample."""
+        if self.training.loss == "cross-entropy":
+            return F.cross_entropy(outputs, targets, reduction="none")
+        return 0.5 * (outputs - targets).square().sum(1)
+
+    def _measure(self) -> tuple[float, float]:
+        """Loss and accuracy on the whole labelled set, in eval mode."""
+        try:
+            outputs = predict(self.model, self.inputs)
+        except NumericalError as error:
+            raise _DivergedError("outputs became infinite") from error
+        loss = float(self._loss(outputs, self.targets))
+        if not isfinite(loss):
+            raise _DivergedError("the loss became infinite")
+        return loss, float((outputs.argmax(1) == self.labels).double().mean())
+
+
+class _DivergedError(Exception):
+    """Training left the finite numbers, or ran away from where it began."""
+
+
+class _Watch:
+    """Looks at the loss now and then: each look waits for the device, so not at every step."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.first: float | None = None
+
+    def see(self, loss: Tensor, step: int) -> None:
+        """Take a loss in; a NaN or infinity in any of them stays in the sum."""
+        self.total = loss if self.total is None else self.total + loss
+        if step == 1 or step % WATCH == 0:
+            self.look(step)
+
+    def look(self, step: int) -> None:
+        """Raise if any loss since the last look was not a finite number, or has run away."""
+        if self.total is None:
+            return
+        total, self.total = float(self.total), None
+        if self.first is None:
+            self.first = total
+        if not isfinite(total):
+            raise _DivergedError(f"the loss became infinite by step {step}")
+        if total > RUNAWAY * (1.0 + self.first):
+            raise _DivergedError(f"the loss rose from {self.first:.3g} to {total:.3g}")
+
+
+def check_set(given: Inputs, labels: Tensor, classes: int) -> tuple[Tensor | Samples, Tensor]:
+    """Inputs, and labels as int64 (n,), after a look at everything that could be wrong with them."""
+    inputs = check_inputs(given)
+    if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(
+            f"labels are {kind}; expected class numbers as an integer tensor (n,): "
+            "convert them with torch.as_tensor(labels).long()"
+        )
+    if labels.shape != (len(inputs),):
+        shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else f"{len(inputs)} samples"
+        raise InputError(
+            f"labels have shape {tuple(labels.shape)} and inputs {shape}; expected "
+            f"one label for each of the {len(inputs)} inputs, shape ({len(inputs)},)"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise InputError(f"labels reach from {low} to {high}; expected class numbers from 0 to {classes - 1}")
+    return inputs.detach() if isinstance(inputs, Tensor) else inputs, labels.detach().long()
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require a gradient: at least one, all finite."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
+    everything = list(model.named_parameters())
+    for name, p in everything:
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ModelError(f"parameter {name!r} has no shape yet: pass one batch through the lazy layers first")
+        if not bool(torch.isfinite(p.detach()).all()):
+            raise NumericalError(
+                f"parameter {name!r} holds NaN or infinity before training; expected sound weights: start from new ones"
+            )
+    chosen = [p for _, p in everything if p.requires_grad]
+    if not chosen:
+        raise ModelError(
+            f"none of the network's {len(everything)} parameters requires a gradient; expected "
+            "something to train: unfreeze some with requires_grad_(True)"
+        )
+    return chosen
+
+
+def batches(n: int, size: int, steps: int, seed: int, *, pairs: bool) -> Iterator[Tensor | None]:
+    """Positions of each of `steps` batches; None stands for the whole set.
+
+    Every epoch is shuffled anew and cut into equal parts of at most `size`, so that no update is left to a small
+    remainder. `pairs`: no part of one sample, for BatchNorm's sake, as long as there are two.
+    """
+    parts = -(-n // size)
+    if pairs and n // parts < 2:
+        parts = max(1, n // 2)
+    if parts == 1:
+        yield from (None for _ in range(steps))
+        return
+    rng = torch.Generator().manual_seed(seed)
+    taken = 0
+    while True:
+        for part in torch.randperm(n, generator=rng).tensor_split(parts):
+            if taken == steps:
+                return
+            taken += 1
+            yield part
+
+
+def make_optimiser(parameters: Sequence[Tensor], training: Training, rate: float) -> torch.optim.Optimizer:
+    """The optimiser that `training` asks for."""
+    decay = training.weight_decay
+    fused = parameters[0].device.type in ("cpu", "cuda")  # half the time of `foreach` when small
+    if training.optimiser == "adam":
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=not fused)
+    return torch.optim.SGD(
+        parameters, lr=rate, momentum=training.momentum, weight_decay=decay, fused=fused, foreach=not fused
+    )
+
+
+def rates(training: Training, rate: float) -> Iterator[float]:
+    """The learning rate of each step.
+
+    One-cycle as in Smith & Topin and in torch's OneCycleLR: by a cosine from rate/25 up to the
+    rate over the first 30 %, then down to rate/250,000.
+    """
+    steps = training.steps
+    if training.schedule == "constant":
+        yield from (rate for _ in range(steps))
+        return
+    peak, end = 0.3 * steps - 1, steps - 1
+    for step in range(steps):
+        if step <= peak or end <= 0:
+            here, there, part = rate / 25, rate, step / peak if peak > 0 else 1.0
+        else:
+            begin = max(peak, 0.0)
+            here, there, part = rate, rate / 25e4, (step - begin) / (end - begin)
+        yield there + (here - there) / 2 * (1 + cos(pi * part))
+
+
+def learning_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """BatchNorms that would use the batch if the network were in train mode.
+
+    A network may keep some in eval mode also then, as a pretrained one does; these are left alone.
+    """
+    with restored(model):
+        model.train()
+        return [
+            module
+            for module in model.modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+        ]
+
+
+def settle(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor | Samples) -> None:
+    """Statistics of `norms` from all of `inputs` with the weights as they are; all else in eval.
+
+    A tangent kernel and a prediction use running statistics. Those that training leaves behind are
+    a moving average over weights that no longer exist; after 100 steps they are still a tenth of
+    what they were at the start. So they are computed again for the final weights.
+
+    Exact mean and variance when the set fits one batch; otherwise the plain average over equal batches. One sample has
+    no variance, and an evaluation with 0 for it would blow up everything else: then the statistics stay as they were.
+    """
+    kept = [norm for norm in norms if norm.running_mean is not None]
+    if not kept or len(inputs) < 2:
+        return
+    device, dtype = place(model, inputs)
+    parts = min(-(-len(inputs) // rows_at_once(inputs)), len(inputs) // 2)
+    momenta = [norm.momentum for norm in kept]
+    with eval_mode(model), torch.no_grad():
+        for norm in kept:
+            norm.training = True
+            norm.reset_running_stats()
+            norm.momentum = None  # PyTorch's word for the plain average over all batches
+        try:
+            for part in torch.arange(len(inputs)).tensor_split(max(1, parts)):
+                some = inputs[int(part[0]) : int(part[-1]) + 1]
+                forward(model, some.to(device=device, dtype=dtype))
+        finally:
+            for norm, momentum in zip(kept, momenta, strict=True):
+                norm.momentum = momentum

@@ -1,0 +1,221 @@
+"""A user's own network: `module:factory` or `path/to/file.py:factory`; their own strategy in the same way."""
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Batch, described, invoked, length
+from labelahead.errors import InputError, ModelError
+from labelahead.models.layers import eval_mode
+from labelahead.seeds import seeded
+
+__all__ = ["imported", "make_imported"]
+
+
+def make_imported(
+    name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any], seed: int, example: Batch | None = None
+) -> nn.Module:
+    """Call the factory that `name` points to with what it takes, and check what it made.
+
+    asked: width and options, if the user gave any; the factory must take them.
+    """
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise InputError(f"the model {name!r} is incomplete; expected 'module:factory' or 'path/to/file.py:factory'")
+    with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
+        with seeded(seed):  # apart from the call: a module is run only the first time
+            factory = _factory(_module(place), attribute, name)
+        arguments = _arguments(factory, name, shape, classes, asked)
+        with seeded(seed):
+            try:
+                model = factory(**arguments)
+            except Exception as error:
+                called = f"{attribute}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
+                raise InputError(f"the model {name!r} could not be made: {called} raised {_cause(error)}") from error
+            if not isinstance(model, nn.Module):
+                raise ModelError(f"the factory {name!r} returned a {type(model).__name__}; expected a torch.nn.Module")
+            _check_outputs(model, name, shape, classes, example)  # gives lazy layers their weights
+    return model
+
+
+def imported(name: str, what: str) -> Any:
+    """What `module:name` or `path/to/file.py:name` points to; `what` it is to be, for messages."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise InputError(f"the {what} {name!r} is incomplete; expected 'module:name' or 'path/to/file.py:name'")
+    with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
+        return _attribute(_module(place), attribute, f"the {what} {name!r}")
+
+
+@contextmanager
+def _importable_from(folder: Path) -> Iterator[None]:
+    """Let the user's file import its neighbours, as it could if it were run itself."""
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def _module(place: str) -> ModuleType:
+    try:
+        return _module_of_file(Path(place)) if place.endswith(".py") else _module_of_name(place)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"importing {place!r} failed with {_cause(error)}") from error
+
+
+def _module_of_name(place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise InputError(
+            f"there is no module {place!r} here; expected one that Python can import, or a file: 'path/to/file.py:name'"
+        ) from error
+
+
+class _FromSource(importlib.machinery.SourceFileLoader):
+    """Python takes what it compiled before for the file if second and size are the same: an edit would go unnoticed."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiled anew, and nothing left in the user's folder."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """The file as a module; run once, and again only after it has changed."""
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}; expected 'path/to/file.py:name'")
+    digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:16]
+    name = f"labelahead_own_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+    if spec is None or spec.loader is None:
+        raise InputError(f"{str(path)!r} cannot be imported; expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look modules up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _attribute(module: ModuleType, attribute: str, what: str) -> Any:
+    """What the module calls by that name, dots and all."""
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            public = [key for key in vars(module) if not key.startswith("_")]
+            raise InputError(
+                f"{what} names {part!r}, which is not there; the module has {', '.join(public) or 'nothing'}"
+            )
+        value = getattr(value, part)
+    return value
+
+
+def _factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any]:
+    factory = _attribute(module, attribute, f"the model {name!r}")
+    if isinstance(factory, nn.Module):
+        raise InputError(
+            f"{name!r} is a network already made; expected a function or class that makes a new "
+            "one, so that each round can start afresh: wrap it in one"
+        )
+    if not callable(factory):
+        raise InputError(
+            f"{name!r} is a {type(factory).__name__}; expected a function or class that makes a torch.nn.Module"
+        )
+    return factory  # type: ignore[no-any-return]
+
+
+def _arguments(
+    factory: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of our arguments that the factory's signature names, and all of the user's options."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # written in C: no signature to be had
+        parameters = {}  # type: ignore[assignment]
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = {key for key, p in parameters.items() if p.kind in kinds}
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    ours: dict[str, Any] = {"shape": shape, "input_shape": shape, "classes": classes, "num_classes": classes}
+    refused = [key for key in asked if key not in named and not open_ended]
+    if refused:
+        raise InputError(
+            f"the factory {name!r} takes no {refused[0]!r}; it takes {', '.join(sorted(named)) or 'nothing'}"
+        )
+    arguments = {key: value for key, value in ours.items() if key in named} | dict(asked)
+    missing = [
+        key
+        for key, p in parameters.items()
+        if p.default is p.empty and p.kind in (*kinds, inspect.Parameter.POSITIONAL_ONLY) and key not in arguments
+    ]
+    if missing:
+        raise InputError(
+            f"the factory {name!r} needs {', '.join(missing)}, which labelahead does not know; "
+            "expected a factory that takes any of shape, classes, width, or nothing: give the "
+            "others defaults"
+        )
+    return arguments
+
+
+def _check_outputs(
+    model: nn.Module, name: str, shape: tuple[int, ...], classes: int, example: Batch | None = None
+) -> None:
+    """Raise `ModelError` unless the network makes (n, classes) of a batch of zeros, or of a few real inputs."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    # Whole numbers: a network of tokens.
+    zeros = (torch.zeros(2, *shape, dtype=dtype, device=like.device) for dtype in (like.dtype, torch.int64))
+    n = 2 if example is None else length(example)
+    what = f"{n} inputs of shape {shape if example is None else described(example)}"
+    with eval_mode(model):
+        out = _outputs(model, name, what, list(zeros) if example is None else [example])
+    if not isinstance(out, Tensor):
+        raise ModelError(
+            f"the network of {name!r} returned a {type(out).__name__} for {what}; "
+            f"expected a tensor (n, {classes}): return the class scores alone"
+        )
+    if tuple(out.shape) != (n, classes):
+        raise ModelError(
+            f"the network of {name!r} returned shape {tuple(out.shape)} for {what}; expected ({n}, {classes}), one "
+            "output a class: let the factory take 'classes' and end in that many outputs"
+        )
+
+
+def _outputs(model: nn.Module, name: str, what: str, batches: list[Batch]) -> object:
+    """Of the first batch that the network takes."""
+    failure: Exception | None = None
+    for batch in batches:
+        try:
+            with torch.no_grad():
+                return invoked(model, batch)
+        except Exception as error:
+            failure = failure or error
+    raise ModelError(
+        f"the network of {name!r} failed on {what} with {_cause(failure)}; expected it to take a batch of them"
+    ) from failure
+
+
+def _cause(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

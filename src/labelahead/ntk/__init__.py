@@ -1,0 +1,26 @@
+"""A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning.
+
+The examples of its functions begin with
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> generator = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> x = torch.randn(6, 4)
+"""
+
+from labelahead.ntk.infinite import infinite_kernel
+from labelahead.ntk.kernels import gradient_gram, kernel
+from labelahead.ntk.norms import directional, inner_products, norms_and_products, squared_norms
+from labelahead.ntk.sketch import features
+
+__all__ = [
+    "directional",
+    "features",
+    "gradient_gram",
+    "infinite_kernel",
+    "inner_products",
+    "kernel",
+    "norms_and_products",
+    "squared_norms",
+]

@@ -1,0 +1,478 @@
+"""One forward and one backward: where every parameter enters, with what, and what comes back.
+
+The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes where it
+meets the samples (a `Site`), by itself or as part of something made of parameters alone: those nodes hold what the
+layer saw, already padded, and the gradient that arrives at them is asked of autograd as a `GradientEdge`. So a
+functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s output projection are seen like any
+other, in-place activations do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never
+computed: autograd runs only the nodes between the outputs and the sites.
+"""
+
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain, filterfalse, islice
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge
+
+from labelahead.batching import Batch, tensors
+from labelahead.ntk.layers import LAYERS, fast_layers
+from labelahead.ntk.premises import copied, forward, known_parts, parts_of
+from labelahead.ntk.recurrence import OWN, OpenLSTM
+
+__all__ = [
+    "Site",
+    "Trace",
+    "differentiable",
+    "gradients_at",
+    "independent",
+    "node_sizes",
+    "of_parameters",
+    "pulled_back",
+    "structural",
+    "trace",
+    "unchanged",
+]
+
+# Nodes that only give a parameter's entries another shape, and nodes that turn a matrix over: inner products
+# pass through both unchanged.
+RESHAPING = frozenset(
+    f"{name}Backward{i}"
+    for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone")
+    for i in range(3)
+)
+TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
+CONTAINERS = (dict, list, set)  # of a module, whose contents are kept as they were
+IMAGES = (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # in networks that `layers` is for
+MATRICES = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})  # inputs whose rules know of turned matrices
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place where a parameter, or what was made of parameters alone, meets the samples."""
+
+    node: Any  # a torch.autograd graph node
+    argument: int  # which of the node's inputs it is
+    source: GradientEdge  # where it comes from: a parameter's leaf, or a node that no sample reaches
+    parameter: str | None  # it holds this parameter's entries and no others; None: see `Trace.below`
+    turned: bool = False  # that parameter, seen as a matrix, transposed
+
+    @property
+    def kind(self) -> str:
+        """The node's name in autograd, e.g. AddmmBackward0."""
+        return type(self.node).__name__
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what enters, before it was turned."""
+        if hasattr(self.source.node, "variable"):
+            return tuple(self.source.node.variable.shape)
+        shape = tuple(self.source.node._input_metadata[self.source.output_nr].shape)
+        return shape[::-1] if self.turned else shape
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What must be equal for two graphs to have the same structure here."""
+        source = self.parameter or type(self.source.node).__name__
+        return source, self.kind, self.argument, self.source.output_nr, self.turned
+
+
+@contextmanager
+def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """The chosen parameters, and they alone, take gradients; all is as it was afterwards.
+
+    Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a parameter
+    runs: it would change what training sees, not the outputs.
+    """
+    modules, parameters, buffers = parts = parts_of(model)
+    before = [(p, p.requires_grad, p.grad) for p in parameters]
+    ids = {*map(id, chosen.values())}
+    kinds = {*map(type, modules)}
+    with ExitStack() as stack:
+        stack.enter_context(known_parts(model, parts))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        if any(issubclass(kind, (nn.LSTM, nn.RNN, nn.GRU)) for kind in kinds):
+            # The fused recurrent kernels are one opaque node; unfused they are plain products.
+            stack.enter_context(_unfused_recurrence())
+            stack.enter_context(OpenLSTM())
+        stack.enter_context(fast_layers(any(issubclass(kind, IMAGES) for kind in kinds)))
+        stack.enter_context(_unfused_attention())
+        stack.enter_context(_buffers_restored(buffers))
+        stack.enter_context(_nothing_kept(model, [m for m in modules if type(m).train is not nn.Module.train]))
+        stack.enter_context(_without_hooks(parameters))
+        try:
+            for p, flag, _ in before:
+                if flag != (id(p) in ids):
+                    p.requires_grad_(not flag)
+            yield
+        finally:
+            for p, flag, grad in before:
+                if p.requires_grad != flag:
+                    p.requires_grad_(flag)
+                if p.grad is not grad:
+                    p.grad = grad
+
+
+@contextmanager
+def _without_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Tables of hooks are emptied in place: autograd holds on to the tables themselves."""
+    tables = [t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t]
+    before = [dict(t) for t in tables]
+    try:
+        for table in tables:
+            table.clear()
+        yield
+    finally:
+        for table, hooks in zip(tables, before, strict=True):
+            table.update(hooks)
+
+
+@contextmanager
+def _buffers_restored(buffers: Sequence[Tensor]) -> Iterator[None]:
+    """Buffers hold what they held before, whatever the forward counts or averages in them."""
+    before = [(b, b.clone()) for b in buffers if not b.is_inference() and not b.is_meta]
+    try:
+        yield
+    finally:
+        for buffer, values in before:  # by value: running statistics are written past the version counter
+            if not torch.equal(buffer, values):
+                buffer.copy_(values)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Attributes of the modules, and one level of what their lists and tables hold, are as before.
+
+    Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
+    """
+    attributes = [vars(m) for m in parts_of(model)[0]]
+    names, values, sizes = _together(attributes)
+    kinds = CONTAINERS
+    held = [v for v in values if isinstance(v, kinds)]
+    full: list[Any] = [*filter(None, held)]
+    empty: list[Any] = [*filterfalse(None, held)]
+    contents = [v.copy() for v in full]
+    try:
+        yield
+    finally:
+        now = _together(attributes)
+        if now[2] != sizes or now[0] != names or not all(map(is_, now[1], values)):
+            given = iter(zip(names, values, strict=True))
+            for table, size in zip(attributes, sizes, strict=True):
+                _restore(table, dict(islice(given, size)))
+        if any(empty):
+            for container in empty:
+                container.clear()
+        for container, content in zip(full, contents, strict=True):
+            _restore(container, content)
+
+
+def _together(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any], list[int]]:
+    """Names and objects of all tables in two long lists, which are compared much faster; and how many each has."""
+    values = [*chain.from_iterable(map(dict.values, tables))]
+    return [*chain.from_iterable(tables)], values, [*map(len, tables)]
+
+
+def _restore(container: Any, content: Any) -> None:
+    """The very same objects, in the same order, as a list, table or set had."""
+    if isinstance(container, list):
+        if len(container) != len(content) or not all(map(is_, container, content)):
+            container[:] = content
+    elif isinstance(container, set):
+        if container != content:
+            container.clear()
+            container.update(content)
+    elif [*container] != [*content] or not all(map(is_, container.values(), content.values())):
+        container.clear()
+        container.update(content)
+
+
+@contextmanager
+def _nothing_kept(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
+
+    def keeps(module: nn.Module) -> bool:
+        tables = (v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES)
+        return any(isinstance(t, Tensor) for d in tables for t in d.values())
+
+    keeping = [m for m in modules if keeps(m)]
+    with ExitStack() as stack:
+        if keeping:
+            stack.enter_context(unchanged(model))
+        for module in keeping:
+            modes = [(m, m.training) for m in module.modules()]
+            module.train()
+            for m, mode in modes:
+                m.training = mode
+        yield
+
+
+_OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
+
+
+@contextmanager
+def _unfused_recurrence() -> Iterator[None]:
+    backends: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    before = [backend.enabled for backend in backends]
+    try:
+        for backend in backends:
+            backend.enabled = False
+        yield
+    finally:
+        for backend, enabled in zip(backends, before, strict=True):
+            backend.enabled = enabled
+
+
+@contextmanager
+def _unfused_attention() -> Iterator[None]:
+    """Without gradients a transformer layer is one opaque call; forward mode needs its parts."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One forward pass: outputs (n, C) and their graph."""
+
+    out: Tensor
+    nodes: list[Any]  # of the graph, sources first
+    leaves: Mapping[Any, str]  # nodes of parameters -> their names
+
+    @property
+    def custom(self) -> bool:
+        """Some nodes have a backward written in Python, which may do anything."""
+        return any(
+            isinstance(node, BackwardCFunction) and getattr(node, "_forward_cls", None) not in (*OWN, *LAYERS)
+            for node in self.nodes
+        )
+
+    @property
+    def layered(self) -> bool:
+        """Some nodes are of `layers`."""
+        return any(getattr(node, "_forward_cls", None) in LAYERS for node in self.nodes)
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """Of all that was computed on the way."""
+        return {m.dtype for node in self.nodes for m in node._input_metadata}
+
+    def sites(self, fixed: Collection[int]) -> list[Site]:
+        """Where what the leaves and the `fixed` nodes give meets the samples, in an order fixed by the graph."""
+        plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in self.leaves.items()}
+        sites = []
+        for i, node in enumerate(self.nodes):
+            if i in fixed:
+                plain[node] = _carried(node, plain)
+                continue
+            for argument, (source, output) in enumerate(node.next_functions):
+                if source in plain:
+                    name, turned = plain[source] or (None, False)
+                    if turned and (type(node).__name__, argument) not in MATRICES:
+                        name, turned = None, False  # to be turned back entry by entry
+                    sites.append(Site(node, argument, GradientEdge(source, output), name, turned))
+        return sites
+
+    def below(self, fixed: Collection[int]) -> dict[Any, tuple[str, ...]]:
+        """For each of the `fixed` nodes, the parameters that it was made of."""
+        names: dict[Any, tuple[str, ...]] = {leaf: (name,) for leaf, name in self.leaves.items()}
+        for i in sorted(fixed):
+            sources = [source for source, _ in self.nodes[i].next_functions if source is not None]
+            names[self.nodes[i]] = tuple(dict.fromkeys(name for source in sources for name in names[source]))
+        return names
+
+
+def _carried(node: Any, plain: Mapping[Any, tuple[str, bool] | None]) -> tuple[str, bool] | None:
+    """The parameter, and whether turned, whose entries alone the node passes on in another shape."""
+    sources = [source for source, _ in node.next_functions if source is not None]
+    origin = plain.get(sources[0]) if len(sources) == 1 else None
+    if origin is None:
+        return None
+    kind, rank = type(node).__name__, len(node._input_metadata[0].shape)
+    if kind in RESHAPING and not origin[1]:
+        return origin
+    if kind in TURNING and rank == 2:
+        swaps = kind != "PermuteBackward0" or tuple(node._saved_dims) in ((1, 0), (-1, -2), (1, -2), (-1, 0))
+        return origin[0], origin[1] ^ swaps
+    return None
+
+
+def structural(seen: Trace) -> frozenset[int]:
+    """The nodes that no sample reaches as far as their kinds tell: parameters in another shape."""
+    plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in seen.leaves.items()}
+    fixed = set()
+    for i, node in enumerate(seen.nodes):
+        if node not in plain and (origin := _carried(node, plain)):
+            plain[node] = origin
+            fixed.add(i)
+    return frozenset(fixed)
+
+
+def independent(one: Trace, other: Trace) -> frozenset[int] | None:
+    """The nodes that no sample reaches: made of parameters alone, of one size whatever the batch.
+
+    Something of a sample's in them would reach all other samples with them. None where the passes, over
+    different numbers of samples, do not have the same nodes.
+    """
+    if len(one.nodes) != len(other.nodes):
+        return None
+    fixed: set[int] = set()
+    known = set(one.leaves)
+    for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
+        if type(p) is not type(q):
+            return None
+        sources = [source for source, _ in p.next_functions if source is not None]
+        if p not in known and sources and all(source in known for source in sources) and node_sizes(p) == node_sizes(q):
+            known.add(p)
+            fixed.add(i)
+    return frozenset(fixed)
+
+
+def of_parameters(seen: Trace, fixed: Mapping[int, str]) -> bool:
+    """Whether nodes of these kinds are at these places and nothing but parameters leads to them."""
+    known = set(seen.leaves)
+    for i, kind in sorted(fixed.items()):
+        if i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind:
+            return False
+        if any(source is not None and source not in known for source, _ in seen.nodes[i].next_functions):
+            return False
+        known.add(seen.nodes[i])
+    return True
+
+
+def node_sizes(node: Any) -> list[tuple[int, ...]]:
+    """Of what arrives at a node."""
+    return [tuple(m.shape) for m in node._input_metadata]
+
+
+def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trace:
+    """Run the network on `x` and walk the graph of its outputs to the parameters in `names`."""
+    if any(t.is_inference() for t in tensors(x)):  # such tensors cannot be saved for a backward
+        x = copied(x)
+    with torch.enable_grad(), unchanged(model):
+        out = forward(model, x)
+    nodes: dict[Any, None] = {}  # in the order in which all that leads to them is known
+    leaves: dict[Any, str] = {}
+    met: set[Any] = set()
+    stack: list[Any] = [out.grad_fn] if out.grad_fn is not None else []
+    while stack:
+        node = stack[-1]
+        if node in met:
+            nodes[stack.pop()] = None
+            continue
+        met.add(node)
+        sources = node.next_functions
+        if not sources:
+            name = names.get(getattr(node, "variable", None))  # type: ignore[arg-type]
+            if name is not None:
+                leaves[node] = name
+        for source, _ in sources:
+            if source is not None and source not in met:
+                stack.append(source)
+    return Trace(out, list(nodes), leaves)
+
+
+def pulled_back(
+    sources: Sequence[GradientEdge], D: Sequence[Tensor], parameters: Sequence[nn.Parameter]
+) -> list[Tensor]:
+    """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters: (m, *shape) each."""
+    tables = _tables(sources, parameters)
+    # Up to where entries are looked up in a table, for all rows at once: torch would do it row by row.
+    ends: Any = [GradientEdge(tables[p], 0) if p in tables else p for p in parameters]
+
+    def back(g: Sequence[Tensor], batched: bool) -> list[Tensor]:
+        found = torch.autograd.grad(sources, ends, g, is_grads_batched=batched, retain_graph=True, allow_unused=True)
+        shapes = [p.shape if p not in tables else tuple(tables[p]._input_metadata[0].shape) for p in parameters]
+        like = [p.new_zeros(*([len(g[0])] if batched else []), *s) for p, s in zip(parameters, shapes, strict=True)]
+        return [zero if v is None else v for zero, v in zip(like, found, strict=True)]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where torch batches an operation by a loop
+            arrived = back(D, True)
+    except RuntimeError:  # an operation that cannot be batched
+        rows = [back(g, False) for g in zip(*D, strict=True)]
+        arrived = [torch.stack(column) for column in zip(*rows, strict=True)]
+    return [_sorted_in(tables[p], g, p) if p in tables else g for p, g in zip(parameters, arrived, strict=True)]
+
+
+def _tables(sources: Sequence[GradientEdge], parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, Any]:
+    """The parameters that the sources take nothing from but rows, looked up once -> the node that does it."""
+    wanted, users = set(parameters), dict[nn.Parameter, list[Any]]()
+    seen: set[Any] = set()
+    stack = [source.node for source in sources]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for argument, (below, _) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            stack.append(below)
+            leaf = getattr(below, "variable", None)
+            if leaf is not None and leaf in wanted:
+                users.setdefault(leaf, []).append(node if argument == 0 and _looks_up(node) else None)
+    direct = {getattr(source.node, "variable", None) for source in sources}
+    return {p: own[0] for p, own in users.items() if len(own) == 1 and own[0] is not None and p not in direct}
+
+
+def _looks_up(node: Any) -> bool:
+    """Rows along the first axis, by whole numbers."""
+    if type(node).__name__ == "EmbeddingBackward0":
+        return not node._saved_scale_grad_by_freq and not node._saved_sparse
+    if type(node).__name__ != "IndexBackward0":
+        return False
+    first, *others = node._saved_indices
+    return first is not None and first.dtype == torch.int64 and all(index is None for index in others)
+
+
+def _sorted_in(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
+    """(m, *shape of the table): gradients (m, ...) of what was looked up, each added to its row."""
+    rows, padding = table.shape[0], -1
+    if type(node).__name__ == "EmbeddingBackward0":
+        index = node._saved_indices
+        padding = int(node._saved_padding_idx) if 0 <= int(node._saved_padding_idx) < rows else -1
+    else:
+        index = node._saved_indices[0] % rows  # counted from the end where negative
+    m = g.shape[0]
+    values = g.reshape(m, index.numel(), -1).transpose(0, 1).reshape(index.numel(), -1)
+    found = torch.ops.aten.embedding_dense_backward(values, index.flatten(), rows, padding, False)
+    together: Tensor = found.view(rows, m, -1).transpose(0, 1).reshape(m, *table.shape)
+    return together
+
+
+def gradients_at(
+    out: Tensor, nodes: Sequence[Any], cotangents: Sequence[Tensor], *, keep: bool = False
+) -> list[Tensor]:
+    """For each node, the gradients (K, ...) arriving at it, one per cotangent (n, C).
+
+    The graph is freed unless it is to be kept.
+    """
+    if not nodes:
+        return []
+    edges = [GradientEdge(node, 0) for node in nodes]
+    runs = [
+        torch.autograd.grad(out, edges, grad_outputs=v, retain_graph=keep or k + 1 < len(cotangents), allow_unused=True)
+        for k, v in enumerate(cotangents)
+    ]
+    return [_stacked(node, arriving) for node, arriving in zip(nodes, zip(*runs, strict=True), strict=True)]
+
+
+def _stacked(node: Any, arriving: Sequence[Tensor | None]) -> Tensor:
+    """(K, ...), zero where a cotangent does not reach the node (another head of the network)."""
+    if len(arriving) == 1 and arriving[0] is not None:
+        return arriving[0].detach()[None]
+    meta = node._input_metadata[0]
+    zero = torch.zeros(tuple(meta.shape), dtype=meta.dtype, device=meta.device)
+    return torch.stack([zero if g is None else g.detach() for g in arriving])

@@ -1,0 +1,373 @@
+"""From a plan to numbers: captures batches of samples as factors of their gradients."""
+
+import logging
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Batch, Inputs, batch_of, length, take
+from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
+from labelahead.ntk.capture import Site, Trace, differentiable, gradients_at, of_parameters, structural, trace
+from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor, condensed, factor
+from labelahead.ntk.fallback import gradients, per_sample_gradients
+from labelahead.ntk.layers import fast_layers
+from labelahead.ntk.layout import GraphChangedError, SpreadOutError, close, of_samples
+from labelahead.ntk.order import in_place
+from labelahead.ntk.plan import MIXED, Plan, combined, first_time, plan_for
+from labelahead.ntk.premises import ParamFilter, check_inputs, check_model, choose_parameters, copied, finite, unwrapped
+from labelahead.ntk.rules import Reading, read
+
+__all__ = ["Engine", "checked_cotangents", "checked_result", "directions", "open_engine", "verifying", "with_engine"]
+
+# Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
+# of all. Small batches pay for calls, large ones for page faults.
+LAYER_BYTES, BATCH_BYTES = 6 << 20, 64 << 20
+STEPS = 500  # nodes of a graph beyond which batches grow
+log = logging.getLogger("labelahead")
+KINDS = ("pseudo", "full", "single", "trace")
+
+
+def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
+    """(K, C): the combinations of outputs whose gradients make the kernel (docs/method.md, Kernels)."""
+    eye: Tensor = torch.eye(outputs, dtype=like.dtype, device=like.device)
+    if kind == "pseudo":
+        return eye.sum(0, keepdim=True) / math.sqrt(outputs)  # (PN-2)
+    if kind == "single":
+        return eye[:1]  # (LA §3)
+    if kind == "trace":
+        return eye / math.sqrt(outputs)
+    if kind == "full":
+        return eye  # (PN-1)
+    raise InputError(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
+
+
+class Engine:
+    """Differentiates one network; made by `open_engine`, which prepares and restores it."""
+
+    def __init__(
+        self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan, confirmed: bool = True
+    ) -> None:
+        self.model, self.chosen, self.plan = model, chosen, plan
+        self.confirmed = confirmed  # whether the plan is known to hold for the network as it is now
+        self.names = {p: k for k, p in chosen.items()}
+        first = next(iter(chosen.values())).detach()
+        dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
+        self.like = first.new_empty(0, dtype=dtype)  # one coarse layer does not make a kernel coarse
+        self.vanishing = not plan.ruled  # whether what was sent back may be rounding noise alone
+
+    def captured(
+        self, x: Inputs, cotangents: Tensor, *, chunk: int | None = None, check: bool = False, probed: bool = True
+    ) -> Iterator[tuple[slice, dict[str, Factor]]]:
+        """Batch by batch: which samples, and the factors of every parameter with an effect.
+
+        `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i). `probed`: `x`
+        begins with the sample that the plan was made with, whose output is known.
+        """
+        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+            raise InputError(f"chunk is {chunk!r}, expected a whole number of samples, or None")
+        for rows in self._batches(cotangents.shape[0], cotangents.shape[1], chunk):
+            part, v = batch_of(take(x, rows)), cotangents[rows]
+            if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
+                twice = torch.zeros(2, dtype=torch.long, device=v.device)
+                factors = self._factors(take(part, twice), v.expand(2, -1, -1), probed and rows.start == 0)
+                factors = {k: f.part(slice(0, 1)) for k, f in factors.items()}
+            else:
+                factors = self._factors(part, v, probed and rows.start == 0)
+            if check:
+                self._verify(part, v, factors)
+            yield rows, factors
+
+    def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
+        """Even sizes, so that no small rest is left over."""
+        size = self._fitting(K, chunk)
+        count = -(-n // size)
+        edges = [round(i * n / count) for i in range(count + 1)]
+        yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
+
+    def at_once(self, n: int, K: int, chunk: int | None) -> bool:
+        """Whether so many samples are one batch."""
+        return n <= self._fitting(K, chunk)
+
+    def _fitting(self, K: int, chunk: int | None) -> int:
+        more = (1 + K) / 2  # K gradients beside every activation
+        # Many small operations (a recurrence) cost by the pass, not by the sample.
+        fits = min(LAYER_BYTES / self.plan.largest, BATCH_BYTES / self.plan.held) / more
+        fits *= min(4.0, max(1.0, self.plan.steps / STEPS))
+        return chunk or max(2, min(2048, int(fits)))
+
+    def _factors(self, x: Batch, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
+        """One forward, and one backward a direction."""
+        plan, n = self.plan, length(x)
+        factors: dict[str, Factor] = {}
+        way = ""
+        if plan.ruled:
+            sites, readings, grads = self._captured(x, cotangents, probed)
+            parts: dict[int, Factor] = {}
+            for i, reading in readings.items():
+                layout = plan.layouts[i]
+                if reading is None or layout is None:
+                    raise GraphChangedError
+                found: Factor | None = factor(reading, grads[plan.nodes[i]], layout, n, sites[i].shape)
+                if found is not None and i in plan.condensed:
+                    found = condensed(found)
+                if found is None:
+                    raise SpreadOutError
+                parts[i] = found
+            joint = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
+            factors = {name: self._as_planned(name, f) for name, f in joint.items()}
+        if plan.fallback:
+            rest, way = per_sample_gradients(
+                self.model, x, self.chosen, plan.fallback, cotangents, accumulate=plan.accumulate, eps=plan.eps
+            )
+            for name, v in rest.items():
+                factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
+        self._say_ways(way)
+        return factors
+
+    def _say_ways(self, way: str) -> None:
+        """Which parameters went which way, once a network."""
+        ruled, fallback = [p.name for p in self.plan.ruled], self.plan.fallback
+        if first_time(self.model, "ways", (way, *ruled)):
+            parts = [f"{len(ruled)} by rules"] if ruled else []
+            parts += [f"{len(fallback)} by {way} ({', '.join(fallback)})"] if fallback else []
+            log.info("gradients of parameters: %s", "; ".join(parts))
+
+    def _captured(
+        self, x: Batch, cotangents: Tensor, probed: bool
+    ) -> tuple[list[Site], dict[int, Reading | None], dict[int, Tensor]]:
+        """The sites; per site what went in; per node what came back, (K, ...)."""
+        plan = self.plan
+        seen = trace(self.model, self._own(x), self.names)
+        expected = plan.expects(seen.nodes, length(x))
+        if not self.confirmed and not expected:
+            raise GraphChangedError
+        sites = seen.sites(self._fixed(seen, expected))
+        if tuple(s.signature for s in sites) != plan.signature:
+            raise GraphChangedError
+        if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
+            if not self.confirmed:
+                raise GraphChangedError
+            raise ModelError(MIXED)
+        self.confirmed = True
+        # Inputs are read before the backward, which frees what autograd saved.
+        used = [i for p in plan.ruled for i in p.sites] + [i for p in plan.pulled for i in p.sites]
+        readings = {i: read(sites[i]) for i in used}
+        at = {plan.nodes[i]: i for i in used}
+        cotangents = cotangents.to(seen.out)
+        # Nodes that the probe did not have may put samples in any order, in any batch.
+        if not expected or plan.movers is None or not in_place(seen, plan.movers):
+            return sites, readings, self._compared(seen.out, sites, at, cotangents)
+        grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))
+        if probed:
+            self._note_sizes(at, grads, len(cotangents))
+        return sites, readings, dict(zip(at, grads, strict=True))
+
+    def _fixed(self, seen: Trace, expected: bool) -> Collection[int]:
+        """Where no sample reaches, as the probe found it."""
+        plan = self.plan
+        if plan.fixed is None:
+            return structural(seen)
+        if not expected and not of_parameters(seen, plan.fixed):
+            raise GraphChangedError
+        return plan.fixed.keys()
+
+    def _as_planned(self, name: str, f: Factor) -> Factor:
+        """Forms were chosen for the probe's sizes: images of another size are another matter."""
+        example = self.plan.examples[name]
+        if isinstance(f, OuterFactor) and (
+            not isinstance(example, OuterFactor) or f.sizes != example.sizes or f.geometry != example.geometry
+        ):
+            raise GraphChangedError
+        return f
+
+    def _own(self, x: Batch) -> Batch:
+        """A copy for a network that overwrites its input."""
+        return copied(x) if self.plan.mutates else x
+
+    def _compared(
+        self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
+    ) -> dict[int, Tensor]:
+        """Node -> gradients (K, ...); `at` gives a site at each node.
+
+        Operations may have reordered the samples: a second backward with each sample's cotangent
+        scaled by a factor of its own must scale that sample's rows, else the layout is void.
+        """
+        nodes = [sites[i].node for i in at.values()]
+        grads = gradients_at(out, nodes, list(cotangents.unbind(1)), keep=True)
+        n = cotangents.shape[0]
+        # Neighbours far apart, so that a swap of any two samples shows.
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+        scale = (1 + order / n).to(cotangents)
+        scaled = gradients_at(out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)])
+        for i, g, h in zip(at.values(), grads, scaled, strict=True):
+            layout = self.plan.layouts[i]
+            if layout is None:
+                continue
+            rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
+            if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1)), 0.0, self.plan.eps):
+                raise GraphChangedError
+        self._note_sizes(at, grads, n)
+        return dict(zip(at, grads, strict=True))
+
+    def _note_sizes(self, at: Mapping[int, int], grads: Sequence[Tensor], n: int) -> None:
+        """Note whether next to nothing came back, (K, ...) at each node, where the probe's weights sent something."""
+        sizes = [float(of_samples(g, self.plan.layouts[i], n).amax()) for i, g in zip(at.values(), grads, strict=True)]
+        least = min(0.03, 1e3 * self.plan.eps)
+        before = [self.plan.arrived[i] for i in at.values()]
+        self.vanishing = all(s <= least * b for s, b in zip(sizes, before, strict=True))
+
+    def _verify(self, x: Batch, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
+        """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
+        n, k = cotangents.shape[0], cotangents.shape[1] - 1
+        # At least two samples, of which some count: a batch of one may be special.
+        index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4].to(cotangents.device)
+        several = len(index)
+        index = index if several > 1 else index.expand(2)
+        parameters = list(self.chosen.values())
+        for count in {1, several}:
+            counted = (torch.arange(len(index), device=index.device) < count)[:, None]
+            with fast_layers(False):  # as torch has them: our own are held against these
+                out = trace(self.model, self._own(take(x, index)), {}).out
+            weights = (cotangents[index, k] * counted).to(out)
+            expected = gradients(out, parameters, weights, accumulate=self.plan.accumulate)
+            scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
+            for (name, p), want in zip(self.chosen.items(), expected, strict=True):
+                ours = torch.zeros_like(p)
+                if name in factors:
+                    parts = [
+                        factors[name].part(slice(i, i + 1)).gradient()[0, k].reshape(p.shape)
+                        for i in index[:count].tolist()
+                    ]
+                    ours = torch.stack(parts).sum(0).to(p)
+                want = torch.zeros_like(p) if want is None else want
+                if not close(ours, want, scale, self.plan.eps):
+                    self._judge(name, count, take(x, index), weights, ours - want, ours)
+
+    def _judge(self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor) -> None:
+        """Ours and autograd's gradient of a parameter are apart: the outputs themselves tell whose is right."""
+        p = self.chosen[name]
+        way = gap / gap.norm()
+        step = (torch.finfo(p.dtype).eps ** (1 / 3)) * (1 + float(p.detach().norm()))
+        before, values = p.data, []
+        try:
+            for side in (1, -1):
+                p.data = before + side * step * way
+                values.append(float((trace(self.model, self._own(x), {}).out.double() * weights).sum()))
+        finally:
+            p.data = before
+        slope = (values[0] - values[1]) / (2 * step)
+        mine, theirs = float((ours * way).sum()), float(((ours - gap) * way).sum())
+        if abs(slope - mine) < 0.2 * abs(slope - theirs):
+            if first_time(self.model, "autograd", (name,)):
+                log.warning(
+                    "torch's own gradient of %r is wrong in this network (differences of its outputs agree with "
+                    "labelahead's): verify=True cannot check it, and rules=False would take the wrong one",
+                    name,
+                )
+            return
+        if abs(slope - theirs) < 0.2 * abs(slope - mine):
+            raise VerificationError(
+                f"the gradient of {name!r} over {count} sample(s) differs from autograd's: "
+                "a defect of labelahead, please report the network; rules=False avoids it"
+            )
+        raise VerificationError(
+            f"the gradient of {name!r} over {count} sample(s) differs from autograd's, and differences of the "
+            "outputs agree with neither: a layer behind it has a wrong backward (of torch, or written by hand)"
+        )
+
+
+@contextmanager
+def open_engine(
+    model: nn.Module,
+    chosen: Mapping[str, nn.Parameter],
+    x: Inputs,
+    *,
+    rules: bool = True,
+    again: bool = True,
+    whole: bool = False,
+) -> Iterator[Engine]:
+    """An engine for the network; gradients and flags are as before afterwards.
+
+    again: by the plan of an earlier call, where there is one; whole: see `plan_for`.
+    """
+    _say_hooks(model, chosen)
+    with differentiable(model, chosen):
+        if any(p.is_inference() for p in chosen.values()):
+            raise ModelError(
+                "the network was made under torch.inference_mode(), so autograd cannot "
+                "differentiate it: build or load it outside of that"
+            )
+        plan, old = plan_for(model, x, chosen, rules=rules, again=again, whole=whole)
+        with fast_layers(plan.layered):
+            yield Engine(model, chosen, plan, not old)
+
+
+def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
+    hooked = tuple(k for k, p in chosen.items() if p._backward_hooks or p._post_accumulate_grad_hooks)
+    if hooked and first_time(model, "hooks", hooked):
+        log.warning(
+            "hooks on %d parameter(s) change what training sees, not the outputs: the kernel is made of "
+            "the gradients without them: %s",
+            len(hooked),
+            ", ".join(hooked),
+        )
+
+
+def with_engine(
+    model: nn.Module, x: Inputs, params: ParamFilter, run: Callable[[Engine], Tensor], *, rules: bool = True
+) -> Tensor:
+    """Check the premises, open an engine and run; anew if an old plan does not hold, by torch.func if no plan does."""
+    model = unwrapped(model)
+    check_model(model)
+    chosen = choose_parameters(model, params)
+    check_inputs(x, chosen)
+    old = whole = False
+    for again in (True, False, False):
+        try:
+            with open_engine(model, chosen, x, rules=rules, again=again, whole=whole) as engine:
+                old = not engine.confirmed
+                return run(engine)
+        except SpreadOutError:
+            whole = True
+        except GraphChangedError:
+            if not old:
+                break
+    # The graph depends on the data: only sample-by-sample differentiation is safe.
+    with open_engine(model, chosen, x, rules=False) as engine:
+        return run(engine)
+
+
+def verifying(check: bool | None) -> bool:
+    """Whether to compare with autograd: as asked, else as LABELAHEAD_VERIFY says."""
+    return os.environ.get("LABELAHEAD_VERIFY", "") not in ("", "0") if check is None else check
+
+
+def checked_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
+    """Weights (n, C) of the outputs of every sample, in the network's dtype."""
+    n, C = length(x), engine.plan.outputs
+    if not isinstance(cotangents, Tensor):
+        raise InputError(f"cotangents are a {type(cotangents).__name__}, expected a tensor (n, C)")
+    if tuple(cotangents.shape) != (n, C):
+        raise InputError(
+            f"cotangents have shape {tuple(cotangents.shape)}, expected (n, C) = {(n, C)}: one "
+            "weight for every output of every sample"
+        )
+    if not bool(torch.isfinite(cotangents).all()):
+        raise InputError("cotangents hold NaN or infinity: check the loss they come from")
+    return cotangents.detach().to(engine.like)
+
+
+def checked_result(out: Tensor) -> Tensor:
+    """Raise where the numbers have outgrown their dtype."""
+    if not finite(out):
+        raise NumericalError(
+            f"the result overflows {str(out.dtype).removeprefix('torch.')}: scale the inputs down, or take "
+            "model.double() and x.double()"
+        )
+    return out

@@ -1,0 +1,120 @@
+"""Per-sample gradients by `torch.func`, for the parameters that no rule knows. Exact, slower."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from labelahead.batching import Batch, mapped, take
+from labelahead.errors import ModelError
+from labelahead.ntk.capture import unchanged
+from labelahead.ntk.layout import close
+from labelahead.ntk.premises import forward
+
+__all__ = ["gradients", "per_sample_gradients"]
+
+VMAP, LOOP = "vmap(grad)", "a loop of backward passes"
+
+
+def per_sample_gradients(
+    model: nn.Module,
+    x: Batch,
+    chosen: Mapping[str, nn.Parameter],
+    names: Sequence[str],
+    cotangents: Tensor,
+    *,
+    accumulate: bool = False,
+    eps: float = 0.0,
+) -> tuple[dict[str, Tensor], str]:
+    """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i); and which way they came.
+
+    `cotangents` is (n, K, C). `accumulate`: the network runs backward passes of its own (see `gradients`).
+    """
+    if accumulate:
+        return _looped(model, x, chosen, names, cotangents, True), LOOP
+    try:
+        per_sample = _vectorised(model, x, chosen, names, cotangents)
+    except (RuntimeError, NotImplementedError, ValueError):
+        # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
+        return _looped(model, x, chosen, names, cotangents), LOOP
+    # Some batching rules of torch broadcast wrongly, so the first sample is held against autograd.
+    first = _looped(model, take(x, slice(0, 1)), chosen, names, cotangents[:1])
+    scale = max(float(v.abs().amax()) for v in first.values())
+    n, K = cotangents.shape[:2]
+    for name, v in per_sample.items():
+        wanted = (n, K, *chosen[name].shape)
+        if tuple(v.shape) != wanted or not close(v[:1], first[name], scale, eps):
+            return _looped(model, x, chosen, names, cotangents), LOOP
+    return per_sample, VMAP
+
+
+def gradients(
+    out: Tensor, parameters: Sequence[nn.Parameter], weights: Tensor, *, accumulate: bool = False, keep: bool = False
+) -> list[Tensor | None]:
+    """Of weights·out by each parameter, as autograd has them; None where it has none.
+
+    accumulate: as training would collect them. The backward of a re-entrant checkpoint or of a reversible
+    block runs a backward of its own, which reaches `.grad` and nothing else. The graph is freed unless it is kept.
+    """
+    found: list[Tensor | None]
+    try:
+        if not accumulate:
+            found = list(torch.autograd.grad(out, parameters, weights, retain_graph=keep, allow_unused=True))
+        else:
+            for p in parameters:
+                p.grad = None
+            with torch.enable_grad():
+                torch.autograd.backward(out, weights, retain_graph=keep)
+            found = [p.grad for p in parameters]
+            for p in parameters:
+                p.grad = None
+    except RuntimeError as error:
+        raise ModelError(f"autograd cannot differentiate this network: {error}") from error
+    return [None if g is None else g.to_dense() if g.is_sparse else g for g in found]
+
+
+def _vectorised(
+    model: nn.Module, x: Batch, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
+) -> dict[str, Tensor]:
+    params = {k: chosen[k].detach() for k in names}
+
+    def weighed(p: dict[str, Tensor], sample: Batch, weights: Tensor) -> Tensor:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(model, p, args, kwargs)
+
+        batch_of_one = mapped(sample, lambda t: t[None].clone())
+        return (forward(call, batch_of_one)[0] * weights).sum()
+
+    each = vmap(grad(weighed), in_dims=(None, 0, 0), randomness="error")
+    with unchanged(model):
+        runs = [each(params, x, weights) for weights in cotangents.unbind(1)]
+    return {k: torch.stack([run[k] for run in runs], dim=1) for k in names}
+
+
+def _looped(
+    model: nn.Module,
+    x: Batch,
+    chosen: Mapping[str, nn.Parameter],
+    names: Sequence[str],
+    cotangents: Tensor,
+    accumulate: bool = False,
+) -> dict[str, Tensor]:
+    n, K = cotangents.shape[:2]
+    parameters = [chosen[k] for k in names]
+    per_sample = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
+    for i in range(n):
+        twice = torch.tensor([i, i], device=cotangents.device)  # a batch of one may be special
+        for k in range(K):
+            if k == 0 or accumulate:  # an inner backward has used its graph up
+                with torch.enable_grad(), unchanged(model):
+                    out = forward(model, take(x, twice))[0]
+            if out.grad_fn is None:  # this sample's way through the network meets no parameter
+                break
+            keep = k + 1 < K and not accumulate
+            own = gradients(out, parameters, cotangents[i, k].to(out), accumulate=accumulate, keep=keep)
+            for name, g in zip(names, own, strict=True):
+                if g is not None:
+                    per_sample[name][i, k] = g
+    return per_sample

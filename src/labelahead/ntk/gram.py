@@ -1,0 +1,152 @@
+"""Contracting factors of two sets of samples into a kernel block.
+
+Two forms are kept per set of samples, whichever is cheaper for a layer:
+
+- dense: per-sample gradients side by side, one matrix product for many layers at once;
+- pairs: Σ over pairs of positions (t, t') of (a_t·a'_t' [+1 for the bias])(g_t·g'_t'), which never
+  builds a gradient. For a convolution a_t·a'_t' over patches is summed from the inner products of
+  pixels by shifts, axis by axis, so the window's size costs additions, not multiplications.
+"""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from labelahead.ntk.factors import Geometry
+
+__all__ = ["Gradients", "Pairs", "gram_into", "mirror", "shift_sums"]
+
+TILE = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
+PANEL = 64  # least rows a panel of the dense product: little wasted below the diagonal
+
+
+@dataclass
+class Pairs:
+    """Positions first, so that tiles have long runs over samples."""
+
+    a: Tensor  # (S, n, d), or integer (S, n) for a lookup
+    g: Tensor  # (T, n, K, o)
+    bias: bool = False  # the layer's bias comes along: +1 in every inner product of inputs
+    geometry: Geometry | None = None
+
+    def rows(self, start: int, stop: int) -> "Pairs":
+        """The same for some of the samples."""
+        return Pairs(self.a[:, start:stop], self.g[:, start:stop], self.bias, self.geometry)
+
+
+@dataclass
+class Gradients:
+    """Of some samples, to be contracted with those of others: each layer's in one of two forms."""
+
+    dense: dict[int, Tensor] = field(default_factory=dict)  # piece -> (n, K, P)
+    pairs: list[Pairs] = field(default_factory=list)
+
+
+def gram_into(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> None:
+    """Add <gradient i, gradient j> to out (n, m), or (n·K, m·K) when not `fold`ed over directions.
+
+    With `one is other` only the entries on and above the diagonal are right: see `mirror`.
+    """
+    symmetric = one is other
+    for piece, left in one.dense.items():
+        _dense_into(out, _flat(left, fold), _flat(other.dense[piece], fold), symmetric)
+    for p, q in zip(one.pairs, other.pairs, strict=True):
+        _pairs_into(out, p, q, symmetric, fold)
+
+
+def mirror(out: Tensor) -> Tensor:
+    """Copy what is above the diagonal below it, panel by panel, in place."""
+    n, panel = out.shape[0], 6 * PANEL
+    for i in range(0, n, panel):
+        j = min(i + panel, n)
+        out[j:, i:j] = out[i:j, j:].T
+        corner = out[i:j, i:j]
+        corner.copy_(corner.triu() + corner.triu(1).T)
+    return out
+
+
+def _flat(v: Tensor, fold: bool) -> Tensor:
+    return v.flatten(1) if fold else v.flatten(0, 1)
+
+
+def _dense_into(out: Tensor, left: Tensor, right: Tensor, symmetric: bool) -> None:
+    if not symmetric:
+        out.addmm_(left, right.T)
+        return
+    n = left.shape[0]
+    panel = max(PANEL, -(-n // 16))
+    for i in range(0, n, panel):
+        out[i : i + panel, i:].addmm_(left[i : i + panel], right[i:].T)
+
+
+def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) -> None:
+    T, n, K, o = p.g.shape
+    m = q.g.shape[1]
+    if fold:
+        K, o = 1, K * o
+    # A view also of a part of a larger kernel: rows and columns split into samples and directions.
+    blocks = out.as_strided((n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset())
+    S = p.a.shape[0]
+    # Short rows of tiles near a diagonal waste less of what symmetry saves.
+    height = min(TILE[0], max(64, n * S * K // 8)) if symmetric else TILE[0]
+    tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, TILE[1]))
+    for i in range(0, n, tall):
+        left = p.rows(i, min(i + tall, n))
+        for j in range(i if symmetric else 0, m, wide):
+            right = q.rows(j, min(j + wide, m))
+            blocks[i : i + tall, :, j : j + wide].add_(_tile(left, right, K, o))
+
+
+def _tile(p: Pairs, q: Pairs, K: int, o: int) -> Tensor:
+    """(b, K, c, K) for b samples of p and c of q."""
+    T, b, c = p.g.shape[0], p.g.shape[1], q.g.shape[1]
+    inputs = _input_products(p, q, T)  # T·b, T·c
+    if p.bias:
+        inputs += 1
+    grads = p.g.reshape(T * b * K, o) @ q.g.reshape(T * c * K, o).T
+    if K == 1:
+        product = grads.mul_(inputs)
+        if T == 1:
+            return product.view(b, 1, c, 1)
+        return product.view(T, b, T, c).sum((0, 2)).view(b, 1, c, 1)
+    product = grads.view(T, b, K, T, c, K).mul_(inputs.view(T, b, 1, T, c, 1))
+    return product.sum((0, 3))
+
+
+def _input_products(p: Pairs, q: Pairs, T: int) -> Tensor:
+    b, c = p.g.shape[1], q.g.shape[1]
+    if p.a.ndim == 2:  # a lookup: equal rows of the table, one; others, nothing
+        left, right = p.a.reshape(-1, 1), q.a.reshape(1, -1)
+        return ((left == right) & (left >= 0)).to(p.g.dtype)
+    left, right = p.a.reshape(-1, p.a.shape[2]), q.a.reshape(-1, q.a.shape[2])
+    pixels = left @ right.T
+    if p.geometry is None:
+        return pixels
+    space = p.geometry.space
+    shifted = shift_sums(pixels.view(*space, b, *space, c), p.geometry)
+    return shifted.reshape(T * b, T * c)
+
+
+def shift_sums(pixels: Tensor, geometry: Geometry) -> Tensor:
+    """(*space, b, *space, c) inner products of pixels -> (*out, b, *out, c) of patches."""
+    rank = len(geometry.space)
+    for axis in reversed(range(rank)):
+        width, length = geometry.out[axis], geometry.space[axis]
+        stride = geometry.stride[axis]
+        shape = list(pixels.shape)
+        twin = axis + rank + 1
+        shape[axis] = shape[twin] = width
+        total = pixels.new_zeros(shape)
+        for tap in range(geometry.size[axis]):
+            offset = tap * geometry.dilation[axis] - geometry.padding[axis]
+            low = max(0, -(offset // stride))  # first output whose tap falls inside the input
+            high = min(width, (length - 1 - offset) // stride + 1)
+            if high <= low:
+                continue
+            inside = slice(low * stride + offset, (high - 1) * stride + offset + 1, stride)
+            to, source = [slice(None)] * len(shape), [slice(None)] * len(shape)
+            to[axis] = to[twin] = slice(low, high)
+            source[axis] = source[twin] = inside
+            total[tuple(to)] += pixels[tuple(source)]
+        pixels = total
+    return pixels

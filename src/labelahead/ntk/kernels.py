@@ -1,0 +1,207 @@
+"""The tangent kernel of any PyTorch network: full, pseudo, single-logit and trace."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from labelahead.batching import Inputs, length, take
+from labelahead.errors import InputError, ModelError
+from labelahead.ntk.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
+from labelahead.ntk.gram import Gradients, gram_into, mirror
+from labelahead.ntk.premises import ParamFilter, check_inputs
+from labelahead.ntk.terms import Term, allocate, by_piece, bytes_kept, grouped, make_terms, put
+
+__all__ = ["gradient_gram", "kernel"]
+
+NOTHING = (
+    "the outputs of every sample sum to the same whatever the parameters are, so their pseudo-kernel is rounding "
+    "noise: let the network return what it has before its softmax (logits), or ask for kind='trace', 'full' or 'single'"
+)
+PIECE = 24 << 20  # bytes of gradients side by side: what the C library hands out again instead of mapping it anew
+MEMORY = 2 << 30  # bytes of working memory besides the result
+
+
+def kernel(
+    model: nn.Module,
+    x: Inputs,
+    x2: Inputs | None = None,
+    *,
+    kind: str = "pseudo",
+    params: ParamFilter = None,
+    chunk: int | None = None,
+    memory: int = MEMORY,
+    verify: bool | None = None,
+    rules: bool = True,
+) -> Tensor:
+    """Exact tangent kernel of `model` between the samples of `x` and of `x2` (default: `x`).
+
+    kind: "pseudo" (n, m), gradient of the scaled sum of outputs (PN-2); "single" (n, m), of the
+    first output; "trace" (n, m), mean over the outputs of each one's own kernel; "full"
+    (n·C, m·C), all pairs of outputs, entry (i·C + c, j·C + d) (PN-1).
+
+    params: which parameters to differentiate by: names, module prefixes, wildcards, or a
+    predicate on (name, parameter). Default: those that require a gradient.
+    chunk: samples a forward and backward pass; default from the size of the activations.
+    memory: bytes of working memory besides the result; what does not fit is computed again.
+    verify: compare gradients with autograd's on the way; default from LABELAHEAD_VERIFY.
+    rules=False differentiates everything by torch.func: slow, for comparison.
+
+    The network must be in eval mode and treat samples independently; it is left untouched.
+
+    >>> K = la.kernel(model, x)
+    >>> K.shape, bool(torch.equal(K, K.T))
+    (torch.Size([6, 6]), True)
+    >>> la.kernel(model, x, x[:2], kind="full").shape
+    torch.Size([18, 6])
+    >>> la.kernel(model, x, params=["2"]).shape  # by the last layer's weights alone
+    torch.Size([6, 6])
+    """
+    if not isinstance(memory, int) or memory < 1:
+        raise InputError(f"memory is {memory!r}, expected a whole number of bytes, such as 2 << 30")
+    check = verifying(verify)
+
+    def run(engine: Engine) -> Tensor:
+        if x2 is not None:
+            check_inputs(x2, engine.chosen, "x2")
+        if kind == "pseudo" and engine.plan.probabilities:  # a softmax, or targets that were learnt to the digit
+            _check_not_noise(engine, x)
+        out = checked_result(_Run(engine, kind, chunk, memory, check).blocks(x, x2))
+        if kind == "pseudo" and engine.vanishing:
+            _check_not_noise(engine, x)
+        return out
+
+    return with_engine(model, x, params, run, rules=rules)
+
+
+def gradient_gram(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    *,
+    params: ParamFilter = None,
+    memory: int = MEMORY,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n, n): <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>; `cotangents` is (n, C).
+
+    With cotangents = ∂loss/∂outputs these are the inner products of all per-sample loss gradients.
+
+    >>> from labelahead.ntk import gradient_gram
+    >>> first = torch.eye(3)[0].expand(6, 3)  # of the first output: kind "single"
+    >>> bool(torch.allclose(gradient_gram(model, x, first), la.kernel(model, x, kind="single")))
+    True
+    """
+    check = verifying(verify)
+
+    def run(engine: Engine) -> Tensor:
+        v = checked_cotangents(cotangents, x, engine)
+        return checked_result(_Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None))
+
+    return with_engine(model, x, params, run)
+
+
+def _check_not_noise(engine: Engine, x: Inputs) -> None:
+    """Raise where the sum of the outputs does not move with the parameters although each of them does."""
+    if engine.plan.outputs == 1:
+        return
+    few = take(x, slice(0, 3))
+    summed, single = (_Run(engine, kind, None, MEMORY, False).blocks(few, None) for kind in ("pseudo", "single"))
+    least = min(0.03, 1e3 * engine.plan.eps) ** 2
+    if float(summed.diagonal().amax()) <= least * float(single.diagonal().amax()):
+        raise ModelError(NOTHING)
+
+
+class _Run:
+    """One kernel computation: its directions, forms and block sizes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        kind: str,
+        chunk: int | None,
+        memory: int,
+        check: bool,
+        cotangents: Tensor | None = None,  # (n, K, C), instead of the kind's own
+    ) -> None:
+        self.cotangents = cotangents
+        self.engine, self.chunk, self.check, self.memory = engine, chunk, check, memory
+        self.like = engine.like
+        self.directions = directions(kind, engine.plan.outputs, self.like)
+        self.fold = kind != "full"
+        self.rows = 1 if self.fold else self.directions.shape[0]  # of the kernel, a sample
+
+    def blocks(self, x: Inputs, x2: Inputs | None) -> Tensor:
+        """The whole kernel, block by block where the memory asks for it."""
+        K, r = self.directions.shape[0], self.rows
+        n = length(x)
+        m = n if x2 is None else length(x2)
+        mates = n / 2 if x2 is None else n * m / (n + m)
+        plan = self.engine.plan
+        widest = PIECE / (max(n, m) * K * self.like.element_size())
+        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates, widest)
+        each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
+        out = self.like.new_zeros(n * r, m * r)
+        if x2 is None and n * each <= self.memory:
+            if self.engine.at_once(n, K, self.chunk):  # gradients of one layer after the other stay in the cache
+                return mirror(self._layer_by_layer(x, n, by_piece(terms), out))
+            gradients = self._gradients(x, slice(0, n), terms, True)
+            gram_into(out, gradients, gradients, fold=self.fold)
+            return mirror(out)
+        kept = int(plan.held * (1 + K) / 2)  # the factors, before they are multiplied out
+        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept, widest)
+        if x2 is None and groups:
+            return mirror(self._layer_by_layer(x, n, groups, out))
+        # One large block is held while small ones pass by: samples are captured once for every
+        # large block that they meet.
+        large = max(1, int(0.75 * self.memory) // each)
+        small = max(1, int(0.25 * self.memory) // each)
+        for rows in _slices(0, n, large):
+            held = self._gradients(x, rows, terms, rows.start == 0)
+            start = 0
+            if x2 is None:
+                gram_into(_part(out, rows, rows, r), held, held, fold=self.fold)
+                start = rows.stop
+            for columns in _slices(start, m, small):
+                passing = self._gradients(x if x2 is None else x2, columns, terms, False)
+                gram_into(_part(out, rows, columns, r), held, passing, fold=self.fold)
+        return mirror(out) if x2 is None else out
+
+    def _cotangents(self, rows: slice) -> Tensor:
+        if self.cotangents is not None:
+            return self.cotangents[rows]
+        return self.directions.expand(rows.stop - rows.start, -1, -1)
+
+    def _layer_by_layer(self, x: Inputs, n: int, groups: list[list[Term]], out: Tensor) -> Tensor:
+        """Every sample captured once, kept as factors, multiplied out a few layers at a time."""
+        K = self.directions.shape[0]
+        cotangents = self._cotangents(slice(0, n))
+        captured = list(self.engine.captured(x, cotangents, chunk=self.chunk, check=self.check))
+        for terms in groups:
+            gradients = allocate(self.engine.plan, terms, n, K, self.like)
+            for batch, factors in captured:
+                put(gradients, terms, batch, factors)
+            gram_into(out, gradients, gradients, fold=self.fold)
+        return out
+
+    def _gradients(self, x: Inputs, rows: slice, terms: list[Term], probed: bool) -> Gradients:
+        part = take(x, rows)
+        n, K = rows.stop - rows.start, self.directions.shape[0]
+        gradients = allocate(self.engine.plan, terms, n, K, self.like)
+        cotangents = self._cotangents(rows)
+        for batch, factors in self.engine.captured(part, cotangents, chunk=self.chunk, check=self.check, probed=probed):
+            put(gradients, terms, batch, factors)
+        return gradients
+
+
+def _part(out: Tensor, rows: slice, columns: slice, r: int) -> Tensor:
+    return out[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
+
+
+def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Even pieces of at most `size`."""
+    if stop <= start:
+        return
+    count = -(-(stop - start) // size)
+    edges = [start + round(i * (stop - start) / count) for i in range(count + 1)]
+    yield from (slice(a, b) for a, b in pairwise(edges) if b > a)

@@ -1,0 +1,150 @@
+"""Which entries at a site belong to which sample, found by values and never guessed from shapes."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelahead.ntk.rules import Broadcast, Lookup, Reading
+
+__all__ = ["GraphChangedError", "Layout", "Seen", "SpreadOutError", "close", "find_layout", "of_samples", "row_norms"]
+
+
+ENTRIES = 64  # of each row that layouts are judged by
+
+
+class GraphChangedError(Exception):
+    """A batch took another way through the network than the probe: its plan does not hold."""
+
+
+class SpreadOutError(GraphChangedError):
+    """Gradients arrived at several positions where those of the probe arrived at one."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the samples are at a site: the axis of g, and what else is folded into it."""
+
+    axis: int
+    outer: int  # positions before the samples
+    inner: int  # positions after them
+
+    def split(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
+        """Samples to the front: (lead, before, n·r, rest) -> (n, lead, before, outer, inner, rest).
+
+        `lead` counts leading dimensions (the directions) that precede the site's own.
+        """
+        axis = self.axis + lead
+        if t.shape[axis] != self.outer * n * self.inner:
+            raise GraphChangedError
+        shape = (*t.shape[:axis], self.outer, n, self.inner, *t.shape[axis + 1 :])
+        return t.reshape(shape).movedim(axis + 1, 0)
+
+    def amid(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
+        """(all that precedes the samples, n, all that follows): a view where memory allows."""
+        axis = self.axis + lead
+        if t.shape[axis] != self.outer * n * self.inner:
+            raise GraphChangedError
+        return t.reshape(math.prod(t.shape[:axis]) * self.outer, n, self.inner * math.prod(t.shape[axis + 1 :]))
+
+
+def of_samples(g: Tensor, layout: Layout | None, n: int) -> Tensor:
+    """(n,): the norm of what arrived, (K, ...), for each sample; of all of it, (1,), where no layout is known."""
+    return row_norms(g.reshape(1, 1, -1) if layout is None else layout.amid(g, n, lead=1))
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """(n,) of (before, n, after)."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=2)
+    return norms[0] if norms.shape[0] == 1 else torch.linalg.vector_norm(norms, dim=0)
+
+
+def close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool:
+    """Equal up to what another order of summation may change in numbers of that scale.
+
+    eps: the coarsest rounding on the way to them, if coarser than their own.
+    """
+    if a.shape != b.shape:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    if a.numel():
+        scale = max(scale, float(a.detach().abs().amax()), float(b.detach().abs().amax()))
+    return bool(((a - b).abs() <= tolerance(a, eps) * scale).all())
+
+
+def tolerance(t: Tensor, eps: float) -> float:
+    """Relative to the largest numbers, for results of that dtype or of something coarser."""
+    eps = max(eps, torch.finfo(t.dtype).eps)
+    return 1e-7 if eps < 1e-10 else max(1e-3, 10 * eps)
+
+
+Seen = dict[tuple[object, ...], list["Layout"]]
+"""Tensors that have been looked at -> the layouts that they allow: many sites share their inputs."""
+
+
+def find_layout(
+    one: Reading | None, other: Reading | None, g: Tensor, h: Tensor, eps: float = 0.0, seen: Seen | None = None
+) -> Layout | None:
+    """The only layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
+
+    g and h are what arrived at the site, without directions. None when no layout fits or several
+    do: then it must not be used.
+    """
+    if one is None or other is None or g.ndim != h.ndim or g.is_complex():
+        return None
+    if one.a is not None and one.a.is_complex():
+        return None
+    axes = [i for i, (p, q) in enumerate(zip(g.shape, h.shape, strict=True)) if p != q]
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    positions = g.shape[axis] // 2
+    if g.shape[axis] != 2 * positions or h.shape[axis] != 3 * positions:
+        return None
+    pairs = [(g, h)]
+    if not isinstance(one, Broadcast) and not isinstance(other, Broadcast):
+        leading = one.a.ndim if isinstance(one, Lookup) else 1  # axes that can hold samples
+        if axis >= leading or one.a.shape[axis] != g.shape[axis]:
+            return None
+        pairs.append((one.a, other.a))
+    # Some entries of every row tell as much as all of them, unless those happen to be alike.
+    for entries in (ENTRIES, None):
+        fits = [_fitting(p, q, axis, positions, eps, entries, seen if seen is not None else {}) for p, q in pairs]
+        common = [fold for fold in fits[0] if all(fold in others for others in fits[1:])]
+        if len(common) <= 1:
+            break
+    return common[0] if len(common) == 1 else None
+
+
+def _fitting(
+    p: Tensor, q: Tensor, axis: int, positions: int, eps: float, entries: int | None, seen: Seen
+) -> list[Layout]:
+    """The layouts under which samples (0, j) of p and (j, 0, k) of q agree, in `entries` entries of every row."""
+    key = (p.data_ptr(), p.shape, p.stride(), q.data_ptr(), axis, entries)
+    if key not in seen:
+        rows, twins = (_rows(t, axis, entries) for t in (p, q))
+        folds = [Layout(axis, outer, positions // outer) for outer in range(1, positions + 1) if positions % outer == 0]
+        scale = max((float(np.abs(t).max()) for t in (rows, twins) if t.size), default=0.0)
+        allowed = tolerance(p, eps) * scale if p.is_floating_point() else 0.0
+
+        def fits(fold: Layout) -> bool:
+            a = rows.reshape(fold.outer, 2, fold.inner, -1)
+            b = twins.reshape(fold.outer, 3, fold.inner, -1)
+            return all(bool((np.abs(a[:, i] - b[:, 1 - i]) <= allowed).all()) for i in (0, 1))
+
+        seen[key] = [fold for fold in folds if fits(fold)]
+    return seen[key]
+
+
+def _rows(t: Tensor, axis: int, entries: int | None) -> "np.ndarray[tuple[int, int], np.dtype[Any]]":
+    """(positions of all samples, entries): some, evenly spread, of what each position holds, or all."""
+    t = t.detach().movedim(axis, 0)
+    for i in range(1, t.ndim):
+        step = max(1, int(t.shape[i] / entries ** (1 / (t.ndim - 1)))) if entries else 1
+        t = t[(slice(None),) * i + (slice(None, None, step),)]
+    t = t.double() if t.is_floating_point() else t.long()
+    return t.reshape(t.shape[0], -1).cpu().numpy()

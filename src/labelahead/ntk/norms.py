@@ -1,0 +1,271 @@
+"""Per-sample gradient norms and directional derivatives, without per-sample gradients."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Inputs, length
+from labelahead.errors import InputError
+from labelahead.ntk.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
+from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor
+from labelahead.ntk.gram import shift_sums
+from labelahead.ntk.premises import COMPILED, ParamFilter, unwrapped
+
+__all__ = ["directional", "inner_products", "norms_and_products", "squared_norms"]
+
+GRADIENTS = 1 << 19  # numbers in the buffer for gradients
+
+
+def squared_norms(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    *,
+    params: ParamFilter = None,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n,): |∇ cotangents[i]·f(x_i)|² for every sample; `cotangents` is (n, C).
+
+    With cotangents = ∂loss/∂outputs these are the squared norms of the per-sample loss gradients.
+
+    >>> loss = model(x).softmax(1).detach() - torch.eye(3)[[0, 1, 2, 0, 1, 2]]  # ∂ cross-entropy / ∂ outputs
+    >>> norms = la.squared_norms(model, x, loss)
+    >>> norms.shape, bool((norms >= 0).all())
+    (torch.Size([6]), True)
+    """
+    return _sums(model, x, cotangents, params, lambda _, f: _squared_norm(f), chunk, verify)
+
+
+def inner_products(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    direction: Mapping[str, Tensor],
+    *,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n,): <∇ cotangents[i]·f(x_i), direction>, for every sample; no gradient is built.
+
+    `direction` maps names of parameters to tensors of their shape; those left out count as zero.
+
+    >>> ones = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    >>> products = la.inner_products(model, x, torch.ones(6, 3), ones)
+    >>> bool(torch.allclose(products, la.directional(model, x, ones).sum(1), atol=1e-5))
+    True
+    """
+    direction = _checked_direction(model, direction)
+
+    def product(name: str, f: Factor) -> Tensor:
+        return _inner_product(f, direction[name].detach())
+
+    return _sums(model, x, cotangents, list(direction), product, chunk, verify)
+
+
+def norms_and_products(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    direction: Mapping[str, Tensor],
+    *,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`squared_norms` and `inner_products` at once, (n,) each, from one pass over the samples.
+
+    Both are taken over the parameters that `direction` names.
+
+    >>> from labelahead.ntk import norms_and_products
+    >>> step = {name: -p.detach() for name, p in model.named_parameters()}
+    >>> norms, products = norms_and_products(model, x, torch.ones(6, 3), step)
+    >>> norms.shape, products.shape
+    (torch.Size([6]), torch.Size([6]))
+    """
+    direction = _checked_direction(model, direction)
+
+    def both(name: str, f: Factor) -> Tensor:
+        return torch.stack(_squares_and_products(f, direction[name].detach()))
+
+    squares, products = _sums(model, x, cotangents, list(direction), both, chunk, verify, kinds=(2,))
+    return squares, products
+
+
+def _sums(
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    params: ParamFilter,
+    each: Callable[[str, Factor], Tensor],
+    chunk: int | None,
+    verify: bool | None,
+    kinds: tuple[int, ...] = (),
+) -> Tensor:
+    """(*kinds, n): what `each` gives of a parameter's name and factor, (*kinds, n, 1), summed over the parameters."""
+
+    def run(engine: Engine) -> Tensor:
+        v = checked_cotangents(cotangents, x, engine)
+        out = v.new_zeros(*kinds, v.shape[0])
+        for batch, factors in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
+            for name, f in factors.items():
+                out[..., batch] += each(name, f)[..., 0]
+        return checked_result(out)
+
+    return with_engine(model, x, params, run)
+
+
+def directional(
+    model: nn.Module,
+    x: Inputs,
+    direction: Mapping[str, Tensor],
+    *,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> Tensor:
+    """(n, C): J(x_i)·v, how fast the outputs change as the parameters move along `direction`.
+
+    `direction` maps names of parameters to tensors of their shape; those left out stand still.
+    One backward an output. Forward mode would take one pass, but it disagrees with autograd where
+    a forward runs partly under no_grad or has padding rows, and many operations lack it; where
+    only cotangents[i]·J(x_i) v is needed, `inner_products` takes one backward in all.
+
+    >>> along = {"2.bias": torch.tensor([1.0, 0.0, 0.0])}  # the last layer's bias of the first output
+    >>> la.directional(model, x, along)[0].tolist()
+    [1.0, 0.0, 0.0]
+    """
+    direction = _checked_direction(model, direction)
+
+    def run(engine: Engine) -> Tensor:
+        n, C = length(x), engine.plan.outputs
+        out = engine.like.new_zeros(n, C)
+        eye = directions("full", C, engine.like).expand(n, -1, -1)
+        for batch, factors in engine.captured(x, eye, chunk=chunk, check=verifying(verify)):
+            for name, f in factors.items():
+                out[batch] += _inner_product(f, direction[name].detach())
+        return checked_result(out)
+
+    return with_engine(model, x, list(direction), run)
+
+
+def _checked_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """By the names of the plain module, where a compiled one's were given."""
+    direction = {name.removeprefix(COMPILED): v for name, v in direction.items()}
+    parameters = dict(unwrapped(model).named_parameters())
+    for name, v in direction.items():
+        if not isinstance(v, Tensor) or not bool(torch.isfinite(v).all()):
+            raise InputError(f"direction[{name!r}] must be a tensor of finite numbers")
+        if name not in parameters or v.shape != parameters[name].shape:
+            shape = tuple(parameters[name].shape) if name in parameters else "no such parameter"
+            raise InputError(
+                f"direction[{name!r}] has shape {tuple(v.shape)}, the network has {shape}: "
+                "give a tensor for each named parameter, of its shape"
+            )
+    return direction
+
+
+def _squares_and_products(f: Factor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, K) each: squared norms, and products with `direction`.
+
+    A gradient that is built for its norm gives its product for one more reading of it; from pairs
+    of positions the product takes a pass of the layer, about half the work of the gradient.
+    """
+    if isinstance(f, OuterFactor) and _gradient_is_cheaper(f, beside=0.5):
+        squares, products = _from_gradients(f, direction)
+        assert products is not None
+        return squares, products
+    return _squared_norm(f), _inner_product(f, direction)
+
+
+def _squared_norm(f: Factor) -> Tensor:
+    """(n, K) from pairs of positions or from the gradient, whichever is cheaper."""
+    if not isinstance(f, OuterFactor):
+        return f.v.square().sum(2)
+    if _rank_one(f):
+        return f.a.square().sum((1, 2))[:, None] * f.g.square().sum((2, 3))
+    return _from_gradients(f)[0] if _gradient_is_cheaper(f) else _from_pairs(f)
+
+
+def _rank_one(f: OuterFactor) -> bool:
+    """One position a sample: the norm of an outer product is the product of the norms."""
+    return not f.lookup and f.geometry is None and f.a.shape[1] == 1
+
+
+def _gradient_is_cheaper(f: OuterFactor, beside: float = 0.0) -> bool:
+    """Than pairs of positions; `beside`: what pairs leave to be done, in gradients' work."""
+    if f.lookup or _rank_one(f):
+        return False
+    S, d, T, o = f.sizes
+    window = f.geometry
+    if window is not None and (window.groups > 1 or f.a.shape[1] > 1):
+        return True  # pairs are written for one group and one image a sample
+    pairs = S * S * (d + (10 * sum(window.size) if window else 0)) + T * T * (o + 10)
+    return pairs > (1 - beside) * T * math.prod(f.shape)
+
+
+def _from_gradients(f: OuterFactor, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Squared norms, and products with `direction` if given, (n, K) each.
+
+    A few gradients at a time, in one buffer that stays in the cache: a fresh buffer for all would
+    cost more in page faults than the gradients themselves.
+    """
+    n, K = f.g.shape[:2]
+    P = math.prod(f.shape)
+    squares = f.g.new_empty(n, K)
+    products = None if direction is None else f.g.new_empty(n, K)
+    flat = None if direction is None else _in_own_order(f, direction.to(f.g)).reshape(-1)
+    step = max(1, GRADIENTS // (K * P))
+    buffer = f.g.new_empty(min(step, n), K, P)
+    for i in range(0, n, step):
+        part = f.part(slice(i, i + step))
+        v = part.product(buffer[: part.samples])
+        squares[i : i + step] = torch.linalg.vector_norm(v, dim=2).square_()
+        if products is not None and flat is not None:
+            products[i : i + step] = v @ flat
+    return squares, products
+
+
+def _in_own_order(f: OuterFactor, direction: Tensor) -> Tensor:
+    """The direction with its entries in the order of `f.product()`."""
+    direction = direction.reshape(f.shape)
+    if f.geometry is None:
+        return direction.mT if f.transposed else direction
+    return direction if f.channels_first else direction.movedim(1, -1)
+
+
+def _from_pairs(f: OuterFactor) -> Tensor:
+    """(n, K): Σ over pairs of positions (t, t') of (a_t·a_t')(g_t·g_t')."""
+    T = f.sizes[2]
+    window = f.geometry
+    if f.lookup:
+        inputs = ((f.a[:, :, None] == f.a[:, None, :]) & (f.a >= 0)[:, None]).to(f.g)
+    elif window is None:
+        inputs = f.a @ f.a.mT
+    else:
+        pixels = f.a[:, 0].flatten(2)
+        products = (pixels.mT @ pixels).permute(1, 2, 0)  # S, S, n: long runs over the samples
+        products = products.reshape(*window.space, 1, *window.space, -1)
+        inputs = shift_sums(products, window).reshape(T, T, -1).permute(2, 0, 1)
+    g = f.g if window is None else f.g[:, :, 0].flatten(3).mT
+    return ((g @ g.mT) * inputs[:, None]).sum((2, 3))
+
+
+def _inner_product(f: Factor, direction: Tensor) -> Tensor:
+    """(n, K): what the layer would answer to the captured input with `direction` as its weight,
+    weighed by the arriving gradient."""
+    direction = direction.to(f.v if isinstance(f, PlainFactor) else f.g)
+    if isinstance(f, PlainFactor):
+        return f.v @ direction.flatten()
+    direction = direction.reshape(f.shape)
+    if f.lookup:
+        rows = direction[f.a.clamp(min=0)] * (f.a >= 0)[..., None]
+        return (f.g * rows[:, None]).sum((2, 3))
+    if f.geometry is None:
+        answer = f.a @ (direction if f.transposed else direction.mT)
+        return (f.g * answer[:, None]).sum((2, 3))
+    window = f.geometry
+    convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[len(window.size) - 1]
+    answer = convolve(f.a.flatten(0, 1), direction, None, window.stride, window.padding, window.dilation, window.groups)
+    answer = answer.view(f.g.shape[0], 1, *f.g.shape[2:])
+    return (f.g * answer).flatten(2).sum(2)

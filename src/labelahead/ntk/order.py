@@ -1,0 +1,137 @@
+"""Whether the samples of a batch may have changed places on their way through a network.
+
+Where rows belong is settled by a probe of few samples (`layout`). A network that sorts its samples, by their lengths
+say, keeps to that only as long as the order of the real ones is that of the probe's. Operations that can move
+samples, or sum over them, are found here by their kinds and by the axes along which they work: those that grow with
+the batch. One backward pass is enough where every operation is known to do neither; elsewhere the engine compares two
+(`Engine._compared`).
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+from labelahead.ntk.capture import Trace, node_sizes
+
+__all__ = ["in_place", "movers"]
+
+# Work along the axes that they name, and leave the others alone.
+ALONG = re.compile(
+    r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|ScatterAdd|IndexAdd|IndexCopy|Softmax|LogSoftmax|"
+    r"Cumsum|Cumprod|Cummax|Cummin|Logcumsumexp)Backward"
+)
+# Leave every sample where it is, whatever the data: entry by entry, over axes within a sample, or another shape.
+# A kind that is not listed costs a second backward pass, nothing else.
+IN_PLACE = re.compile(
+    r"^(?:"
+    # entry by entry
+    r"Abs|Acosh?|Add|Addcdiv|Addcmul|Asinh?|Atan2?|Atanh|Celu|Clamp|ClampMax|ClampMin|Clone|Cosh?|Div|Elu|Erf|Erfc|"
+    r"Erfinv|Exp|Exp2|Expm1|Fmax|Fmin|Gelu|Hardshrink|Hardsigmoid|Hardswish|Hardtanh|Hypot|LeakyRelu|Lerp|Log|Log10|"
+    r"Log1P|Log2|LogSigmoid|Logaddexp|Logaddexp2|MaskedFill|Maximum|Minimum|Mish|Mul|NanToNum|Neg|Pow|PreluKernel|"
+    r"Reciprocal|Relu|Rsqrt|Rsub|Sgn|Sigmoid|Sign|Silu|Sinc?|Sinh|Softplus|Softshrink|Sqrt|Sub|Tanh?|Threshold|ToCopy|"
+    r"Tril|Triu|Where|Xlogy|"
+    # another shape, size or order of axes, which the probe has seen
+    r"Alias|Chunk|Copy|Diagonal|Expand|LiftFresh|NarrowCopy|Permute|PixelShuffle|PixelUnshuffle|ChannelShuffle|Repeat|"
+    r"ReshapeAlias|ReshapeCopy|Select|Slice|Split|SplitWithSizes|Squeeze|T|Transpose|Unbind|Unfold|UnsafeSplit|"
+    r"UnsafeSplitWithSizes|UnsafeView|Unsqueeze|View|ViewAsComplex|ViewAsReal|ConstantPadNd|ReflectionPad\dD|"
+    r"ReplicationPad\dD|Upsample\w+?|Im2Col|Col2Im|"
+    # sums within a sample: over the samples themselves, the result would not grow with the batch
+    r"Amax|Amin|Glu|LinalgVectorNorm|Logsumexp|Max|Mean|Min|Norm|Std|Sum|Var|VarMean|StdMean|AdaptiveAvgPool\dD|"
+    r"AdaptiveMaxPool\dD|AvgPool\dD|MaxPool\dD|MaxPool\dDWithIndices|FusedRmsNorm|NativeBatchNorm|NativeGroupNorm|"
+    r"NativeLayerNorm|"
+    # products: those that sum over samples are found by the length of the axis that they sum over
+    r"Addmm|Baddbmm|Bmm|Convolution|Embedding|Index|Mm|ScaledDotProduct\w+?|Trilinear|WeightNormInterface"
+    r")Backwards?\d*$"
+)
+PRODUCTS = {
+    "MmBackward0": ("_saved_self", "_saved_mat2"),
+    "BmmBackward0": ("_saved_self", "_saved_mat2"),
+    "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
+    "BaddbmmBackward0": ("_saved_batch1", "_saved_batch2"),
+}
+
+
+def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tuple[int, ...]] | None:
+    """From passes with the same nodes over different numbers of samples; no sample reaches the `fixed` nodes.
+
+    None: some operation may move samples or sum over them; one whose backward is written in Python may do anything.
+    Else the places of nodes that do so unless their indices along the given axes count up (`in_place`).
+    """
+    if one.custom:
+        return None
+    doubtful: dict[int, tuple[int, ...]] = {}
+    for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
+        kind = type(p).__name__
+        if i in fixed or not p.next_functions:  # what no sample reaches, and leaves
+            continue
+        known = IN_PLACE.match(kind) or ALONG.match(kind) or isinstance(p, BackwardCFunction)  # our own: see `custom`
+        if not known or node_sizes(p) == node_sizes(q) or _contracted(p) != _contracted(q) or _crossed(p, q):
+            return None
+        if ALONG.match(kind):
+            shape, twin = (tuple(node._input_metadata[0].shape) for node in (p, q))
+            if len(shape) != len(twin) or any(shape[d] != twin[d] for d in _axes(p, len(shape))):
+                return None
+        elif kind == "EmbeddingBackward0":  # whose table may be made of samples
+            if p._saved_weight_sym_argsize_0 != q._saved_weight_sym_argsize_0:
+                return None
+        elif kind == "IndexBackward0":
+            sizes, twins = p._saved_self_sym_sizes, q._saved_self_sym_sizes
+            if len(sizes) != len(twins):
+                return None
+            axes = [d for d, index in enumerate(p._saved_indices) if index is not None and sizes[d] != twins[d]]
+            if axes:
+                doubtful[i] = tuple(axes)
+    return doubtful
+
+
+def in_place(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
+    """Whether the doubtful nodes of this pass take the samples one after the other."""
+    for i, axes in doubtful.items():
+        node = seen.nodes[i]
+        sizes, indices = node._saved_self_sym_sizes, node._saved_indices
+        for d in axes:
+            index = indices[d]
+            counting = torch.arange(sizes[d], device=index.device)
+            if index.dtype != torch.int64 or not torch.equal(index.flatten(), counting):
+                return False
+    return True
+
+
+def _axes(node: Any, rank: int) -> list[int]:
+    """Along which a node of `ALONG` works; stored without a sign."""
+    dims = node._saved_dims if hasattr(node, "_saved_dims") else (node._saved_dim,)
+    return [d - (1 << 64) if d >> 63 == 1 else d for d in dims] or list(range(rank))
+
+
+def _crossed(one: Any, other: Any) -> bool:
+    """Whether every sample meets every other: two axes grow with the batch, or one that the node works across."""
+    kind = type(one).__name__
+    sizes, twins = node_sizes(one), node_sizes(other)
+    if list(map(len, sizes)) != list(map(len, twins)):  # each sample by itself
+        return True
+    pairs = list(zip(sizes, twins, strict=True))
+    if kind.startswith("Convolution"):
+        pairs.append((tuple(one._saved_input.shape), tuple(other._saved_input.shape)))
+    for shape, twin in pairs:
+        growing = [d for d, (a, b) in enumerate(zip(shape, twin, strict=True)) if a != b]
+        across = (
+            len(shape) - 2 if kind.startswith("ScaledDotProduct") else 1 if kind.startswith("Convolution") else None
+        )
+        if len(growing) > 1 or (across is not None and any(d >= across for d in growing)):
+            return True
+    return False
+
+
+def _contracted(node: Any) -> int:
+    """The length of the axis that a matrix product sums over; 0 for other nodes."""
+    names = PRODUCTS.get(type(node).__name__)
+    if names is None:
+        return 0
+    left, right = (getattr(node, name) for name in names)
+    if isinstance(left, Tensor):
+        return int(left.shape[-1])
+    return int(right.shape[-2]) if isinstance(right, Tensor) else 0

@@ -1,0 +1,269 @@
+"""What must be true of a network and its input before a tangent kernel means anything.
+
+The kernel is a Gram matrix of per-sample gradients, so a sample's output may depend on that sample
+alone and must be the same each time it is computed. What can be seen from the modules is checked
+here before any work; the rest is found by the probe in `plan`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Batch, Inputs, Samples, batch_of, invoked, length, mapped, take, tensors
+from labelahead.errors import DeviceError, InputError, LabelaheadError, ModelError, NumericalError, did_you_mean
+from labelahead.ntk.layers import while_running
+
+__all__ = [
+    "COMPILED",
+    "ParamFilter",
+    "check_inputs",
+    "check_model",
+    "check_numbers",
+    "choose_parameters",
+    "copied",
+    "finite",
+    "forward",
+    "known_parts",
+    "parts_of",
+    "unwrapped",
+]
+
+ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
+"""Names, module prefixes or wildcards of parameters; or a predicate; or None for the trainable."""
+
+COMPILED = "_orig_mod."  # before the names of a compiled module's parameters
+_BATCHNORM = nn.modules.batchnorm._BatchNorm
+_DROPPING = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNN, nn.LSTM, nn.GRU)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The plain module behind `torch.compile`, whose fused graph hides where parameters enter."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+Parts = tuple[list[nn.Module], list[nn.Parameter], list[Tensor]]
+_known: ContextVar[tuple[nn.Module, Parts] | None] = ContextVar("parts", default=None)
+
+
+@contextmanager
+def known_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
+    """These are the network's parts while gradients are taken: what a forward changes in it does not stay."""
+    before = _known.set((model, parts))
+    try:
+        yield
+    finally:
+        _known.reset(before)
+
+
+def parts_of(model: nn.Module) -> Parts:
+    """Modules, parameters and buffers, each at least once; torch's own walks take as long as a small network."""
+    known = _known.get()
+    if known is not None and known[0] is model:
+        return known[1]
+    seen: dict[nn.Module, None] = {}
+    stack: list[nn.Module | None] = [model]
+    scripted = torch.jit.ScriptModule
+    while stack:
+        module = stack.pop()
+        if module is None or module in seen:
+            continue
+        seen[module] = None
+        if isinstance(module, scripted):  # keeps its tables elsewhere
+            return list(model.modules()), list(model.parameters()), list(model.buffers())
+        stack.extend(module._modules.values())
+    parameters = [p for m in seen for p in m._parameters.values() if p is not None]
+    return list(seen), parameters, [b for m in seen for b in m._buffers.values() if b is not None]
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise `ModelError` for modules that mix samples or draw random numbers."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
+    doubtful = [m for m in parts_of(model)[0] if isinstance(m, _BATCHNORM) or (m.training and isinstance(m, _DROPPING))]
+    if not any(map(_fault, doubtful)):
+        return
+    for name, module in model.named_modules():
+        if fault := _fault(module):
+            raise ModelError(f"{type(module).__name__} at {name or 'the top'!r} {fault}")
+
+
+def _fault(module: nn.Module) -> str:
+    """Why a layer's outputs are not each sample's own; empty if they are."""
+    if isinstance(module, _BATCHNORM):
+        if module.running_mean is None and not isinstance(module, nn.SyncBatchNorm):
+            return (
+                "keeps no running statistics, so every sample's output depends on its "
+                "batch: build it with track_running_stats=True and train it before taking a kernel"
+            )
+        if module.training:
+            return "is in train mode, where samples of a batch influence each other: call model.eval() first"
+    elif isinstance(module, _DROPPING) and module.training:
+        p = float(module.p if isinstance(module, _DROPPING[0]) else module.dropout)
+        if p > 0:
+            return f"drops out at random (p={p}) in train mode: call model.eval() first"
+    return ""
+
+
+def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Parameter]:
+    """The parameters to differentiate by, name -> parameter, tied ones once."""
+    everything = dict(model.named_parameters())
+    lazy = [k for k, p in everything.items() if isinstance(p, nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise ModelError(f"parameter {lazy[0]!r} has no shape yet: pass one batch through the lazy layers first")
+    if not everything:
+        raise ModelError(
+            "the network has no parameters, so there is nothing to differentiate by: a quantised or scripted "
+            "network keeps them packed away; give the float version of it"
+        )
+    if params is None:
+        chosen = {k: p for k, p in everything.items() if p.requires_grad}
+        if not chosen:
+            raise ModelError(
+                f"none of the network's {len(everything)} parameters requires a gradient: "
+                "unfreeze some, or name those to use with params=[...]"
+            )
+    elif callable(params):
+        chosen = {k: p for k, p in everything.items() if params(k, p)}
+    else:
+        chosen = _by_name(everything, [params] if isinstance(params, str) else list(params))
+    if not chosen:
+        raise InputError(
+            f"params selects no parameter: give names, module prefixes or wildcards out of {_some(everything)}"
+        )
+    for name, p in chosen.items():
+        if not p.is_floating_point():
+            raise ModelError(
+                f"parameter {name!r} has dtype {p.dtype}, but gradients need a floating type: "
+                "leave it out with params=, or use the float version of the network"
+            )
+        if p.is_meta:
+            raise ModelError(f"parameter {name!r} is on the meta device and has no numbers: load the weights first")
+    return chosen
+
+
+def check_numbers(chosen: Mapping[str, nn.Parameter]) -> None:
+    """Raise `NumericalError` where a parameter is not finite."""
+    # One look at all of them in the usual case.
+    sums = [p.detach().sum() for p in chosen.values()]
+    alike = len({(s.dtype, s.device) for s in sums}) == 1
+    if alike and bool(torch.isfinite(torch.stack(sums)).all()):
+        return
+    for name, p in chosen.items():
+        if not finite(p):
+            raise NumericalError(
+                f"parameter {name!r} holds NaN or infinity: training has diverged; "
+                "retrain with a smaller learning rate or load sound weights"
+            )
+
+
+def finite(t: Tensor) -> bool:
+    """One pass in the usual case: the sum of finite numbers is finite unless it overflows."""
+    t = t.detach()
+    return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
+
+
+def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str, nn.Parameter]:
+    hits: set[str] = set()
+    for want in wanted:
+        if not isinstance(want, str):
+            raise InputError(
+                f"params holds a {type(want).__name__}, expected names: take them from model.named_parameters()"
+            )
+        want = want.removeprefix(COMPILED)
+        named = {k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)}
+        if not named:
+            hint = did_you_mean(want, everything).strip() or f"there are {_some(everything)}"
+            raise InputError(f"params names {want!r}, which no parameter is called: {hint}")
+        hits |= named
+    return {k: p for k, p in everything.items() if k in hits}
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:6]) + (f", ... ({len(listed)} in all)" if len(listed) > 6 else "")
+
+
+def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x") -> int:
+    """Number of samples of `x`; raises when it is empty, ragged, not finite or elsewhere."""
+    unread = isinstance(x, Samples) and not x.held  # each batch is checked when it is read
+    parts = tensors(batch_of(take(x, slice(0, 2)) if unread else x))
+    if not parts or not all(isinstance(t, Tensor) for t in parts):
+        raise InputError(f"{label} must hold at least one tensor, and tensors only")
+    for t in parts:
+        if t.is_nested:
+            raise InputError(f"{label} is a nested tensor, expected one of equal rows: pad it, and give a mask")
+        if t.layout != torch.strided:
+            raise InputError(f"{label} has layout {t.layout}, expected a dense tensor: {label}.to_dense()")
+    sizes = {t.shape[0] if t.ndim else None for t in parts}
+    if None in sizes or len(sizes) != 1:
+        raise InputError(
+            f"{label} has shapes {[tuple(t.shape) for t in parts]}: every tensor needs the same "
+            "leading dimension, the samples; add one with x[None] for a single sample"
+        )
+    (n,) = sizes
+    if not n:
+        raise InputError(f"{label} is empty, shape {tuple(parts[0].shape)}: give at least one row")
+    device = next(iter(chosen.values())).device
+    for t in parts:
+        if t.device != device:
+            raise DeviceError(
+                f"{label} is on {t.device} but the network is on {device}: move one of them, e.g. x.to({str(device)!r})"
+            )
+        if t.is_floating_point() and not finite(t):
+            bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
+            raise InputError(f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows")
+    return length(x)
+
+
+def copied(x: Batch) -> Batch:
+    """A copy that may be overwritten."""
+    return mapped(x, Tensor.clone)
+
+
+def forward(call: Callable[..., Any], x: Batch) -> Tensor:
+    """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
+    try:
+        with while_running():
+            out = invoked(call, x)
+    except (torch.OutOfMemoryError, MemoryError, LabelaheadError):
+        raise
+    except Exception as error:  # whatever the network's own code may raise
+        raise _explained(call, x, error) from error
+    if not isinstance(out, Tensor):
+        raise ModelError(
+            f"the network returned a {type(out).__name__}, expected a tensor of outputs (n, C): "
+            "wrap it in a module that returns its logits alone"
+        )
+    n = length(x)
+    if out.ndim == 1 and out.shape[0] == n:
+        out = out[:, None]
+    if out.ndim != 2 or out.shape[0] != n or out.shape[1] == 0:
+        raise ModelError(
+            f"the network returned shape {tuple(out.shape)} for n={n} samples, expected (n, C): "
+            "e.g. nn.Sequential(model, nn.Flatten(1)) treats every entry as one output"
+        )
+    return out
+
+
+def _explained(call: Callable[..., Any], x: Batch, error: Exception) -> InputError:
+    given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in tensors(x))
+    said = str(error).strip()
+    text = isinstance(call, nn.Module) and any(isinstance(m, nn.Embedding) for m in call.modules())
+    whole = all(not t.is_floating_point() for t in tensors(x))
+    hint = "check the input's shape and dtype against what the network takes"
+    if text and isinstance(error, IndexError):
+        hint = "a token or position lies outside of an embedding's table: check the vocabulary and the length"
+    elif text and not whole and "indices" in said:
+        hint = "an embedding takes whole numbers: x.long() for token ids"
+    elif whole and not text:
+        hint = "the input is of integer type: x.float() if the network takes real numbers"
+    elif "dtype" in said or "type" in said:
+        hint = "give network and input one dtype, e.g. x.to(next(model.parameters()).dtype)"
+    first = said.splitlines()[0] if said else type(error).__name__
+    return InputError(f"the network's forward failed on samples of shape {given} ({first}): {hint}")

@@ -1,0 +1,119 @@
+"""Tangent features: per-sample gradients projected to k numbers, n×P never held.
+
+The projection folds a gradient: every entry gets a random sign, every stretch of k entries is rotated by a random
+amount, and the stretches are added up. Inner products are kept in expectation, with an error of order 1/√k: two entries
+of one stretch never meet, two of different stretches meet with probability 1/k, and then their signs cancel on average.
+It is a CountSketch whose memory accesses are contiguous; `make bench-sketch` compares it with others.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.batching import Inputs, length
+from labelahead.errors import InputError
+from labelahead.ntk.engine import Engine, checked_result, directions, verifying, with_engine
+from labelahead.ntk.factors import Factor
+from labelahead.ntk.premises import ParamFilter
+
+__all__ = ["Fold", "features"]
+
+SCRATCH = 1 << 24  # numbers of multiplied-out gradients alive at once
+
+
+def features(
+    model: nn.Module,
+    x: Inputs,
+    *,
+    kind: str = "pseudo",
+    sketch: int | None = None,
+    seed: int = 0,
+    params: ParamFilter = None,
+    chunk: int | None = None,
+    verify: bool | None = None,
+) -> Tensor:
+    """Tangent features Ψ, (n, k), or (n·C, k) for kind "full": Ψ Ψᵀ is the kernel on average.
+
+    sketch: k, the number of features; None gives the gradients themselves, (n, P), exact. For
+    kind "trace" the exact ones are (n, C·P). The same seed gives the same projection, so features
+    of different batches of one network go together.
+
+    >>> psi = la.features(model, x)  # the gradients themselves
+    >>> bool(torch.allclose(psi @ psi.T, la.kernel(model, x), atol=1e-5))
+    True
+    >>> la.features(model, x, sketch=16).shape
+    torch.Size([6, 16])
+    """
+    if sketch is not None and (not isinstance(sketch, int) or sketch < 1):
+        raise InputError(f"sketch is {sketch!r}, expected at least one feature, or None for all")
+    if not isinstance(seed, int) or not 0 <= seed < 1 << 40:
+        raise InputError(f"seed is {seed!r}, expected a whole number from 0 to 2^40")
+    check = verifying(verify)
+
+    def run(engine: Engine) -> Tensor:
+        like = engine.like
+        combine = directions(kind, engine.plan.outputs, like)
+        n, K = length(x), combine.shape[0]
+        fold = kind != "full"
+        names = list(engine.chosen)  # all, in their own order: the same for every batch
+        widths = {k: engine.chosen[k].numel() for k in names}
+        total = sum(widths.values())
+        rows, repeats = (n, K) if fold else (n * K, 1)
+        out = like.new_zeros(rows, repeats * total if sketch is None else sketch)
+        by_sample = out.view(n, -1, out.shape[1])  # (n, 1 or K, k)
+        start = dict(zip(names, accumulate(widths.values(), initial=0), strict=False))
+        folds = {
+            k: Fold(repeats * widths[k], sketch, seed * 1_000_003 + i, like)
+            for i, k in enumerate(names)
+            if sketch is not None
+        }
+        for batch, factors in engine.captured(x, combine.expand(n, -1, -1), chunk=chunk, check=check):
+            for name, f in factors.items():
+                for part, v in _multiplied_out(f, widths[name] * K):
+                    target = by_sample[batch][part]
+                    v = v.flatten(1)[:, None] if fold else v
+                    if sketch is None:
+                        first = repeats * start[name]
+                        target[..., first : first + v.shape[-1]] = v
+                    else:
+                        folds[name].add(target, v)
+        return checked_result(out)
+
+    return with_engine(model, x, params, run)
+
+
+def _multiplied_out(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:
+    """(n, K, *shape) in the parameter's own order of entries, a few samples at a time."""
+    n = f.samples
+    step = max(1, SCRATCH // max(width, 1))
+    for i in range(0, n, step):
+        part = slice(i, min(i + step, n))
+        v = f.part(part).gradient()
+        yield part, v.reshape(*v.shape[:2], -1)
+
+
+class Fold:
+    """A random projection from `width` entries to k, the same for the same seed."""
+
+    def __init__(self, width: int, k: int, seed: int, like: Tensor) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        signs = torch.randint(0, 2, (width,), generator=generator, dtype=torch.int8)
+        self.signs = signs.to(like) * 2 - 1
+        stretches = -(-width // k)
+        self.turns = torch.randint(0, k, (stretches,), generator=generator).tolist()
+        self.k = k
+
+    def add(self, out: Tensor, v: Tensor) -> None:
+        """Add the projection of v (..., width) to out (..., k)."""
+        k = self.k
+        for stretch, turn in enumerate(self.turns):
+            first = stretch * k
+            ahead = v[..., first : first + k - turn]  # lands at turn and after
+            signs = self.signs[first : first + ahead.shape[-1]]
+            out[..., turn : turn + ahead.shape[-1]].addcmul_(ahead, signs)
+            behind = v[..., first + k - turn : first + k]  # wraps around to the front
+            if behind.shape[-1]:
+                signs = self.signs[first + k - turn : first + k]
+                out[..., : behind.shape[-1]].addcmul_(behind, signs)

@@ -1,0 +1,18 @@
+"""Pools of millions: features part by part on disk, scored by processes of this machine or by a cluster.
+
+The examples here begin with 300 rows of 8 numbers, as a file, and their store:
+
+    >>> import numpy as np
+    >>> from labelahead.outofcore import Dask, Executor, LargePool, LocalProcesses, embed
+    >>> rng = np.random.default_rng(0)
+    >>> kind = rng.integers(2, size=300)
+    >>> np.save("pool.npy", rng.normal(size=(2, 8))[kind] * 3 + rng.normal(size=(300, 8)))
+    >>> manifest = embed("pool.npy", "features", rows=100, workers=1)
+    >>> labels = {f"pool.npy:{i}": "ab"[kind[i]] for i in range(10)}
+"""
+
+from labelahead.outofcore.execution import Dask, Executor, LocalProcesses
+from labelahead.outofcore.pool import Held, LargePool, Predicted
+from labelahead.outofcore.store import embed
+
+__all__ = ["Dask", "Executor", "Held", "LargePool", "LocalProcesses", "Predicted", "embed"]

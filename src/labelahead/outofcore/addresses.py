@@ -1,0 +1,141 @@
+"""Files by address: a path of this machine, or anything that fsspec knows (s3://, gs://, memory://, ...)."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+import numpy as np
+
+from labelahead.data.size_limits import npy_header as data_header
+from labelahead.data.size_limits import require_npy_content
+from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
+from labelahead.files import make, replace
+
+__all__ = ["Array", "absolute", "children", "is_local", "npy_header", "opened", "removed", "stamp", "there", "write"]
+
+Array = np.ndarray[Any, Any]
+DATES = ("mtime", "LastModified", "last_modified", "updated", "ETag", "etag", "created")  # as file systems call it
+
+
+def absolute(address: str | Path) -> str:
+    """The same address whatever the current folder of a process is."""
+    fs, path = _located(str(address))
+    return str(fs.unstrip_protocol(path))
+
+
+def _located(address: str) -> tuple[Any, str]:
+    """The file system and the path in it."""
+    try:
+        fs, path = fsspec.core.url_to_fs(str(Path(address).expanduser()) if "://" not in address else address)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{address} needs a package for its kind of storage ({error}); install it here and on all workers"
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"{address} is no address that can be read ({error}); expected a path, s3://, gs://"
+        ) from error
+    return fs, path.rstrip("/") or path
+
+
+def children(address: str) -> dict[str, dict[str, Any]]:
+    """All files below an address by relative name, sorted, hidden ones left out; of a file: itself, by its name."""
+    fs, root = _located(address)
+    with _reading(address):
+        if fs.isfile(root):
+            return {root.rsplit("/", 1)[-1]: fs.info(root)}
+        if not fs.isdir(root):
+            raise InputError(f"there is nothing at {address}; expected a folder, a bucket or a file")
+        found = fs.find(root, detail=True)
+    names = {path[len(root) :].lstrip("/"): info for path, info in found.items()}
+    return {n: names[n] for n in sorted(names) if not any(part.startswith((".", "_")) for part in n.split("/"))}
+
+
+def stamp(info: dict[str, Any]) -> str:
+    """Size and date of a file, as text: another where it was changed."""
+    date = next((str(info[name]) for name in DATES if info.get(name) is not None), "")
+    return f"{info.get('size')} {date}"
+
+
+def there(address: str) -> bool:
+    """Whether there is such a file."""
+    fs, path = _located(address)
+    with _reading(address):
+        return bool(fs.exists(path))
+
+
+def opened(address: str) -> BinaryIO:
+    """A file to read, which can be sought in; close it."""
+    fs, path = _located(address)
+    with _reading(address):
+        return fs.open(path, "rb")  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _reading(address: str) -> Iterator[None]:
+    try:
+        yield
+    except LabelaheadError:
+        raise
+    except Exception as error:  # storages far away have errors of their own, of no common kind
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise StorageError(f"{address} cannot be read ({why}); see that it is there") from error
+
+
+def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+    """A file in one step: whole, or not at all."""
+    fs, path = _located(address)
+    if _is_local(fs):
+        make(Path(path).parent)
+        replace(Path(path), content)
+        return
+    # An upload that is broken off must not leave half an object: it is made here first, then sent whole.
+    handle, name = tempfile.mkstemp()
+    os.close(handle)
+    try:
+        replace(Path(name), content)
+        fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        fs.put_file(name, path)
+    except LabelaheadError:
+        raise
+    except Exception as error:
+        raise StorageError(f"{address} cannot be written to ({error or type(error).__name__})") from error
+    finally:
+        os.unlink(name)
+
+
+def removed(address: str) -> None:
+    """Take a file away."""
+    fs, path = _located(address)
+    fs.rm_file(path)
+
+
+def is_local(address: str) -> bool:
+    """Return whether a file lies on this machine, or where the system shows it as if it did."""
+    return _is_local(_located(address)[0])
+
+
+def _is_local(fs: Any) -> bool:
+    return "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[Any], int]:
+    """Rows and columns of an .npy file, what its numbers are, and where the first one stands. Nothing is unpickled."""
+    try:
+        shape, by_columns, dtype = data_header(file)
+    except ValueError as error:
+        raise InputError(f"{address} cannot be read as .npy ({error})") from error
+    if len(shape) != 2 or not shape[1] or by_columns or dtype.kind != "f":  # no rows: an empty part
+        order = ", column by column" if by_columns else ""
+        raise InputError(
+            f"{address} holds {dtype} {shape}{order}; expected floating (n, d), row by row: "
+            "numpy.save(path, numpy.ascontiguousarray(x, dtype='float16'))"
+        )
+    first = file.tell()
+    require_npy_content(shape, dtype, file.seek(0, os.SEEK_END) - first, address)
+    file.seek(first)
+    return shape, dtype, first

@@ -1,0 +1,435 @@
+"""Who does the work: processes of this machine, or a cluster that is there already.
+
+Four verbs, which every engine has. Queues, retries and the wire are the engine's own: `concurrent.futures` here, Dask
+or Ray on a cluster. What a task is told and what it returns is small; the data stay where they are.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any, Protocol
+from uuid import uuid4
+
+import torch
+
+from labelahead.errors import ClusterError, InputError, import_extra
+from labelahead.processes import born_deaf, run_in_worker
+
+__all__ = ["Dask", "Executor", "Here", "LocalProcesses", "Progress", "Ray", "Task", "at_work", "each", "secured"]
+
+RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
+PATIENCE = 30  # seconds to wait for a scheduler, and for its first worker
+KEPT = "features that were written are kept, and the same command goes on from there"
+
+Progress = Callable[[str, int, int], None]  # what is under way, items done, items in all
+Task = tuple[str, int, Sequence[Any]]  # what it is about, how many items, what the function is called with
+
+
+class Executor(Protocol):
+    """What is asked of an engine.
+
+    lost: the errors that mean that it is not there any more, or gave a task up. gave_up: those of them that are about
+    one task alone, whose workers died again and again.
+
+    >>> {"submit", "as_completed", "scatter", "gather"} <= set(dir(Executor))
+    True
+    """
+
+    lost: tuple[type[BaseException], ...]
+    gave_up: tuple[type[BaseException], ...]
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
+        """A future of function(*args), with `result()`; among the arguments may be what `scatter` returned."""
+
+    def as_completed(self, futures: Iterable[Any], /) -> Iterable[Any]:
+        """The same futures, whichever is done first."""
+
+    def scatter(self, value: Any, /) -> Any:
+        """Something that many tasks are called with."""
+
+    def gather(self, futures: Sequence[Any], /) -> list[Any]:
+        """All results, in the order of the futures."""
+
+
+class LocalProcesses:
+    """Processes of this machine, as many as there are cores unless said otherwise.
+
+    Fresh ones (`spawn`): a script that uses them needs `if __name__ == "__main__":`.
+
+    >>> pool = LargePool("features", executor=LocalProcesses(1))
+    >>> len(pool.ask(2, labels))
+    2
+    """
+
+    lost: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+    gave_up: tuple[type[BaseException], ...] = ()  # all of them end together
+
+    def __init__(self, workers: int | None = None) -> None:
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+            raise InputError(f"workers is {workers!r}; expected 1 or more, or None for all cores")
+        self.workers = workers or os.cpu_count() or 1
+        self._pool = futures.ProcessPoolExecutor(
+            self.workers, get_context("spawn"), initializer=run_in_worker, initargs=(__name__, use_one_thread.__name__)
+        )
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
+        """A future of the standard library."""
+        with born_deaf():  # the pool starts its processes as work comes
+            return self._pool.submit(function, *args)
+
+    def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
+        """As `concurrent.futures` has it."""
+        return futures.as_completed(futures_)
+
+    def scatter(self, value: Any, /) -> Any:
+        """Itself: it goes with every task."""
+        return value
+
+    def gather(self, futures_: Sequence[Any], /) -> list[Any]:
+        """In order."""
+        return [future.result() for future in futures_]
+
+    def close(self) -> None:
+        """End the processes; what has not begun is dropped."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class Here:
+    """This process: for what takes less time than starting others."""
+
+    lost: tuple[type[BaseException], ...] = ()
+    gave_up: tuple[type[BaseException], ...] = ()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
+        """A future that is done."""
+        future: futures.Future[Any] = futures.Future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
+        """In order."""
+        return list(futures_)
+
+    def scatter(self, value: Any, /) -> Any:
+        """Itself."""
+        return value
+
+    def gather(self, futures_: Sequence[Any], /) -> list[Any]:
+        """In order."""
+        return [future.result() for future in futures_]
+
+
+def use_one_thread() -> None:
+    """Have this process compute on one core."""
+    torch.set_num_threads(1)
+
+
+class Dask:
+    """A Dask cluster, by its `Client`. Refused where no worker is there, or one has another labelahead.
+
+    >>> from distributed import Client
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    ...     print(len(LargePool("features", executor=Dask(client)).ask(2, labels)))
+    2
+    """
+
+    def __init__(self, client: Any) -> None:
+        distributed = import_extra("distributed", "dask", "a Dask cluster")
+        killed, closed = distributed.scheduler.KilledWorker, distributed.comm.CommClosedError
+        self.lost: tuple[type[BaseException], ...] = (killed, closed, futures.CancelledError, TimeoutError)
+        self.gave_up: tuple[type[BaseException], ...] = (killed,)
+        self.client, self._as_completed = client, distributed.as_completed
+        self._run = uuid4().hex[:8]  # results of another run are not these
+        self._require_workers()
+
+    def _require_workers(self) -> None:
+        address = self.client.scheduler.address if self.client.scheduler else "the cluster"
+        try:
+            self.client.wait_for_workers(1, timeout=PATIENCE)
+        except TimeoutError:
+            raise ClusterError(f"{address} has no workers; start some: dask worker {address}") from None
+        ours, said = version_here(), self.client.run(version_here, on_error="return")
+        for worker, theirs in said.items():
+            if theirs != ours:
+                raise _other_version(f"the worker {worker}", theirs, ours)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
+        """A future of Dask's; the dashboard groups tasks by the first words of the name, up to a dash."""
+        key = f"{name}-{self._run}-{uuid4().hex[:12]}"
+        return self.client.submit(checked, version_here(), function, *args, key=key, pure=False, retries=RETRIES)
+
+    def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
+        """As Dask has it."""
+        return self._as_completed(list(futures_), loop=self.client.loop)  # type: ignore[no-any-return]
+
+    def scatter(self, value: Any, /) -> Any:
+        """A task of its own: unlike data that were scattered, it comes again where all who hold it die."""
+        return self.client.submit(_same, value, key=f"what is known-{self._run}-{uuid4().hex[:12]}", pure=False)
+
+    def gather(self, futures_: Sequence[Any], /) -> list[Any]:
+        """In order."""
+        return list(self.client.gather(list(futures_)))
+
+
+class RayLostError(Exception):
+    """Ray is not there any more."""
+
+
+class RayGaveUpError(RayLostError):
+    """The workers of a task died again and again."""
+
+
+class Ray:
+    """A Ray cluster that this process is joined to: `ray` is the module, after `ray.init`."""
+
+    lost: tuple[type[BaseException], ...] = (RayLostError,)
+    gave_up: tuple[type[BaseException], ...] = (RayGaveUpError,)
+
+    def __init__(self, ray: Any) -> None:
+        if not ray.is_initialized():
+            raise InputError("ray is not connected; expected ray.init(...) before, or the address of a cluster")
+        self.ray = ray
+        # A task whose worker dies, or which fails, is tried again by Ray.
+        self._remote = ray.remote(num_cpus=1, max_retries=RETRIES + 1, retry_exceptions=True)(checked)
+        self._require_workers()
+
+    def _require_workers(self) -> None:
+        nodes = [node for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        if not nodes:
+            raise ClusterError("the Ray cluster has no processors; start some: ray start --address ...")
+        where = import_extra("ray.util.scheduling_strategies", "ray", "a Ray cluster").NodeAffinitySchedulingStrategy
+        ask = self.ray.remote(version_here)
+        said = [ask.options(num_cpus=0, scheduling_strategy=where(n["NodeID"], soft=False)).remote() for n in nodes]
+        ours = version_here()
+        for node, ref in zip(nodes, said, strict=True):
+            try:
+                theirs: Any = self.ray.get(ref, timeout=2 * PATIENCE)
+            except Exception as error:  # it has no labelahead, or says nothing
+                theirs = getattr(error, "cause", None) or error
+            if theirs != ours:
+                raise _other_version(f"the node {node['NodeManagerAddress']}", theirs, ours)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
+        """A reference of Ray's, with `result()`; its dashboard groups tasks by the first words of the name."""
+        task = self._remote.options(name=name.partition("-")[0])
+        with _reached(self.ray):
+            return _RayFuture(self.ray, task.remote(version_here(), function, *args))
+
+    def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
+        """As Ray's `wait` has it."""
+        left = {future.reference: future for future in futures_}
+        while left:
+            with _reached(self.ray):
+                done = self.ray.wait(list(left), num_returns=1)[0]
+            for reference in done:
+                yield left.pop(reference)
+
+    def scatter(self, value: Any, /) -> Any:
+        """Into Ray's store, once."""
+        with _reached(self.ray):
+            return self.ray.put(value)
+
+    def gather(self, futures_: Sequence[Any], /) -> list[Any]:
+        """In order."""
+        return [future.result() for future in futures_]
+
+
+class _RayFuture:
+    """What was asked of Ray. Errors of a task are raised as they were there."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self.ray, self.reference = ray, reference
+
+    def result(self) -> Any:
+        with _reached(self.ray):
+            return self.ray.get(self.reference)
+
+
+@contextmanager
+def _reached(ray: Any) -> Iterator[None]:
+    """What Ray says in its own words, in ours; what a task raised, as it was."""
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+        raise RayGaveUpError(str(error)) from error
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise RayLostError(str(error)) from error
+
+
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: one machine alone, on 127.0.0.1
+
+
+@contextmanager
+def _joined_ray(address: str) -> Iterator[Ray]:
+    """ray: this machine, on loopback, unless RAY_ADDRESS names another; ray://host:10001: a client of that one."""
+    here = address == "ray" and not os.environ.get("RAY_ADDRESS")
+    if here and LOOPBACK not in os.environ:
+        if "ray" in sys.modules:
+            raise InputError(
+                "ray was imported before, and would listen on every address of this machine; expected the module after "
+                f"your own ray.init() as executor, or {LOOPBACK}=0 in the environment"
+            )
+        os.environ[LOOPBACK] = "0"
+    ray = import_extra("ray", "ray", "a Ray cluster")
+    place = {"address": "local", "include_dashboard": False} if here else {}
+    if address != "ray":
+        place = {"address": address}
+    try:
+        ray.init(**place, log_to_driver=False)
+    except Exception as error:  # Ray's own are of no common kind
+        raise ClusterError(
+            f"no Ray answers at {address} ({str(error).strip().splitlines()[0]:.200}); expected ray (this machine) or "
+            "ray://host:10001, as `ray start --head --ray-client-server-port=10001` has it"
+        ) from error
+    try:
+        yield Ray(ray)
+    finally:
+        ray.shutdown()
+
+
+def version_here() -> str:
+    """Which labelahead this process has."""
+    import labelahead
+
+    return labelahead.__version__
+
+
+def checked(wanted: str, function: Callable[..., Any], *args: Any) -> Any:
+    """A task on a cluster: on one core, so that its bits do not depend on how many a worker has."""
+    if version_here() != wanted:  # a worker that came later
+        raise _other_version("a worker", version_here(), wanted)
+    torch.set_num_threads(1)
+    with _roomy():
+        return function(*args)
+
+
+TRIM = "MALLOC_TRIM_THRESHOLD_"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+
+
+@contextmanager
+def _roomy() -> Iterator[None]:
+    """Keep freed memory for the next block, while a task runs.
+
+    Dask has its workers give every bit back at once (by that variable). Then each temporary is mapped and zeroed by the
+    system anew, which took as long as all the arithmetic.
+    """
+    if TRIM not in os.environ or not sys.platform.startswith("linux"):
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
+        yield
+        return
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 28)
+    libc.mallopt(M_TRIM_THRESHOLD, 1 << 28)
+    try:
+        yield
+    finally:
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 17)
+        libc.mallopt(M_TRIM_THRESHOLD, int(os.environ[TRIM]))
+        libc.malloc_trim(0)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _other_version(who: str, theirs: Any, ours: str) -> ClusterError:
+    has = f"labelahead {theirs}" if isinstance(theirs, str) else f"no labelahead ({theirs})"
+    return ClusterError(f"{who} has {has}, here is {ours}; expected the same: pip install labelahead=={ours} there")
+
+
+def secured(ca: str | None, cert: str | None, key: str | None) -> Any:
+    """Dask's TLS from three files; None where none is named: then Dask's own configuration counts."""
+    if not any((ca, cert, key)):
+        return None
+    if not all((ca, cert, key)):
+        raise InputError("of the TLS files some are missing; expected all of them: --tls-ca, --tls-cert and --tls-key")
+    distributed = import_extra("distributed", "dask", "a Dask cluster")
+    return distributed.Security(tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key, require_encryption=True)
+
+
+@contextmanager
+def at_work(executor: Any = None, *, workers: int | None = None, security: Any = None) -> Iterator[Executor]:
+    """An executor from what people have: nothing (processes here), an address, a `Client`, ray, or an `Executor`."""
+    if executor is None:
+        local = LocalProcesses(workers)
+        try:
+            yield local
+        finally:
+            local.close()
+    elif isinstance(executor, str) and (executor == "ray" or executor.startswith("ray://")):
+        with _joined_ray(executor) as joined:
+            yield joined
+    elif isinstance(executor, str):
+        distributed = import_extra("distributed", "dask", "a Dask cluster")
+        try:
+            client = distributed.Client(executor, timeout=PATIENCE, security=security, set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            raise ClusterError(
+                f"no scheduler answers at {executor} ({error}); expected the address that `dask scheduler` prints, "
+                "such as tcp://127.0.0.1:8786"
+            ) from error
+        try:
+            yield Dask(client)
+        finally:
+            client.close(timeout=5)
+    elif type(executor).__module__.startswith("distributed."):
+        yield Dask(executor)
+    elif getattr(executor, "__name__", None) == "ray":
+        yield Ray(executor)
+    elif all(hasattr(executor, verb) for verb in ("submit", "as_completed", "scatter", "gather", "lost")):
+        yield executor
+    else:
+        raise InputError(
+            f"executor is a {type(executor).__name__}; expected None, the address of a Dask scheduler or of Ray, a "
+            "distributed.Client, the module ray, or an object with submit, as_completed, scatter, gather and lost"
+        )
+
+
+def each(
+    executor: Executor,
+    stage: str,
+    function: Callable[..., Any],
+    tasks: Sequence[Task],
+    progress: Progress | None = None,
+    refused: dict[int, Exception] | None = None,
+) -> list[Any]:
+    """What the function returns for every task, in their order, whichever was done first.
+
+    refused: collects by number the tasks whose data cannot be used, and why; None: the first one is raised.
+    """
+    total, done = sum(items for _, items, _ in tasks), 0
+    results: list[Any] = [None] * len(tasks)
+    number = {}
+    try:
+        waiting = []
+        for i, (about, _, args) in enumerate(tasks):
+            waiting.append(executor.submit(function, *args, name=f"{stage}-{i:06d} {about}"))
+            number[id(waiting[-1])] = i
+        for future in executor.as_completed(waiting):
+            i = number[id(future)]
+            try:
+                results[i] = future.result()
+            except (InputError, OSError) as error:
+                if refused is None or isinstance(error, (ClusterError, *executor.lost)):
+                    raise
+                refused[i] = error
+            done += tasks[i][1]
+            if progress is not None:
+                progress(stage, done, total)
+    except executor.lost as error:
+        cause = str(error).strip().splitlines() or [type(error).__name__]
+        raise ClusterError(f"whoever should {stage} was lost ({cause[0]:.200}); {KEPT}") from error
+    return results

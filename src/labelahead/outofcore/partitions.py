@@ -1,0 +1,462 @@
+"""A pool as people have it, in parts that are read one by one: Parquet files, .npy files, folders of pictures.
+
+Nothing here holds more of a part than some thousand items. What a part is made of is told by its address, size and
+date, so that features which were worked out once are found again, and those of a part that was changed are not.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+
+from labelahead.data.folder import SUFFIXES, decode_all, shown
+from labelahead.data.heif import require_heif_decoder
+from labelahead.data.records import FILE_NAME, NO_ID, Records, ids_from
+from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean, import_extra
+from labelahead.models.image_encoder import BACKBONES, pixels, pretrained
+from labelahead.models.sentence_encoder import DIMENSIONS, ENCODER, LONGEST, SentenceEncoder
+from labelahead.outofcore.addresses import Array, children, npy_header, opened, stamp
+from labelahead.outofcore.sketched_kernel import Network
+
+__all__ = [
+    "TEXTS",
+    "Batch",
+    "Part",
+    "Reading",
+    "address",
+    "batches",
+    "contents",
+    "part_records",
+    "pool_parts",
+    "shape_of",
+]
+
+READY, DEAR = 65_536, 4_096  # items of a part: vectors that are there, and texts or pictures to be encoded
+FEW = {"npy": 8_192, "vectors": 8_192, "text": 256, "pictures": 64}  # items held at a time while reading
+PICTURE = 128  # pixels a side at which pictures are seen
+AT_ONCE = 16  # files whose footers are read side by side
+TEXTS = ("text", "content", "document", "sentence", "body")  # columns of text by their usual names
+IDS = ("id", "item", "uid", "key")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How items become features, the same for all parts.
+
+    kind: "npy", "vectors" (a column of lists), "text" (a column) or "pictures". id: the column of the items' own names.
+    """
+
+    root: str
+    kind: str
+    column: str | None = None
+    id: str | None = None
+    encoder: str = ""
+    dtype: str = "float16"
+    skip: bool = False  # leave out pictures that cannot be read
+    network: Network | None = None  # whose sketched kernel is kept instead of the numbers themselves
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the features are the source itself, and nothing is copied."""
+        return self.kind == "npy" and self.network is None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some consecutive rows of a file, or some pictures. stamp: changes with what it was read from."""
+
+    source: str  # relative to the root
+    start: int
+    rows: int
+    stamp: str
+    names: tuple[str, ...] = field(default=(), repr=False)  # of pictures
+
+    def key(self, reading: Reading) -> str:
+        """Names its features: the same part read in the same way has the same."""
+        how = {name: value for name, value in asdict(reading).items() if name != "network" or value is not None}
+        how["skip"] = False  # whether something may be left out changes nothing of what is there
+        how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
+        return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
+
+
+class Batch(NamedTuple):
+    """Features (q, d) of some items that follow each other, and their own names where they have some."""
+
+    features: Array
+    ids: list[str] | None
+    failed: dict[str, str]  # pictures that are not among them, and why
+
+
+def pool_parts(
+    root: str,
+    *,
+    column: str | None,
+    id: str | None,
+    encoder: str | None,
+    dtype: str,
+    rows: int | None,
+    skip: bool,
+    network: bool = False,
+) -> tuple[Reading, list[Part]]:
+    """What there is at an address: how it is read, and its parts in the order of their names.
+
+    network: whether one will look at the items, which takes its time: parts are smaller then.
+    """
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise InputError(f"rows is {rows!r}; expected 1 or more")
+    rows = rows or (DEAR if network else None)
+    if dtype not in ("float16", "float32"):
+        raise InputError(f"dtype is {dtype!r}; expected float16 or float32")
+    files = children(root)
+    of = {
+        kind: {n: i for n, i in files.items() if PurePosixPath(n).suffix.lower() in ends} for kind, ends in ENDS.items()
+    }
+    kind = next((kind for kind in of if of[kind]), None)
+    if kind is None:
+        seen = ", ".join(list(files)[:3]) or "nothing"
+        raise InputError(f"{root} holds no pool ({seen}); expected .parquet or .npy files, or pictures")
+    if kind != "parquet" and (column or id):
+        raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
+    if kind == "parquet":
+        return _parquet_parts(root, of[kind], column, id, encoder, dtype, rows)
+    if kind == "npy":
+        if encoder:
+            raise InputError(f"encoder is {encoder!r}, but .npy files hold features already; leave it out")
+        return Reading(root, "npy", dtype=dtype if network else ""), _npy_parts(root, of[kind], rows or READY)
+    chosen = encoder or "lite0"
+    if chosen not in BACKBONES:
+        raise InputError(f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures")
+    require_heif_decoder(list(of[kind]), root)
+    reading = Reading(root, "pictures", encoder=f"{BACKBONES[chosen].name}|{PICTURE}|{chosen}", dtype=dtype, skip=skip)
+    return reading, _picture_parts(of[kind], rows or DEAR)
+
+
+ENDS: dict[str, set[str]] = {"parquet": {".parquet", ".pq"}, "npy": {".npy"}, "pictures": SUFFIXES}
+
+
+def address(root: str, name: str) -> str:
+    """A file of the pool; the pool may be that one file."""
+    return root if root.rsplit("/", 1)[-1] == name and PurePosixPath(name).suffix else f"{root}/{name}"
+
+
+def _side_by_side(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]:
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(look, names))
+
+
+# --- .npy ---------------------------------------------------------------------------------------------------
+
+
+def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
+    def look(name: str) -> tuple[int, int]:
+        where = address(root, name)
+        with opened(where) as file:
+            return npy_header(file, where)[0]
+
+    parts, widths = list[Part](), dict[int, str]()
+    for (name, info), (n, d) in zip(files.items(), _side_by_side(list(files), look), strict=True):
+        widths.setdefault(d, name)
+        parts += [Part(name, start, min(rows, n - start), stamp(info)) for start in range(0, n, rows)]
+    if len(widths) > 1:
+        said = ", ".join(f"{name}: {d}" for d, name in widths.items())
+        raise InputError(f"the files of {root} have rows of different lengths ({said}); expected one")
+    return parts
+
+
+def _npy_batches(reading: Reading, part: Part) -> Iterator[Batch]:
+    where = address(reading.root, part.source)
+    with opened(where) as file:
+        (_, d), dtype, first = npy_header(file, where)
+        file.seek(first + part.start * d * dtype.itemsize)
+        for at in range(0, part.rows, FEW["npy"]):
+            q = min(FEW["npy"], part.rows - at)
+            content = file.read(q * d * dtype.itemsize)
+            if len(content) < q * d * dtype.itemsize:
+                raise InputError(f"{where} ends too early; expected {part.start + part.rows} rows: copy it again")
+            yield Batch(np.frombuffer(content, dtype).reshape(q, d), None, {})
+
+
+# --- Parquet ------------------------------------------------------------------------------------------------
+
+
+def _parquet_parts(
+    root: str,
+    files: dict[str, Any],
+    column: str | None,
+    id: str | None,
+    encoder: str | None,
+    dtype: str,
+    rows: int | None,
+) -> tuple[Reading, list[Part]]:
+    parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
+
+    def look(name: str) -> Any:
+        try:
+            with opened(address(root, name)) as file:
+                return parquet.ParquetFile(file).metadata
+        except (OSError, ValueError) as error:  # named when its turn comes; the others are worked on
+            return error
+
+    footers = _side_by_side(list(files), look)
+    schema = next((f.schema.to_arrow_schema() for f in footers if not isinstance(f, Exception)), None)
+    if schema is None:
+        raise InputError(f"none of the {len(files)} Parquet files of {root} can be read ({footers[0]})")
+    reading = _parquet_reading(root, schema, column, id, encoder, dtype)
+    parts = []
+    for (name, info), footer in zip(files.items(), footers, strict=True):
+        if isinstance(footer, Exception):
+            parts.append(Part(name, 0, 0, stamp(info)))
+            continue
+        groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+        parts += [Part(name, start, n, stamp(info)) for start, n in _runs(groups, reading.kind, rows)]
+    return reading, parts
+
+
+def _runs(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of each part: whole row groups where vectors are read, which is quick."""
+    if kind == "text":
+        total, size = sum(groups), rows or DEAR
+        yield from ((start, min(size, total - start)) for start in range(0, total, size))
+        return
+    start = held = 0
+    for n in groups:
+        if held and held + n > (rows or READY):
+            yield start, held
+            start, held = start + held, 0
+        held += n
+    if held:
+        yield start, held
+
+
+def _parquet_reading(
+    root: str, schema: Any, column: str | None, id: str | None, encoder: str | None, dtype: str
+) -> Reading:
+    """Which column is learnt from, and which one names the items."""
+    types = import_extra("pyarrow.types", "tables", "reading Parquet")
+
+    def is_vector(kind: Any) -> bool:
+        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        return bool(listed and types.is_floating(kind.value_type))
+
+    def is_text(kind: Any) -> bool:
+        return bool(types.is_string(kind) or types.is_large_string(kind))
+
+    kinds = {name: schema.field(name).type for name in schema.names}
+    for given, what in ((column, "column"), (None if id == NO_ID else id, "id")):
+        if given is not None and given not in kinds:
+            raise InputError(
+                f"{what} is {given!r}, but {root} has {', '.join(kinds)}; {did_you_mean(given, kinds)}expected "
+                "one of them"
+            )
+    id = None if id == NO_ID else id or next((name for name in kinds if name.casefold() in IDS), None)
+    if column is None:
+        vectors = [name for name, kind in kinds.items() if is_vector(kind)]
+        texts = [name for name, kind in kinds.items() if is_text(kind) and name != id]
+        usual = [name for name in texts if name.casefold() in TEXTS]
+        likely = vectors or usual or texts
+        if len(likely) != 1:
+            raise InputError(
+                f"{root} has the columns {', '.join(kinds)}; expected one column of vectors or of text: name it with "
+                "column (--column)"
+            )
+        column = likely[0]
+    if is_vector(kinds[column]):
+        if encoder:
+            raise InputError(f"encoder is {encoder!r}, but {column} holds vectors already; leave it out")
+        return Reading(root, "vectors", column, id, dtype=dtype)
+    if not is_text(kinds[column]):
+        raise InputError(f"column {column!r} holds {kinds[column]}; expected vectors (lists of floats) or text")
+    if encoder not in (None, "minilm"):
+        raise InputError(f"encoder is {encoder!r}; expected minilm for texts")
+    return Reading(root, "text", column, id, encoder=f"{ENCODER}|{LONGEST}", dtype=dtype)
+
+
+def _tables(reading: Reading, part: Part, columns: list[str], few: int) -> Iterator[Any]:
+    """The rows of a part, some at a time, from the row groups that hold them."""
+    parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
+    with opened(address(reading.root, part.source)) as file:
+        whole = parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
+        there = whole.schema_arrow.names
+        lacking = next((name for name in columns if name not in there), None)
+        if lacking is not None:
+            raise InputError(f"{part.source} has no column {lacking!r} ({', '.join(there)}); expected it in every part")
+        first, groups, skipped = 0, list[int](), 0
+        for i in range(whole.num_row_groups):
+            n = whole.metadata.row_group(i).num_rows
+            if first < part.start + part.rows and first + n > part.start:
+                skipped = part.start - first if not groups else skipped
+                groups.append(i)
+            first += n
+        left = part.rows
+        for batch in whole.iter_batches(few, row_groups=groups, columns=columns):
+            gone = min(skipped, len(batch))
+            skipped -= gone
+            wanted = batch.slice(gone, left)
+            left -= len(wanted)
+            if len(wanted):
+                yield wanted
+            if not left:
+                return
+
+
+def _parquet_batches(reading: Reading, part: Part) -> Iterator[Batch]:
+    assert reading.column is not None
+    columns = list(dict.fromkeys([reading.column, *([reading.id] if reading.id else [])]))
+    done = part.start
+    for table in _tables(reading, part, columns, FEW[reading.kind]):
+        values = table.column(reading.column)
+        made = _encoded(values.to_pylist()) if reading.kind == "text" else _vectors(values, part, done)
+        ids = None
+        if reading.id:
+            places = [f"row {done + i}" for i in range(len(made))]
+            ids = ids_from(part.source, reading.id, table.column(reading.id).to_pylist(), places)
+        yield Batch(made, ids, {})
+        done += len(made)
+
+
+def _vectors(values: Any, part: Part, first: int) -> Array:
+    """(q, d) of a column of lists."""
+    compute = import_extra("pyarrow.compute", "tables", "reading Parquet")
+    lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    odd = np.flatnonzero((lengths != lengths.max()) | (lengths == 0))
+    if len(odd):
+        at = int(odd[0])
+        said = f"a vector of {lengths[at]} numbers" if lengths[at] else "no vector"
+        raise InputError(
+            f"{part.source}, row {first + at}: {said}; expected {lengths.max() or 'some'} numbers as in the others"
+        )
+    return np.asarray(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(values), -1)
+
+
+@cache
+def _sentence_encoder() -> SentenceEncoder:
+    return SentenceEncoder()
+
+
+def _encoded(texts: list[str | None]) -> Array:
+    rows = torch.empty(len(texts), DIMENSIONS)
+    for _ in _sentence_encoder().fill([text or "" for text in texts], rows):
+        pass
+    return rows.numpy()
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def _picture_parts(files: dict[str, Any], rows: int) -> list[Part]:
+    names = list(files)
+    parts = []
+    for start in range(0, len(names), rows):
+        some = names[start : start + rows]
+        digest = hashlib.sha256("\0".join(f"{n} {stamp(files[n])}" for n in some).encode("utf-8", "surrogateescape"))
+        parts.append(Part(f"{shown(some[0])} and on", start, len(some), digest.hexdigest(), tuple(some)))
+    return parts
+
+
+@dataclass(frozen=True)
+class _Pictures:
+    """Picture files below an address, opened by name."""
+
+    root: str
+
+    def open(self, name: str) -> BinaryIO:
+        """The content of one file."""
+        return opened(address(self.root, name))
+
+
+@cache
+def _backbone(name: str) -> Any:
+    return pretrained(name)
+
+
+def _picture_batches(reading: Reading, part: Part) -> Iterator[Batch]:
+    chosen = reading.encoder.rsplit("|", 1)[-1]
+    for at in range(0, len(part.names), FEW["pictures"]):
+        some = part.names[at : at + FEW["pictures"]]
+        seen, failed = decode_all(_Pictures(reading.root), some, PICTURE)  # type: ignore[arg-type]
+        if failed and not reading.skip:
+            name, why = next(iter(failed.items()))
+            raise InputError(f"{shown(name)} cannot be read ({why})")
+        kept = [name for name in some if name in seen]
+        made = np.zeros((0, 0), np.float32)
+        if kept:
+            seen_by = pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
+            with torch.no_grad():
+                made = seen_by.numpy() if reading.network else _backbone(chosen).features(seen_by).numpy()
+        yield Batch(made, [shown(name) for name in kept], {shown(n): why for n, why in failed.items()})
+
+
+# --- all ----------------------------------------------------------------------------------------------------
+
+
+def batches(reading: Reading, part: Part) -> Iterator[Batch]:
+    """The items of a part in their order, some at a time; whatever is wrong with it is an error that names it."""
+    read = {"npy": _npy_batches, "pictures": _picture_batches}.get(reading.kind, _parquet_batches)
+    if part.rows == 0:
+        raise InputError(f"{part.source} cannot be read: no Parquet file, or damaged")
+    try:
+        for batch in read(reading, part):
+            of = reading.network
+            yield batch if of is None or not len(batch.features) else batch._replace(features=of.rows(batch.features))
+    except ClusterError:
+        raise
+    except InputError as error:
+        named = str(error).startswith(part.source)
+        raise error if named else InputError(f"{part.source}: {error}") from error
+    except OSError as error:
+        raise StorageError(f"{part.source} cannot be read ({error})") from error
+    except import_extra("pyarrow", "tables", "reading Parquet").lib.ArrowException as error:
+        raise InputError(f"{part.source} cannot be read ({str(error).splitlines()[0]})") from error
+
+
+def shape_of(reading: Reading, parts: Sequence[Part]) -> tuple[int, ...]:
+    """Of one item, as a network would be given it; looks at the first part that can be read."""
+    if reading.kind == "pictures":
+        return (3, PICTURE, PICTURE)
+    if reading.kind == "text":
+        return (DIMENSIONS,)
+    why: Exception | None = None
+    for part in parts:
+        try:
+            return tuple(next(iter(batches(reading, part))).features.shape[1:])
+        except (InputError, OSError) as error:
+            why = error
+    raise InputError(f"nothing of {reading.root} can be read ({why})")
+
+
+def _plain_columns(reading: Reading, part: Part) -> list[str]:
+    """Return the names of all columns of a Parquet part but lists and the like."""
+    parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
+    types = import_extra("pyarrow.types", "tables", "reading Parquet")
+    with opened(address(reading.root, part.source)) as file:
+        schema = parquet.read_schema(file)
+    return [name for name in schema.names if not types.is_nested(schema.field(name).type)]
+
+
+def part_records(reading: Reading, part: Part, ids: Sequence[str]) -> Records | None:
+    """Return the user's columns of all items of a part, but lists and the like; None of .npy files."""
+    if reading.kind == "npy":
+        return None
+    if reading.kind == "pictures":
+        return Records({FILE_NAME: list(ids)})
+    arrow = import_extra("pyarrow", "tables", "reading Parquet")
+    names = _plain_columns(reading, part)
+    table = arrow.Table.from_batches(list(_tables(reading, part, names, FEW["npy"]))) if names else None
+    return Records({} if table is None else {name: table.column(name) for name in names}, reading.id)
+
+
+def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
+    """What people see of rows of a Parquet part: all columns but lists and the like."""
+    plain = _plain_columns(reading, part)
+    shown: dict[int, dict[str, Any]] = {}
+    wanted, done = set(rows), 0
+    for table in _tables(reading, part, plain, FEW["npy"]):
+        shown |= {done + i: table.slice(i, 1).to_pylist()[0] for i in range(len(table)) if done + i in wanted}
+        done += len(table)
+    return [shown[row] for row in rows]

@@ -1,0 +1,185 @@
+"""What a worker does with one part, given what is known: score its items, or predict them.
+
+Labelled items L and an evaluation sample E are few, so their posterior is small and goes to every worker. A part passes
+by in blocks B: K(L, B) and K(B, E) are worked out from features, and the criterion is that of a single process, exact
+for every item given L and E (`Posterior.elsewhere`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelahead.acquisition.batch import score_candidates
+from labelahead.acquisition.view import view
+from labelahead.data.table_writer import class_column, merge_columns
+from labelahead.errors import import_extra
+from labelahead.gp.posterior import Posterior, prior
+from labelahead.inference.exact import ExactModel, mixture_kernel
+from labelahead.outofcore.addresses import Array, write
+from labelahead.outofcore.partitions import Reading, part_records
+from labelahead.outofcore.sketched_kernel import Sketched
+from labelahead.outofcore.store import Entry, ids_of, read_blocks
+
+__all__ = [
+    "Best",
+    "Known",
+    "Model",
+    "best_of",
+    "judge_part",
+    "posterior_at",
+    "predict_part",
+    "prior_at",
+    "score_part",
+    "seen",
+]
+
+BLOCK, LEAST = 4096, 1024  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
+PAIRS = BLOCK * 1024
+
+Model = ExactModel | Sketched
+
+
+def seen(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (n, d) of a store as the kernel has them, and where the posterior begins there (n, C)."""
+    if isinstance(model, Sketched):
+        return model.seen(rows)
+    return model.unit(rows), torch.full((len(rows), model.classes), 1 / model.classes, dtype=torch.float64)
+
+
+def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
+    """Without a label."""
+    if isinstance(model, Sketched):
+        return model.prior(units, start)
+    mixture = model.weights()
+    return prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What every worker is told: the learner, its labels, the evaluation sample. Positions count along the pool."""
+
+    model: Model
+    labelled: Tensor  # (L,) positions
+    labels: Tensor  # (L,) class numbers
+    evaluation: Tensor  # (e,) positions, none of them labelled
+    units: Tensor  # (L + e, d)
+    start: Tensor  # (L + e, C)
+    criterion: str
+    most: int  # candidates that a part hands in
+
+    def posterior(self) -> Posterior:
+        """At the labelled items, then the evaluation sample."""
+        return posterior_at(self.model, self.units, self.start, self.labels)
+
+
+def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
+    """At units (n, d), the first of which have these labels (L,)."""
+    before = prior_at(model, units, start)
+    return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
+
+
+class Best(NamedTuple):
+    """Candidates, best first, and of two that are level the one that stands first in the pool."""
+
+    positions: Tensor  # (m,)
+    scores: Tensor  # (m,)
+
+
+def best_of(positions: Tensor, scores: Tensor, most: int) -> Best:
+    """The best of them, whatever order they come in."""
+    order = positions.argsort()
+    order = order[torch.sort(scores[order], descending=True, stable=True).indices[:most]]
+    return Best(positions[order], scores[order])
+
+
+def score_part(known: Known, entry: Entry, offset: int) -> Best:
+    """A task: the best candidates of a part whose first item stands at position `offset`."""
+    few, labelled = known.posterior(), len(known.labelled)
+    evaluation = torch.arange(labelled, labelled + len(known.evaluation))
+    best = Best(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
+    for post, here, positions in _passing(known, few, entry, offset):
+        if len(here):
+            scores = score_candidates(view(post, here, evaluation, baseline="linearised"), known.criterion)
+            best = best_of(torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most)
+    return best
+
+
+def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
+    """A task: (e,) what the items of a part add to the scores of known.evaluation, which are candidates here.
+
+    All criteria are sums over evaluation points; so the sum over all parts is the score by the whole pool.
+    """
+    few, labelled = known.posterior(), len(known.labelled)
+    finalists = torch.arange(labelled, labelled + len(known.evaluation))
+    scores = torch.zeros(len(finalists), dtype=torch.float64)
+    for post, here, _ in _passing(known, few, entry, offset):
+        if len(here):
+            scores += score_candidates(view(post, finalists, here, baseline="linearised"), known.criterion)
+    return scores
+
+
+def _passing(known: Known, few: Posterior, entry: Entry, offset: int) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
+    """Block by block of a part: the posterior there, where in it the unlabelled items are, and their positions.
+
+    One that is known already is the point that it is among those known.
+    """
+    labelled = len(known.labelled)
+    size = min(BLOCK, max(LEAST, PAIRS // max(1, len(known.evaluation))))
+    for start, features in read_blocks(entry, size):
+        positions = torch.arange(offset + start, offset + start + len(features))
+        place = _meeting(positions, known.evaluation)
+        fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
+        post = few.elsewhere(*seen(known.model, _tensor(features[fresh.numpy()])))
+        again = (place >= 0).nonzero().squeeze(1)
+        here = torch.cat([labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))])
+        yield post, here, torch.cat([positions[again], positions[fresh]])
+
+
+def _meeting(positions: Tensor, sample: Tensor) -> Tensor:
+    """(q,) which of the sample each position is; −1 if it is none."""
+    if not len(sample):
+        return torch.full_like(positions, -1)
+    ordered, order = sample.sort()
+    place = torch.searchsorted(ordered, positions).clamp_max_(len(sample) - 1)
+    return torch.where(ordered[place] == positions, order[place], -1)
+
+
+def _tensor(features: Array) -> Tensor:
+    return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
+
+
+def predict_part(
+    model: Model, classes: tuple[str, ...], entry: Entry, to: str, reading: Reading, every_class: bool = False
+) -> list[int]:
+    """A task: class and probability of every item of a part, as a Parquet file; how many are of each class.
+
+    The file has the user's columns, but lists and the like. every_class: also the probability of every class.
+    """
+    arrow, parquet = (import_extra(name, "tables", "writing predictions") for name in ("pyarrow", "pyarrow.parquet"))
+    guesses, sure, every = [], [], []
+    for _, features in read_blocks(entry, BLOCK):
+        p = model.predict_proba(_tensor(features), len(classes))
+        best = p.max(1)
+        guesses.append(best.indices)
+        sure.append(best.values)
+        if every_class:
+            every.append(p.float())
+    label, rows = torch.cat(guesses), np.arange(entry.rows)
+    names = arrow.DictionaryArray.from_arrays(arrow.array(label.to(torch.int32).numpy()), arrow.array(classes))
+    ours = {
+        "part": arrow.array([entry.part.source]).take(arrow.array(np.zeros(entry.rows, np.int64))),
+        "row": arrow.array(rows + entry.part.start),
+        "prediction": names,
+        "probability": arrow.array(torch.cat(sure).float().numpy()),
+    }
+    if every_class:
+        whole = torch.cat(every).numpy()
+        ours |= {class_column(name): arrow.array(whole[:, i]) for i, name in enumerate(classes)}
+    ids = ids_of(entry)
+    table = arrow.table(merge_columns(ids, part_records(reading, entry.part, ids), ours))
+    write(to, lambda file: parquet.write_table(table, file, compression="zstd"))
+    return torch.bincount(label, minlength=len(classes)).tolist()

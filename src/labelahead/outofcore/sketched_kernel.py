@@ -1,0 +1,174 @@
+"""The kernel of any network on a large pool: sketched tangent features part by part, which are the kernel.
+
+A part holds rows [Ψ | f]: k features with Ψ Ψᵀ ≈ Θ (`tangent.features`, one projection for all parts), and where the
+network is trained its outputs, from which the posterior begins. Given these numbers everything is exact.
+"""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelahead.acquisition.probability import softmax
+from labelahead.errors import ClusterError, InputError
+from labelahead.gp.posterior import Posterior, prior
+from labelahead.inference.exact import NOISES, residuals
+from labelahead.inference.forecast import Outlook, outlook
+from labelahead.inference.network import probabilities_of
+from labelahead.models import build
+from labelahead.models.training import predict
+from labelahead.ntk import features
+from labelahead.outofcore.addresses import Array
+
+__all__ = ["LOSSES", "Network", "Sketched", "blank", "network", "told_in_order"]
+
+LOSSES = ("squared", "cross-entropy")
+NOISE = 1e-3  # beside a trained network, whose leave-one-out error knows all labels: as campaigns have it
+AT_ONCE = 256  # items whose gradients are sketched together
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which network, and how it is looked at. loss: what it was trained with, or "": then its outputs say nothing.
+
+    digest: of its weights, so that features of others are never taken for these.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    sketch: int
+    loss: str
+    digest: str = ""
+
+    def rows(self, inputs: Array) -> Array:
+        """[Ψ | f] (q, k + C), or Ψ (q, k), of inputs (q, ...), float32 or as the network has it."""
+        with _ALONE:  # of the threads of a worker: gradients are captured in the network itself
+            model, parts = _made(self), []
+            kind = next((p.dtype for p in model.parameters()), torch.float32)
+            for x in torch.split(torch.from_numpy(np.array(inputs)).to(kind), AT_ONCE):
+                some = [features(model, x, sketch=self.sketch)]
+                if self.loss:
+                    said = predict(model, x)
+                    some.append((softmax(said) if self.loss == "cross-entropy" else said).to(some[0]))
+                parts.append(torch.cat(some, 1).detach())
+        return torch.cat(parts).numpy()
+
+
+_ALONE = threading.Lock()
+
+
+@cache
+def _made(of: Network) -> nn.Module:
+    model = build(of.name, of.shape, len(of.classes), seed=0).eval()
+    if of.digest and _digest(model) != of.digest:
+        raise ClusterError(
+            f"{of.name} makes a network with other weights here than where the command was started; expected the same "
+            "on all workers: load them from a file, or draw them from the seed that is set"
+        )
+    return model
+
+
+def _digest(model: nn.Module) -> str:
+    made = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        made.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        made.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return made.hexdigest()[:24]
+
+
+def network(name: str, classes: Sequence[str], shape: tuple[int, ...], sketch: int, loss: str | None) -> Network:
+    """A network by name, `module:factory` or `file.py:factory`, made once to see that it can be."""
+    if len(classes) < 2:
+        raise InputError("a network needs the names of its outputs; expected two or more: classes (--classes a,b)")
+    if loss is not None and loss not in LOSSES:
+        raise InputError(f"trained is {loss!r}; expected squared or cross-entropy, or nothing for an untrained network")
+    if isinstance(sketch, bool) or not isinstance(sketch, int) or sketch < 1:
+        raise InputError(f"sketch is {sketch!r}; expected 1 or more features, such as 2048")
+    place, colon, attribute = name.rpartition(":")
+    if colon and place.endswith(".py"):
+        name = f"{Path(place).expanduser().absolute()}:{attribute}"  # workers have folders of their own
+    plain = Network(name, tuple(classes), shape, sketch, loss or "")
+    return replace(plain, digest=_digest(build(name, shape, len(classes), seed=0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Sketched:
+    """What the labels say by such features: f(x) = start(x) + Ψ(x) w; the face of an `ExactModel`.
+
+    noise: relative; scale: the mean diagonal of the kernel over the whole pool.
+    """
+
+    classes: int
+    width: int  # k
+    scale: float
+    noise: float
+    dtype: torch.dtype
+    weight: Tensor  # (k, C) float64
+
+    def seen(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (n, k) and where the posterior begins (n, C): f, or 1/C."""
+        psi, said = rows[:, : self.width].to(self.dtype), rows[:, self.width :].double()
+        if not said.shape[1]:
+            said = torch.full((len(rows), self.classes), 1 / self.classes, dtype=torch.float64)
+        return psi, said
+
+    def unit(self, rows: Tensor) -> Tensor:
+        """The features."""
+        return self.seen(rows)[0]
+
+    def prior(self, units: Tensor, start: Tensor) -> Posterior:
+        """Without a label, at features (n, k): σ is that of the whole pool, whichever points these are."""
+        before = prior(start, features=units, noise=self.noise)
+        return replace(before, noise=self.noise * self.scale, scale=self.scale)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, C)."""
+        psi, start = self.seen(rows)
+        return start + psi.double() @ self.weight
+
+    def predict_proba(self, rows: Tensor, classes: int | None = None) -> Tensor:
+        """(n, C) class probabilities, as of a trained network."""
+        return probabilities_of(self(rows), "squared", classes)
+
+    def learn(self, rows: Tensor, labels: Tensor) -> "Sketched":
+        """Given labels (L,) of rows (L, k + C). The noise of an untrained network is chosen by leave-one-out."""
+        if not len(labels):
+            return self
+        psi, start = self.seen(rows)
+        noise = NOISE
+        if rows.shape[1] == self.width:
+            K = psi.double() @ psi.double().T / self.scale
+            targets = torch.nn.functional.one_hot(labels, self.classes).double() - start
+            noise = min(NOISES, key=lambda value: float(residuals(K, value, targets)[1].square().sum()))
+        chosen = replace(self, noise=noise)
+        post = chosen.prior(psi, start).condition(torch.arange(len(labels)), labels)
+        return replace(chosen, weight=psi.double().T @ post.weights())
+
+    def outlook(self, rows: Tensor, labels: Tensor) -> Outlook:
+        """How often it is wrong at rows beyond the first, which have these labels (L,)."""
+        at = torch.arange(len(labels))
+        post = self.prior(*self.seen(rows)).condition(at, labels)
+        return outlook(post, torch.arange(len(at), len(rows)))
+
+
+def blank(of: Network, classes: int, scale: float, dtype: torch.dtype) -> Sketched:
+    """What is held before any label."""
+    return Sketched(classes, of.sketch, scale, NOISE, dtype, torch.zeros((of.sketch, classes), dtype=torch.float64))
+
+
+def told_in_order(of: Network, names: Sequence[str], numbers: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Class numbers of labels in the order of a trained network's outputs; any names go with an untrained one."""
+    if not of.loss:
+        return numbers, tuple(names)
+    odd: Any = next((name for name in names if name not in of.classes), None)
+    if odd is not None:
+        raise InputError(f"a label is {odd!r}, but the network tells {', '.join(of.classes)}; expected one of them")
+    return torch.tensor([of.classes.index(names[i]) for i in numbers.tolist()], dtype=torch.int64), of.classes

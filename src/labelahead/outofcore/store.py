@@ -1,0 +1,480 @@
+"""Features of a pool on disk, written once, part by part.
+
+    manifest.json        how the items were read, all parts in their order, what was left out
+    parts/KEY.npy        features (rows, d) of a part, float16 or float32
+    parts/KEY.parquet    the items' own names
+    parts/KEY.json       rows, sums, checksum: written last, so that a part is there whole or not at all
+
+Addresses of the store's own files are relative to it, so that a copy of the folder is a store of its own. KEY changes
+with the source's address, size and date and with the encoder. A run after a crash, or after parts were added, works out
+what is missing. Of .npy files nothing is copied: only sums and checksums are kept. A process verifies the checksum of a
+part when it first reads it.
+"""
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from labelahead.errors import InputError, StorageError, import_extra
+from labelahead.outofcore.addresses import (
+    Array,
+    absolute,
+    children,
+    is_local,
+    npy_header,
+    opened,
+    removed,
+    stamp,
+    there,
+    write,
+)
+from labelahead.outofcore.execution import Progress, at_work, each
+from labelahead.outofcore.partitions import Part, Reading, batches, pool_parts, shape_of
+from labelahead.outofcore.sketched_kernel import Network, network
+
+__all__ = [
+    "Entry",
+    "Manifest",
+    "embed",
+    "ids_of",
+    "is_store",
+    "read_blocks",
+    "read_manifest",
+    "require_unchanged",
+    "take_rows",
+]
+
+FORMAT = 2  # 1, which is read too, had no checksums, and the full addresses of the store's files
+VERIFIED_BYTES = 1 << 24  # read at a time where a part is read only to verify it
+MANIFEST, PARTIAL = "manifest.json", ".partial"
+NAMED = 5  # parts that a message names
+FAINT = 0.01  # of a row's squared length, that rounding may take
+SKETCH = 2048  # features of a network's kernel
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A part and its features: where they are, how many, and what the whole pool's mean is made of."""
+
+    part: Part
+    features: str  # address of the .npy file
+    first: int  # its row there
+    rows: int
+    total: tuple[float, ...] = field(repr=False)  # (d,) sum of the rows, float64
+    squares: float  # sum of their squared lengths
+    ids: str | None  # address of the names
+    failed: dict[str, str] = field(default_factory=dict, repr=False)
+    record: str = ""  # address of its KEY.json
+    checksum: int | None = None  # CRC-32 of type, width and numbers; None in stores that were written without
+
+    def name(self, row: int) -> str:
+        """An item without a name of its own: the file and the row in it."""
+        return f"{self.part.source}:{self.part.start + row}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All parts of a pool that have features, in order."""
+
+    reading: Reading
+    entries: tuple[Entry, ...] = field(repr=False)
+    left_out: dict[str, str]  # parts and pictures that cannot be read, and why
+
+
+def embed(
+    source: str | Path,
+    store: str | Path,
+    *,
+    column: str | None = None,
+    id: str | None = None,
+    encoder: str | None = None,
+    model: str | None = None,
+    classes: Sequence[str] = (),
+    sketch: int = SKETCH,
+    trained: str | None = None,
+    dtype: str = "float16",
+    rows: int | None = None,
+    skip_unreadable: bool = False,
+    executor: Any = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Work out the features of a pool that `store` does not hold yet.
+
+    source: a folder, bucket or file of Parquet or .npy, or a folder of pictures; an address that fsspec knows. store: a
+    folder that all workers can reach. column: of vectors or text; default: the only one. id: the column that names the
+    items. encoder: for texts "minilm", for pictures "lite0" or "lite2". rows: items of a part. executor: who works, see
+    `at_work`; default: processes of this machine.
+
+    model: a network, `file.py:factory`, whose tangent kernel is kept instead, as `sketch` features an item; classes:
+    the names of its outputs; trained: with which loss ("squared", "cross-entropy"), None for a network that knows no
+    label. It is handed the vectors, of texts those of the encoder, of pictures pixels from −1 to 1.
+
+    >>> len(embed("pool.npy", "features", rows=100, workers=1).entries)  # again: nothing is left to do
+    3
+    """
+    root, place = absolute(source), absolute(store)
+    how = {"column": column, "id": id, "encoder": encoder, "dtype": dtype, "rows": rows, "skip": skip_unreadable}
+    _require_apart(root, place)
+    reading, parts = pool_parts(root, **how, network=model is not None)  # type: ignore[arg-type]
+    if model is not None:
+        reading = replace(reading, network=network(model, classes, shape_of(reading, parts), sketch, trained))
+    elif classes or trained:
+        raise InputError("classes and trained are for a network; expected model (--model file.py:make) too")
+    entries = _done(place, parts, reading, skip_unreadable)
+    missing = [part for part in parts if part not in entries]
+    done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
+    refused: dict[int, Exception] = {}
+    if missing:
+        tell = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
+        tasks = [(part.source, part.rows, (reading, part, place)) for part in missing]
+        with at_work(executor, workers=workers) as engine:
+            made = each(engine, "embed items", embed_part, tasks, tell, refused)
+        entries |= {part: entry for part, entry in zip(missing, made, strict=True) if entry is not None}
+    unreadable = {f"{missing[i].source}:{missing[i].start}": str(error) for i, error in sorted(refused.items())}
+    if unreadable and not skip_unreadable:
+        raise _unreadable(list(unreadable.values()), len(parts))
+    whole = [entries[part] for part in parts if part in entries and entries[part].rows]
+    _check(whole, root)
+    failed = {name: why for part in parts if part in entries for name, why in entries[part].failed.items()}
+    manifest = Manifest(reading, tuple(whole), unreadable | failed)
+    write(f"{place}/{MANIFEST}", _as_json(manifest, place))
+    _forget(place, {part.key(reading) for part in entries})
+    return manifest
+
+
+def _require_apart(root: str, place: str) -> None:
+    if f"{place}/".startswith(f"{root}/"):
+        raise InputError(
+            f"{place} lies in the pool itself; expected another folder, since its files would join the pool"
+        )
+
+
+def _done(place: str, parts: Sequence[Part], reading: Reading, skip: bool) -> dict[Part, Entry]:
+    """Parts that are there already; without `skip`, what was left out of some before is not left out now."""
+    kept = _kept(place)
+    entries = {part: _read_entry(place, part, reading) for part in parts if f"{part.key(reading)}.json" in kept}
+    return {part: entry for part, entry in entries.items() if skip or not entry.failed}
+
+
+def _unreadable(why: Sequence[str], parts: int) -> InputError:
+    more = f" and {len(why) - NAMED} more" if len(why) > NAMED else ""
+    return InputError(
+        f"{len(why)} of {parts} parts cannot be read: {'; '.join(why[:NAMED])}{more}. "
+        "Mend them and run this again, which works out nothing twice; or leave them out: skip_unreadable "
+        "(--skip-unreadable)"
+    )
+
+
+def _check(entries: Sequence[Entry], root: str) -> None:
+    if not entries:
+        raise InputError(f"nothing of {root} can be read; expected at least one item")
+    widths: dict[int, str] = {}
+    for entry in entries:
+        widths.setdefault(len(entry.total), entry.part.source)
+    if len(widths) > 1:
+        said = ", ".join(f"{name}: {d}" for d, name in widths.items())
+        raise InputError(f"the parts of {root} have vectors of different lengths ({said}); expected one")
+
+
+def _kept(place: str) -> dict[str, Any]:
+    """The files of all parts that are there."""
+    folder = f"{place}/parts"
+    return children(folder) if there(folder) else {}
+
+
+def _forget(place: str, keys: set[str]) -> None:
+    """Parts that the pool has not any more, or in another state, and what a killed worker left half written."""
+    for name in _kept(place):
+        if name.split(".")[0] not in keys or name.endswith(PARTIAL):
+            removed(f"{place}/parts/{name}")
+
+
+def embed_part(reading: Reading, part: Part, place: str) -> Entry:
+    """A task: read a part, write its features and names, and last the entry that makes them count."""
+    base = f"{place}/parts/{part.key(reading)}"
+    total: Array = np.zeros(0)
+    squares, rows, names, failed, checksum = 0.0, 0, list[str](), dict[str, str](), 0
+
+    def work(file: BinaryIO | None) -> None:
+        nonlocal total, squares, rows, checksum
+        for batch in batches(reading, part):
+            failed.update(batch.failed)
+            if not len(batch.features):
+                continue
+            made = batch.features if reading.in_place else _narrowed(batch.features, reading.dtype, part, rows)
+            content = made.tobytes()
+            checksum = zlib.crc32(content, checksum if rows else _first_checksum(made.dtype, made.shape[1]))
+            if file is not None:
+                if not rows:
+                    _header(file, made, part.rows)
+                file.write(content)
+            exact = made.astype(np.float64)
+            if not np.isfinite(exact).all():
+                raise _not_finite(part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0]))
+            total = (total if rows else 0.0) + exact.sum(0)
+            squares += float(np.square(exact[:, : reading.network.sketch if reading.network else None]).sum())
+            rows += len(made)
+            names.extend(batch.ids or ())
+        if file is not None and rows and rows != part.rows:
+            file.seek(0)
+            _header(file, np.zeros((0, len(total)), reading.dtype), rows)
+
+    if reading.in_place:
+        work(None)
+    else:
+        write(f"{base}.npy", work)
+    if rows != part.rows and not failed:
+        raise InputError(
+            f"{part.source} has {rows} rows where {part.rows} were announced; see whether it is being written"
+        )
+    if names:
+        write(f"{base}.parquet", lambda file: _write_names(file, names))
+    source = f"{reading.root}/{part.source}" if not reading.root.endswith(part.source) else reading.root
+    bare = Part(part.source, part.start, part.rows, part.stamp)
+    entry = Entry(
+        bare,
+        source if reading.in_place else f"{base}.npy",
+        part.start if reading.in_place else 0,
+        rows,
+        tuple(total.tolist()),
+        squares,
+        f"{base}.parquet" if names else None,
+        failed,
+        f"{base}.json",
+        checksum,
+    )
+    write(f"{base}.json", json.dumps(_stored(entry, place)))
+    return entry
+
+
+def _narrowed(features: Array, dtype: str, part: Part, first: int) -> Array:
+    with np.errstate(over="ignore"):
+        made = features.astype(dtype)
+    lost = np.isfinite(features) & ~np.isfinite(made)
+    if lost.any():
+        row = first + int(np.flatnonzero(lost.any(1))[0])
+        raise InputError(
+            f"{part.source}, row {part.start + row}: {features[lost][0]:g} is too large for {dtype}; expected smaller "
+            "numbers, or dtype float32 (--dtype float32)"
+        )
+    before, after = (np.square(x.astype(np.float64)).sum(1) for x in (features, made))
+    faint = np.flatnonzero(np.abs(after - before) > FAINT * before)
+    if len(faint):
+        raise InputError(
+            f"{part.source}, row {part.start + first + int(faint[0])}: its numbers are too small for {dtype}; expected "
+            "larger ones, or dtype float32 (--dtype float32)"
+        )
+    return made
+
+
+def _not_finite(part: Part, row: int) -> InputError:
+    return InputError(
+        f"{part.source}, row {part.start + row} holds NaN or infinity; expected finite numbers: mend or remove it"
+    )
+
+
+def _header(file: BinaryIO, like: Array, rows: int) -> None:
+    """The head of an .npy file of so many rows; it is as long for fewer."""
+    about = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False, "shape": (rows, like.shape[1])}
+    np.lib.format.write_array_header_1_0(file, about)
+
+
+def _write_names(file: BinaryIO, names: Sequence[str]) -> None:
+    arrow, parquet = (
+        import_extra("pyarrow", "tables", "writing names"),
+        import_extra("pyarrow.parquet", "tables", "writing names"),
+    )
+    table = arrow.table({"id": arrow.array(names, arrow.string())})
+    parquet.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _as_json(manifest: Manifest, place: str) -> str:
+    entries = [_stored(entry, place) for entry in manifest.entries]
+    return json.dumps({"format": FORMAT, **asdict(replace(manifest, entries=())), "entries": entries})
+
+
+def _stored(entry: Entry, place: str) -> dict[str, Any]:
+    """An entry as it is written: the store's own files by their addresses inside it."""
+    values = asdict(entry)
+    for key in ADDRESSES:
+        values[key] = values[key] and values[key].removeprefix(f"{place}/")
+    return values
+
+
+def is_store(name: str) -> bool:
+    """Whether `embed` has written there; an address far away is asked only where it is one."""
+    if "://" not in name and not (Path(name).expanduser() / "parts").is_dir():
+        return False
+    return there(f"{absolute(name)}/{MANIFEST}")
+
+
+def read_manifest(store: str | Path) -> Manifest:
+    """What a store holds."""
+    place = absolute(store)
+    address = f"{place}/{MANIFEST}"
+    if not there(address):
+        raise InputError(
+            f"{store} holds no features of a pool; expected a folder that `labelahead pool embed` has finished"
+        )
+    with opened(address) as file:
+        try:
+            said = json.loads(file.read())
+            if said["format"] not in (1, FORMAT):
+                raise InputError(f"{address} is of format {said['format']}; expected {FORMAT}: embed the pool again")
+            reading = _reading(said["reading"])
+            entries = tuple(_entry(each_entry, place, reading) for each_entry in said["entries"])
+            return Manifest(reading, entries, said["left_out"])
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise StorageError(
+                f"{address} is damaged ({error}); embed the pool again, which keeps the parts"
+            ) from error
+
+
+def require_unchanged(manifest: Manifest) -> None:
+    """Raise where features are the source itself, and it is another by now."""
+    if not manifest.reading.in_place:
+        return
+    now = {name: stamp(info) for name, info in children(manifest.reading.root).items()}
+    for entry in manifest.entries:
+        if now.get(entry.part.source) != entry.part.stamp:
+            raise StorageError(
+                f"{entry.features} has changed since its pool was embedded; embed it again: it reads what changed"
+            )
+
+
+def _reading(values: dict[str, Any]) -> Reading:
+    of = values.get("network")
+    known = of and Network(**(of | {"classes": tuple(of["classes"]), "shape": tuple(of["shape"])}))
+    return Reading(**(values | {"network": known}))
+
+
+ADDRESSES = ("features", "ids", "record")  # fields of an entry
+
+
+def _entry(values: dict[str, Any], place: str, reading: Reading) -> Entry:
+    """An entry as it was stored, of the store that is at this place now, wherever it was when it was written."""
+    part, addresses = values["part"] | {"names": ()}, dict[str, Any]()
+    for key in ADDRESSES:
+        stored = values.get(key) or None
+        source = reading.in_place and key == "features"  # lies outside, and is where it was
+        inside = stored and not source and f"{place}/parts/{stored.rsplit('/', 1)[-1]}"
+        addresses[key] = inside or stored
+    record = addresses["record"] or f"{place}/parts/{Part(**part).key(reading)}.json"
+    known = values | addresses | {"record": record, "part": Part(**part), "total": tuple(values["total"])}
+    return Entry(**known)
+
+
+def _read_entry(place: str, part: Part, reading: Reading) -> Entry:
+    with opened(f"{place}/parts/{part.key(reading)}.json") as file:
+        return _entry(json.loads(file.read()), place, reading)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def read_blocks(entry: Entry, size: int) -> Iterator[tuple[int, Array]]:
+    """First row and features (q, d) of all items of a part, some at a time."""
+    with opened(entry.features) as file:
+        d, dtype, first = _place(file, entry)
+        file.seek(first)
+        checksum = _first_checksum(dtype, d)
+        unknown = not _is_verified(entry)
+        for start in range(0, entry.rows, size):
+            q = min(size, entry.rows - start)
+            block = _rows(file, q, d, dtype, entry)
+            checksum = zlib.crc32(block.data, checksum) if unknown else checksum
+            yield start, block
+    if unknown:
+        _require_checksum(entry, checksum)
+
+
+def take_rows(entry: Entry, rows: Sequence[int]) -> tuple[Array, list[str]]:
+    """Features (q, d) and names of some items of a part, by row."""
+    with opened(entry.features) as file:
+        d, dtype, first = _place(file, entry)
+        # A storage far away would have to send the whole part for some rows; whoever scores the pool reads it anyway.
+        if not _is_verified(entry) and is_local(entry.features):
+            _verify(file, first, entry, d, dtype)
+        found = []
+        for row in rows:
+            file.seek(first + row * d * dtype.itemsize)
+            found.append(_rows(file, 1, d, dtype, entry))
+    return np.concatenate(found), ids_of(entry, rows)
+
+
+def _place(file: BinaryIO, entry: Entry) -> tuple[int, Any, int]:
+    """Columns, type, and where the part's first number stands."""
+    (n, d), dtype, first = npy_header(file, entry.features)
+    if n < entry.first + entry.rows or d != len(entry.total):
+        raise StorageError(f"{entry.features} has changed, it is ({n}, {d}) now; {_mended(entry)}")
+    return d, dtype, first + entry.first * d * dtype.itemsize
+
+
+def _rows(file: BinaryIO, q: int, d: int, dtype: Any, entry: Entry) -> Array:
+    content = file.read(q * d * dtype.itemsize)
+    if len(content) < q * d * dtype.itemsize:
+        raise StorageError(f"{entry.features} ends too early; {_mended(entry)}")
+    return np.frombuffer(content, dtype).reshape(q, d)
+
+
+# --- checksums ----------------------------------------------------------------------------------------------
+
+_verified: set[tuple[str, int, int]] = set()  # parts that this process has found whole
+
+
+def _first_checksum(dtype: Any, width: int) -> int:
+    """What the checksum of a part begins with: numbers of another type or width are others."""
+    return zlib.crc32(f"{np.dtype(dtype).str} {width}".encode())
+
+
+def _is_verified(entry: Entry) -> bool:
+    """Whether this process knows the part; one of an old store has nothing to be verified by."""
+    return entry.checksum is None or (entry.features, entry.first, entry.checksum) in _verified
+
+
+def _verify(file: BinaryIO, first: int, entry: Entry, d: int, dtype: Any) -> None:
+    file.seek(first)
+    left, checksum = entry.rows * d * dtype.itemsize, _first_checksum(dtype, d)
+    while left:
+        content = file.read(min(left, VERIFIED_BYTES))
+        if not content:
+            raise StorageError(f"{entry.features} ends too early; {_mended(entry)}")
+        left, checksum = left - len(content), zlib.crc32(content, checksum)
+    _require_checksum(entry, checksum)
+
+
+def _require_checksum(entry: Entry, checksum: int) -> None:
+    if checksum != entry.checksum:
+        raise StorageError(
+            f"{entry.features} is damaged: rows {entry.first} to {entry.first + entry.rows - 1} are not the numbers "
+            f"that were written (checksum {checksum:08x}, expected {entry.checksum:08x}); {_mended(entry)}"
+        )
+    _verified.add((entry.features, entry.first, checksum))
+
+
+def _mended(entry: Entry) -> str:
+    return (
+        f"restore it from a copy, or remove {entry.record} and embed the pool again with the same options, which works "
+        "out this part alone"
+    )
+
+
+def ids_of(entry: Entry, rows: Sequence[int] | None = None) -> list[str]:
+    """Names of the items of a part, default all."""
+    if entry.ids is None:
+        return [entry.name(row) for row in (range(entry.rows) if rows is None else rows)]
+    parquet = import_extra("pyarrow.parquet", "tables", "reading names")
+    with opened(entry.ids) as file:
+        try:
+            names = parquet.read_table(file, page_checksum_verification=True).column("id")
+        except (OSError, ValueError, KeyError) as error:  # Arrow's own derive from these
+            raise StorageError(f"{entry.ids} is damaged ({error}); {_mended(entry)}") from error
+    return [str(name) for name in (names if rows is None else names.take(list(rows))).to_pylist()]

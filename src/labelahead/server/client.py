@@ -1,0 +1,231 @@
+"""A labelling page from Python: ask, answer, watch, over its HTTP interface.
+
+    page = Client("http://127.0.0.1:8765/", who="robot")
+    asked = page.question()
+    while not asked["done"]:
+        asked = page.answer(asked["position"], "cat")["next"]
+
+Answers are the JSON of the server (docs/labelling.md), as dictionaries and lists.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from uuid import uuid4
+
+from labelahead.errors import InputError, LabelaheadError, StorageError
+
+__all__ = ["Client"]
+
+TRIES = 3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
+PAUSE = 0.2  # seconds between two of them, or between two looks at a training
+UNABLE = {503: False, 507: True}  # what a server answers that cannot use its disk -> because it is full
+FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "label-studio", ".parquet": "parquet"}
+
+
+class _Stay(HTTPRedirectHandler):
+    """A token is for one server: no redirect is followed."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Nowhere."""
+
+
+class Client:
+    """One person at a page. url: as it was printed, with or without its token.
+
+    >>> from labelahead.server.client import Client
+    >>> page = Client("http://127.0.0.1:8765/", who="robot")
+    >>> asked = page.question()
+    >>> saved = page.answer(asked["position"], "7")  # by class number or name
+    >>> page.history()[0]["who"]
+    'robot'
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8765/",
+        *,
+        who: str | None = None,
+        token: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise InputError(f"url is {url!r}; expected http://HOST:PORT/, as the page printed it")
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self.who, self.timeout = who, timeout
+        self.token = token or next(iter(parse_qs(parts.query).get("token", [])), None)
+        self._opener: OpenerDirector = build_opener(ProxyHandler({}), _Stay())
+        self._numbers: dict[str, int] = {}
+
+    def session(self) -> dict[str, Any]:
+        """What is labelled there: name, items, classes, kind."""
+        return dict(self._get("/api/session"))
+
+    def question(self, *, fresh: bool = False) -> dict[str, Any]:
+        """The item to label now; fresh: hand back the last one first."""
+        return dict(self._get("/api/question", {"fresh": 1} if fresh else None))
+
+    def answer(
+        self, position: int, label: int | str | None = None, *, kind: str = "label", key: str | None = None
+    ) -> dict[str, Any]:
+        """Say what an item is, by class number or name; kind: or skip, unsure, settle.
+
+        keep: that a doubted label is right (that label); doubt: that it may be doubted again.
+        """
+        number = self._number(label) if isinstance(label, str) else label
+        said = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
+        return dict(self._post("/api/answers", said, tries=TRIES))
+
+    def undo(self, seq: int | None = None) -> dict[str, Any]:
+        """Take back the last answer, or event `seq`."""
+        return dict(self._post("/api/undo", {"seq": seq, "key": uuid4().hex}, tries=TRIES))
+
+    def add_class(self, name: str) -> dict[str, Any]:
+        """A new class, or the one of that name."""
+        return dict(self._post("/api/classes", {"name": name}))
+
+    def change_class(self, name: str, kind: str, to: str | None = None) -> dict[str, Any]:
+        """Rename a class (to: the new name), merge it (to: another class) or remove it; undo takes it back."""
+        number, self._numbers = self._number(name), {}
+        said = {"kind": kind, "name": to, "key": uuid4().hex}
+        return dict(self._post(f"/api/classes/{number}", said, tries=TRIES))
+
+    def grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
+        """Items that are predicted alike and surely, of one class."""
+        number = self._number(label) if isinstance(label, str) else label
+        return dict(self._get("/api/confirmations", {"n": n} | ({} if number is None else {"label": number})))
+
+    def confirm(self, positions: Sequence[int], label: int | str, *, key: str | None = None) -> dict[str, Any]:
+        """Say that all of these items are of one class; one undo takes them back."""
+        number = self._number(label) if isinstance(label, str) else label
+        said = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
+        return dict(self._post("/api/confirmations", said, tries=TRIES))
+
+    def why(self, position: int) -> dict[str, Any]:
+        """What an answer would change, and what speaks for the guess."""
+        return dict(self._get(f"/api/why/{position}"))
+
+    def progress(self) -> dict[str, Any]:
+        """How far it is, and how good."""
+        return dict(self._get("/api/progress"))
+
+    def doubts(self, n: int = 24) -> list[dict[str, Any]]:
+        """Labels that the others contradict; none before there are enough to judge by."""
+        return list(self._get("/api/doubts", {"n": n})["doubts"])
+
+    def kept(self, n: int = 24) -> list[dict[str, Any]]:
+        """Labels that somebody kept, so that they are not among the doubts; the newest first."""
+        return list(self._get("/api/doubts", {"n": n})["kept"])
+
+    def people(self) -> dict[str, Any]:
+        """Who labels, and where two disagree."""
+        return dict(self._get("/api/people"))
+
+    def history(self, n: int = 50) -> list[dict[str, Any]]:
+        """The newest answers."""
+        return list(self._get("/api/history", {"n": n}))
+
+    def picture(self, position: int) -> bytes:
+        """An item's picture, encoded."""
+        return self._ask(f"/items/{position}")
+
+    def export(
+        self,
+        form: str,
+        to: str | Path,
+        *,
+        rest: bool = False,
+        probabilities: bool = False,
+        pictures_at: str | None = None,
+    ) -> Path:
+        """All labels as a file (hf and folders: a zip); rest: with predictions for the others.
+
+        probabilities: of every class. pictures_at: what stands before a picture's name in tasks of Label Studio.
+        """
+        wanted: dict[str, Any] = {"rest": int(rest), "probabilities": int(probabilities)}
+        wanted |= {} if pictures_at is None else {"pictures_at": pictures_at}
+        return _new(to, self._ask(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}"))
+
+    def model(self, to: str | Path, *, onnx: bool = False) -> Path:
+        """What the labels make, as a zipped folder for `labelahead predict`; onnx: for other programs, too."""
+        return _new(to, self._ask(f"/api/model?{urlencode({'onnx': int(onnx)})}"))
+
+    def bring_in(self, path: str | Path, form: str | None = None) -> dict[str, Any]:
+        """Labels from a file: csv, jsonl, label-studio or parquet."""
+        form = form or FORMS.get(Path(path).suffix.lower())
+        if form is None:
+            raise InputError(f"{path} is of no form that is known; expected {', '.join(FORMS)}")
+        body = Path(path).read_bytes()
+        reply = self._ask(f"/api/import?form={quote(form)}", body, "application/octet-stream")
+        return dict(json.loads(reply))
+
+    def wait(self, timeout: float = 600.0) -> dict[str, Any]:
+        """Until nothing is being trained and nothing is due; returns the progress."""
+        end = time.monotonic() + timeout
+        while True:
+            progress = self.progress()
+            if progress["training"]["idle"]:
+                return progress
+            if time.monotonic() > end:
+                raise LabelaheadError(f"still training after {timeout:g} s; wait longer")
+            time.sleep(PAUSE)
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers = {c["name"]: c["number"] for c in self.session()["classes"]}
+        if name not in self._numbers:
+            raise InputError(
+                f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or add_class first"
+            )
+        return self._numbers[name]
+
+    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        return json.loads(self._ask(path + (f"?{urlencode(query)}" if query else "")))
+
+    def _post(self, path: str, content: Mapping[str, Any], tries: int = 1) -> Any:
+        return json.loads(self._ask(path, json.dumps(content).encode(), tries=tries))
+
+    def _ask(self, path: str, body: bytes | None = None, kind: str = "application/json", tries: int = 1) -> bytes:
+        headers = {"X-Labelahead": "1"} | ({"Content-Type": kind} if body is not None else {})
+        if self.who is not None:
+            headers["Cookie"] = f"la_who={quote(self.who, safe='')}"
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = Request(self.url + path, data=body, headers=headers)
+        while True:
+            tries -= 1
+            try:
+                with self._opener.open(request, timeout=self.timeout) as reply:
+                    return bytes(reply.read())
+            except HTTPError as error:
+                with error:
+                    said = _sentence(error.read(), error.code)
+                if error.code not in UNABLE:
+                    raise (InputError if error.code < 500 else LabelaheadError)(said) from None
+                if not tries:
+                    raise StorageError(said, full=UNABLE[error.code]) from None
+            except OSError as error:
+                if not tries:
+                    raise LabelaheadError(f"{self.url} cannot be reached ({error})") from error
+            time.sleep(PAUSE)
+
+
+def _sentence(body: bytes, code: int) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered {code}"
+
+
+def _new(to: str | Path, content: bytes) -> Path:
+    """A file that was not there before."""
+    target = Path(to)
+    with target.open("xb") as file:
+        file.write(content)
+    return target

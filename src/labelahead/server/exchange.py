@@ -1,0 +1,156 @@
+"""Labels to files in the forms that other programs read, and back.
+
+    csv, jsonl, parquet   one row an item: its id, the user's columns, and ours
+    label-studio          tasks with the user's columns, every person's label, and predictions
+    label-studio-config   the labelling configuration that shows these tasks
+    hf                    a folder that `datasets.load_dataset` reads: Parquet, pictures included, and a README
+    folders               copies of the items' files, in one folder for each class
+
+Our columns: id, label, annotator, labelled_at, source ("label" or "prediction"), prediction, probability, and on
+request `probability:CLASS` for every class. A row has the label that counts and who gave it; jsonl and label-studio
+hold every person's. A user's column that is called like one of ours becomes NAME_original. Predictions are never read
+back as labels.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labelahead.data.labels import read_import
+from labelahead.data.records import Records
+from labelahead.data.table_writer import arrow_table, json_rows, write_csv
+from labelahead.data.text import as_file_name
+from labelahead.errors import InputError, import_extra
+from labelahead.files import in_one_step
+from labelahead.server.export_content import Export, ExportItems, Predicted, column_types, export_content
+from labelahead.server.fitting import PoolPredictions
+from labelahead.server.huggingface import write_data_set
+from labelahead.server.label_state import Tally
+from labelahead.server.label_studio_tasks import labelling_config, studio_tasks
+from labelahead.server.service import Assignment
+
+__all__ = ["CONFIG", "FORMS", "export", "export_labels", "import_labels", "read_import"]
+
+CONFIG = "label-studio-config"
+FORMS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
+
+
+def export_labels(
+    assignment: Assignment,
+    form: str,
+    out: Path,
+    *,
+    predicted: PoolPredictions | None = None,
+    probabilities: bool = False,
+    pictures_at: str | None = None,
+) -> int:
+    """Write the labels to a file or folder, and return the number of rows.
+
+    Args:
+        assignment: whose labels.
+        form: one of FORMS, or CONFIG.
+        out: where to; nothing is overwritten.
+        predicted: what to add for items without a label.
+        probabilities: whether predictions have the probability of every class.
+        pictures_at: what stands before a picture's name in tasks of Label Studio; None: pictures are inside.
+    """
+    with assignment.lock:
+        tally = assignment.tally
+    rest = Predicted()
+    if predicted is not None:
+        best = {p: pair for p, pair in predicted.best().items() if p not in tally.labels}
+        rest = Predicted(best, predicted.by_class_number(len(tally.classes)) if probabilities else None)
+    items = assignment.items.export_items()
+    return export(tally, items, form, out, predicted=rest, pictures_at=pictures_at)
+
+
+def import_labels(assignment: Assignment, path: Path, form: str | None = None) -> dict[str, Any]:
+    """The labels of a file or folder; what is not in the data, or held out, is counted."""
+    tally, records = assignment.tally, assignment.items.data.records
+    names = [tally.classes[c] for c in tally.alive]
+    by_row = None if records is None else records.row_names()
+    imported = read_import(path, assignment.items.ids, names, form=form, rows=by_row)
+    rows = [row for row in imported.labels if row[0] not in assignment.closed]
+    done = assignment.bring_in(rows)
+    return done | {
+        "unknown": len(imported.unknown),
+        "unclear": len(imported.unclear),
+        "blank": imported.blank,
+        "held_out": len(imported.labels) - len(rows),
+    }
+
+
+def export(
+    tally: Tally,
+    items: ExportItems,
+    form: str,
+    out: str | Path,
+    *,
+    predicted: Predicted | None = None,
+    pictures_at: str | None = None,
+) -> int:
+    """Write labels, and predictions where there are none, to `out` in one step; see `export_labels`."""
+    if form not in (*FORMS, CONFIG):
+        raise InputError(f"form is {form!r}; expected one of {', '.join((*FORMS, CONFIG))}")
+    content = export_content(tally, items, predicted or Predicted())
+    with in_one_step(Path(out)) as partial:
+        if form == "csv":
+            _write_csv(partial, content.columns)
+        elif form == "jsonl":
+            _write_lines(partial, content)
+        elif form == "label-studio":
+            _write_json(partial, studio_tasks(content, pictures_at))
+        elif form == CONFIG:
+            partial.write_text(labelling_config(content), encoding="utf-8")
+        elif form == "parquet":
+            parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
+            parquet.write_table(arrow_table(content.columns, column_types(content.columns)), partial)
+        elif form == "hf":
+            write_data_set(partial, content)
+        else:
+            _write_folders(partial, content)
+    return len(content.positions)
+
+
+def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
+    """RFC 4180, UTF-8."""
+    with path.open("x", encoding="utf-8", newline="") as file:
+        write_csv(file, columns, line_end="\r\n")
+
+
+def _write_lines(path: Path, content: Export) -> None:
+    """One JSON object a line, with every person's answer; half characters as escapes."""
+    with path.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        for row, answers in zip(json_rows(content.columns), content.answers, strict=True):
+            whole = row | ({"answers": answers} if answers else {})
+            file.write(json.dumps(whole, ensure_ascii=False) + "\n")
+
+
+def _write_json(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(rows, file, indent=1, ensure_ascii=False)
+
+
+def _write_folders(path: Path, content: Export) -> None:
+    """CLASS/ITEM for every labelled item; predictions are listed, since files would mix in."""
+    if content.items.open_file is None:
+        raise InputError("the items are no files, so they cannot be sorted into folders; expected another form")
+    path.mkdir()
+    rest = []
+    for i, (position, label) in enumerate(zip(content.positions, content.columns["label"], strict=True)):
+        if label is None:
+            rest.append(i)
+            continue
+        name = content.items.ids[position]
+        target = path.joinpath(as_file_name(label), *(as_file_name(part) for part in name.split("/")))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            original = content.items.open_file(position)
+        except InputError as error:  # it says what is wrong with the file, not which one it is
+            raise InputError(f"{name} {error}; put it back, or undo its label") from error
+        with original, target.open("xb") as copy:
+            shutil.copyfileobj(original, copy)
+    if rest:
+        _write_csv(path / "predictions.csv", Records(content.columns).take(rest).columns)

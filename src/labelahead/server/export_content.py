@@ -1,0 +1,114 @@
+"""The rows of an export: the id of an item, the user's columns, and what labelahead knows of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from labelahead.data.records import Records
+from labelahead.data.table_writer import class_column, merge_columns
+from labelahead.errors import import_extra
+from labelahead.server.label_state import Tally
+
+__all__ = ["Export", "ExportItems", "Predicted", "column_types", "export_content"]
+
+TEXT_COLUMNS = ("label", "annotator", "labelled_at", "source", "prediction")
+
+
+@dataclass(frozen=True, eq=False)
+class ExportItems:
+    """What an export says of the items beside their labels.
+
+    Attributes:
+        ids: the id of every item, by position.
+        records: the user's columns.
+        text: the column with running text, if there is one.
+        open_file: opens an item's own file, by position; None if items are no files.
+        picture: an item's picture, encoded, and its media type; None if items are no pictures.
+    """
+
+    ids: Sequence[str]
+    records: Records | None = None
+    text: str | None = None
+    open_file: Callable[[int], BinaryIO] | None = None
+    picture: Callable[[int], tuple[bytes, str]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Predictions of items without a label, by position.
+
+    Attributes:
+        best: the class number that is most probable, and its probability.
+        every: the probabilities of all class numbers, where they are asked for.
+    """
+
+    best: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    every: Mapping[int, Sequence[float]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Export:
+    """The rows of an export.
+
+    Attributes:
+        positions: the item of every row.
+        columns: id, the user's columns and ours, as lists, arrays or Arrow columns.
+        answers: every person's answer to the item of the row; empty for predictions.
+        classes: the names of the classes, as the labels spell them.
+        items: where the columns come from.
+    """
+
+    positions: Sequence[int]
+    columns: Mapping[str, Any]
+    answers: Sequence[Sequence[Mapping[str, Any]]]
+    classes: Sequence[str]
+    items: ExportItems
+
+
+def column_types(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Arrow types of our columns; those of the user are as they are."""
+    arrow = import_extra("pyarrow", "tables", "the form Parquet")
+    types = dict.fromkeys(TEXT_COLUMNS, arrow.string())
+    return types | {name: arrow.float64() for name in columns if name.partition(":")[0] == "probability"}
+
+
+def export_content(tally: Tally, items: ExportItems, predicted: Predicted) -> Export:
+    """Return what is known of every labelled or predicted item, by position."""
+    names = tally.classes
+    alive = [names[c] for c in tally.alive]
+    every = predicted.every
+    ours: dict[str, list[Any]] = {name: [] for name in (*TEXT_COLUMNS, "probability")}
+    ours |= {class_column(name): [] for name in alive} if every is not None else {}
+    positions, answers = sorted({*tally.labels, *predicted.best}), []
+    for position in positions:
+        row: dict[str, Any] = dict.fromkeys(ours)
+        said: list[dict[str, Any]] = []
+        if position in tally.labels:
+            counts = tally.counts(position)
+            row |= {"label": names[tally.labels[position]], "annotator": counts.who, "labelled_at": counts.at}
+            row["source"] = "label"
+            said = _answers(tally, position, row)
+        else:
+            number, probability = predicted.best[position]
+            row |= {"source": "prediction", "prediction": names[number], "probability": float(probability)}
+            if every is not None and position in every:
+                row |= {class_column(names[c]): float(every[position][c]) for c in tally.alive}
+        for name, value in row.items():
+            ours[name].append(value)
+        answers.append(said)
+    records = None if items.records is None else items.records.take(positions)
+    columns = merge_columns([items.ids[p] for p in positions], records, ours)
+    return Export(positions, columns, answers, alive, items)
+
+
+def _answers(tally: Tally, position: int, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one answer for each person, a settlement last."""
+    names = tally.classes
+    answers = [
+        {"annotator": a.who, "kind": a.kind, "label": None if a.label is None else names[a.label], "labelled_at": a.at}
+        for a in tally.answers.get(position, ())
+    ]
+    if position in tally.settled:
+        answers = [a for a in answers if a["annotator"] != row["annotator"]]
+        answers.append({"kind": "settle", **{k: row[k] for k in ("annotator", "label", "labelled_at")}})
+    return answers

@@ -1,0 +1,101 @@
+"""Labels as a folder that `datasets.load_dataset` reads: pictures are an `Image`, labels a `ClassLabel`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labelahead.data.table_writer import arrow_table
+from labelahead.errors import InputError, import_extra
+from labelahead.server.export_content import Export, column_types
+
+__all__ = ["write_data_set"]
+
+IMAGE = "image"
+PICTURES_AT_ONCE = 64  # pictures held in memory while writing
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+{files}
+---
+
+Labels by labelahead. `datasets.load_dataset(<this folder>)` reads them. `id` names the item, `label` is its class,
+`annotator` gave it at `labelled_at`; of the split `predicted`, `prediction` and `probability` are those of the model.
+The other columns are those of the data that were labelled.
+"""
+
+
+def write_data_set(path: Path, content: Export) -> None:
+    """Write the labels as the split train; predictions are a split of their own, so that none mixes in.
+
+    Raises:
+        InputError: if there is no class yet, or a labelled picture cannot be read any more.
+    """
+    if not content.classes:
+        raise InputError("there is no class yet; expected at least one for the form hf")
+    (path / "data").mkdir(parents=True)
+    sources = content.columns["source"]
+    splits = {
+        "train": [i for i, source in enumerate(sources) if source == "label"],
+        "predicted": [i for i, source in enumerate(sources) if source == "prediction"],
+    }
+    table = _table(content)
+    files = []
+    for split, rows in splits.items():
+        if rows or split == "train":
+            _write_split(path / "data" / f"{split}-00000-of-00001.parquet", table, content, rows)
+            files += [f"  - split: {split}", f"    path: data/{split}-*"]
+    (path / "README.md").write_text(CARD.format(files="\n".join(files)), encoding="utf-8")
+
+
+def _table(content: Export) -> Any:
+    """Return all rows but their pictures; classes are numbers, and the schema says which class each is."""
+    arrow = import_extra("pyarrow", "tables", "the form hf")
+    number = {name: i for i, name in enumerate(content.classes)}
+    columns, types = dict(content.columns), column_types(content.columns)
+    features: dict[str, Any] = {}
+    for name in ("label", "prediction"):
+        columns[name] = [None if value is None else number[value] for value in columns[name]]
+        types[name] = arrow.int64()
+        features[name] = {"names": list(content.classes), "_type": "ClassLabel"}
+    if content.items.picture is not None:
+        kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+        columns |= {IMAGE: arrow.nulls(len(content.positions), kind)}
+        features[IMAGE] = {"_type": "Image"}
+    table = arrow_table(columns, types)
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -> None:
+    """Write some rows, with their pictures, some at a time."""
+    arrow = import_extra("pyarrow", "tables", "the form hf")
+    parquet = import_extra("pyarrow.parquet", "tables", "the form hf")
+    step = PICTURES_AT_ONCE if content.items.picture is not None else max(1, len(rows))
+    with parquet.ParquetWriter(path, table.schema) as writer:
+        if not rows:
+            writer.write_table(table.slice(0, 0))
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            part = table.take(arrow.array(some, arrow.int64()))
+            if content.items.picture is not None:
+                at = part.schema.get_field_index(IMAGE)
+                pictures = arrow.array(
+                    [_picture(content, content.positions[i]) for i in some], part.schema.field(at).type
+                )
+                part = part.set_column(at, part.schema.field(at), pictures)
+            writer.write_table(part)
+
+
+def _picture(content: Export, position: int) -> dict[str, Any]:
+    """Return an item's own file, or its picture as a PNG, as the feature `Image` has it."""
+    items, name = content.items, content.items.ids[position]
+    try:
+        if items.open_file is not None:
+            with items.open_file(position) as file:
+                return {"bytes": file.read(), "path": name.rsplit("/", 1)[-1]}
+        assert items.picture is not None
+        content_of, media = items.picture(position)
+        return {"bytes": content_of, "path": f"{name}.{media.rpartition('/')[2]}"}
+    except InputError as error:
+        raise InputError(f"{name} {error}; put it back, or undo its label") from error

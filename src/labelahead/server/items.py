@@ -1,0 +1,193 @@
+"""How items look: pictures by position, rows and texts as plain values.
+
+Nothing here takes a path: a picture is decoded from the data set's own files and encoded anew, so
+that what leaves the server is pixels, whatever else a file may hold.
+"""
+
+import hashlib
+import io
+import math
+import threading
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, BinaryIO
+
+from labelahead.data import Data
+from labelahead.data.classes import alike
+from labelahead.data.dataset import Images, Unreadable, hashed
+from labelahead.data.folder import Photos
+from labelahead.errors import InputError, import_extra
+from labelahead.server.export_content import ExportItems
+
+__all__ = ["Items", "StoredPictures"]
+
+FULL, LARGE, SMALL = 4096, 1024, 256  # pixels of the longer side
+CACHE = 64 << 20  # bytes of encoded pictures
+CRISP = SMALL * SMALL  # up to so many pixels a picture is kept to the last bit
+MOST_COLUMNS = 60
+MOST_CHARACTERS = 20_000
+
+
+class StoredPictures(Images):
+    """Pictures that lie in a storage, each a file of its own."""
+
+    @abstractmethod
+    def file(self, position: int) -> bytes:
+        """The picture's file as it is."""
+
+
+class Items:
+    """The items of a data set, to look at. Threads may share it."""
+
+    def __init__(self, data: Data, fingerprint: str | None = None, labels: tuple[str, Any] | None = None) -> None:
+        """labels: name and entries of the column that the data carry their own labels in, for exports."""
+        self.data = data
+        self.labels = labels
+        self.kind = _kind(data)
+        self.fingerprint = fingerprint or _fingerprint(data, self.sizes)
+        self._cache: OrderedDict[tuple[int, int], tuple[bytes, str]] = OrderedDict()
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The name of every item, by position."""
+        return self.data.ids
+
+    @cached_property
+    def sizes(self) -> list[int | None] | None:
+        """Bytes of each item's file, None for one that is gone; None if items are no files."""
+        photos, rows = self.data.images, self.data.rows
+        if rows is not None and rows.files and rows.text is not None:
+            return [len(text.encode("utf-8", "surrogatepass")) for text in rows.columns[rows.text]]
+        return photos.sizes() if isinstance(photos, Photos) else None
+
+    @property
+    def version(self) -> str:
+        """Changes with the data: part of every address, so that browsers may keep pictures."""
+        return self.fingerprint[:12]
+
+    def describe(self, position: int) -> dict[str, Any]:
+        """What the page needs to show an item."""
+        self._check(position)
+        name = self.data.ids[position]
+        shown: dict[str, Any] = {"position": position, "id": name, "item": name, "shown": self._unsaid(name)}
+        shown |= {"url": None, "text": None, "row": None}
+        if self.kind == "image":
+            shown["url"] = f"/items/{position}?v={self.version}"
+        elif self.data.rows is not None:
+            rows = self.data.rows
+            pairs = [(n, v) for n, v in rows.row(position) if n != rows.text][:MOST_COLUMNS]
+            shown["row"] = [{"name": name, "value": _plain(value)} for name, value in pairs]
+            if rows.text is not None:
+                shown["text"] = str(_plain(rows.columns[rows.text][position]) or "")
+        else:
+            values = self.data.inputs[position].flatten()[:MOST_COLUMNS].tolist()
+            shown["row"] = [{"name": str(i), "value": round(v, 4)} for i, v in enumerate(values)]
+        return shown
+
+    def _unsaid(self, name: str) -> str:
+        """A path without the folders that say the class: whoever is asked should look at the item."""
+        *folders, last = name.split("/")
+        return "/".join(["…" if alike(folder) in self._classes else folder for folder in folders] + [last])
+
+    @cached_property
+    def _classes(self) -> set[str]:
+        return {alike(c) for c in self.data.classes}
+
+    def picture(self, position: int, size: int = LARGE) -> tuple[bytes, str]:
+        """An item's picture and its media type."""
+        self._check(position)
+        if self.data.images is None:
+            raise InputError(f"item {position} is no picture; expected an item of kind image")
+        key = (position, size)
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        pil = import_extra("PIL.Image", "app", "showing pictures")
+        image = pil.fromarray(self.data.images.picture(position, size))
+        crisp = image.width * image.height <= CRISP
+        form, more = ("PNG", {}) if crisp else ("JPEG", {"quality": 88})
+        stream = io.BytesIO()
+        image.save(stream, form, **more)
+        encoded = stream.getvalue(), f"image/{form.lower()}"
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = encoded
+                self._held += len(encoded[0])
+            while self._held > CACHE and len(self._cache) > 1:
+                _, (old, _) = self._cache.popitem(last=False)
+                self._held -= len(old)
+        return encoded
+
+    def broken(self, position: int) -> str | None:
+        """Why there is nothing to look at, if so. What is decoded for that is kept: it will be asked for next."""
+        if self.kind != "image":
+            return None
+        try:
+            self.picture(position)
+        except Unreadable as error:
+            return str(error)
+        return None
+
+    def export_items(self) -> ExportItems:
+        """Return what an export says of the items: ids, the user's columns, files and pictures."""
+        data = self.data
+        records = data.records
+        if records is not None and self.labels is not None:
+            records = records.with_column(*self.labels)
+        text = None if data.rows is None else data.rows.text
+        picture = None if data.images is None else self.picture
+        return ExportItems(data.ids, records, text, self.opener(), picture)
+
+    def opener(self) -> Callable[[int], BinaryIO] | None:
+        """Opens an item's own file by position, for copies; None if items are no files."""
+        photos, rows = self.data.images, self.data.rows
+        if isinstance(photos, Photos):
+            return lambda at: photos.files.open(photos.names[at])
+        if isinstance(photos, StoredPictures):
+            return lambda at: io.BytesIO(photos.file(at))
+        if rows is not None and rows.files and rows.text is not None:
+            texts = rows.columns[rows.text]
+            return lambda at: io.BytesIO(texts[at].encode("utf-8", "surrogatepass"))
+        return None
+
+    def _check(self, position: int) -> None:
+        if not 0 <= position < len(self):
+            raise InputError(f"there is no item {position}; expected a position from 0 to {len(self) - 1}")
+
+
+def _kind(data: Data) -> str:
+    if data.images is not None:
+        return "image"
+    if data.rows is None:
+        return "vector"
+    return "text" if data.rows.text is not None else "row"
+
+
+def _fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
+    """Of what the items are, whichever of them are kept for testing."""
+    if sizes is not None:  # reading every file would take minutes
+        content = repr(list(zip(data.ids, sizes, strict=True)))
+    elif data.images is not None:
+        content = data.images.content()
+    else:
+        content = hashed(data.inputs) if data.rows is None else data.rows.content()
+    return hashlib.sha256(f"{len(data)} {content}".encode()).hexdigest()
+
+
+def _plain(value: Any) -> str | float | int | bool | None:
+    """A cell as JSON has it."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    return str(value)[:MOST_CHARACTERS]

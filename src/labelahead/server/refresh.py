@@ -1,0 +1,131 @@
+"""What labels do to a snapshot: of the exact learner all of it, in milliseconds and without any training."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.inference.exact import MANY, ExactLearner, ExactLearnt, ExactModel
+from labelahead.inference.forecast import Outlook
+from labelahead.server.snapshot import Snapshot
+
+__all__ = ["Order", "UnitFit", "fit_units", "refreshed", "second_look", "told"]
+
+KEPT = ("map", "unreadable", "whole", "random", "scored")  # facts that no label changes
+JUDGED = 1000  # items by which the error of the pool is estimated
+
+
+@dataclass(frozen=True)
+class Order:
+    """Learn these labels. round 0: learn none, what is held before any is asked for."""
+
+    round: int
+    labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
+    classes: int
+    trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
+    confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
+    alive: tuple[int, ...] | None = None  # class numbers that are neither merged nor removed; None: all
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Class numbers that a prediction may be, two at least."""
+        alive = tuple(range(self.classes)) if self.alive is None else self.alive
+        return alive if len(alive) > 1 else tuple(range(max(self.classes, 2)))
+
+
+@dataclass(frozen=True, eq=False)
+class UnitFit:
+    """The exact learner, fitted on labels of a snapshot's items. Its outputs are the classes `numbers`."""
+
+    units: Tensor  # (n, d) of all items of the snapshot
+    learner: ExactLearner
+    model: ExactModel
+    learnt: ExactLearnt
+    at: Tensor  # (L,) places along the snapshot's points
+    labels: Tensor  # (L,) among `numbers`
+    numbers: Tensor  # (C,) class numbers of the page
+    votes: Tensor  # (L,) bool: not confirmed among many
+
+
+def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> UnitFit:
+    """Fit the exact learner on these labels, as every other door does: nothing of an earlier fit goes into it.
+
+    Args:
+        snapshot: of the exact learner.
+        order: which labels; those of items that are not in the snapshot are left out.
+        most: labels beyond which they are condensed.
+    """
+    assert snapshot.units is not None
+    place = {p: i for i, p in enumerate(snapshot.points.tolist())}
+    index = {c: i for i, c in enumerate(order.numbers)}
+    known = [(p, c) for p, c in order.labels if p in place]  # in the order they were given: the estimate needs it
+    at, labels = torch.tensor([place[p] for p, _ in known]), torch.tensor([index[c] for _, c in known])
+    learner = ExactLearner(snapshot.units, ExactModel.on_units(len(index)), most=most)
+    learnt = learner.learn(at, labels)
+    votes = ~torch.isin(snapshot.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
+    return UnitFit(snapshot.units, learner, learnt.kernel_model, learnt, at, labels, torch.tensor(order.numbers), votes)
+
+
+def refreshed(before: Snapshot, order: Order) -> Snapshot:
+    """The exact learner's snapshot after these labels: its kernel chosen anew, and all that is told of it."""
+    assert before.units is not None
+    classes = max(order.classes, 2)
+    outputs = torch.full((len(before.points), classes), 1 / classes, dtype=torch.float64)
+    if not order.round:
+        return replace(before, outputs=outputs)
+    began = time.perf_counter()
+    fit = fit_units(before, order, most=MANY)
+    at, learner, learnt, numbers = fit.at, fit.learner, fit.learnt, fit.numbers
+    seconds = time.perf_counter() - began
+    facts: dict[str, Any] = {name: before.facts[name] for name in KEPT if name in before.facts}
+    facts |= {"labels": len(at), "kernel_seconds": 0.0}
+    facts |= {"train_seconds": seconds, "train_accuracy": learnt.trained.accuracy if learnt.trained else 1.0}
+    if before.test is not None:
+        units, truth = before.test
+        facts["accuracy"] = float((numbers[learnt.model(units).argmax(1)] == truth).double().mean())
+    others, residual = learner.others_say(at, fit.labels)
+    others = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, others)
+    facts |= second_look(others, residual, before.points[at], numbers[fit.labels], order.trusted)
+    rest = torch.ones(len(before.points), dtype=torch.bool).index_fill_(0, at, False).nonzero().squeeze(1)
+    rest = rest[rest < before.facts.get("random", len(before.points))]  # points are in random order, up to these
+    if len(rest):
+        facts |= told(learner.outlook(at, fit.labels, rest[:JUDGED], votes=fit.votes))
+    alpha = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, fit.model.alpha)
+    return replace(
+        before,
+        round=order.round,
+        outputs=outputs,
+        labels=dict(order.labels),
+        noise=before.own_noise or learnt.noise,
+        weights=learnt.mixture.weights,
+        pushes=outputs.new_zeros(outputs.shape).index_copy_(0, at, alpha),
+        facts=facts,
+    )
+
+
+def told(outlook: Outlook) -> dict[str, float]:
+    """An outlook as facts."""
+    error = {f"error_{k}": v for k, v in outlook.error._asdict().items()}
+    return {**error, "fall": outlook.fall, "spread": outlook.spread}
+
+
+def second_look(
+    others: Tensor, residual: Tensor, labelled: Tensor, labels: Tensor, trusted: tuple[int, ...]
+) -> dict[str, Any]:
+    """What the other labels say of each: by leave-one-out of a learner that has not been trained on any."""
+    others = others[:, : max(int(labels.max()) + 1, 2)]  # nobody can speak for a class without a label
+    size, guess = residual.norm(dim=1), others.argmax(1)
+    facts: dict[str, Any] = {
+        "second_look": [
+            [int(p), int(c), int(g), round(float(r), 4), round(float(o[g]), 4), round(float(o[c]), 4)]
+            for p, c, g, r, o in zip(labelled, labels, guess, size, others, strict=True)
+        ],
+        "loo_all": float((guess == labels).double().mean()),
+    }
+    sample = torch.isin(labelled, torch.tensor(trusted, dtype=torch.int64))
+    judged = sample if trusted else torch.ones_like(sample)
+    facts["loo"] = float((guess == labels)[sample].double().mean()) if trusted else None
+    facts["loo_error"] = float(size[judged].square().mean())
+    return facts

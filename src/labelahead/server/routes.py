@@ -1,0 +1,379 @@
+"""Addresses to answers: asking, changing, watching, files. What the answers say is decided elsewhere.
+
+Endpoints are plain functions, so that each runs in a thread of its own and may wait for its turn.
+"""
+
+import json
+import math
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import fastapi
+from fastapi import APIRouter, Body, Depends, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from pydantic import BaseModel, Field, StrictInt
+from starlette.background import BackgroundTask
+
+from labelahead.data.classes import checked_name
+from labelahead.errors import InputError
+from labelahead.server import progress as overview
+from labelahead.server.exchange import CONFIG, FORMS, export_labels, import_labels
+from labelahead.server.fitting import page_model, predict_pool
+from labelahead.server.items import FULL, LARGE, SMALL
+from labelahead.server.schedule import Schedule
+from labelahead.server.security import cookies, set_cookie
+from labelahead.server.service import GRID, Assignment
+from labelahead.server.session import ROOM
+
+__all__ = ["Json", "all_routes"]
+
+NOBODY = "me"  # who answers before anyone has said a name
+LONGEST_NAME = 60
+# form -> what the file is called, its media type
+SENT = {
+    "csv": (".csv", "text/csv; charset=utf-8"),
+    "jsonl": (".jsonl", "application/x-ndjson"),
+    "parquet": (".parquet", "application/vnd.apache.parquet"),
+    "label-studio": (".label-studio.json", "application/json"),
+    CONFIG: (".label-studio.xml", "application/xml"),
+    "hf": (".hf.zip", "application/zip"),
+    "folders": (".folders.zip", "application/zip"),
+}
+RECEIVED = {"csv": ".csv", "jsonl": ".jsonl", "label-studio": ".json", "parquet": ".parquet"}
+MOST_AT_ONCE = 200  # items that are confirmed with one click
+KEPT = "private, max-age=31536000, immutable"
+
+
+class Json(JSONResponse):
+    """JSON for any page: no NaN, and half characters as escapes."""
+
+    def render(self, content: Any) -> bytes:
+        """As bytes."""
+        text = json.dumps(_finite(content), ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")  # \\ud800 is how JSON spells such a half
+
+
+def _finite(value: Any) -> Any:
+    """Without NaN and infinities, for which JSON has no word."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+class Me(BaseModel):
+    """Who answers from now on."""
+
+    who: str = Field(description=f"A name, at most {LONGEST_NAME} characters.")
+
+
+class Answer(BaseModel):
+    """What a person says of an item."""
+
+    position: StrictInt = Field(description="The item's position in the data set.")
+    kind: Literal["label", "skip", "unsure", "settle", "keep", "doubt"]
+    label: StrictInt | None = Field(None, description="A class number, for label, settle, keep.")
+    key: str | None = Field(
+        None, max_length=200, description="Made by the sender: the same answer sent twice counts once."
+    )
+
+
+class Undo(BaseModel):
+    """What to take back."""
+
+    seq: StrictInt | None = Field(None, description="An event of this person; none: the last.")
+    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it takes back once.")
+
+
+class NewClass(BaseModel):
+    """A class that is new."""
+
+    name: str
+
+
+class ClassChange(BaseModel):
+    """What becomes of a class."""
+
+    kind: Literal["rename", "merge", "remove"]
+    name: str | None = Field(None, description="rename: the new name; merge: the class that it goes into.")
+    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it counts once.")
+
+
+class Confirmation(BaseModel):
+    """Items that are all of one class."""
+
+    positions: list[StrictInt] = Field(min_length=1, max_length=MOST_AT_ONCE)
+    label: StrictInt = Field(description="Their class number.")
+    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it counts once.")
+
+
+def all_routes(assignment: Assignment, schedule: Schedule, *, labelled_at: str | None = None) -> tuple[APIRouter, ...]:
+    """All that can be asked for but the page itself. labelled_at: see `create_app`."""
+    turn = threading.Lock()  # one model is fitted at a time
+    return (
+        _asking(assignment, labelled_at),
+        _changing(assignment),
+        _watching(assignment, schedule),
+        _files(assignment, schedule, turn),
+        _model(assignment, schedule, turn),
+    )
+
+
+async def _who(request: Request) -> str | None:
+    """Who has said a name; one that is none counts as unsaid."""
+    try:
+        return _name(cookies(request.headers).get("la_who", ""))
+    except InputError:
+        return None
+
+
+async def _someone(request: Request) -> str:
+    return await _who(request) or NOBODY
+
+
+def _name(given: str) -> str:
+    name = checked_name(given, "the name")
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise InputError(f"the name must be printable, and at most {LONGEST_NAME} characters")
+    return name
+
+
+Who = Annotated[str, Depends(_someone)]
+Said = Annotated[str | None, Depends(_who)]
+
+
+def _session(assignment: Assignment, who: str | None, labelled_at: str | None = None) -> dict[str, Any]:
+    return {
+        "name": assignment.items.data.name,
+        "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
+        "classes": assignment.classes(),
+        "classes_seq": assignment.tally.classes_seq,
+        "kind": assignment.items.kind,
+        "version": version("labelahead"),
+        "who": who,
+        "test": bool(assignment.closed),
+        "labelled_at": labelled_at,
+    }
+
+
+def _asking(assignment: Assignment, labelled_at: str | None) -> APIRouter:
+    routes = APIRouter(prefix="/api")
+
+    @routes.get("/health", summary="Whether the server is up")
+    def health() -> dict[str, bool]:
+        return {"ok": True}
+
+    @routes.get("/session", summary="What is labelled here, and who you are")
+    def session(who: Said) -> dict[str, Any]:
+        return _session(assignment, who, labelled_at)
+
+    @routes.get("/question", summary="The item to label now")
+    def question(who: Who, fresh: bool = False) -> Json:
+        """Asked again without an answer in between, it is the same item.
+
+        fresh=1: hand that one back, and take what matters most by now, say after a training.
+        """
+        return Json(assignment.question(who, fresh=fresh))
+
+    @routes.get("/confirmations", summary="Items that are predicted alike and surely")
+    def grid(
+        who: Who, n: Annotated[int, fastapi.Query(ge=1, le=MOST_AT_ONCE)] = GRID, label: int | None = None
+    ) -> Json:
+        """Of this class, or of the one that has most of them; `sure`: how many of each class there are."""
+        return Json(assignment.grid(who, n, label))
+
+    return routes
+
+
+def _changing(assignment: Assignment) -> APIRouter:
+    routes = APIRouter(prefix="/api")
+
+    @routes.post("/me", summary="Say who you are")
+    def me(given: Annotated[Me, Body()]) -> Json:
+        """Sets the cookie `la_who`. A name is a signature, not a password."""
+        who = _name(given.who)
+        response = Json(_session(assignment, who))
+        set_cookie(response, "la_who", who)
+        return response
+
+    @routes.post("/answers", summary="Answer")
+    def answers(given: Annotated[Answer, Body()], who: Who) -> Json:
+        """On the disk when this returns. For a labelled item: a correction or second opinion.
+
+        settle: what counts where people disagree; it changes nobody's own answer.
+        keep: a label that is doubted is right, the label that counts; doubt: let it be doubted.
+        """
+        if given.kind in ("skip", "unsure", "doubt") and given.label is not None:
+            raise InputError(f"{given.kind} with the label {given.label}; expected none")
+        return Json(assignment.answer(who, given.position, given.kind, given.label, given.key))
+
+    @routes.post("/confirmations", summary="Confirm many items at once")
+    def confirmed(given: Annotated[Confirmation, Body()], who: Who) -> Json:
+        """Each is an answer of its own, marked as confirmed; undo takes all of them back. Labelled ones are left."""
+        return Json(assignment.confirm(who, given.positions, given.label, given.key))
+
+    @routes.post("/undo", summary="Take an answer back")
+    def undo(given: Annotated[Undo, Body()], who: Who) -> Json:
+        """The last answer of this person, or one by its number; as often as wanted.
+
+        Items that were confirmed at once are taken back at once, and so is a change of classes.
+        """
+        return Json(assignment.undo(who, given.seq, given.key))
+
+    @routes.post("/classes", summary="Add a class")
+    def classes(given: Annotated[NewClass, Body()], who: Who) -> dict[str, Any]:
+        """A name that is there already, whatever its capital letters, is that class."""
+        try:
+            return assignment.add_class(who, given.name)
+        except InputError as error:
+            raise HTTPException(409, str(error)) from error
+
+    @routes.post("/classes/{number}", summary="Rename, merge or remove a class")
+    def change(number: int, given: Annotated[ClassChange, Body()], who: Who) -> dict[str, Any]:
+        """merge: its labels are the other class's from now on; remove: they are not given. Undo takes it back."""
+        return assignment.change_class(who, given.kind, number, given.name, given.key)
+
+    return routes
+
+
+def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
+    routes = APIRouter(prefix="/api")
+
+    @routes.get("/items/{position}", summary="What is shown of an item")
+    def item(position: int) -> dict[str, Any]:
+        if not 0 <= position < len(assignment.items):
+            raise HTTPException(404, f"there is no item {position}")
+        return assignment.items.describe(position)
+
+    @routes.get("/why/{position}", summary="What an answer would change, and what speaks for it")
+    def why(position: int) -> dict[str, Any]:
+        if not 0 <= position < len(assignment.items):
+            raise HTTPException(404, f"there is no item {position}")
+        return overview.why(assignment, position)
+
+    @routes.get("/progress", summary="How far it is, how good, and whether to go on")
+    def progress() -> dict[str, Any]:
+        return overview.progress(assignment, schedule)
+
+    @routes.get("/map", summary="The pool in the plane")
+    def pool_map() -> dict[str, Any]:
+        return overview.pool_map(assignment)
+
+    @routes.get("/doubts", summary="Labels that the others contradict")
+    def doubts(n: Annotated[int, fastapi.Query(ge=1, le=500)] = 24) -> dict[str, Any]:
+        """enough: whether there are labels enough to judge by. Outputs are leave-one-out's."""
+        return overview.doubts(assignment, n)
+
+    @routes.get("/people", summary="Who labels, and where two disagree")
+    def people() -> dict[str, Any]:
+        return overview.people(assignment)
+
+    @routes.get("/history", summary="The newest answers, of everyone or of one person")
+    def history(
+        me: Who, n: Annotated[int, fastapi.Query(ge=1, le=1000)] = 50, who: str | None = None, mine: bool = False
+    ) -> list[dict[str, Any]]:
+        """mine=1: those of whoever asks."""
+        return overview.history(assignment, n, me if mine else who)
+
+    return routes
+
+
+def _sent(assignment: Assignment, ending: str, media: str, write: Callable[[Path], object]) -> FileResponse:
+    """A file, or a zipped folder, that is gone from here once it has been sent."""
+    room = Path(tempfile.mkdtemp(prefix=ROOM, dir=assignment.journal.folder))
+    try:
+        target = room / ending.removesuffix(".zip")
+        write(target)
+        if target.is_dir():
+            target = Path(shutil.make_archive(str(target), "zip", target))
+    except BaseException:
+        shutil.rmtree(room, ignore_errors=True)
+        raise
+    name = re.sub(r"[^\w.-]+", "-", assignment.items.data.name, flags=re.ASCII).strip("-.")
+    return FileResponse(
+        target,
+        media_type=media,
+        filename=f"{name or 'items'}-{ending}",
+        background=BackgroundTask(shutil.rmtree, room, ignore_errors=True),
+    )
+
+
+def _model(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/api/model", summary="The model that the labels make", response_class=FileResponse)
+    def model(onnx: bool = False) -> FileResponse:
+        """A zipped folder for `labelahead predict`, learnt now from all labels; one at a time. onnx=1: as ONNX, too."""
+        if not turn.acquire(blocking=False):
+            raise HTTPException(409, "the model is being made for somebody already; try again in a moment")
+        try:
+            made = page_model(assignment, schedule)
+            return _sent(assignment, "model.zip", "application/zip", lambda target: made.save(target, onnx=onnx))
+        finally:
+            turn.release()
+
+    return routes
+
+
+async def _raw(request: Request) -> bytes:
+    return await request.body()
+
+
+def _files(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)
+    def sent(
+        form: str, rest: bool = False, probabilities: bool = False, pictures_at: str | None = None
+    ) -> FileResponse:
+        """csv, jsonl, parquet, label-studio, label-studio-config; hf and folders come zipped.
+
+        rest=1 adds predictions for items without a label, by a model fitted now on all labels; probabilities=1: with
+        the probability of every class. pictures_at: what stands before a picture's name in tasks of Label Studio;
+        without it, pictures are inside.
+        """
+        if form not in SENT:
+            raise HTTPException(404, f"no form {form!r}; expected one of {', '.join((*FORMS, CONFIG))}")
+        suffix, media = SENT[form]
+        more: dict[str, Any] = {"probabilities": probabilities, "pictures_at": pictures_at}
+        if rest:
+            with turn:
+                more["predicted"] = predict_pool(assignment, schedule)
+        return _sent(
+            assignment, f"labels{suffix}", media, lambda target: export_labels(assignment, form, target, **more)
+        )
+
+    @routes.post("/api/import", summary="Labels from a file")
+    def taken(
+        body: Annotated[bytes, Depends(_raw)],
+        form: Annotated[str, fastapi.Query(description="csv, jsonl, label-studio or parquet")] = "csv",
+    ) -> dict[str, Any]:
+        """The file itself is the body, at most 20 MB; all of its labels are taken in, or none."""
+        if form not in RECEIVED:
+            raise InputError(f"form is {form!r}; expected one of {', '.join(RECEIVED)}")
+        with tempfile.TemporaryDirectory(prefix=ROOM, dir=assignment.journal.folder) as room:
+            path = Path(room) / f"import{RECEIVED[form]}"
+            path.write_bytes(body)
+            try:
+                return import_labels(assignment, path, form)
+            except InputError as error:  # whoever sent it does not know where it lay here
+                raise InputError(str(error).replace(str(path), "the file")) from error
+
+    @routes.get("/items/{position}", summary="An item's picture", response_class=Response)
+    def picture(position: int, v: str = "", small: bool = False, full: bool = False) -> Response:
+        """By position in the data set, decoded and encoded anew. small=1: for a thumbnail; full=1: all its pixels."""
+        try:
+            content, media = assignment.items.picture(position, SMALL if small else FULL if full else LARGE)
+        except InputError as error:
+            raise HTTPException(404, str(error)) from error
+        cache = KEPT if v == assignment.items.version else "private, no-cache"
+        return Response(content, media_type=media, headers={"Cache-Control": cache})
+
+    return routes

@@ -1,0 +1,217 @@
+"""Serving a session: a socket, uvicorn, an orderly end."""
+
+import ctypes
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from labelahead.errors import InputError
+from labelahead.server.app import create_app
+from labelahead.server.connections import ConnectionLimiter, limited_protocol
+from labelahead.server.security import ANY_ADDRESS, LOOPBACK, is_loopback
+from labelahead.server.session import Session
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["host_names", "listen", "serve"]
+
+PORT = 8765
+MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
+# Connections that wait in the system's queue, and that are taken from it in one turn of the event loop. Between being
+# accepted and being counted, and between being counted out and being closed, a connection takes a turn or two each.
+LISTEN_BACKLOG = 1024
+MAX_ACCEPTED_AT_ONCE = 8
+TURNS_IN_TRANSIT = 4
+REPEATED = 60.0  # seconds for which the log does not repeat itself
+FILES = 65536
+MALLOC = {-8: 2, -3: 4 << 20, -1: 32 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+TRIED = 20  # ports after the one that is busy
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+def serve(
+    session: Session,
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    token: str | None = None,
+    browser: bool = True,
+    tell: Callable[[str], None] = print,
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    labelled_at: str | None = None,
+) -> None:
+    """Serve until a signal comes: SIGINT and SIGTERM end as KeyboardInterrupt, all closed.
+
+    token: beyond this machine there is always one; "" or none: one is made where needed. tell:
+    hears the address, once it answers. around: what else is served, given the page. labelled_at: see `create_app`.
+    """
+    if token == "" or (token is None and not is_loopback(host)):
+        token = secrets.token_urlsafe(24)
+    listening = listen(host, port)
+    app = create_app(session.assignment, session.schedule, token=token, hosts=host_names(host), labelled_at=labelled_at)
+    app = around(app)
+    url = _url(host, listening.getsockname()[1], token)
+
+    def ready() -> None:
+        tell(url)
+        if browser:  # some browsers are waited for until they are closed
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    if not is_loopback(host):
+        tell(
+            "nothing on the way is encrypted: who can listen to this network can read items, labels and the token; "
+            "put a proxy with TLS before it (docs/labelling.md), or use an SSH tunnel"
+        )
+    _more_files()
+    _lean_memory()
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(_Once())
+    config = uvicorn.Config(
+        app,
+        http=limited_protocol(ConnectionLimiter(MAX_CONNECTIONS - TURNS_IN_TRANSIT * MAX_ACCEPTED_AT_ONCE)),
+        backlog=MAX_ACCEPTED_AT_ONCE,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=3,
+    )
+    try:
+        with _terminable():
+            session.schedule.start()
+            _Server(config, ready).run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+class _Once(logging.Filter):
+    """What has been said in the last minute is not said again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """By its wording, whatever is filled in."""
+        now, what = time.monotonic(), str(record.msg).partition("\n")[0]
+        fresh = now - self._said.get(what, -REPEATED) >= REPEATED
+        if fresh:
+            self._said[what] = now
+        return fresh
+
+
+def _more_files() -> None:
+    """As many open files as this process may have: each connection is one."""
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _lean_memory() -> None:
+    """Few heaps, and large blocks straight from the system: what forty threads have freed goes back to it (glibc)."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        for parameter, value in MALLOC.items():
+            libc.mallopt(parameter, value)
+
+
+class _Server(uvicorn.Server):
+    """Says when it is up."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As before, and then a word."""
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(LISTEN_BACKLOG)  # asyncio has used one number for both
+        if self.started:
+            self._ready()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at that port, or at the first one after it that is free."""
+    if not 0 <= port < 65536:
+        raise InputError(f"port is {port}; expected 0 to 65535")
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InputError(
+            f"host is {host!r} ({error.strerror}); expected an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+        ) from error
+    wanted = [port, *(p for p in range(port + 1, port + TRIED) if p < 65536), 0] if port else [0]
+    last: OSError | None = None
+    for one in wanted:
+        made = socket.socket(family, kind, proto)
+        if os.name == "posix":  # elsewhere it would let two servers have the same port
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((address[0], one, *address[2:]))
+            made.listen(LISTEN_BACKLOG)
+            return made
+        except OSError as error:
+            made.close()
+            last = error
+    raise InputError(f"cannot listen at {host} ({last}); expected an address of this machine")
+
+
+def host_names(host: str) -> tuple[str, ...]:
+    """The names that requests to a server at this address may be addressed to."""
+    if host in EVERYWHERE:
+        return (*LOOPBACK, ANY_ADDRESS, socket.gethostname(), socket.getfqdn())
+    return (*LOOPBACK, f"[{host}]" if ":" in host else host)
+
+
+def _url(host: str, port: int, token: str | None) -> str:
+    shown = _own_address() if host in EVERYWHERE else host
+    name = f"[{shown}]" if ":" in shown else shown
+    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+
+
+def _own_address() -> str:
+    """The address by which others on the network know this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: only the route is looked up
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends as Ctrl-C does; uvicorn passes on what it caught when it has shut down."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

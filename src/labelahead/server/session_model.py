@@ -1,0 +1,22 @@
+"""The model that the page's labels make, for people to take away."""
+
+from pathlib import Path
+
+from labelahead.learner.config import parse, read_stored
+from labelahead.learner.export import Finished
+from labelahead.server.fitting import page_model, refuse_large
+from labelahead.server.session import opened
+
+__all__ = ["session_model"]
+
+
+def session_model(folder: str | Path, *, trust_code: bool = False) -> Finished:
+    """Learnt from all labels that a page has kept in this folder, also while a page is open on it.
+
+    trust_code: see `labelahead.load_model`.
+    """
+    campaign = parse(read_stored(Path(folder) / "session.toml", trust_code=trust_code))
+    refuse_large(campaign)
+    with opened(campaign, folder, test=campaign.data.test_fraction or None, read_only=True) as session:
+        session.schedule.remember()
+        return page_model(session.assignment, session.schedule)

@@ -1,0 +1,284 @@
+"""What the page needs of the data and the labels, worked out: snapshots.
+
+Pictures and texts that a network has to look at first come in little by little: the first few hundred are in play
+within seconds, whatever the size of the pool, and the rest follows.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelahead.data import Answers, Data
+from labelahead.data.dataset import UNKNOWN, Loaded, Unreadable
+from labelahead.data.folder import arranged
+from labelahead.data.loading import load_from
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.inference.exact import EXACT, ExactModel
+from labelahead.inference.network import Learnt
+from labelahead.inference.pool_posterior import drift_note
+from labelahead.learner.config import Campaign
+from labelahead.learner.encoding import takes_long
+from labelahead.learner.preparation import Prepared, decide, prepare
+from labelahead.seeds import stream
+from labelahead.server.refresh import Order, refreshed, second_look
+from labelahead.server.snapshot import Snapshot
+from labelahead.strategies import find
+from labelahead.strategies.base import Asking
+from labelahead.strategies.context import Situation
+
+__all__ = ["FIRST", "IN_PLAY", "Tell", "Workshop", "in_random_order", "mapped", "page_data", "snapshot"]
+
+FIRST, WIDER = 256, 4  # items that are looked at before anything is asked about; how many times as many come next
+IN_PLAY = 20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
+DENSE = 6000  # items whose kernel is held whole; beyond that its features
+FEATURES = 1024
+EVALUATED = 500  # of such a pool, the part that scores sum over
+MAPPED = 3000  # points of the map
+Tell = Callable[[str, float], None]  # what is under way, how much of it is done
+
+
+def page_data(campaign: Campaign, recorded: Sequence[str] = ()) -> Loaded:
+    """The data of a page, in the order of its record."""
+    return arranged(load_from(campaign.data, campaign.seed), recorded)
+
+
+def in_random_order(n: int, seed: int) -> Tensor:
+    """(n,) positions, as they are asked about before anything is known, and looked at."""
+    return torch.randperm(n, generator=stream(seed, "page"))
+
+
+class Workshop:
+    """Data and a network for them; `snapshots` is what it makes. What cannot be read is left out, and said."""
+
+    def __init__(
+        self, campaign: Campaign, loaded: Loaded, test: Mapping[int, int], unreadable: Mapping[int, str] | None = None
+    ) -> None:
+        self.data, self.answers = _held_out(loaded, test)
+        name, embedding, _ = decide(campaign, self.data)  # of all of it, not of the first few
+        model = replace(campaign.model, name=name)
+        self.campaign = replace(campaign, model=model, data=replace(campaign.data, embedding=embedding))
+        self.grows = name == EXACT and takes_long(embedding, self.data)
+        self.unreadable = dict(unreadable or {})
+        self._last: tuple[Tensor, Prepared] | None = None
+
+    def snapshots(self, order: Order, tell: Tell) -> Iterator[tuple[Snapshot, bool]]:
+        """After these labels, and whether it is the last of them: those before are of a part of the pool."""
+        every = self._order([p for p, _ in order.labels])
+        sizes = [len(every)]
+        if self.grows:
+            first = FIRST + len(order.labels)
+            sizes = [first * WIDER**k for k in range(20) if first * WIDER**k < len(every)] + sizes
+        for size in sizes:
+            at, ready = self._readable(every[:size], len(every), tell)
+            last = size == sizes[-1]
+            if len(at) or last:
+                made = snapshot(ready, _at(order, at), tell)
+                facts = {"unreadable": dict(self.unreadable), "whole": last}
+                yield _back(replace(made, facts={**made.facts, **facts}), at), last
+
+    def _order(self, labelled: Sequence[int]) -> Tensor:
+        """(m,) positions in the order in which they are looked at; all of them, but for a part of a very large pool."""
+        n, known = len(self.data), torch.tensor(labelled, dtype=torch.int64)
+        if not self.grows:
+            return torch.arange(n)
+        shuffled = in_random_order(n, self.campaign.seed)
+        test = torch.isin(shuffled, self.data.test)
+        # The same part of the pool whatever is labelled: its mean is what a model is centred on.
+        pool = shuffled[~test][:IN_PLAY]
+        pool = pool[~torch.isin(pool, known)]
+        rest = shuffled[test | torch.isin(shuffled, pool[FIRST:])]
+        return torch.cat([known, pool[:FIRST], rest])
+
+    def prepared(self, labelled: Iterable[int], tell: Tell | None = None) -> tuple[Tensor, Prepared]:
+        """Which items a model is made from, and all that it needs of them: those that are in play on the page."""
+        every = self._order(list(labelled))
+        return self._readable(every, len(every), tell or (lambda what, done: None))
+
+    def _readable(self, at: Tensor, total: int, tell: Tell) -> tuple[Tensor, Prepared]:
+        """Those of (m,) positions that can be read, and all that a network needs of them."""
+        while True:
+            broken = torch.tensor(sorted(self.unreadable), dtype=torch.int64)
+            fine = at[~torch.isin(at, broken)]
+            if self._last is not None and torch.equal(self._last[0], fine):
+                return self._last
+            if not len(fine):
+                names = ", ".join(self.data.ids[p] for p in list(self.unreadable)[:3])
+                raise InputError(f"none of {len(at)} pictures can be read ({names}, ...); expected whole pictures")
+            whole = torch.equal(fine, torch.arange(len(self.data)))
+            given = (self.data, self.answers) if whole else _part(self.data, self.answers, fine)
+            try:
+                ready = prepare(self.campaign, given, lambda what, done, n: tell(what, done / total))
+                _ = ready.inputs
+            except Unreadable as error:
+                self.unreadable |= {int(fine[i]): why for i, why in error.failed.items()}
+                continue
+            self._last = fine, ready
+            return self._last
+
+
+def _part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
+    some = data.only(at)
+    if answers is None:
+        return some, None
+    labels = torch.full((len(at),), UNKNOWN)
+    known = answers.known[at]
+    labels[known] = answers.take(at[known])
+    return some, Answers(labels, some.ids)
+
+
+def _at(order: Order, at: Tensor) -> Order:
+    """The same order in places along (m,) positions; what is not there is left out."""
+    place = {p: i for i, p in enumerate(at.tolist())}
+    labels = tuple((place[p], c) for p, c in order.labels if p in place)
+    trusted, confirmed = (tuple(place[p] for p in some if p in place) for some in (order.trusted, order.confirmed))
+    return replace(order, labels=labels, trusted=trusted, confirmed=confirmed)
+
+
+def _back(made: Snapshot, at: Tensor) -> Snapshot:
+    """A snapshot along (m,) positions, counted in the data set again."""
+    shown = made.facts["map"]
+    facts = {**made.facts, "map": {**shown, "points": [int(at[i]) for i in shown["points"]]}}
+    if "second_look" in facts:
+        facts["second_look"] = [[int(at[row[0]]), *row[1:]] for row in facts["second_look"]]
+    labels = {int(at[i]): c for i, c in made.labels.items()}
+    return replace(made, points=at[made.points], labels=labels, facts=facts)
+
+
+def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapshot:
+    """Train a fresh network on the labels and work out its kernel, as a campaign does it."""
+    say = tell or (lambda what, done: None)
+    campaign, inputs = ready.campaign, ready.inputs
+    if campaign.model.name == EXACT:
+        return refreshed(_units(ready, say), order)
+    asking, classes = _asking(campaign.asking, len(inputs)), max(order.classes, 2)
+    pool = Pool(len(inputs), test=ready.data.test)
+    if order.labels:
+        pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
+    seed = ready.training.seed_of(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
+    facts: dict[str, Any] = {"labels": len(pool)}
+    if order.round:
+        say("training", 0.0)
+    learner, trained = ready.learner(classes), pool if order.round else Pool(len(inputs), test=ready.data.test)
+    learnt = learner.learn(trained.labelled, trained.labels, seed=seed)
+    if learnt.trained:
+        done = learnt.trained
+        facts |= {"train_accuracy": done.accuracy, "steps": done.steps, "notes": list(done.notes)}
+        facts["accuracy"] = _accuracy(ready, learnt)
+    facts["train_seconds"] = learnt.seconds
+    say("kernel", 0.5)
+    start = time.perf_counter()
+    now = Situation.of(learnt.model, inputs, trained, asking, loss=learnt.loss, seed=campaign.seed)
+    tangent = now.tangent
+    outputs = now.start if order.round else torch.zeros_like(now.start)
+    if order.round:
+        facts["drift"] = now.drift
+        facts["notes"] = [*facts.get("notes", ()), *filter(None, [drift_note(now.drift)])]
+    facts["kernel_seconds"] = time.perf_counter() - start
+    say("map", 0.9)
+    facts["map"] = mapped(now.points, tangent)
+    if len(pool) > 1:
+        others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
+        facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
+    return Snapshot(
+        round=order.round,
+        points=now.points,
+        outputs=outputs.double().cpu(),
+        kernel=tangent.get("kernel"),
+        features=tangent.get("features"),
+        labels=dict(order.labels) if order.round else {},
+        noise=now.noise,
+        strategy=str(asking.strategy) if order.round else "resolve",
+        evaluation=asking.evaluation,
+        facts=facts,
+    )
+
+
+def _units(ready: Prepared, say: Tell) -> Snapshot:
+    """Of the exact learner, before any label: all that it will ever need of the data, every item in play."""
+    campaign, inputs = ready.campaign, ready.rows
+    asking = find(campaign.asking.strategy).settled(campaign.asking)
+    pool = Pool(len(inputs), test=ready.data.test)
+    order = torch.randperm(len(pool.unlabelled), generator=stream(campaign.seed, "candidates", 0))
+    points = pool.unlabelled[order]  # criteria sum over the first ones
+    say("kernel", 0.5)
+    model = ready.learner(2).network(0)
+    assert isinstance(model, ExactModel)
+    assert isinstance(inputs, Tensor)  # nothing else becomes units
+    units, known = model.unit(inputs[points]).cpu(), _known(ready)
+    return Snapshot(
+        round=0,
+        points=points,
+        outputs=torch.zeros((len(points), 2), dtype=torch.float64),
+        kernel=None,
+        features=None,
+        labels={},
+        noise=asking.noise or model.weights().noise,
+        own_noise=asking.noise,
+        strategy=str(asking.strategy),
+        evaluation=min(asking.evaluation or EVALUATED, EVALUATED) if len(points) > DENSE else asking.evaluation,
+        facts={"labels": 0, "map": mapped(points, {"features": units})},
+        units=units,
+        weights=model.weights().weights,
+        test=(model.unit(inputs[known]).cpu(), ready.answers.take(known)) if ready.answers and len(known) else None,
+    )
+
+
+def _asking(asking: Asking, items: int) -> Asking:
+    """Every item is in play, if need be by features of its kernel."""
+    asking = find(asking.strategy).settled(asking)
+    if asking.sketch is None and items > DENSE and (asking.candidates or items) > DENSE:
+        few = min(asking.evaluation or EVALUATED, EVALUATED)
+        return replace(asking, candidates=None, sketch=FEATURES, evaluation=few)
+    return asking
+
+
+def _held_out(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
+    """The same with these items to measure on; their class numbers are the page's."""
+    data, _ = loaded
+    at = torch.tensor(sorted(test), dtype=torch.int64)
+    labels = torch.full((len(data),), UNKNOWN)
+    labels[at] = torch.tensor([test[int(p)] for p in at], dtype=torch.int64)
+    return replace(data, test=at), Answers(labels, data.ids)
+
+
+def _accuracy(ready: Prepared, learnt: Learnt) -> float | None:
+    """On the test part of the data, where it has labels."""
+    known = _known(ready)
+    return None if ready.answers is None else learnt.accuracy(known, ready.answers.take(known))
+
+
+def _known(ready: Prepared) -> Tensor:
+    """(t,) positions of the test items whose class is known."""
+    test = ready.data.test
+    return test[:0] if ready.answers is None else test[ready.answers.known[test]]
+
+
+def mapped(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The two leading components of the centred kernel, for so many points."""
+    n = min(len(points), MAPPED)
+    if n < 3:
+        return {"points": points.tolist(), "x": [0.0] * n, "y": [0.0] * n}
+    if "kernel" in tangent:
+        K = tangent["kernel"][:n, :n].double().cpu()
+        centred = K - K.mean(0) - K.mean(1)[:, None] + K.mean()
+    else:
+        centred = tangent["features"][:n].double().cpu()
+        centred = centred - centred.mean(0)
+    generator_state = torch.random.get_rng_state()
+    torch.manual_seed(0)  # svd_lowrank draws from the global generator alone
+    u, s, _ = torch.svd_lowrank(centred, q=min(6, *centred.shape), niter=4)
+    torch.random.set_rng_state(generator_state)
+    xy = u[:, :2] * (s[:2] if "features" in tangent else s[:2].clamp_min(0).sqrt())
+    xy = torch.nn.functional.pad(xy, (0, 2 - xy.shape[1]))  # one column alone lies on a line
+    xy = xy * torch.sign(xy[xy.abs().argmax(0), torch.arange(2)])  # one orientation
+    xy = xy / xy.abs().amax(0).clamp_min(1e-12)
+    return {"points": points[:n].tolist(), "x": _rounded(xy[:, 0]), "y": _rounded(xy[:, 1])}
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(v, 4) for v in values.tolist()]

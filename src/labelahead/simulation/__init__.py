@@ -1,0 +1,10 @@
+"""Simulate labelling campaigns on labelled data, and compare strategies.
+
+The examples here begin with
+
+    >>> import torch
+    >>> import labelahead as la
+    >>> generator = torch.manual_seed(0)
+    >>> x = torch.randn(60, 4)
+    >>> truth = x[:, :3].argmax(1)
+"""

@@ -1,0 +1,532 @@
+"""Campaigns by strategy and seed, in processes beside each other or on a cluster; interrupted and taken up again.
+
+A worker that dies takes nothing along but the round it was in: its campaign is resumed by a new
+one. (concurrent.futures' pool breaks as a whole when one of its processes dies.) On a cluster it is the engine that
+gives the campaign to another worker.
+"""
+
+import faulthandler
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import connection, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
+
+from labelahead import files
+from labelahead.errors import ClusterError, InputError, LabelaheadError, StorageError
+from labelahead.learner.config import Campaign, Progress, campaign_code
+from labelahead.models.trusted_code import record_code
+from labelahead.outofcore.execution import Executor, at_work
+from labelahead.processes import born_deaf, run_in_worker
+from labelahead.simulation.comparison.plan import FILE, Comparison, comparison_text, joined, read_comparison
+from labelahead.simulation.run import prepare, resume, run, simulation
+from labelahead.simulation.store import Round, Store
+
+__all__ = [
+    "RETRIES",
+    "THREADS",
+    "Begun",
+    "CampaignEvent",
+    "Job",
+    "Outcome",
+    "compare",
+    "cores",
+    "finished",
+    "this_machine",
+]
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+PACKAGES = ("labelahead", "torch", "numpy", "scipy", "scikit-learn")  # whose versions a report names
+RETRIES = 2  # how often a campaign is taken up again after its worker died
+MACHINE = "machine.json"  # where a campaign ran
+OURS = "cluster.txt"  # names the comparison that runs on a cluster: campaigns of another one end at their next round
+LOOK = 0.5  # seconds between two looks at the folders of campaigns elsewhere
+PATIENCE = 120  # seconds for a campaign that was given to another worker, or stopped, to end its round
+
+
+@dataclass(frozen=True)
+class Job:
+    """A campaign, and the folder it lives in."""
+
+    name: str
+    folder: Path
+    campaign: Campaign = field(repr=False, compare=False)
+
+
+class CampaignEvent(NamedTuple):
+    """What happened to a job. detail: why; trace: where, for errors nobody foresaw."""
+
+    kind: Literal["started", "round", "finished", "died", "failed"]
+    job: Job
+    round: Round | None = None
+    detail: str = ""
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What lies ahead, for whoever shows the progress.
+
+    >>> def told(begun: Begun) -> None:
+    ...     print(begun.left, "of", begun.campaigns, "campaigns are left")
+    >>> again = compare(comparison, "runs/b", workers=1, on_begin=told)
+    0 of 4 campaigns are left
+    """
+
+    comparison: Comparison
+    campaigns: int  # asked for
+    left: int  # of them not finished yet
+    workers: int | None  # at a time; None on a cluster, which decides itself
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a comparison went. failed, died: one event per campaign and per dead worker.
+
+    >>> outcome.finished, outcome.failed, outcome.died
+    (4, (), ())
+    """
+
+    folder: Path
+    finished: int
+    failed: tuple[CampaignEvent, ...]
+    died: tuple[CampaignEvent, ...]
+
+
+def compare(
+    comparison: Comparison,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    executor: Any = None,
+    progress: Progress | None = None,
+    on_begin: Callable[[Begun], None] | None = None,
+    on_event: Callable[[CampaignEvent], None] | None = None,
+    trust_code: bool = False,
+) -> Outcome:
+    """Run every campaign of the comparison that `out` does not hold yet; what was begun is resumed.
+
+    A folder that holds a comparison of the same configuration is extended. Runs in processes of
+    its own: a script that calls this needs `if __name__ == "__main__":`. executor: a cluster instead, as
+    `scale.at_work` takes it; its workers must reach `out` and the data under the same paths. trust_code: whether code
+    that `out` names, and `comparison` does not, may run although this account has never used it.
+
+    >>> compare(comparison, "runs/b", workers=1).finished  # all are there: nothing is run again
+    4
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected 1 or more, or nothing for all cores")
+    if executor is not None and workers is not None:
+        raise InputError("workers and executor given; expected one of them: a cluster has its own workers")
+    folder = Path(out).absolute() if executor is not None else Path(out)
+    _whole(comparison, folder, trust_code)  # refused before any work
+    jobs = [
+        Job(f"{arm.name}, seed {seed}", folder / arm.folder / f"seed-{seed}", comparison.of(arm, seed))
+        for seed in comparison.seeds  # seeds outside: an interrupted comparison has whole seeds
+        for arm in comparison.arms
+    ]
+    left = [job for job in jobs if not finished(job.folder)]
+    if left:
+        _rehearse(left[0], progress)
+    threads = comparison.campaign.threads or 1
+    crew = None if executor is not None else min(workers or max(1, cores() // threads), max(1, len(left)))
+    with files.hold(folder, by="comparison"):
+        files.replace(folder / FILE, comparison_text(_whole(comparison, folder, trust_code)))
+        record_code(comparison.code)
+        if on_begin:
+            on_begin(Begun(comparison, len(jobs), len(left), crew))
+        failed, died = [], []
+        at = _work(left, crew, folder / "workers.log", threads) if crew else _work_elsewhere(left, executor, folder)
+        with closing(at) as events:
+            for event in events:
+                failed += [event] if event.kind == "failed" else []
+                died += [event] if event.kind == "died" else []
+                if event.kind not in ("started", "round"):
+                    _record(folder, event)
+                if on_event:
+                    on_event(event)
+    return Outcome(folder, len(jobs) - len(failed), tuple(failed), tuple(died))
+
+
+def finished(folder: Path) -> bool:
+    """Whether a campaign has come to its end; a damaged one has not, and will say so itself."""
+    try:
+        rounds = Store(folder).rounds()
+    except (InputError, OSError):
+        return False
+    return bool(rounds) and rounds[-1].asked == 0 and (folder / "config.toml").exists()
+
+
+def _whole(comparison: Comparison, folder: Path, trust_code: bool) -> Comparison:
+    """The comparison together with what the folder holds already."""
+    if (folder / FILE).exists():
+        return joined(read_comparison(folder, trust_code=trust_code or comparison.code), comparison, folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; expected a folder, or a name for a new one")
+    others = {p.name for p in folder.iterdir()} - {"lock"} if folder.exists() else set()
+    if others:
+        raise InputError(
+            f"{folder} holds {sorted(others)[0]} and no comparison; expected an empty folder, a "
+            "new name, or the folder of an earlier comparison"
+        )
+    return comparison
+
+
+def _rehearse(job: Job, progress: Progress | None) -> None:
+    """Load data and network once before many do: says early what cannot work, and fills caches.
+
+    Downloads and features of photographs are made here, by all threads, not by every worker.
+    """
+    ready = prepare(replace(job.campaign, threads=None), progress=progress)
+    simulation(ready)
+    if not len(ready.data.test):
+        raise InputError(
+            f"{ready.data.name} has no test items, so there is no accuracy to compare; expected "
+            "data.test_fraction above 0, e.g. --set data.test_fraction=0.2"
+        )
+
+
+def _record(folder: Path, event: CampaignEvent) -> None:
+    """Ends of campaigns and deaths of workers, a line each; the report tells of them."""
+    lines = files.Lines(folder / "events.jsonl")
+    lines.append(
+        {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "campaign": event.job.name,
+            "what": event.kind,
+            "detail": event.detail,
+            "trace": event.trace,
+        }
+    )
+    lines.close()
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+def _work(jobs: Sequence[Job], workers: int, log: Path, threads: int = 1) -> Generator[CampaignEvent, None, None]:
+    """Run all jobs, at most `workers` at a time, and tell what happens as it happens.
+
+    An error in one campaign does not stop the others. Closing the iterator, or any exception that
+    reaches it, ends the workers; every label and round on record stays. log: what workers print.
+    """
+    waiting, deaths = deque(jobs), Counter[Job]()
+    crew: list[_Worker] = []
+    try:
+        while waiting or any(w.job for w in crew):
+            while waiting and len(crew) < workers:
+                crew.append(_Worker(log, workers, threads))
+            for worker in crew:
+                if worker.job is None and waiting:
+                    worker.give(waiting.popleft())
+                    yield CampaignEvent("started", worker.busy)
+            for worker in _ready(crew):
+                event = worker.listen()
+                yield event
+                if event.kind != "died":
+                    continue
+                crew.remove(worker)
+                deaths[event.job] += 1
+                if deaths[event.job] <= RETRIES:
+                    waiting.appendleft(event.job)
+                    continue
+                times = f"its worker died {deaths[event.job]} times, lastly {event.detail}"
+                yield CampaignEvent("failed", event.job, detail=times)
+    finally:
+        for worker in crew:
+            worker.process.terminate()
+        for worker in crew:
+            worker.end()
+
+
+def _ready(crew: "Sequence[_Worker]") -> "list[_Worker]":
+    """Those of the busy that have something to say, or have died; waits for the first."""
+    busy: dict[Any, _Worker] = {w.pipe: w for w in crew if w.job}
+    return [busy[pipe] for pipe in connection.wait(list(busy))]
+
+
+class _Worker:
+    """A process that runs one campaign after the other."""
+
+    def __init__(self, log: Path, workers: int, threads: int) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.job: Job | None = None
+        args = (__name__, serve_campaigns.__name__, theirs, str(log), workers)
+        self.process: BaseProcess = context.Process(target=run_in_worker, args=args, daemon=True)
+        with _birth(threads):
+            self.process.start()
+        theirs.close()  # else its death would not be seen as the end of the pipe
+
+    @property
+    def busy(self) -> Job:
+        """The job it is at."""
+        assert self.job is not None
+        return self.job
+
+    def give(self, job: Job) -> None:
+        """Have it begin with a job; should it be dead, `listen` will notice."""
+        self.job = job
+        with suppress(OSError):
+            self.pipe.send((job.folder, job.campaign))
+
+    def listen(self) -> CampaignEvent:
+        """The next thing it says, or that it has died."""
+        job = self.busy
+        try:
+            kind, entry, detail, trace = self.pipe.recv()
+        except (EOFError, OSError):
+            self.end()
+            return CampaignEvent("died", job, detail=_cause(self.process.exitcode))
+        if kind != "round":
+            self.job = None
+        return CampaignEvent(kind, job, entry, detail, trace)
+
+    def end(self) -> None:
+        """Wait for its end, and make sure of it."""
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+
+
+def _cause(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    hint = "; often for want of memory: fewer --workers need less" if name == "SIGKILL" else ""
+    return f"by signal {name}{hint}"
+
+
+@contextmanager
+def _birth(threads: int) -> Iterator[None]:
+    """What a process must find when it is born: its number of threads, and deafness to Ctrl-C.
+
+    Threads are counted when torch is imported, which is before any line of ours.
+    """
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    try:
+        with born_deaf():
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# --- a worker's side ----------------------------------------------------------------------------------------
+
+
+def serve_campaigns(pipe: Connection, log: str, workers: int) -> None:
+    """Be a worker: run what is given until the pipe ends."""
+    _print_to(log)
+    while True:
+        try:
+            folder, campaign = pipe.recv()
+        except EOFError:
+            return
+        try:
+            _campaign(folder, campaign, workers, lambda entry: pipe.send(("round", entry, "", "")))
+            answer = ("finished", None, "", "")
+        except Exception as error:
+            answer = ("failed", None, *_failure(error))
+        pipe.send(answer)
+
+
+def _failure(error: Exception) -> tuple[str, str]:
+    """Why, and for errors nobody foresaw where."""
+    if isinstance(error, LabelaheadError):
+        return str(error), ""
+    return f"{type(error).__name__}: {error}", traceback.format_exc()
+
+
+def _campaign(folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]) -> None:
+    if (folder / "config.toml").exists():
+        # Code of the campaign was allowed where the comparison was started; its own folder may name no other.
+        resume(folder, on_round=tell, outlook=False, trust_code=campaign_code(campaign))
+    else:
+        run(campaign, out=folder, on_round=tell, outlook=False)  # what is compared has test labels
+    about = {**this_machine(), "campaigns side by side": workers}
+    with Store.open(folder) as store:
+        store.write(MACHINE, json.dumps(about, indent=1).encode())
+
+
+def _print_to(log: str) -> None:
+    """Whatever libraries print goes to a file: the terminal belongs to the progress display."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()
+
+
+# --- on a cluster -------------------------------------------------------------------------------------------
+
+
+def _work_elsewhere(jobs: Sequence[Job], executor: Any, folder: Path) -> Generator[CampaignEvent, None, None]:
+    """As `_work`, by the workers of a cluster. What happens there is read from the folders, which they share with us.
+
+    Closing the iterator ends campaigns at their next round, and those that have not begun at once: a file that they
+    look at is gone. It would also end those of a process that was killed: the next one writes a file of its own.
+    """
+    token = uuid4().hex
+    files.replace(folder / OURS, token)
+    seen: dict[Job, int] = {}
+    done: SimpleQueue[Any] = SimpleQueue()
+    try:
+        with at_work(executor) as engine:
+            waiting = {}
+            for i, job in enumerate(jobs):
+                args = (job.folder, job.campaign, folder / OURS, token)
+                waiting[engine.submit(campaign_elsewhere, *args, name=f"run campaigns-{i:06d} {job.name}")] = job
+            # A thread waits, so that this one can look at the folders, and a Ctrl-C is heard.
+            threading.Thread(target=_await, args=(engine, list(waiting), done), daemon=True).start()
+            while waiting:
+                try:
+                    future = done.get(timeout=LOOK)
+                except Empty:
+                    future = None
+                for job in waiting.values():
+                    yield from _news(job, seen)
+                if isinstance(future, Exception):
+                    raise _lost(future) if isinstance(future, engine.lost) else future
+                if future is not None:
+                    yield _ended(waiting.pop(future), future, engine)
+    finally:
+        (folder / OURS).unlink(missing_ok=True)
+
+
+def _await(engine: Executor, futures: Sequence[Any], done: "SimpleQueue[Any]") -> None:
+    try:
+        for future in engine.as_completed(futures):
+            done.put(future)
+    except Exception as error:
+        done.put(error)
+
+
+def _news(job: Job, seen: dict[Job, int]) -> Iterator[CampaignEvent]:
+    """Rounds that its folder has and nobody was told of."""
+    try:
+        rounds = Store(job.folder).rounds()
+    except (InputError, OSError):
+        return  # the campaign says so itself
+    if job not in seen and rounds:
+        seen[job] = 0
+        yield CampaignEvent("started", job)
+    for entry in rounds[seen.get(job, 0) :]:
+        yield CampaignEvent("round", job, entry)
+    if rounds:
+        seen[job] = len(rounds)
+
+
+def _ended(job: Job, future: Any, engine: Executor) -> CampaignEvent:
+    try:
+        failure = future.result()
+    except getattr(engine, "gave_up", ()) as error:  # engines of one's own may not tell
+        return CampaignEvent("failed", job, detail=f"its workers died again and again ({_first_line(error)})")
+    except engine.lost as error:
+        raise _lost(error) from error
+    except LabelaheadError:
+        raise
+    except Exception as error:  # of the way there and back
+        return CampaignEvent("failed", job, detail=f"{type(error).__name__}: {_first_line(error)}")
+    return CampaignEvent("failed", job, None, *failure) if failure else CampaignEvent("finished", job)
+
+
+def _lost(error: BaseException) -> ClusterError:
+    return ClusterError(f"the cluster was lost ({_first_line(error)}); finished rounds are on the disk")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+_ALONE = threading.Lock()  # networks are made with the generator of the process: one campaign at a time
+
+
+def campaign_elsewhere(folder: Path, campaign: Campaign, ours: Path, token: str) -> tuple[str, str] | None:
+    """A task: run or resume a campaign; what went wrong, if anything did, so that the engine does not try it again."""
+
+    def go_on(entry: Round | None = None) -> None:
+        if not ours.parent.is_dir():
+            raise StorageError(f"{ours.parent} is not there on a worker; expected a folder that all of them share")
+        if not ours.is_file() or ours.read_text() != token:
+            raise StorageError(f"stopped: {ours} is not that of its comparison any more")
+
+    with _ALONE:
+        try:
+            go_on()
+            _wait_until_free(folder)
+            if not finished(folder) or not (folder / MACHINE).exists():  # or killed after the last round
+                _campaign(folder, campaign, 1, go_on)
+        except Exception as error:
+            return _failure(error)
+    return None
+
+
+def _wait_until_free(folder: Path) -> None:
+    """Somebody who was taken for dead, or stopped, may be at its last round still."""
+    until = time.monotonic() + PATIENCE
+    while folder.exists():
+        try:
+            with files.hold(folder):
+                return
+        except StorageError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(LOOK)
+
+
+# --- the machine --------------------------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """How many this process may use: affinity and container limits count."""
+    try:
+        from joblib import cpu_count
+    except ImportError:
+        return os.cpu_count() or 1
+    return int(cpu_count())
+
+
+def this_machine() -> dict[str, str | int]:
+    """Versions, processor, system; nothing that names its owner."""
+    about: dict[str, str | int] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            about[name] = version(name)
+    system = f"{platform.system()} {platform.machine()}"
+    return {**about, "processor": _processor(), "cores": cores(), "system": system}
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,269 @@
+"""The figures of a report: curves, differences from the reference, critical differences."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from labelahead.errors import import_extra
+from labelahead.simulation.comparison.plan import Arm
+from labelahead.simulation.comparison.plot_style import (
+    DASHES,
+    DOTS,
+    INK,
+    MARKERS,
+    PALETTE,
+    WIDE,
+    Picture,
+    drawing,
+    picture,
+)
+from labelahead.simulation.comparison.statistics import ALPHA, Array, t_interval
+from labelahead.simulation.comparison.summary import Summary
+
+__all__ = ["critical_figure", "mark_accuracies", "pictures", "swatches"]
+
+CROWD = 3  # arms whose shaded intervals can still be told apart
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an arm is drawn, in every figure."""
+
+    color: str
+    marker: str
+    dash: Any
+
+
+def pictures(s: Summary) -> dict[str, Picture]:
+    """All figures of a report, by name."""
+    import_extra("matplotlib", "report", "drawing figures")
+    styles = _styles(s)
+    with drawing():
+        figures = {"curves": _curves(s, styles)}
+        paired = sum(_gap(s, arm) is not None for arm in s.arms)
+        if paired:
+            figures["difference"] = _difference(s, styles)
+        if paired >= CROWD:
+            figures["intervals"] = _intervals(s, styles)
+        if s.ranks is not None:
+            figures["critical-difference"] = _critical(s, styles)
+        return {name: picture(name, figure) for name, figure in figures.items()}
+
+
+def swatches(s: Summary) -> dict[Arm, str]:
+    """Each arm's colour, as the page's style sheet calls it."""
+    names = {light: f"var(--c{i})" for i, (light, _) in enumerate(PALETTE)} | {INK: "currentColor"}
+    return {arm: names[style.color] for arm, style in _styles(s).items()}
+
+
+def _styles(s: Summary) -> dict[Arm, Style]:
+    """By the order they were asked for in, so that a later strategy changes no colour."""
+    styles = {s.reference: Style(INK, "s", DOTS)}
+    others = [a for a in s.curves.comparison.arms if a != s.reference]
+    colors, markers = cycle(light for light, _ in PALETTE), cycle(MARKERS)
+    for i, arm in enumerate(others):
+        dash = DASHES[(i + i // len(PALETTE)) % len(DASHES)]
+        styles[arm] = Style(next(colors), next(markers), dash)
+    return styles
+
+
+def _figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDE, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="labels", ylabel=ylabel)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.grid()
+    return figure, axes
+
+
+def _line(axes: Any, labels: Array, curves: Array, style: Style, name: str, band: bool, *, share: bool = False) -> None:
+    """Mean line, and the 95 % interval as a band. share: of accuracies."""
+    each = [t_interval(column, share=share) for column in curves.T]
+    axes.plot(
+        labels,
+        [100 * e.mean for e in each],
+        color=style.color,
+        marker=style.marker,
+        ls=style.dash,
+        lw=1.8,
+        ms=5,
+        markevery=max(1, len(labels) // 12),
+        label=name,
+        zorder=3,
+    )
+    if band and len(curves) > 1:
+        low, high = [e.low or 0.0 for e in each], [e.high or 0.0 for e in each]
+        ends = 100 * np.array(low), 100 * np.array(high)
+        axes.fill_between(labels, *ends, color=style.color, alpha=0.16, lw=0, zorder=1)
+
+
+def _banded(s: Summary) -> set[Arm]:
+    """Whose intervals are shaded: of more than three they could not be told apart."""
+    if len(s.arms) <= CROWD or s.best is None:
+        return set(s.arms)
+    return {s.best.arm, s.reference}
+
+
+def _shaded(s: Summary, *, reference: bool = True) -> str:
+    """What is shaded, in words."""
+    if len(s.curves.seeds(s.reference)) < 2:
+        return "one seed"
+    seeds = "finished" if s.curves.missing else len(s.curves.comparison.seeds)
+    mean = f"mean of {seeds} seeds; shaded: 95 % interval"
+    if len(s.arms) <= CROWD or s.best is None:
+        return mean
+    return f"{mean} of {s.best.arm.name}" + (f" and {s.reference.name}" if reference else "")
+
+
+def _curves(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    figure, axes = _figure(4.6, _shaded(s), "test accuracy, %")
+    curves, banded = s.curves, _banded(s)
+    for row in sorted(s.rows, key=lambda r: -r.final.mean):
+        own = curves.stack(row.arm, curves.seeds(row.arm))
+        _line(axes, curves.labels, own, styles[row.arm], row.arm.name, row.arm in banded, share=True)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0.0), min(high, 100.5))
+    _mark_saving(axes, s, styles)
+    figure.legend(loc="outside right upper", handlelength=3.2)
+    return figure
+
+
+def _mark_saving(axes: Any, s: Summary, styles: Mapping[Arm, Style]) -> None:
+    """The headline, drawn: how far apart two curves reach one accuracy."""
+    best = s.won
+    if best is None or best.needs[0] is None:
+        return
+    saving = best.needs[0].saving
+    y, bottom = 100 * saving.accuracy, axes.get_ylim()[0]
+    axes.annotate(
+        "",
+        (saving.other, y),
+        (saving.reference, y),
+        zorder=4,
+        arrowprops={"arrowstyle": "<->", "color": INK, "lw": 1, "shrinkA": 4, "shrinkB": 0},
+    )
+    for x, arm in ((saving.other, best.arm), (saving.reference, s.reference)):
+        axes.plot([x, x], [bottom, y], color=styles[arm].color, lw=1, ls=(0, (2, 2)), zorder=2)
+        axes.annotate(
+            f"{arm.name}\n{x:.0f} labels",
+            (x, bottom),
+            xytext=(-4, 4),
+            ha="right",
+            fontsize=9,
+            textcoords="offset points",
+        )
+    axes.set_ylim(bottom=bottom)
+
+
+def _gap(s: Summary, arm: Arm) -> Array | None:
+    """(seeds, rounds) minus the reference, paired; None for the reference and without a pair."""
+    common = s.curves.seeds(arm, s.reference)
+    if arm == s.reference or not common:
+        return None
+    return s.curves.stack(arm, common) - s.curves.stack(s.reference, common)
+
+
+def _difference(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    """As the look-ahead paper draws it: the reference is the zero line, its accuracy in figures."""
+    ref = s.reference.name
+    title = _shaded(s, reference=False)
+    figure, axes = _figure(4.4, title, f"difference from {ref}, points")
+    curves, labels, banded = s.curves, s.curves.labels, _banded(s)
+    for row in sorted(s.rows, key=lambda r: -r.final.mean):
+        gap = _gap(s, row.arm)
+        if gap is not None:
+            _line(axes, labels, gap, styles[row.arm], row.arm.name, row.arm in banded)
+    zero = styles[s.reference]
+    axes.axhline(0, color=zero.color, ls=zero.dash, lw=1.6, zorder=2, label=ref)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low - 0.12 * (high - low), high)
+    mark_accuracies(axes, labels, curves.stack(s.reference, curves.seeds(s.reference)).mean(0), ref)
+    figure.legend(loc="outside right upper", handlelength=3.2)
+    return figure
+
+
+def mark_accuracies(axes: Any, labels: Array, mean: Array, name: str = "", most: int = 11) -> None:
+    """The reference's accuracy in figures along the bottom, at so many places; name: above the first."""
+    step = max(1, -(-len(labels) // most))
+    for i, (x, y) in enumerate(list(zip(labels, mean, strict=True))[::step]):
+        word = f"{name}\n" if name and i == 0 else ""
+        axes.annotate(
+            f"{word}{100 * y:.1f}",
+            (x, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=8,
+            ha="center",
+            va="bottom",
+            zorder=5,
+        )
+
+
+def _intervals(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    """A panel for each strategy: its difference from the reference with its interval."""
+    from matplotlib.figure import Figure
+
+    gaps = {row.arm: _gap(s, row.arm) for row in s.rows}
+    shown = [(arm, gap) for arm, gap in gaps.items() if gap is not None]
+    columns = 3 if len(shown) <= 6 and len(shown) != 4 else 4 if len(shown) <= 12 else 5
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(WIDE, 0.5 + 1.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes, (arm, gap) in zip(panels, shown, strict=False):
+        _line(axes, s.curves.labels, gap, styles[arm], arm.name, True)
+        axes.axhline(0, color=INK, ls=styles[s.reference].dash, lw=1.2, zorder=2)
+        axes.set_title(arm.name, loc="left", fontsize=10)
+        axes.grid()
+    for i, axes in enumerate(panels):
+        axes.set_visible(i < len(shown))
+        axes.tick_params(labelbottom=i + columns >= len(shown))  # the lowest of each column
+    figure.supxlabel("labels", fontsize=10)
+    figure.supylabel(f"difference from {s.reference.name}, points", fontsize=10)
+    return figure
+
+
+def _critical(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+    ranks = s.ranks
+    assert ranks is not None
+    colors = {a.name: styles[a].color for a in ranks.arms}
+    return critical_figure(colors, ranks.mean, ranks.p, ranks.critical)
+
+
+def critical_figure(colors: Mapping[str, str], mean: Array, p: Array, critical: float) -> Any:
+    """Mean ranks; a bar joins those that Nemenyi's test cannot tell apart.
+
+    colors: of each strategy, in the order of mean and p.
+    """
+    from matplotlib.figure import Figure
+
+    posthocs = import_extra("scikit_posthocs", "report", "the critical-difference diagram")
+    frames = import_extra("pandas", "report", "the critical-difference diagram")
+    names = list(colors)
+    figure = Figure(figsize=(WIDE, 1.5 + 0.22 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    axes.spines["top"].set_visible(True)
+    drawn = posthocs.critical_difference_diagram(
+        dict(zip(names, mean.tolist(), strict=True)),
+        frames.DataFrame(p, index=names, columns=names),
+        alpha=ALPHA,
+        ax=axes,
+        crossbar_props={"color": INK, "linewidth": 3.5, "alpha": 0.75},
+        label_fmt_left="{label}  {rank:.1f} ",
+        label_fmt_right=" {rank:.1f}  {label}",
+        color_palette=dict(colors),
+        text_h_margin=0.15,
+    )
+    for text in drawn["labels"]:
+        text.set_color(INK)
+    axes.set_xlim(0.9, len(names) + 0.1)
+    axes.set_xticks(range(1, len(names) + 1))
+    if critical <= len(names) - 1:
+        axes.plot([1, 1 + critical], [1.6, 1.6], color=INK, lw=1.5, marker="|")
+        axes.text(1 + critical / 2, 1.75, "critical difference", ha="center", fontsize=9)
+    return figure

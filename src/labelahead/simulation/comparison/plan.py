@@ -1,0 +1,261 @@
+"""What is compared: strategies × seeds, all else equal; kept in `compare.toml`."""
+
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labelahead.data import DATASETS
+from labelahead.data.excel import absolute_source
+from labelahead.errors import InputError
+from labelahead.learner.config import NONE, Campaign, campaign_code, parse, read, to_toml
+from labelahead.models.training import Training
+from labelahead.models.trusted_code import code_names, full_name, require_trusted_code
+from labelahead.strategies import STRATEGIES, find
+from labelahead.strategies.lookahead import MODES
+
+__all__ = [
+    "Arm",
+    "Comparison",
+    "arm",
+    "arms",
+    "comparison_text",
+    "differences",
+    "joined",
+    "read_comparison",
+    "strategy_code",
+    "tables_of",
+]
+
+FILE = "compare.toml"
+UNSAID = "cold"  # how trainings began in comparisons that do not say so: all before 0.2
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of asking: a strategy by name or as file.py:name, and how it makes a batch.
+
+    >>> Arm("flip", "greedy").strategy
+    'flip'
+    """
+
+    strategy: str
+    mode: str
+
+    @property
+    def called(self) -> str:
+        """The strategy, of a file without the folder that it lies in."""
+        place, colon, name = self.strategy.rpartition(":")
+        return Path(place).name + colon + name
+
+    @property
+    def name(self) -> str:
+        """As one types it: the mode only where it is not the strategy's own."""
+        own = find(self.strategy).modes[0]
+        return self.called if self.mode == own else f"{self.called}:{self.mode}"
+
+    @property
+    def spec(self) -> str:
+        """Name and mode, whatever the strategy's own mode may one day be."""
+        several = len(find(self.strategy).modes) > 1
+        return f"{self.strategy}:{self.mode}" if several else self.strategy
+
+    @property
+    def folder(self) -> str:
+        """Where its campaigns lie."""
+        return (self.called + self.spec.removeprefix(self.strategy)).replace(":", "-")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms × seeds of one campaign, whose own seed, strategy and mode do not count.
+
+    >>> len(comparison.arms) * len(comparison.seeds)  # campaigns
+    4
+    """
+
+    campaign: Campaign
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        asking = replace(self.campaign.asking, strategy="random", mode=None)
+        threads = self.campaign.threads or 1
+        training = {"start": Training().start, **self.campaign.training}  # written down: what is usual may change
+        neutral = replace(self.campaign, asking=asking, seed=0, threads=threads, training=training)
+        object.__setattr__(self, "campaign", _rooted(neutral))
+        twin = next((a for i, a in enumerate(self.arms) if a.folder in {b.folder for b in self.arms[:i]}), None)
+        if twin is not None:
+            raise InputError(
+                f"two strategies are called {twin.name} ({twin.strategy} is one of them); expected different names, "
+                "since their campaigns lie in folders that go by them"
+            )
+
+    @property
+    def code(self) -> set[str]:
+        """The code of the user's own that its campaigns run, by name."""
+        own = {arm.strategy for arm in self.arms if ":" in arm.strategy}
+        return own | campaign_code(self.campaign)
+
+    def of(self, arm: Arm, seed: int) -> Campaign:
+        """The campaign of that arm and seed."""
+        mode: Any = arm.mode
+        asking = replace(self.campaign.asking, strategy=arm.strategy, mode=mode)
+        return replace(self.campaign, asking=asking, seed=seed)
+
+    @property
+    def reference(self) -> Arm:
+        """What the others are compared with: random, or else the first."""
+        return next((a for a in self.arms if a.strategy == "random"), self.arms[0])
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds each campaign has."""
+        budget = self.campaign.budget
+        return 1 - (budget.initial - budget.labels) // budget.retrain_every
+
+
+def _rooted(campaign: Campaign) -> Campaign:
+    """Paths in full, so that a comparison can be gone on with from anywhere."""
+    source, model = campaign.data, campaign.model
+    name = source.name if source.name in DATASETS else absolute_source(source.name)
+    root = None if source.root is None else str(Path(source.root).expanduser().resolve())
+    model = replace(model, name=full_name(model.name))
+    return replace(campaign, data=replace(source, name=name, root=root), model=model)
+
+
+def arm(spec: str) -> Arm:
+    """From `flip` or `flip:greedy`, `file.py:name` or `file.py:name:greedy`."""
+    if not isinstance(spec, str):
+        raise InputError(
+            f"a strategy is {spec!r:.80}; expected a name, or your own as file.py:name, where the processes that run "
+            "the campaigns find it"
+        )
+    name, mode = _split_spec(spec)
+    strategy = find(name)
+    if mode == "":
+        raise InputError(f"{spec!r} ends in a colon; expected a mode after it ({', '.join(strategy.modes)})")
+    return Arm(name, strategy.mode(mode, ask=True))
+
+
+def _split_spec(spec: str) -> tuple[str, str | None]:
+    """Strategy and mode of `flip`, `flip:greedy`, `file.py:name` or `file.py:name:greedy`; nothing is imported."""
+    name, colon, mode = (part.strip() for part in spec.partition(":"))
+    if not colon or name in STRATEGIES:
+        return name, mode if colon else None
+    own, _, last = spec.strip().rpartition(":")  # the name of one's own strategy has a colon itself
+    with_mode = ":" in own and (last in MODES or own.rpartition(":")[0].endswith(".py"))
+    return (full_name(own), last) if with_mode else (full_name(spec.strip()), None)
+
+
+def strategy_code(specs: str | Sequence[str]) -> list[str]:
+    """Return those strategies of a comparison that are code of the user's own; nothing is imported.
+
+    >>> from labelahead.simulation.comparison.plan import strategy_code
+    >>> strategy_code("random,flip:greedy,mypackage.criteria:mine")
+    ['mypackage.criteria:mine']
+    """
+    names = [_split_spec(spec)[0] for spec in (specs.split(",") if isinstance(specs, str) else specs)]
+    return [name for name in names if ":" in name]
+
+
+def arms(text: str | Sequence[str]) -> tuple[Arm, ...]:
+    """From `random,flip:greedy` or a list of such; each only once.
+
+    >>> [arm.mode for arm in arms("random,flip:greedy")]
+    ['top', 'greedy']
+    """
+    specs = text.split(",") if isinstance(text, str) else text
+    named = [arm(spec) for spec in specs if not isinstance(spec, str) or spec.strip()]
+    if not named:
+        raise InputError(f"strategies is {text!r}; expected names with commas between, e.g. random,margin,flip")
+    return tuple(dict.fromkeys(named))
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """The text of `compare.toml`."""
+    import tomli_w
+
+    top = {"strategies": [a.spec for a in comparison.arms], "seeds": list(comparison.seeds)}
+    return tomli_w.dumps({**top, "campaign": tables_of(comparison.campaign)})
+
+
+def read_comparison(folder: str | Path, *, trust_code: bool | Collection[str] = False) -> Comparison:
+    """What was asked for in that folder.
+
+    trust_code: whether code that the folder names (strategies, a network or an embedding of somebody's own) may run
+    although this account has never used it; or the names that may.
+
+    >>> read_comparison("runs/b").seeds
+    (0, 1)
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        what = "a single campaign" if (Path(folder) / "config.toml").exists() else "no comparison"
+        raise InputError(
+            f"{folder} holds {what} (no {FILE}); expected the folder of an earlier `labelahead compare --out`"
+        )
+    tables = read(path)
+    specs, seeds, campaign = (tables.get(k) for k in ("strategies", "seeds", "campaign"))
+    texts = isinstance(specs, list) and all(isinstance(s, str) for s in specs)
+    numbers = isinstance(seeds, list) and all(type(s) is int and s >= 0 for s in seeds)
+    if not texts or not numbers or not specs or not seeds or not isinstance(campaign, Mapping):
+        raise InputError(
+            f"{path} is damaged; expected strategies, seeds and a table [campaign]: restore it "
+            "from a copy, or choose another folder"
+        )
+    data = campaign.get("data")
+    source = data.get("name") if isinstance(data, Mapping) else None
+    code = {f"strategies, {name}": name for name in strategy_code(specs)} | code_names(campaign)
+    require_trusted_code(code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code)
+    begun = parse(campaign)
+    training = {"start": UNSAID, **begun.training}
+    return Comparison(replace(begun, training=training), arms(specs), tuple(sorted(set(seeds))))
+
+
+def joined(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:
+    """Both comparisons in one; refused if anything but strategies and seeds differs."""
+    changed = differences(before.campaign, asked.campaign)
+    if changed:
+        raise InputError(
+            f"{folder} holds a comparison with another configuration: {'; '.join(changed)}. Only "
+            "strategies and seeds may be added; choose another folder with --out"
+        )
+    return Comparison(
+        before.campaign, tuple(dict.fromkeys(before.arms + asked.arms)), tuple(sorted({*before.seeds, *asked.seeds}))
+    )
+
+
+def tables_of(campaign: Campaign) -> dict[str, Any]:
+    """The campaign as plain tables, without what arms and seeds say: all that must be equal."""
+    tables = tomllib.loads(to_toml(campaign))
+    tables.pop("seed")
+    for key in ("strategy", "mode"):
+        tables["asking"].pop(key, None)
+    for key in ("epochs", "augment"):  # folders of before these keys were known do not have them
+        if tables.get("training", {}).get(key) == NONE:
+            del tables["training"][key]
+    return tables
+
+
+def differences(before: Campaign, now: Campaign) -> list[str]:
+    """What differs besides seed, strategy and mode, a phrase each."""
+    old, new = _flat(tables_of(before)), _flat(tables_of(now))
+    return [
+        f"{key} was {_shown(old, key)} and is {_shown(new, key)} now"
+        for key in sorted(old | new)
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return repr(values[key]) if key in values else "not set"
+
+
+def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        inner = isinstance(value, Mapping)
+        flat |= _flat(value, f"{prefix}{key}.") if inner else {prefix + key: value}
+    return flat

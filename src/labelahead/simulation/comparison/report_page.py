@@ -1,0 +1,225 @@
+"""One HTML page of a comparison, readable offline, with figures and CSV beside it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from labelahead.errors import import_extra
+from labelahead.files import make, replace
+from labelahead.simulation.comparison import tables as words
+from labelahead.simulation.comparison.curves import Curves, read_curves
+from labelahead.simulation.comparison.figures import pictures, swatches
+from labelahead.simulation.comparison.plan import tables_of
+from labelahead.simulation.comparison.plot_style import PALETTE
+from labelahead.simulation.comparison.summary import ASKING, Row, Summary, summarise
+from labelahead.strategies import find
+
+__all__ = ["Written", "report", "template", "write_all"]
+
+
+PAGE = "report.html"
+FEW = 5  # seeds, below which tests see little
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where the report is, and the first it says.
+
+    >>> written = report("runs/b")
+    >>> written.page.name, "random" in written.headline
+    ('report.html', True)
+    """
+
+    page: Path
+    headline: str
+    explanation: str
+    warnings: tuple[str, ...]
+
+
+def report(
+    folder: str | Path, *, accuracies: Sequence[float] = (), out: str | Path | None = None, trust_code: bool = False
+) -> Written:
+    """Write the report of a comparison's finished campaigns.
+
+    accuracies: count the labels to these, too. out: where to write, if not into FOLDER/report.
+
+    >>> report("runs/b", accuracies=[0.5]).page.exists()
+    True
+    """
+    import_extra("scikit_posthocs", "report", "a report")
+    s = summarise(read_curves(folder, trust_code=trust_code), accuracies)
+    drawn = pictures(s)
+    first, more = words.headline(s)
+    warnings = _warnings(s)
+    config = _toml(s)
+    page = template("report.html.jinja").render(
+        s=s,
+        headline=first,
+        explanation=more,
+        warnings=warnings,
+        config=config,
+        figures={name: p.inline for name, p in drawn.items()},
+        swatch=swatches(s),
+        palette=PALETTE,
+        words=words,
+        titles=_titles(s),
+        budget=float(s.curves.labels[-1]),
+        commands=_commands(s),
+        machines=_machines(s.curves),
+        times=_times(s),
+        matrix=_matrix(s),
+        verdicts=words.verdicts(s),
+        incidents=_incidents(s.curves),
+        papers={a: find(a.strategy) for a in s.arms},
+    )
+    target = Path(folder) / "report" if out is None else Path(out)
+    content: dict[str, str | bytes] = {PAGE: page, "campaign.toml": config, **words.csv_files(s)}
+    for name, picture in drawn.items():
+        content |= {f"{name}.png": picture.png, f"{name}.svg": picture.svg}
+    write_all(target, content, last=PAGE)
+    return Written(target / PAGE, first, more, warnings)
+
+
+def _warnings(s: Summary) -> tuple[str, ...]:
+    """What a reader must know before believing anything."""
+    curves = s.curves
+    said = [c.text for c in curves.checks if not c.holds]
+    if curves.missing:
+        some = "; ".join(curves.missing[:6]) + (" …" if len(curves.missing) > 6 else "")
+        said.append(
+            f"{len(curves.missing)} campaigns are not finished and not counted: {some}. Means are over each strategy’s "
+            "own seeds; differences and tests are paired on the seeds that both have."
+        )
+    seeds = len(curves.seeds(*s.arms))
+    if seeds < FEW:
+        have = {0: "No seed is", 1: "One seed is"}.get(seeds, f"Only {seeds} seeds are")
+        said.append(
+            f"{have} finished for every strategy: intervals are wide or missing and tests see "
+            "little. Six or more are usual: add some with --seeds."
+        )
+    return (*said, *curves.notes)
+
+
+def _toml(s: Summary) -> str:
+    """The campaign with nothing left open, as it can be given to --config."""
+    import tomli_w
+
+    tables = tables_of(s.curves.done[0].campaign)
+    return tomli_w.dumps(tables)
+
+
+def _titles(s: Summary) -> dict[str, str]:
+    """Short descriptions, for the page and for those who cannot see the figures."""
+    ends = "; ".join(f"{r.arm.name} {words.percent(r.final.mean)}" for r in s.rows)
+    data = Path(s.curves.comparison.campaign.data.name).name or s.curves.comparison.campaign.data.name
+    first, last = (f"{s.curves.labels[i]:.0f}" for i in (0, -1))
+    gains = "; ".join(f"{r.arm.name} {words.estimate(r.gain, signed=True)} points" for r in s.rows if r.gain)
+    ranks = ""
+    if s.ranks is not None:
+        pairs = zip(s.ranks.arms, s.ranks.mean, strict=True)
+        ranks = "; ".join(f"{a.name} {rank:.1f}" for a, rank in pairs)
+    return {
+        "data": data,
+        "curves": f"Test accuracy from {first} to {last} labels; it ends at: {ends}.",
+        "difference": f"Difference from {s.reference.name} along the way, on average: {gains}.",
+        "intervals": f"Difference from {s.reference.name} with 95 % intervals: {gains}.",
+        "critical-difference": f"Mean ranks, 1 is best: {ranks}.",
+    }
+
+
+def _commands(s: Summary) -> list[str]:
+    """What repeats the comparison, a line for each run of consecutive seeds."""
+    seeds, names = list(s.curves.comparison.seeds), ",".join(a.spec for a in s.curves.comparison.arms)
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return [
+        f"labelahead compare --config campaign.toml --strategies {names} --seed {run[0]} --seeds {len(run)} --out again"
+        for run in runs
+    ]
+
+
+def _machines(curves: Curves) -> list[tuple[str, int]]:
+    """Distinct machines and versions, with how many campaigns each ran."""
+    count: dict[str, int] = {}
+    for done in curves.done:
+        about = "; ".join(f"{key} {value}" for key, value in done.machine.items())
+        count[about or "not recorded"] = count.get(about or "not recorded", 0) + 1
+    return sorted(count.items(), key=lambda item: -item[1])
+
+
+def _incidents(curves: Curves) -> list[str]:
+    """Workers that died and campaigns that failed on the way, in the order it happened."""
+    return [
+        f"{row.get('campaign', '?')}: {what} {row.get('detail', '')}"
+        for row in curves.events
+        if (what := {"died": "its worker died", "failed": "failed:"}.get(str(row.get("what"))))
+    ]
+
+
+def _times(s: Summary) -> dict[str, Any]:
+    """Columns and rows of the table of seconds; None where a strategy has no such part."""
+    seen = dict.fromkeys(part for row in s.rows for part in row.seconds if part != "train")
+    parts = [p for p in ASKING if p in seen] + [p for p in seen if p not in ASKING]
+
+    def line(row: Row) -> dict[str, Any]:
+        asking = [row.seconds.get(p) for p in parts]
+        known = [v for v in asking if v is not None]
+        return {
+            "arm": row.arm,
+            "train": row.seconds.get("train"),
+            "parts": asking,
+            "asking": sum(known) if known else None,
+        }
+
+    return {"parts": parts, "rows": [line(r) for r in s.rows]}
+
+
+def _matrix(s: Summary) -> list[list[tuple[str, str, bool] | None]]:
+    """Row minus column: points, p after correction, and whether that is significant."""
+
+    def cell(i: int, j: int) -> tuple[str, str, bool] | None:
+        pair = s.pair(s.arms[i], s.arms[j]) if i != j else None
+        if pair is None:
+            return None
+        gap = 100 * pair.difference.mean * (1 if pair.first == i else -1)
+        text = f"{gap:+.1f}".replace("-", "−")
+        return text, words.p_text(pair.holm), pair.holm < words.ALPHA
+
+    return [[cell(i, j) for j in range(len(s.arms))] for i in range(len(s.arms))]
+
+
+# --- for every page -----------------------------------------------------------------------------------------
+
+
+def template(name: str, package: str = "labelahead.simulation.comparison") -> Any:
+    """A page's template; all pages share one style sheet."""
+    jinja = import_extra("jinja2", "report", "a report")
+
+    def text(wanted: str) -> str:
+        where = package if wanted == name else "labelahead.simulation.comparison"
+        return resources.files(where).joinpath(wanted).read_text("utf-8")
+
+    pages = jinja.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja.StrictUndefined,
+        loader=jinja.FunctionLoader(text),
+    )
+    # Numbers stay on one line with what belongs to them.
+    pages.filters["tight"] = lambda words: re.sub(r" (?=[%=<] ?)|(?<=[=<>]) ", "\u00a0", words)
+    return pages.get_template(name)
+
+
+def write_all(target: Path, content: Mapping[str, str | bytes], last: str) -> None:
+    """Every file in one step, the page last, so that it never shows more than is there."""
+    make(target)
+    for name in sorted(content, key=lambda n: n == last):
+        replace(target / name, content[name])

@@ -1,0 +1,250 @@
+"""The numbers of a comparison: intervals, areas, labels to an accuracy, tests.
+
+Arrays only: nothing here knows of campaigns. Curves are (seeds, rounds) against (rounds,) labels;
+values to be tested are (blocks, strategies). No function returns NaN.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import integrate, stats
+
+from labelahead.errors import import_extra
+
+__all__ = [
+    "ALPHA",
+    "SAME",
+    "Array",
+    "Estimate",
+    "Omnibus",
+    "Pair",
+    "Saving",
+    "area",
+    "critical_difference",
+    "holm",
+    "labels_to",
+    "mean_ranks",
+    "nemenyi",
+    "omnibus",
+    "pairs",
+    "saving",
+    "t_interval",
+]
+
+Array = NDArray[np.float64]
+ALPHA = 0.05
+LEVEL = 0.95
+DRAWS = 10_000
+SAME = 1e-12  # differences of accuracies below this are rounding
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n seeds and its 95 % interval; one seed has no interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def turned(self) -> "Estimate":
+        """The same difference, seen from the other side."""
+        low, high = (None if v is None else -v for v in (self.high, self.low))
+        return Estimate(-self.mean, low, high, self.n)
+
+
+@dataclass(frozen=True)
+class Omnibus:
+    """Whether any two strategies differ at all. test: Friedman, or Wilcoxon for two."""
+
+    test: str
+    statistic: float
+    p: float
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """First minus second, over the blocks both have. p: two-sided; holm: corrected for all pairs.
+
+    constant: every difference is the same, so that no t-test is possible; p is the sign test's.
+    """
+
+    first: int
+    second: int
+    difference: Estimate
+    p: float
+    holm: float
+    constant: bool = False
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Labels that two strategies need for one accuracy, on their mean curves.
+
+    inf: not reached. The intervals are bootstrapped over seeds, None with one seed.
+    """
+
+    accuracy: float
+    reference: float
+    other: float
+    ratio: float  # reference / other; 0 when the other never gets there
+    ratio_low: float | None
+    ratio_high: float | None
+    other_low: float | None
+    other_high: float | None
+
+
+def t_interval(values: Array, *, share: bool = False) -> Estimate:
+    """Mean and 95 % interval by Student's t. share: of accuracies, which lie between 0 and 1."""
+    n, mean = len(values), float(np.mean(values))
+    if n < 2:
+        return Estimate(mean, None, None, n)
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
+    return Estimate(mean, low, high, n)
+
+
+def area(labels: Array, accuracy: Array) -> Array:
+    """(...,) area under curves (..., rounds), per label: the mean accuracy along the way."""
+    if len(labels) == 1:
+        return np.asarray(accuracy[..., 0], dtype=np.float64)
+    width = labels[-1] - labels[0]
+    return np.asarray(integrate.trapezoid(accuracy, labels, axis=-1) / width, dtype=np.float64)
+
+
+def labels_to(labels: Array, accuracy: Array, target: float | Array) -> Array:
+    """(...,) labels at which curves (..., rounds) first reach a target (...,), inf if never.
+
+    Along the running maximum, with straight lines between rounds: an accuracy once reached counts
+    as reached. A curve that starts there needs the labels it starts with.
+    """
+    best = np.maximum.accumulate(accuracy, axis=-1)
+    goal = np.broadcast_to(np.asarray(target, dtype=np.float64), best.shape[:-1])
+    there = best >= goal[..., None] - SAME
+    at = np.argmax(there, axis=-1)
+    before = np.maximum(at - 1, 0)
+    high = np.take_along_axis(best, at[..., None], -1)[..., 0]
+    low = np.take_along_axis(best, before[..., None], -1)[..., 0]
+    rise = np.where(high > low, high - low, 1.0)
+    part = np.clip((goal - low) / rise, 0.0, 1.0)
+    between = labels[before] + part * (labels[at] - labels[before])
+    return np.where(there.any(-1), np.where(at == 0, labels[0], between), np.inf)
+
+
+def saving(labels: Array, reference: Array, other: Array, accuracy: float | None = None, *, seed: int = 0) -> Saving:
+    """How many labels each needs for the accuracy at which the reference's mean curve ends.
+
+    reference, other: (seeds, rounds), the same seeds in the same order. accuracy: another target.
+    Seeds are drawn anew together (paired), and with them the target, if it is the reference's. A
+    draw in which the other never reaches the target has a ratio of 0: the least favourable.
+    """
+
+    def needs(first: Array, second: Array) -> tuple[Array, Array, Array]:
+        goal = first[..., -1] if accuracy is None else np.full(first.shape[:-1], accuracy)
+        return goal, labels_to(labels, first, goal), labels_to(labels, second, goal)
+
+    goal, first, second = (float(v) for v in needs(reference.mean(0), other.mean(0)))
+    ratio = _ratio(np.array(first), np.array(second))
+    if len(reference) < 2:
+        return Saving(goal, first, second, float(ratio), None, None, None, None)
+    rng, n = np.random.default_rng(seed), len(reference)
+    drawn = rng.integers(n, size=(DRAWS, n))
+    _, one, two = needs(reference[drawn].mean(1), other[drawn].mean(1))
+    # Few seeds repeat themselves, so that plain percentiles are too narrow: Hesterberg 2015, What
+    # Teachers Should Know about the Bootstrap, widens them as Student's t does.
+    tail = float(stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(0.5 + LEVEL / 2, n - 1)))
+    ends = [tail, 1 - tail]
+    # Order statistics, not interpolation: inf (never reached) has no place between two numbers.
+    low, high = np.quantile(_ratio(one, two), ends, method="inverted_cdf")
+    least, most = np.quantile(two, ends, method="inverted_cdf")
+    return Saving(goal, first, second, float(ratio), float(low), float(high), float(least), float(most))
+
+
+def _ratio(first: Array, second: Array) -> Array:
+    """Labels of the first per label of the second; neither gets there: 1, nothing is known."""
+    both = np.isinf(first) & np.isinf(second)
+    with np.errstate(invalid="ignore"):
+        return np.where(both, 1.0, first / second)
+
+
+def omnibus(values: Array) -> Omnibus:
+    """Do the columns of (blocks, strategies) differ? Friedman's test; for two Wilcoxon's."""
+    blocks, k = values.shape
+    if k == 2:
+        return _wilcoxon(values[:, 0] - values[:, 1])
+    if np.ptp(values, axis=1).max() <= SAME:
+        return Omnibus("Friedman", 0.0, 1.0, blocks)
+    test = stats.friedmanchisquare(*_rounded(values).T)
+    return Omnibus("Friedman", float(test.statistic), float(test.pvalue), blocks)
+
+
+def _wilcoxon(difference: Array) -> Omnibus:
+    blocks, left = len(difference), difference[np.abs(difference) > SAME]
+    if len(left) < 2:  # of one difference either sign is as likely
+        return Omnibus("Wilcoxon", 0.0, 1.0, blocks)
+    # Exact by all sign patterns, which ties do not disturb; beyond 12 the normal curve will do.
+    method = stats.PermutationMethod() if len(left) <= 12 else "approx"
+    test = stats.wilcoxon(np.round(left, 12), method=method)
+    return Omnibus("Wilcoxon", float(test.statistic), float(test.pvalue), blocks)
+
+
+def pairs(columns: list[dict[int, float]]) -> list[Pair]:
+    """Paired t-tests of all pairs with Holm's correction.
+
+    columns: per strategy, block -> value; a pair is tested on the blocks that both have, and left
+    out with fewer than two.
+    """
+    tested: list[Pair] = []
+    for i, j in combinations(range(len(columns)), 2):
+        blocks = sorted(columns[i].keys() & columns[j].keys())
+        if len(blocks) < 2:
+            continue
+        gap = np.array([columns[i][b] - columns[j][b] for b in blocks])
+        constant = bool(np.ptp(gap) <= SAME)
+        tested.append(Pair(i, j, t_interval(gap), _paired(gap, constant), 1.0, constant))
+    corrected = holm([pair.p for pair in tested])
+    return [replace(pair, holm=p) for pair, p in zip(tested, corrected, strict=True)]
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Corrected for having made so many tests: the smallest times their number, and so on."""
+    order = np.argsort(p, kind="stable")
+    scaled = np.asarray(p, dtype=np.float64)[order] * np.arange(len(p), 0, -1)
+    corrected = np.empty(len(p))
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return [float(value) for value in corrected]
+
+
+def _paired(gap: Array, constant: bool) -> float:
+    if not constant:
+        return float(stats.ttest_1samp(gap, 0.0).pvalue)
+    if abs(gap[0]) <= SAME:
+        return 1.0
+    # t would be infinite and p zero, from no more than that accuracies are multiples of 1/n.
+    return float(2.0 ** (1 - len(gap)))
+
+
+def mean_ranks(values: Array) -> Array:
+    """(strategies,) average rank over the blocks, 1 for the largest value; ties share theirs."""
+    return np.asarray(stats.rankdata(-_rounded(values), axis=1).mean(0), dtype=np.float64)
+
+
+def nemenyi(values: Array) -> Array:
+    """(strategies, strategies) p-values of Nemenyi's test on the ranks."""
+    posthocs = import_extra("scikit_posthocs", "report", "Nemenyi's test")
+    return np.asarray(posthocs.posthoc_nemenyi_friedman(_rounded(values)), dtype=np.float64)
+
+
+def critical_difference(strategies: int, blocks: int) -> float:
+    """By how much mean ranks must differ for Nemenyi's test to see it (Demšar 2006)."""
+    q = float(stats.studentized_range.ppf(1 - ALPHA, strategies, np.inf)) / np.sqrt(2)
+    return float(q * np.sqrt(strategies * (strategies + 1) / (6 * blocks)))
+
+
+def _rounded(values: Array) -> Array:
+    """Equal accuracies that were summed in another order must tie."""
+    return np.round(values, 12)

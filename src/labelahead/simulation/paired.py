@@ -1,0 +1,272 @@
+"""Paired campaigns: how many labels a strategy saves against a baseline, over several seeds, with an interval.
+
+One campaign is an anecdote: which items it begins with changes how many labels it needs by more than strategies differ.
+Every seed therefore runs both strategies on the same split from the same first labels, and the ratio of labels is
+averaged over seeds, on the log scale.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+from labelahead import files
+from labelahead.data.dataset import Loaded
+from labelahead.errors import InputError
+from labelahead.learner.config import Campaign, parse, read, read_stored, to_toml
+from labelahead.models.trusted_code import code_names, require_trusted_code
+from labelahead.simulation.run import Result, prepare, resume, rounds_of, run, same_threads, shortened, simulation
+from labelahead.simulation.store import Round
+from labelahead.strategies import find
+
+__all__ = [
+    "LabelRatio",
+    "PairedResult",
+    "SeedPair",
+    "baseline_campaign",
+    "baseline_rounds",
+    "is_paired_folder",
+    "labels_to_reach",
+    "resume_paired",
+    "run_paired",
+    "summarise_ratio",
+]
+
+MAX_BASELINE_FACTOR = 4  # times as many labels as the strategy had, after which the baseline is given up
+CONFIDENCE = 0.95
+PLAN = "paired.json"  # in the folder: baseline and seeds
+CONFIG = "paired.toml"  # and the campaign; not config.toml, which would make it the folder of one campaign
+
+
+class SeedPair(NamedTuple):
+    """One seed: the accuracy that the strategy ends with, and how many labels each needed for it.
+
+    baseline: None where it was given up after `tried` labels.
+    """
+
+    seed: int
+    accuracy: float
+    strategy: int
+    baseline: int | None
+    tried: int
+
+
+class LabelRatio(NamedTuple):
+    """The baseline's labels over the strategy's: geometric mean and its interval, None with one seed.
+
+    at_least: in how many seeds the baseline was given up, so that the ratio is a lower bound there.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    seeds: int
+    at_least: int
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """Finished paired campaigns."""
+
+    strategy: str
+    baseline: str
+    pairs: tuple[SeedPair, ...]
+    folder: Path
+
+    @property
+    def ratio(self) -> LabelRatio:
+        """How many times as many labels the baseline needed."""
+        return summarise_ratio(self.pairs)
+
+
+OnCampaign = Callable[[int, int, int, str], None]  # campaigns done, of how many, seed, strategy of the next or last
+
+
+def run_paired(
+    config: Campaign | Mapping[str, Any] | str | Path,
+    baseline: str = "random",
+    seeds: int = 3,
+    *,
+    out: str | Path,
+    data: Loaded | None = None,
+    shorten: bool = False,
+    on_campaign: OnCampaign | None = None,
+) -> PairedResult:
+    """Run a campaign and the same by a baseline, for several seeds.
+
+    Args:
+        config: the campaign, as `labelahead.run` takes it; its seed is the first.
+        baseline: the strategy to compare with. It runs until it is as accurate as the campaign ended, and at most to
+            four times its labels.
+        seeds: how many, one after the other.
+        out: a new folder that keeps every campaign, for `resume_paired`.
+        data: as `labelahead.data` returns it, instead of what the configuration names.
+        shorten: as in `labelahead.run`, ask for half of a pool that is smaller than the budget instead of refusing it.
+        on_campaign: called before each campaign and after the last with (done, total, seed, strategy).
+
+    Returns:
+        The labels that both needed, seed by seed, and their ratio with an interval.
+
+    Raises:
+        InputError: no test items, fewer than one seed, or a folder that holds something.
+
+    >>> from labelahead.simulation.paired import run_paired
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
+    >>> found = run_paired(plan, "random", 2, out="pairs")
+    >>> [pair.seed for pair in found.pairs], found.ratio.low <= found.ratio.ratio <= found.ratio.high
+    ([0, 1], True)
+    """
+    if seeds < 1:
+        raise InputError(f"seeds is {seeds}; expected 1 or more")
+    if isinstance(config, Campaign):
+        campaign = config
+    else:
+        campaign = parse(config if isinstance(config, Mapping) else read(config))
+    find(baseline)
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(
+            f"{folder} exists and is not empty; go on with `labelahead resume {folder}`, or choose another folder"
+        )
+    with same_threads():
+        ready = prepare(campaign, data)
+        ready = shortened(ready, None) if shorten else ready
+        simulation(ready)  # data that cannot be simulated on are refused before anything is written
+    if not len(ready.data.test):
+        raise InputError(f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep some apart")
+    files.make(folder)
+    campaign = ready.campaign  # with nothing left open, and paths in full
+    files.replace(folder / CONFIG, to_toml(campaign))
+    every = [campaign.seed + i for i in range(seeds)]
+    files.replace(folder / PLAN, json.dumps({"baseline": baseline, "seeds": every}, indent=1))
+    return _run_pairs(campaign, baseline, every, folder, data, on_campaign)
+
+
+def resume_paired(
+    folder: str | Path, *, data: Loaded | None = None, on_campaign: OnCampaign | None = None, trust_code: bool = False
+) -> PairedResult:
+    """Go on with paired campaigns that were interrupted; the end is the same as without.
+
+    trust_code: as in `labelahead.resume`.
+    """
+    path = Path(folder)
+    if not is_paired_folder(path):
+        raise InputError(f"{path} holds no paired campaigns; expected the folder of `run --against ... --seeds`")
+    try:
+        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        baseline, seeds = str(plan["baseline"]), [int(seed) for seed in plan["seeds"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path / PLAN} is damaged ({error}): restore it from a copy, or begin anew") from error
+    campaign = parse(read_stored(path / CONFIG, trust_code=trust_code))
+    named = code_names({"asking": {"strategy": baseline}})
+    require_trusted_code(named, path / PLAN, [path, campaign.data.name], trust_code)
+    return _run_pairs(campaign, baseline, seeds, path, data, on_campaign, trust_code=trust_code)
+
+
+def is_paired_folder(folder: Path) -> bool:
+    """Whether a folder holds paired campaigns."""
+    return (folder / PLAN).is_file()
+
+
+def labels_to_reach(rounds: Sequence[Round], accuracy: float) -> int | None:
+    """The labels of the first round that is as accurate; None if no round is."""
+    return next((r.labels for r in rounds if (r.accuracy or 0.0) >= accuracy), None)
+
+
+def summarise_ratio(pairs: Sequence[SeedPair]) -> LabelRatio:
+    """Geometric mean of the label ratios, with a t interval of their logarithms over seeds.
+
+    >>> from labelahead.simulation.paired import SeedPair, summarise_ratio
+    >>> pairs = [SeedPair(0, 0.9, 50, 100, 100), SeedPair(1, 0.9, 50, 50, 60)]
+    >>> round(summarise_ratio(pairs).ratio, 3)
+    1.414
+    """
+    logs = [math.log((p.baseline or p.tried) / p.strategy) for p in pairs]
+    n, mean = len(logs), sum(logs) / len(logs)
+    given_up = sum(p.baseline is None for p in pairs)
+    if n < 2:
+        return LabelRatio(math.exp(mean), None, None, n, given_up)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (n - 1))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / math.sqrt(n)
+    return LabelRatio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n, given_up)
+
+
+class _GoalReached(Exception):  # noqa: N818 (not an error)
+    """The baseline is as accurate: no further round is needed."""
+
+
+def _run_pairs(
+    campaign: Campaign,
+    baseline: str,
+    seeds: Sequence[int],
+    folder: Path,
+    data: Loaded | None,
+    on_campaign: OnCampaign | None,
+    *,
+    trust_code: bool = False,
+) -> PairedResult:
+    tell = on_campaign or (lambda done, total, seed, strategy: None)
+    ours, theirs, total = find(campaign.asking.strategy).name, find(baseline).name, 2 * len(seeds)
+    pairs = list[SeedPair]()
+    for i, seed in enumerate(seeds):
+        place = folder / f"seed-{seed}"
+        tell(2 * i, total, seed, ours)
+        result = _run_or_resume(replace(campaign, seed=seed), place / "strategy", data, trust_code=trust_code)
+        tell(2 * i + 1, total, seed, theirs)
+        pairs.append(_pair(result, baseline, place / "baseline", data, trust_code))
+    tell(total, total, seeds[-1], theirs)
+    return PairedResult(ours, theirs, tuple(pairs), folder)
+
+
+def _pair(result: Result, baseline: str, folder: Path, data: Loaded | None, trust_code: bool) -> SeedPair:
+    """Run the baseline until it is as accurate as a finished campaign, and count labels."""
+    goal = result.rounds[-1].accuracy or 0.0
+    theirs = list[Round]()
+
+    def watch(entry: Round) -> None:
+        theirs.append(entry)
+        if (entry.accuracy or 0.0) >= goal:
+            raise _GoalReached
+
+    with suppress(_GoalReached):
+        _run_or_resume(baseline_campaign(result, baseline), folder, data, watch, trust_code=trust_code)
+    needed = labels_to_reach(result.rounds, goal)
+    assert needed is not None  # its last round reaches it
+    return SeedPair(result.campaign.seed, goal, needed, labels_to_reach(theirs, goal), theirs[-1].labels)
+
+
+def baseline_rounds(result: Result, baseline: str, *, data: Loaded | None = None) -> Iterator[Round]:
+    """The same campaign by a baseline, until it has as many labels and is as accurate; nothing is kept of it."""
+    goal, reached = result.rounds[-1].accuracy or 0.0, False
+    for entry in rounds_of(baseline_campaign(result, baseline), data=data):
+        yield entry
+        reached = reached or (entry.accuracy or 0.0) >= goal
+        if reached and entry.labels >= result.campaign.budget.labels:
+            return
+
+
+def baseline_campaign(result: Result, baseline: str) -> Campaign:
+    """The same campaign by another strategy, with as many labels as it may have."""
+    campaign, items = result.campaign, len(result.pool) + len(result.pool.unlabelled)
+    labels = min(MAX_BASELINE_FACTOR * campaign.budget.labels, items)
+    asking = replace(campaign.asking, strategy=baseline, mode=None)
+    return replace(campaign, asking=asking, budget=replace(campaign.budget, labels=labels))
+
+
+def _run_or_resume(
+    campaign: Campaign,
+    folder: Path,
+    data: Loaded | None,
+    on_round: Callable[[Round], None] | None = None,
+    *,
+    trust_code: bool,
+) -> Result:
+    """A campaign in a folder of its own, which may have been begun before."""
+    if (folder / "config.toml").exists():
+        return resume(folder, data=data, on_round=on_round, outlook=False, trust_code=trust_code)
+    return run(campaign, data=data, out=folder, on_round=on_round, outlook=False)

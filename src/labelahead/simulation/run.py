@@ -1,0 +1,314 @@
+"""From a configuration to a campaign: loads the data, makes the network, runs, resumes."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.data.classes import refuse_unlisted
+from labelahead.data.dataset import Data, Loaded, hashed
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.learner.config import Campaign, Progress, assemble, campaign_code, parse, read, read_stored, to_toml
+from labelahead.learner.preparation import Prepared, prepare
+from labelahead.models.trusted_code import record_code
+from labelahead.simulation.loop import Labeller, Simulation, State, rounds
+from labelahead.simulation.store import Round, Store
+from labelahead.simulation.tracking import trackers
+from labelahead.strategies import GIVEN, find
+from labelahead.strategies.base import Asking, Strategy
+
+__all__ = [
+    "Prepared",
+    "Result",
+    "prepare",
+    "remember",
+    "resume",
+    "rounds_of",
+    "run",
+    "same_threads",
+    "shortened",
+    "simulation",
+]
+
+CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished campaign.
+
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
+    >>> result = la.run(plan)
+    >>> [labels for labels, accuracy in result.curve]
+    [10, 20]
+    >>> len(result.pool), len(result.rounds)
+    (20, 2)
+    """
+
+    campaign: Campaign
+    rounds: tuple[Round, ...]
+    pool: Pool
+    model: nn.Module
+    folder: Path | None
+
+    @property
+    def curve(self) -> list[tuple[int, float | None]]:
+        """(labels, test accuracy) of every round."""
+        return [(r.labels, r.accuracy) for r in self.rounds]
+
+
+def run(
+    config: Campaign | Mapping[str, Any] | str | Path | None = None,
+    *,
+    data: Loaded | None = None,
+    labeller: Labeller | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    on_ready: Callable[[Prepared], None] | None = None,
+    outlook: bool = True,
+    shorten: bool = False,
+) -> Result:
+    """A whole campaign. Nothing given: the embedded digits, in about a minute.
+
+    config: a `Campaign`, tables as in TOML, or a TOML file. data: as `labelahead.data` returns it,
+    instead of what the configuration names. labeller: answers instead of the data's own labels.
+    out: a folder that keeps everything, for `resume`. outlook: whether every round estimates its error.
+    shorten: ask for half of a pool that has fewer items than the budget has labels, and say so; else it is refused.
+
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 0, "labels": 20}, "threads": 1}
+    >>> result = la.run(plan, outlook=False)  # the embedded digits; from no label at all
+    >>> result.curve[-1][1] > 0.5
+    True
+    """
+    campaign = _campaign(config)
+    if out is not None:
+        Store.require_free(out)
+    with same_threads():
+        ready = prepare(campaign, data, progress)
+        if shorten:
+            ready = shortened(ready, labeller)
+        plan = replace(simulation(ready, labeller), outlook=outlook)
+        if on_ready:
+            on_ready(ready)
+        if out is None:
+            return _run(ready, plan, None, progress, on_round)
+        existed = Path(out).exists()
+        with Store.create(out, to_toml(ready.campaign)) as store:
+            record_code(campaign_code(ready.campaign))
+            remember(store, ready)
+            try:
+                return _run(ready, plan, store, progress, on_round)
+            except Exception:
+                # A campaign that fails before its first round is over would fail again; nothing
+                # of worth is in its folder, unless a person answered.
+                if labeller is None and not existed and not store.rounds():
+                    shutil.rmtree(store.folder)
+                raise
+
+
+def rounds_of(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
+    """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop early."""
+    with same_threads():
+        yield from rounds(replace(simulation(prepare(config, data)), outlook=False))
+
+
+def resume(
+    folder: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    data: Loaded | None = None,
+    labeller: Labeller | None = None,
+    strategy: Strategy | None = None,
+    progress: Progress | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    on_ready: Callable[[Prepared], None] | None = None,
+    outlook: bool = True,
+    trust_code: bool | Collection[str] = False,
+) -> Result:
+    """Go on with a campaign where it was interrupted; the end is the same as without.
+
+    changes: by dotted key, for what has moved ("data.name", "data.root"; "model.name" and
+    "asking.strategy", where they are your own), another "device", or a larger budget
+    ("budget.labels"), which also a finished campaign takes up. strategy: that of a campaign to which
+    it was handed over in Python. trust_code: whether code that the folder names (a network, an embedding or a strategy
+    of somebody's own) may run although neither `changes` nor this account has named it before; or which names may.
+
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
+    >>> half = la.run(plan, out="half", outlook=False)
+    >>> len(la.resume("half", {"budget.labels": 30}, outlook=False).pool)  # a larger budget
+    30
+    """
+    with Store.open(folder) as store, same_threads():
+        if set(changes or {}) - CHANGEABLE:
+            wrong, every = sorted(set(changes or {}) - CHANGEABLE)[0], sorted(CHANGEABLE)
+            raise InputError(f"{wrong} cannot be changed; expected one of {', '.join(every)}")
+        store.require_complete_labels()
+        given = {} if strategy is None else {"asking.strategy": strategy}
+        now = {**(changes or {}), **given}
+        if "asking.strategy" in now:
+            _require_same_strategy(store, now["asking.strategy"])
+        campaign = parse(read_stored(Path(folder) / "config.toml", now, trust_code=trust_code))
+        ready = prepare(campaign, data, progress)
+        record_code(campaign_code(ready.campaign))
+        plan = replace(simulation(ready, labeller), outlook=outlook)
+        remember(store, ready)
+        if changes:
+            store.write("config.toml", to_toml(ready.campaign).encode())
+        if on_ready:
+            on_ready(ready)
+        return _run(ready, plan, store, progress, on_round)
+
+
+def _require_same_strategy(store: Store, now: str | Strategy) -> None:
+    """Raise unless it goes by the name that the campaign began with, wherever it has moved to."""
+    before = str(read(store.folder / "config.toml").get("asking", {}).get("strategy", Asking.strategy))
+    called = GIVEN + now.name if isinstance(now, Strategy) else now
+    files = all(":" in name and not name.startswith(GIVEN) for name in (before, called))
+    moved = files and called.rpartition(":")[2] == before.rpartition(":")[2]
+    if called != before and not moved:
+        raise InputError(f"this campaign asks by {before}, not {called}; expected the same, or begin a new campaign")
+
+
+def _run(
+    ready: Prepared,
+    plan: Simulation,
+    store: Store | None,
+    progress: Progress | None,
+    on_round: Callable[[Round], None] | None,
+) -> Result:
+    last: list[State] = []
+    seen: list[Round] = []
+    folder = store.folder if store else None
+    with trackers(ready.campaign.track, folder) as track:
+        for entry in rounds(plan, store, progress, last.append):
+            del last[:-1]
+            seen.append(entry)
+            track(entry)
+            if on_round:
+                on_round(entry)
+    return Result(ready.campaign, tuple(seen), last[0].pool, last[0].model, folder)
+
+
+@contextmanager
+def same_threads() -> Iterator[None]:
+    """The caller's number of threads is as before afterwards."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _campaign(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campaign:
+    if isinstance(config, Campaign):
+        return config
+    if config is None:
+        return Campaign()
+    return parse(config) if isinstance(config, Mapping) else assemble(config, (), {})
+
+
+def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
+    """What the rounds need; refuses data that cannot be simulated on."""
+    data, answers, budget = ready.data, ready.answers, ready.campaign.budget
+    if labeller is None and answers is None:
+        raise InputError(
+            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: {_where(data)}"
+            "for unlabelled data use `labelahead query`, or pass a labeller"
+        )
+    refuse_unlisted(data.classes, ready.campaign.data.classes)
+    if len(data.classes) < 2:
+        raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two to learn from")
+    test = data.test if answers is not None else data.test[:0]
+    closed = _closed(ready, labeller)
+    askable = int((~closed).sum())
+    if budget.labels > askable:
+        raise InputError(f"labels is {budget.labels}, but the pool has {askable} items; expected at most that")
+    strategy = find(ready.campaign.asking.strategy)
+    learner = ready.learner(len(data.classes), strategy.objective)
+    learner.network(ready.campaign.seed)  # one that fails, fails here
+    return Simulation(
+        learner=learner,
+        # A user's own strategy is read once: an edit under way changes no campaign that is under way.
+        asking=replace(ready.campaign.asking, strategy=strategy),
+        budget=budget,
+        labeller=labeller or answers,  # type: ignore[arg-type]
+        test=test,
+        test_labels=answers.take(test) if answers is not None else test,
+        closed=closed.nonzero().squeeze(1),
+        ids=data.ids,
+        names=data.classes,
+        seed=ready.campaign.seed,
+    )
+
+
+def _where(data: Data) -> str:
+    """In which column of a table labels may be found."""
+    if data.rows is None or data.rows.files:
+        return ""
+    return f"name the column that has them with --target (data.target), one of {', '.join(data.rows.columns)}; "
+
+
+def _closed(ready: Prepared, labeller: Labeller | None) -> Tensor:
+    """(n,) bool: which items may not be asked for."""
+    closed = torch.zeros(len(ready.data), dtype=torch.bool)
+    closed[ready.data.test] = True
+    if labeller is None and ready.answers is not None:
+        closed |= ~ready.answers.known  # nobody can answer for these
+    return closed
+
+
+def shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
+    """The same campaign with a budget that the pool has items for."""
+    budget, askable = ready.campaign.budget, int((~_closed(ready, labeller)).sum())
+    if budget.labels <= askable or budget.initial > askable:
+        return ready
+    labels = min(askable, max(askable // 2, budget.initial + budget.retrain_every))
+    fewer = f"the pool has {askable} items: {labels} labels are asked for, not {budget.labels}; --labels says how many"
+    campaign = replace(ready.campaign, budget=replace(budget, labels=labels))
+    return replace(ready, campaign=campaign, notes=(*ready.notes, fewer))
+
+
+def _hash_names(data: Data, ids: Sequence[str]) -> str:
+    """Return a hash of the classes, ids and test items."""
+    text = "\0".join([str(len(data)), *data.classes, *ids, *map(str, data.test.tolist())])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def remember(store: Store, ready: Prepared) -> None:
+    """Positions mean something only while the data stay the same: keep their fingerprint."""
+    data, vectors = ready.data, ready.data.vectors.get(ready.campaign.data.embedding or "")
+    if not data.shape and data.rows is not None:
+        content = data.rows.content()
+    else:
+        held = data.images or data.samples
+        content = hashed(data.inputs) if held is None else held.content()
+    if vectors is not None:
+        content += hashed(vectors)
+    now = {"items": len(data), "names": _hash_names(data, data.ids), "content": content}
+    path = store.folder / "data.json"
+    if not path.exists():
+        store.write("data.json", json.dumps(now, indent=1).encode())
+        return
+    try:
+        before = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): restore it from a copy") from error
+    rows = None if data.records is None else data.records.row_names()
+    former = now if rows is None else {**now, "names": _hash_names(data, list(rows))}  # before ids came from a column
+    if before not in (now, former):
+        known = before.get("items") if isinstance(before, dict) else "?"
+        what = "other content, names, classes or test items"
+        if known != now["items"]:
+            what = f"{known} items then, {now['items']} now"
+        raise InputError(
+            f"the data have changed since this campaign began ({what}): restore them, or begin a new campaign"
+        )

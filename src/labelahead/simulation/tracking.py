@@ -1,0 +1,77 @@
+"""Metrics for TensorBoard and MLflow, when their extras are installed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from labelahead.errors import InputError, import_extra
+from labelahead.simulation.store import Round
+
+__all__ = ["trackers"]
+
+Track = Callable[[Round], None]
+
+
+@contextmanager
+def trackers(names: Sequence[str], folder: Path | None) -> Iterator[Track]:
+    """One function that hands a round to all the named trackers; closed on the way out."""
+    with ExitStack() as stack:
+        open_ = {"tensorboard": _tensorboard, "mlflow": _mlflow}
+        tracks = [stack.enter_context(open_[name](folder)) for name in names]
+
+        def track(entry: Round) -> None:
+            for one in tracks:
+                one(entry)
+
+        yield track
+
+
+def _numbers(entry: Round) -> dict[str, float]:
+    """What is worth a curve, by name."""
+    numbers = {
+        "accuracy/test": entry.accuracy,
+        "accuracy/train": entry.train_accuracy,
+        "accuracy/leave_one_out": entry.loo,
+        "loss/train": entry.train_loss,
+        "loss/leave_one_out": entry.loo_error,
+        "gain": entry.gain,
+    }
+    numbers |= {f"seconds/{part}": value for part, value in entry.seconds.items()}
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+@contextmanager
+def _tensorboard(folder: Path | None) -> Iterator[Track]:
+    """Event files in the campaign's folder, one step a label."""
+    if folder is None:
+        raise InputError("track names tensorboard, which needs a folder: give `out` as well")
+    import_extra("tensorboard", "tensorboard", "track = tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    # A resumed campaign tells its earlier rounds again, so what an earlier writer left is replaced.
+    target = folder / "tensorboard"
+    for old in target.glob("events.*"):
+        old.unlink()
+    writer = SummaryWriter(str(target))
+
+    def track(entry: Round) -> None:
+        for name, value in _numbers(entry).items():
+            writer.add_scalar(name, value, entry.labels)
+        writer.flush()
+
+    try:
+        yield track
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _mlflow(folder: Path | None) -> Iterator[Track]:
+    """A run at whatever tracking address MLflow is set to (MLFLOW_TRACKING_URI)."""
+    mlflow = import_extra("mlflow", "mlflow", "track = mlflow")
+
+    def track(entry: Round) -> None:
+        mlflow.log_metrics(_numbers(entry), step=entry.labels)
+
+    with mlflow.start_run(run_name=folder.name if folder else None):
+        yield track

@@ -1,0 +1,131 @@
+"""What a strategy is, and what may be asked of one: the same values serve a simulation, a query and the page."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from labelahead.acquisition import Acquisition
+from labelahead.errors import InputError
+from labelahead.models.training.objective import MakeObjective
+
+__all__ = ["Ask", "Asking", "Picks", "Strategy"]
+
+OPINIONATED = ("flip", "mlmoc", "changes", "emoc", "eer")  # criteria that ask what the predictions are
+SMALLEST_SKETCH = 32  # below that it is noise
+Ask = Callable[[int], int]  # position in the data set -> class number
+
+
+class Picks(NamedTuple):
+    """What was chosen, best first.
+
+    memory: what the strategy wants to be told next time, by `situation.memory`; goes through JSON.
+    Not all that was chosen need have been labelled by then.
+
+    >>> picks = la.Picks(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
+    >>> picks.positions[0].item()  # the best comes first
+    7
+    """
+
+    positions: Tensor  # (q,) distinct positions in the data set
+    scores: Tensor  # (q,) each as it was when chosen; larger = label sooner
+    memory: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to choose.
+
+    pick(situation, q, rng, mode, ask): `ask` labels one item at once; only mode "sequential" uses
+    it. modes: how a batch can be made, the default first. criterion: of look-ahead, what scores the
+    candidates of a view. noise: the relative regulariser it works best with, if it has one of its own.
+    needs_network: whether it takes gradients of a network, or trains some. objective: makes what is trained together
+    with the campaign's network, for `situation.objective`: (network, two samples, seed) -> an `AuxiliaryObjective`.
+
+    >>> def first(situation, q, rng, mode, ask):
+    ...     return la.Picks(situation.candidates[:q], torch.ones(q))
+    >>> mine = la.Strategy("first", "a baseline for tests", "nobody", first)
+    >>> len(la.propose(model, x, la.Pool(30), 3, mine).positions)  # candidates come in random order
+    3
+    """
+
+    name: str
+    when: str
+    paper: str
+    pick: Callable[..., Picks]
+    modes: tuple[str, ...] = ("top",)
+    criterion: str | Acquisition | None = None
+    noise: float | None = None
+    needs_network: bool = False
+    objective: MakeObjective | None = None
+
+    def settled(self, asking: "Asking") -> "Asking":
+        """With the strategy's own noise where none is asked for; without either, the learner's counts."""
+        return replace(asking, noise=asking.noise or self.noise)
+
+    @property
+    def look_ahead(self) -> bool:
+        """Whether every answer moves its choice at once, without training."""
+        return self.criterion is not None
+
+    def criterion_after(self, labels: Iterable[int]) -> str | Acquisition:
+        """What look-ahead scores by after labels of these classes.
+
+        Before there are two of them every prediction is the same, and nothing but coverage can be told: `flip` would
+        ask for ever more items like those that are known.
+        """
+        assert self.criterion is not None
+        return "resolve" if self.criterion in OPINIONATED and len(set(labels)) < 2 else self.criterion
+
+    def mode(self, asked: str | None, *, ask: bool) -> str:
+        """The mode to use; sequential without someone to ask becomes greedy."""
+        if asked is not None and asked not in self.modes:
+            raise InputError(
+                f"mode is {asked!r}, but {self.name} works as {' or '.join(self.modes)}: "
+                "leave `mode` out or choose one of these"
+            )
+        mode = asked or self.modes[0]
+        return "greedy" if mode == "sequential" and not ask else mode
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How items are chosen; the same values serve a simulation, a query and the labelling page.
+
+    strategy: a name of STRATEGIES, your own as "file.py:name", or a `Strategy`. mode: how
+    look-ahead makes a batch: "top" (best scores at once), "greedy" (one by one on predicted labels)
+    or "sequential" (one by one on the true labels); None: the strategy's own. kernel: pseudo,
+    single, trace or full. candidates: at most so many items, drawn at random, are scored.
+    evaluation: at most so many candidates are summed over. noise: relative regulariser; None: the learner's own.
+    sketch: low-rank kernel of so many features, for pools whose kernel does not fit. gamma: of `dynamical`, what the
+    labels so far count beside an item's own gradient; 0 and infinity are its two ends. retrainings: of `naive`, for at
+    most so many candidates a network is trained.
+
+    >>> la.Asking("flip", mode="greedy", candidates=500).candidates
+    500
+    """
+
+    strategy: str | Strategy = "flip"
+    mode: Literal["top", "greedy", "sequential"] | None = None
+    kernel: Literal["pseudo", "single", "trace", "full"] = "pseudo"
+    candidates: int | None = 4000
+    evaluation: int | None = 1000
+    noise: float | None = None
+    sketch: int | None = None
+    gamma: float = 2.0
+    retrainings: int | None = 50
+
+    def __post_init__(self) -> None:
+        if self.sketch is not None and self.sketch < SMALLEST_SKETCH:
+            raise InputError(
+                f"sketch is {self.sketch}; expected {SMALLEST_SKETCH} features or more, commonly some thousand"
+            )
+        for name in ("candidates", "evaluation", "retrainings"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; expected 1 or more, or 'none' for no limit")
+        if not self.gamma >= 0:
+            raise InputError(f"gamma is {self.gamma}; expected 0 or more, or infinity")
+        if self.noise is not None and not 0 < self.noise < float("inf"):
+            raise InputError(f"noise is {self.noise}; expected a positive number such as 1e-3")

@@ -1,0 +1,123 @@
+"""What the look-ahead paper (LA, Figure 1) sets itself against, short of retraining.
+
+One gradient step instead of training, the kernel of an infinitely wide network instead of the network's own, a Gaussian
+process instead of the network, and look-ahead without the block formula. Really retraining is in `retraining`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labelahead.acquisition import Acquisition, mlmoc
+from labelahead.gp.posterior import prior
+from labelahead.models.networks import WideResNet
+from labelahead.models.training import predict
+from labelahead.ntk import infinite_kernel
+from labelahead.strategies.base import Ask, Picks, Strategy
+from labelahead.strategies.context import Situation, scored
+from labelahead.strategies.lookahead import MODES, PAPER
+
+__all__ = ["DEPTH", "RIVALS", "matching_kernel", "one_step"]
+
+CHUNK = 64  # candidates at a time
+DEPTH = 3  # hidden layers of the infinitely wide network
+SIDE = 7  # pixels a side to which images are averaged for a convolutional limit: a pair costs their fourth power
+
+
+def one_step(s: Situation, rng: torch.Generator) -> Tensor:
+    """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x', y' = argmax f(x'): the change by one step on x' alone.
+
+    θ ← θ − η ∇ℓ(x', y') moves the outputs by J(x) J(x')ᵀ η (y' − f(x')) + O(η²), and η scales all
+    scores alike. With the full kernel this is the step itself to first order, and exactly where
+    the outputs are linear in the weights; a scalar kernel stands in for it as it does in mlmoc.
+    """
+    start = prior(s.start, **s.tangent, noise=s.noise)  # no label: its covariance is Θ
+    first = len(s.labelled)
+    here = torch.arange(first, first + len(s.candidates), device=start.outputs.device)
+    there = here if s.asking.evaluation is None else here[: s.asking.evaluation]
+    guess = F.one_hot(start.outputs[here].argmax(1), start.classes).to(start.outputs)
+    residual, b = guess - start.outputs[here], start.width
+    scores = []
+    for at, r in zip(torch.split(here, CHUNK), torch.split(residual, CHUNK), strict=True):
+        theta = start.block(there, at).double()
+        size = theta.abs().T * r.norm(dim=1)[:, None] if b == 1 else torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2)
+        scores.append(size.masked_fill(at[:, None] == there[None, :], 0.0).sum(1))
+    return torch.cat(scores)
+
+
+def matching_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None) -> Tensor:
+    """The kernel of an infinitely wide network like that one, (n, m): convolutional for images, else fully connected.
+
+    With convolutions: three of them (of a WideResNet the stem and its first block) and the mean over the image,
+    which is averaged to 7 pixels a side at most. BatchNorm has no part in it.
+    """
+    a, b = (None if t is None else t if t.is_floating_point() else t.float() for t in (x, x2))
+    assert a is not None
+    convolutional = model is not None and any(isinstance(m, nn.Conv2d) for m in model.modules())
+    if not convolutional or a.ndim != 4:
+        return infinite_kernel(a, b, depth=DEPTH)
+    small = (min(SIDE, a.shape[2]), min(SIDE, a.shape[3]))
+    b = None if b is None else F.adaptive_avg_pool2d(b, small)
+    skips = (2,) if isinstance(model, WideResNet) else ()
+    return infinite_kernel(F.adaptive_avg_pool2d(a, small), b, network="conv", depth=DEPTH, skips=skips)
+
+
+def _nothing(s: Situation) -> Tensor:
+    """(L + m, C) zeros: the network is asked for no more than the number of classes."""
+    one = predict(s.model, s.inputs[s.points[:1]])
+    return one.new_zeros(len(s.points), one.shape[1])
+
+
+def _infinitely_wide(start: Callable[[Situation], Tensor], criterion: str | Acquisition) -> Callable[..., Picks]:
+    """Look-ahead in any mode by the kernel of an infinitely wide ReLU network like the one at hand.
+
+    start: (L + m, C) where it begins. Look-ahead does not depend on the scale of the kernel.
+    """
+
+    def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+        x, begun = s.learnt.rows(s.points), start(s)
+        with s.timed("kernel"):
+            s.require_memory(len(s.points), begun.element_size())
+            kernel = matching_kernel(s.model, x)
+        belief = s.believed(begun, {"kernel": kernel})
+        with s.timed("score"):
+            return Picks(*belief.pick(criterion, q, rng, mode, ask))
+
+    return pick
+
+
+RIVALS = (
+    Strategy(
+        "one-step",
+        "studies: one gradient step on the item stands in for training; asks as mlmoc does",
+        "Käding, Rodner, Freytag & Denzler 2016, Active and Continuous Exploration with Deep "
+        "Neural Networks and Expected Model Output Changes",
+        scored(one_step, lambda s: (s.start, s.tangent)),
+    ),
+    Strategy(
+        "infinite-ntk",
+        "studies: mlmoc with the kernel of an infinitely wide network, which knows of no training",
+        "Borsos, Tagliasacchi & Krause 2021, Semi-supervised Batch Active Learning via Bilevel "
+        "Optimization; as used in " + PAPER,
+        _infinitely_wide(lambda s: s.start, "mlmoc"),
+        MODES,
+    ),
+    Strategy(
+        "gp",
+        "studies: a Gaussian process with that kernel looks ahead for itself, without the network",
+        "Käding, Rodner, Freytag, Mothes, Barz & Denzler 2018, Active Learning for Regression "
+        "Tasks with Expected Model Output Changes",
+        # f_L and f_L₊ of (LA-13) are both the process's own means
+        _infinitely_wide(_nothing, partial(mlmoc, baseline="linearised")),
+        MODES,
+    ),
+    Strategy(
+        "ntk-solve",
+        "studies: asks what mlmoc asks for in mode top, by one linear system per item: slower",
+        PAPER,
+        scored(lambda s, rng: mlmoc(s.view, rng, method="solve"), lambda s: s.view),
+    ),
+)

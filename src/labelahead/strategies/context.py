@@ -1,0 +1,209 @@
+"""What a strategy may see at the moment of asking. No label of the pool is reachable from it."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelahead.acquisition.view import View
+from labelahead.batching import Samples
+from labelahead.data.pool import Pool
+from labelahead.errors import InputError
+from labelahead.gp.posterior import prior
+from labelahead.inference.exact import learnt_of
+from labelahead.inference.network import Learnt
+from labelahead.inference.pool_posterior import Belief
+from labelahead.models.training import AuxiliaryObjective, Training
+from labelahead.seeds import stream
+from labelahead.strategies.base import Ask, Asking, Picks
+
+__all__ = ["Situation", "scored"]
+
+LARGEST_KERNEL = 6 << 30  # bytes of a dense kernel; beyond it a sketch is asked for
+
+
+@dataclass(eq=False)
+class Situation:
+    """A trained network, the inputs, the labels given so far, and the items that may be asked for.
+
+    Positions are those of the full data set. `points` lists those in play, labelled ones first;
+    `belief` is what the linearised network holds of them.
+    """
+
+    learnt: Learnt
+    labelled: Tensor  # (L,)
+    labels: Tensor  # (L,) class numbers
+    candidates: Tensor  # (m,) in random order
+    asking: Asking
+    fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
+    training: Training | None = None  # how such a network is trained
+    memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
+    objective: AuxiliaryObjective | None = None  # what was trained together with the network, if the strategy asks
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        inputs: Tensor | Samples,
+        pool: Pool,
+        asking: Asking,
+        n: int = 1,
+        *,
+        loss: str = "squared",
+        seed: int = 0,
+        **more: Any,
+    ) -> "Situation":
+        """A random part of the unlabelled items, in random order: at least n, whatever the limit says."""
+        free = pool.unlabelled
+        order = torch.randperm(len(free), generator=stream(seed, "candidates", len(pool)))
+        limit = len(free) if asking.candidates is None else max(asking.candidates, n)
+        learnt = learnt_of(model, inputs, loss)
+        return cls(learnt, pool.labelled, pool.labels, free[order[:limit]], asking, **more)
+
+    @property
+    def model(self) -> nn.Module:
+        """The network as trained last."""
+        return self.learnt.model
+
+    @property
+    def inputs(self) -> Tensor | Samples:
+        """(n, ...) of the whole data set."""
+        return self.learnt.inputs
+
+    @property
+    def loss(self) -> str:
+        """What the network was trained with."""
+        return self.learnt.loss
+
+    @property
+    def noise(self) -> float:
+        """Relative regulariser of the posterior."""
+        return self.asking.noise or self.learnt.noise
+
+    @cached_property
+    def points(self) -> Tensor:
+        """(L + m,) positions in play: the labelled, then the candidates."""
+        return torch.cat([self.labelled, self.candidates])
+
+    @cached_property
+    def outputs(self) -> Tensor:
+        """(L + m, C) what the network says at `points`."""
+        with self.timed("outputs"):
+            out = self.learnt.outputs(self.points)
+        if len(self.labels) and int(self.labels.max()) >= out.shape[1]:
+            raise InputError(
+                f"a label is class {int(self.labels.max())}, but the network has {out.shape[1]} "
+                "outputs; expected one output per class: make the network with more classes"
+            )
+        return out
+
+    @cached_property
+    def candidate_outputs(self) -> Tensor:
+        """(m, C) what the network says of the candidates alone."""
+        if "outputs" in self.__dict__:
+            return self.outputs[len(self.labelled) :]
+        return self.learnt.outputs(self.candidates)
+
+    @cached_property
+    def embedding(self) -> Tensor:
+        """(L + m, h) what goes into the network's last linear layer, float64."""
+        with self.timed("outputs"):
+            return self.learnt.embedding(self.points)
+
+    @property
+    def candidate_embedding(self) -> Tensor:
+        """(m, h) the candidates' part of the embedding."""
+        return self.embedding[len(self.labelled) :]
+
+    @cached_property
+    def start(self) -> Tensor:
+        """(L + m, C) where look-ahead begins, on the scale of one-hot targets.
+
+        Before the first label that is nowhere: an untrained network's opinions are noise.
+        """
+        start = self.learnt.start(self.outputs)
+        return start if len(self.labelled) else torch.full_like(start, 1 / start.shape[1])
+
+    @cached_property
+    def tangent(self) -> dict[str, Any]:
+        """The kernel at `points`, as "kernel", or its "features" where a sketch was asked for."""
+        outputs, kind, sketch = self.outputs, self.asking.kernel, self.asking.sketch
+        with self.timed("kernel"):
+            if sketch is None and self.learnt.forms_kernel:
+                rows = len(outputs) * (outputs.shape[1] if kind == "full" else 1)
+                self.require_memory(rows, outputs.element_size())
+            return self.learnt.tangent(self.points, kind, sketch)
+
+    @cached_property
+    def belief(self) -> Belief:
+        """The linearised network at `points`, given the labels so far."""
+        return self.believed(self.start, self.tangent)
+
+    def believed(self, start: Tensor, tangent: Mapping[str, Any]) -> Belief:
+        """What is held at `points` by whoever began at `start` (L + m, C) with that "kernel" or those "features"."""
+        with self.timed("solve"):
+            known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
+            # Candidates come in random order, so the first ones are a random part of them.
+            return Belief(
+                self.points,
+                prior(start, **tangent, noise=self.noise),
+                known,
+                evaluation=self.asking.evaluation,
+                baseline=self.learnt.baseline,
+            )
+
+    @cached_property
+    def drift(self) -> float | None:
+        """Share of the candidates for which f_lin predicts another class than the trained network.
+
+        None before the first label, and for the exact learner, which is its own linearisation.
+        """
+        if self.learnt.baseline != "outputs" or not len(self.labelled):
+            return None
+        return self.belief.drift()
+
+    @property
+    def view(self) -> View:
+        """What criteria see, along `points`."""
+        return self.belief.view
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Adds the seconds spent inside to `seconds[part]`."""
+        start = time.perf_counter()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+    def require_memory(self, rows: int, entry: int) -> None:
+        """Raise if a dense kernel of so many rows, with entries of so many bytes, is too large."""
+        size = entry * rows**2
+        if size > LARGEST_KERNEL:
+            raise InputError(
+                f"the {self.asking.kernel} kernel of {len(self.points)} items needs {size / 2**30:.0f} "
+                f"GiB; expected at most {LARGEST_KERNEL >> 30}: lower `candidates`, or set `sketch`"
+                " to some thousand features"
+            )
+
+
+def scored(
+    score: Callable[[Situation, torch.Generator], Tensor], ready: Callable[[Situation], object] = lambda s: None
+) -> Callable[..., Picks]:
+    """A strategy that takes the q largest scores; ties go to the first candidate, a random one.
+
+    ready: makes what the score rests on, before, so that no second counts twice.
+    """
+
+    def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+        ready(s)
+        with s.timed("score"):
+            scores = score(s, rng).double().cpu()
+        order = torch.sort(scores, descending=True, stable=True).indices[:q]
+        return Picks(s.candidates[order], scores[order])
+
+    return pick

@@ -1,0 +1,70 @@
+"""Look-ahead = conditioning = a refit from scratch (LA-11), every kernel, every label."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelahead.gp.lookahead import METHODS, lookahead
+from tests.support import reference_lookahead as ref
+
+LABELLED = [20, 3, 11]
+
+
+@pytest.mark.parametrize("kind", ref.KINDS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("labelled", [[], LABELLED])
+def test_equals_conditioning_and_refitting(kind, method, labelled):
+    p = ref.problem(kind)
+    post = p.prior()
+    if labelled:
+        post = post.condition(labelled, p.targets[labelled])
+    at = [5, 9, 5, 0]
+    labels = torch.cat([p.targets[[5, 9]], torch.tensor([[0.2, -1.0, 3.0]] * 2).double()])
+    chunks = list(METHODS[method](post, at, labels, chunk=3))
+    assert [len(c) for c in chunks] == [3, 1]
+    for j, after in enumerate(torch.cat(chunks)):
+        ref.close(after, post.condition(at[j : j + 1], labels[j : j + 1]).mean)
+        ref.close(after, ref.predictions(p, labelled, p.targets[labelled], at[j], labels[j]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(ref.KINDS))
+def test_random_problems(data, kind):
+    classes = data.draw(st.integers(1, 4))
+    p = ref.problem(kind, n=12, classes=classes, seed=data.draw(st.integers(0, 999)))
+    order = data.draw(st.permutations(range(12)))
+    split = data.draw(st.integers(1, 8))
+    labelled, candidates, x = order[:split], order[split : split + 3], order[-5:]
+    post = p.prior().condition(labelled, p.targets[labelled])
+    labels = p.targets[candidates].flip(1)
+    after = torch.cat(list(lookahead(post, candidates, labels, evaluate=x)))
+    for j, c in enumerate(candidates):
+        expected = ref.predictions(p, labelled, p.targets[labelled], c, labels[j])
+        ref.close(after[j], expected[x])
+
+
+def test_the_paper_s_block_formula_corrected():
+    """(LA-12) written out as printed, with v = Θ(X,X)⁻¹Θ(X,x') and f_lin as its first term."""
+    p = ref.problem("dense-scalar", noise=0.0)
+    post = p.prior().condition(LABELLED, p.targets[LABELLED])
+    xx, x1 = p.kernel[LABELLED][:, LABELLED], 5
+    v = torch.linalg.solve(xx, p.kernel[LABELLED, x1])
+    u = p.kernel[x1, x1] - p.kernel[x1, LABELLED] @ v
+    label = p.targets[x1]
+    f_lin = post.mean
+    residual = (p.targets - p.outputs)[LABELLED]
+    left = p.kernel[:, LABELLED] @ v - p.kernel[:, x1]
+    right = v @ residual - (label - p.outputs[x1])
+    expected = f_lin + left[:, None] * right / u
+    ref.close(next(iter(lookahead(post, [x1], label[None])))[0], expected)
+    printed = p.outputs + left[:, None] * right / u  # the erratum: f in place of f_lin
+    assert float((printed - expected).abs().max()) > 1e-3
+
+
+def test_the_prediction_that_is_labelled_is_met():
+    p = ref.problem("dense-scalar", noise=1e-9)
+    post = p.prior().condition(LABELLED, p.targets[LABELLED])
+    after = next(iter(lookahead(post, [5], p.targets[[5]])))[0]
+    ref.close(after[5], p.targets[5], 1e-6)
+    ref.close(after[LABELLED], p.targets[LABELLED], 1e-6)

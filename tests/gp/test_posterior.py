@@ -1,0 +1,295 @@
+"""Conditioning, gradient flow, warm starts and leave-one-out against doing it the long way."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelahead.errors import InputError
+from labelahead.gp.flow import gradient_flow
+from labelahead.gp.leave_one_out import leave_one_out
+from labelahead.gp.posterior import prior
+from tests.support import reference_lookahead as ref
+
+LABELLED = [20, 3, 11, 7, 0]
+
+
+def cov_block(p, cov, rows, cols):
+    block = cov[ref.flat(rows, p.b)][:, ref.flat(cols, p.b)]
+    return block if p.b == 1 else block.view(len(rows), p.b, len(cols), p.b)
+
+
+@pytest.fixture(params=ref.KINDS)
+def p(request):
+    return ref.problem(request.param)
+
+
+def test_prior_is_the_network_and_its_kernel(p):
+    post = p.prior()
+    ref.close(post.mean, p.outputs)
+    ref.close(post.columns([4, 2]), cov_block(p, p.kernel, range(24), [4, 2]))
+    assert post.labelled.shape == (0,)
+    assert post.targets.shape == (0, 3)
+    assert post.noise == pytest.approx(p.sigma)
+    assert post.jitter == 0.0
+
+
+def test_system_and_weights_are_those_of_the_regression(p):
+    post = p.prior().condition(LABELLED[:2], p.targets[LABELLED[:2]]).condition(LABELLED[2:], p.targets[LABELLED[2:]])
+    x = ref.flat(LABELLED, p.b)
+    system = p.kernel[x][:, x] + p.sigma * torch.eye(len(x), dtype=torch.float64)
+    residual = (p.targets - p.outputs)[LABELLED]
+    ref.close(post.system(), system)
+    ref.close(post.factor() @ post.factor().T, system)
+    ref.close(post.weights(), torch.linalg.solve(system, residual.reshape(len(x), -1)).reshape(residual.shape))
+    moved = p.kernel[:, x] @ post.weights().reshape(len(x), -1)
+    ref.close(post.mean, p.outputs + moved.reshape(p.outputs.shape))
+
+
+def test_without_a_label_there_is_no_system(p):
+    for ask in ("system", "factor", "weights"):
+        with pytest.raises(InputError, match="holds no label"):
+            getattr(p.prior(), ask)()
+
+
+def test_classes_that_nobody_has_heard_of_are_zero(p):
+    if p.b > 1:
+        with pytest.raises(InputError, match="expected more classes and a scalar kernel"):
+            p.prior().widened(5)
+        return
+    post = p.prior().widened(5)
+    ref.close(post.mean[:, :3], p.outputs)
+    assert not bool(post.mean[:, 3:].any())
+    targets = torch.nn.functional.pad(p.targets[LABELLED], (0, 2))
+    targets[0] = torch.tensor([0.0, 0, 0, 0, 1])
+    later = post.condition(LABELLED, targets)
+    from_scratch = prior(post.outputs, p.kernel, noise=p.noise).condition(LABELLED, targets)
+    ref.close(later.mean, from_scratch.mean)
+    assert later.amplitude() == pytest.approx(from_scratch.amplitude())
+    with pytest.raises(InputError, match="expected more classes"):
+        later.widened(4)
+    known = p.prior().condition(LABELLED, p.targets[LABELLED]).widened(5)
+    targets[0] = torch.nn.functional.pad(p.targets[LABELLED][0], (0, 2))
+    at_once = post.condition(LABELLED, targets)
+    ref.close(known.mean, at_once.mean)
+    assert known.amplitude() == pytest.approx(at_once.amplitude())
+
+
+@pytest.mark.parametrize("portions", [1, 2, 5])
+def test_other_targets_and_labels_taken_back_are_a_refit(p, portions):
+    if p.b > 1:
+        assert not p.prior().revisable
+        return
+    post = p.prior()
+    assert post.revisable
+    for part in torch.tensor(LABELLED).chunk(portions):
+        post = post.condition(part, p.targets[part])
+    post.variance()
+    which = torch.tensor([1, len(LABELLED) - 1, 0])
+    others = torch.randn(3, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    changed = p.targets[LABELLED].clone()
+    changed[which] = others
+    again = p.prior().condition(LABELLED, changed)
+    corrected = post.corrected(which, others)
+    for one, other in (
+        (corrected, again),
+        (post.without_last(2), p.prior().condition(LABELLED[:-2], p.targets[LABELLED[:-2]])),
+    ):
+        ref.close(one.mean, other.mean)
+        ref.close(one.columns([4, 2, 3]), other.columns([4, 2, 3]))
+        ref.close(one.variance(), other.variance())
+        assert one.amplitude() == pytest.approx(other.amplitude())
+        free = [i for i in range(24) if i not in LABELLED][:1]
+        y = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64)
+        further, naive = one.condition(free, y), other.condition(free, y)
+        ref.close(further.mean, naive.mean)
+        assert further.amplitude() == pytest.approx(naive.amplitude())
+
+
+def test_condition_equals_a_refit(p):
+    post = p.prior().condition(LABELLED, p.targets[LABELLED])
+    mean, cov = ref.refit(p, LABELLED, p.targets[LABELLED])
+    ref.close(post.mean, mean)
+    ref.close(post.columns([4, 2, 3]), cov_block(p, cov, range(24), [4, 2, 3]))
+    ref.close(post.block([1, 3], [3, 8, 9]), cov_block(p, cov, [1, 3], [3, 8, 9]))
+    every = list(range(24))
+    ref.close(post.block(every, every), cov_block(p, cov, every, every))
+    if p.b == 1:
+        ref.close(post.variance(), cov.diagonal())
+    else:
+        ref.close(post.variance(), torch.stack([cov_block(p, cov, [i], [i])[0, :, 0] for i in every]))
+    assert post.labelled.tolist() == LABELLED
+    assert torch.equal(post.targets, p.targets[LABELLED])
+    assert post.amplitude() == pytest.approx(ref.amplitude(p, LABELLED, p.targets[LABELLED]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(ref.KINDS))
+def test_any_order_and_any_portions_give_the_same(data, kind):
+    p = ref.problem(kind, n=14, seed=data.draw(st.integers(0, 999)))
+    order = data.draw(st.permutations(range(14)))[: data.draw(st.integers(1, 14))]
+    batch = p.prior().condition(sorted(order), p.targets[sorted(order)])
+    post, rest = p.prior(), list(order)
+    post.variance()
+    while rest:
+        q = data.draw(st.integers(1, 4))
+        post = post.condition(rest[:q], p.targets[rest[:q]])
+        rest = rest[q:]
+    ref.close(post.mean, batch.mean)
+    ref.close(post.variance(), batch.variance())
+    ref.close(post.columns([0, 5]), batch.columns([0, 5]))
+    assert post.amplitude() == pytest.approx(batch.amplitude(), rel=1e-9, abs=1e-12)
+
+
+def test_single_labels_do_not_pile_up_blocks():
+    p = ref.problem("dense-scalar")
+    post = p.prior()
+    for i in range(17):
+        post = post.condition([i], p.targets[[i]])
+    assert post.covariance.rank == 17
+    assert len(post.covariance.factors) <= 5
+
+
+def test_step_tells_what_changed(p):
+    post = p.prior().condition(LABELLED, p.targets[LABELLED])
+    step = post.step([5, 9], p.targets[[5, 9]])
+    every = list(range(24))
+    fall = step.fall.T @ step.fall
+    before, after = post.block(every, every), step.posterior.block(every, every)
+    ref.close(before - fall.view(before.shape), after)
+    ref.close(post.mean + (step.fall.T @ step.gain).view(24, 3), step.posterior.mean)
+
+
+def test_more_labels_than_features():
+    p = ref.problem("low-rank", n=40, rank=6)
+    at = list(range(30))
+    post = p.prior().condition(at, p.targets[at])
+    mean, cov = ref.refit(p, at, p.targets[at])
+    ref.close(post.mean, mean, 1e-8)
+    ref.close(post.variance(), cov.diagonal(), 1e-8)
+
+
+def test_wide_batches_skip_the_fall(p):
+    big = ref.problem(p.kind, n=90, seed=4)
+    at = list(range(70))
+    post = big.prior().condition(at, big.targets[at])
+    ref.close(post.mean, ref.refit(big, at, big.targets[at])[0], 1e-8)
+
+
+def test_duplicate_points_work_and_share_one_prediction():
+    p = ref.problem("dense-scalar", n=10)
+    features = torch.cat([p.features, p.features])
+    outputs = torch.cat([p.outputs, p.outputs])
+    for dtype in (torch.float64, torch.float32):
+        post = prior(outputs, (features @ features.T).to(dtype), noise=1e-5)
+        post = post.condition(list(range(12)), torch.cat([p.targets, p.targets])[:12])
+        assert post.jitter == 0.0
+        ref.close(post.mean[:10], post.mean[10:], 1e-4)
+
+
+def test_float32_kernel_is_solved_in_float64():
+    """Both dtypes of one kernel agree to the kernel's own rounding, at condition 1e5."""
+    p = ref.problem("dense-scalar", n=80, rank=200, noise=1e-5)
+    at = list(range(40))
+    rounded = p.kernel.float()
+    exact = prior(p.outputs, rounded.double(), noise=1e-5).condition(at, p.targets[at])
+    post = prior(p.outputs, rounded, noise=1e-5).condition(at, p.targets[at])
+    ref.close(post.mean, exact.mean, 1e-12)
+    ref.close(post.variance(), exact.variance(), 1e-12)
+    assert post.columns([1]).dtype == torch.float32
+
+
+def test_leave_one_out_equals_real_refits(p):
+    post = p.prior().condition(LABELLED, p.targets[LABELLED])
+    rows = []
+    for i, held in enumerate(LABELLED):
+        rest = LABELLED[:i] + LABELLED[i + 1 :]
+        rows.append(ref.refit(p, rest, p.targets[rest])[0][held] - p.targets[held])
+    ref.close(leave_one_out(post), torch.stack(rows))
+
+
+def test_leave_one_out_points_at_a_wrong_label():
+    rng = torch.Generator().manual_seed(1)
+    side = torch.arange(40) % 2
+    features = torch.nn.functional.one_hot(side, 2) + 0.2 * torch.randn(40, 2, generator=rng)
+    features, wrong = features.double(), torch.nn.functional.one_hot(side, 2).double()
+    wrong[17] = 1 - wrong[17]
+    post = prior(torch.full((40, 2), 0.5).double(), features @ features.T, noise=1e-2)
+    residuals = leave_one_out(post.condition(list(range(40)), wrong))
+    assert int(residuals.norm(dim=1).argmax()) == 17
+    # the sign: prediction minus target
+    assert (residuals[17] * (1 - 2 * wrong[17]) > 0).all()
+
+
+# --- gradient flow ---
+
+
+@pytest.mark.parametrize("kind", ["dense-scalar", "dense-full"])
+class TestFlow:
+    def test_limits(self, kind):
+        p = ref.problem(kind)
+        still, end, late = gradient_flow(
+            p.outputs, p.kernel, LABELLED, p.targets[LABELLED], [0.0, math.inf, 1e12], noise=p.noise
+        )
+        post = p.prior().condition(LABELLED, p.targets[LABELLED])
+        ref.close(still, p.outputs)
+        ref.close(end, post.mean)
+        ref.close(late, post.mean)
+
+    def test_matrix_exponential(self, kind):
+        p = ref.problem(kind)
+        x = ref.flat(LABELLED, p.b)
+        theta = p.kernel[x][:, x]
+        residual = (p.targets - p.outputs)[LABELLED].reshape(len(x), -1)
+        for t in (0.03, 0.7, 5.0):
+            moved = residual - torch.linalg.matrix_exp(-t * theta) @ residual
+            change = p.kernel[:, x] @ torch.linalg.solve(theta, moved)
+            ref.close(
+                gradient_flow(p.outputs, p.kernel, LABELLED, p.targets[LABELLED], t),
+                p.outputs + change.reshape(p.outputs.shape),
+            )
+
+    def test_small_euler_steps(self, kind):
+        p = ref.problem(kind)
+        x, steps, t = ref.flat(LABELLED, p.b), 20_000, 1.0
+        f = p.outputs.clone()
+        for _ in range(steps):
+            residual = (p.targets - f)[LABELLED].reshape(len(x), -1)
+            f = f + t / steps * (p.kernel[:, x] @ residual).reshape(f.shape)
+        ref.close(gradient_flow(p.outputs, p.kernel, LABELLED, p.targets[LABELLED], t), f, 2e-4)
+
+    def test_directions_the_kernel_cannot_move_stay(self, kind):
+        """A singular Θ(X,X) at noise 0: the flow is finite at every time and has a limit."""
+        p = ref.problem(kind, rank=3)
+        flows = gradient_flow(p.outputs, p.kernel, LABELLED, p.targets[LABELLED], [1.0, 1e6, 1e30, math.inf])
+        assert bool(torch.isfinite(flows).all())
+        ref.close(flows[2], flows[3], 1e-6)
+
+
+@pytest.mark.parametrize("kind", ref.KINDS)
+def test_warm_start_equals_cold_start(kind):
+    """LA Theorem 3.1: one fixed kernel, trained to convergence on S1 ⊂ S2 ⊂ S3."""
+    p = ref.problem(kind, n=12, rank=80, noise=0.0)
+    sets = ([4, 1], [4, 1, 9], [4, 1, 9, 2, 7])
+    warm = p.outputs
+    for s in sets:
+        start = ref.Problem(warm, p.kernel, p.features, p.targets, kind, 0.0)
+        warm = start.prior().condition(s, p.targets[s]).mean
+    cold = p.prior().condition(sets[-1], p.targets[sets[-1]]).mean
+    ref.close(warm, cold, 1e-8)
+    flow = p.outputs
+    for s in sets:
+        flow = gradient_flow(flow, p.kernel, s, p.targets[s], math.inf)
+    ref.close(flow, cold, 1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
+def test_one_output_takes_plain_values(dtype):
+    torch.manual_seed(0)
+    psi = torch.randn(6, 4, dtype=torch.float64)
+    post = prior(torch.randn(6, 1, dtype=torch.float64), psi @ psi.T)
+    values = torch.tensor([2, -1, 0], dtype=dtype)
+    want = post.condition([4, 0, 2], values[:, None].double())
+    assert torch.equal(post.condition([4, 0, 2], values).mean, want.mean)

@@ -1,0 +1,409 @@
+"""The learner that is never trained, against solving from scratch and leaving out one by one."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+import labelahead as la
+from labelahead.acquisition import flip, resolve, variance
+from labelahead.acquisition.view import view
+from labelahead.data import from_arrays
+from labelahead.errors import InputError, ModelError
+from labelahead.gp.covariance import CosineKernel
+from labelahead.gp.posterior import prior
+from labelahead.inference.exact import (
+    DEPTHS,
+    GRID,
+    ExactLearner,
+    ExactModel,
+    Mixture,
+    choose_mixture,
+    cosine_kernels,
+    mixed,
+    residuals,
+)
+from labelahead.inference.pool_posterior import Belief
+from labelahead.strategies import STRATEGIES
+from labelahead.strategies.context import Situation
+from tests.support.campaigns import blobs
+from tests.support.reference_exact import by_hand
+
+N, C, D = 40, 3, 7
+
+
+def clouds(n=N, seed=0, dtype=torch.float64):
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % C
+    centres = torch.randn(C, D, generator=rng, dtype=dtype)
+    return centres[y] + 0.7 * torch.randn(n, D, generator=rng, dtype=dtype), y
+
+
+def unit(x, pool):
+    rows = x - x[pool].mean(0)
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
+def learner(x):
+    return ExactLearner(x, ExactModel(x.mean(0), C))
+
+
+@pytest.mark.parametrize(("place", "depth"), [(i, d) for i, d in enumerate(DEPTHS) if d])
+def test_cosine_kernels_are_those_of_infinitely_wide_networks(place, depth):
+    rows = unit(clouds()[0], range(N))
+    K = la.infinite_kernel(rows, depth=depth, bias_std=None)
+    ours = cosine_kernels((rows @ rows.T).fill_diagonal_(1.0))[place]
+    assert torch.allclose(ours, K / K.diagonal().mean(), atol=1e-7)
+    assert torch.allclose(ours.diagonal(), torch.ones(N, dtype=torch.float64))
+
+
+def test_the_linear_one_is_the_cosine():
+    c = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    assert torch.equal(cosine_kernels(c)[0], c)
+    assert torch.equal(mixed(c, (1.0, 0.0, 0.0)), c)
+    weights = (0.25, 0.5, 0.25)
+    naive = sum(w * kernel for w, kernel in zip(weights, cosine_kernels(c), strict=True))
+    assert torch.allclose(mixed(c, weights), naive)
+
+
+def test_leave_one_out_is_leaving_out_one():
+    x, y = clouds(12)
+    rows = unit(x, range(12))
+    K, targets = mixed(rows @ rows.T, (0.5, 0.25, 0.25)), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    alpha, residual, spread = residuals(K, 0.03, targets)
+    assert torch.allclose((K + 0.03 * torch.eye(12)) @ alpha, targets)
+    for i in range(12):
+        rest = [j for j in range(12) if j != i]
+        system = K[rest][:, rest] + 0.03 * torch.eye(11)
+        solved = torch.linalg.solve(system, torch.cat([targets[rest], K[rest, i, None]], 1))
+        assert torch.allclose(residual[i], K[i, rest] @ solved[:, :C] - targets[i])
+        assert torch.allclose(spread[i], K[i, i] + 0.03 - K[i, rest] @ solved[:, C])
+
+
+def test_the_mixture_has_the_least_error_or_nearly_and_is_flat():
+    x, y = clouds(30)
+    rows = unit(x, range(30))
+    c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    errors = {m: float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum()) for m in GRID}
+    chosen = choose_mixture(c, targets)
+    near = [m for m in GRID if errors[m] <= 1.03 * min(errors.values())]
+    assert chosen in near
+    assert chosen.flatness == max(m.flatness for m in near)
+
+
+def test_with_many_labels_it_walks_to_where_the_whole_grid_leads(monkeypatch):
+    x, y = clouds(60, seed=2)
+    rows = unit(x, range(60))
+    c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    every = choose_mixture(c, targets)
+    monkeypatch.setattr("labelahead.inference.exact.FEW", 10)
+    walked = choose_mixture(c, targets)
+    errors = [float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum()) for m in (walked, every)]
+    assert errors[0] <= 1.04 * errors[1]
+
+
+def test_of_very_many_labels_some_choose_the_mixture(monkeypatch):
+    x, y = clouds(61, seed=3)
+    rows = unit(x, range(61))
+    c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    some = torch.arange(0, 61, 3)  # 21 of them, from the first to the last
+    expected = choose_mixture(c[some][:, some], targets[some])
+    monkeypatch.setattr("labelahead.inference.exact.MANY", 21)
+    assert choose_mixture(c, targets) == expected
+
+
+def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_pool():
+    x, y = clouds()
+    labelled = torch.tensor([3, 17, 4, 22, 9, 31])
+    learnt = learner(x).learn(labelled, y[labelled])
+    mixture = learnt.kernel_model.weights()
+    new, _ = clouds(15, seed=9)
+    both = torch.cat([x, new])
+    rows = unit(both, range(N))
+    K = mixed(rows @ rows[labelled].T, mixture.weights)
+    system = mixed((rows[labelled] @ rows[labelled].T).fill_diagonal_(1.0), mixture.weights)
+    targets = torch.nn.functional.one_hot(y[labelled], C).double() - 1 / C
+    naive = 1 / C + K @ torch.linalg.solve(system + mixture.noise * torch.eye(6), targets)
+    assert torch.allclose(learnt.outputs(torch.arange(N)), naive[:N], atol=1e-9)
+    other = ExactModel(torch.zeros(D), 2)  # as read from a file: nothing of it is known beforehand
+    other.load_state_dict(copy.deepcopy(learnt.model.state_dict()))
+    assert torch.allclose(other(new), naive[N:], atol=1e-9)
+    assert learnt.trained.accuracy == float((naive[labelled].argmax(1) == y[labelled]).double().mean())
+
+
+def test_before_any_label_all_classes_are_alike():
+    x, _ = clouds()
+    learnt = learner(x).learn(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    assert learnt.trained is None
+    assert torch.allclose(learnt.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64))
+
+
+def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
+    x, y = clouds()
+    pool = la.Pool(N)
+    pool.label([0, 1, 2, 3, 4], y[:5])
+    learnt = learner(x).learn(pool.labelled, pool.labels)
+    belief = Situation.of(learnt.model, x, pool, la.Asking("resolve")).belief
+    assert torch.allclose(belief.mean(range(N)), learnt.outputs(torch.arange(N)), atol=1e-9)
+    for position in (9, 30, 12, 25):
+        belief = belief.told({**belief.labels, position: int(y[position])})
+    at = torch.tensor(list(belief.labels))
+    again = learnt.kernel_model
+
+    def K(a, b):
+        return mixed(again.unit(x[a]) @ again.unit(x[b]).T, again.weights().weights)
+
+    system = K(at, at).fill_diagonal_(1.0) + again.weights().noise * torch.eye(len(at))
+    targets = torch.nn.functional.one_hot(y[at], C).double() - 1 / C
+    naive = 1 / C + K(torch.arange(N), at) @ torch.linalg.solve(system, targets)
+    left = [p for p in range(N) if p not in belief.labels]
+    assert torch.allclose(belief.mean(left), naive[left], atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_kernel_that_is_never_formed_is_the_same_kernel(dtype):
+    x, y = clouds(dtype=dtype)
+    rows = unit(x, range(N)).to(dtype)
+    weights, tolerance = (0.5, 0.25, 0.25), 1e-9 if dtype == torch.float64 else 2e-4
+    dense = mixed(rows @ rows.T, weights).fill_diagonal_(1.0)
+    dense = (dense + dense.T) / 2
+    outputs = torch.full((N, C), 1 / C, dtype=torch.float64)
+    for labelled in ([], [3, 8, 20, 11]):
+        lazy, stored = (
+            prior(outputs, kernel, noise=1e-2) for kernel in (CosineKernel(rows, lambda c: mixed(c, weights)), dense)
+        )
+        if labelled:
+            lazy, stored = (post.condition(labelled, y[labelled]) for post in (lazy, stored))
+        assert lazy.noise == pytest.approx(stored.noise, rel=1e-6)
+        assert torch.allclose(lazy.mean, stored.mean, atol=tolerance)
+        assert torch.allclose(lazy.variance(), stored.variance(), atol=tolerance)
+        assert torch.allclose(lazy.block([1, 5, 9], [5, 2]), stored.block([1, 5, 9], [5, 2]), atol=tolerance)
+        left = [p for p in range(N) if p not in labelled]
+        for criterion in (resolve, flip, variance):
+            one, other = (criterion(view(post, left, left[:20])) for post in (lazy, stored))
+            assert torch.allclose(one, other, atol=20 * tolerance), criterion.__name__
+        assert lazy.amplitude() == pytest.approx(stored.amplitude(), rel=1e-3)
+
+
+def test_blocks_are_worked_out_in_parts(monkeypatch):
+    x, _ = clouds()
+    kernel = CosineKernel(unit(x, range(N)), lambda c: mixed(c, (0.0, 1.0, 0.0)))
+    whole = kernel.block((), torch.arange(N), torch.arange(5, 30))
+    monkeypatch.setattr("labelahead.gp.covariance._PAIRS", 60)
+    parts = kernel.block((), torch.arange(N), torch.arange(5, 30))
+    assert torch.allclose(parts, whole, atol=1e-12)
+    assert parts[5, 0] == parts[29, 24] == 1.0
+
+
+def test_beliefs_on_it_take_new_classes():
+    x, _ = clouds()
+    kernel = CosineKernel(unit(x, range(N)), lambda c: mixed(c, (1.0, 0.0, 0.0)))
+    belief = Belief(torch.arange(N), prior(torch.full((N, C), 1 / C).double(), kernel, noise=0.1), {0: 0, 1: 1})
+    wider = belief.told({0: 0, 1: 1, 5: 3}, 4)
+    assert wider.classes == 4
+    assert int(wider.mean([5]).argmax()) == 3
+
+
+@pytest.mark.parametrize("strategy", ["resolve", "flip", "random", "margin", "coreset", "badge", "typiclust"])
+def test_a_campaign_resumes_to_the_same_end(tmp_path, strategy):
+    tables = {
+        "model": {"name": "exact"},
+        "asking": {"strategy": strategy},
+        "threads": 1,
+        "budget": {"initial": 5, "labels": 15, "retrain_every": 5},
+    }
+    whole = la.run(tables | {"budget": tables["budget"] | {"labels": 20}}, out=tmp_path / "whole")
+    la.run(tables, out=tmp_path / "part")
+    again = la.resume(tmp_path / "part", {"budget.labels": 20})
+    assert again.curve == whole.curve
+    assert again.pool.labelled.tolist() == whole.pool.labelled.tolist()
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[key], value), key
+
+
+def test_a_mixture_that_was_walked_to_is_walked_to_again_after_a_resume(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelahead.inference.exact.FEW", 4)  # from the second round on only neighbours are tried
+    monkeypatch.setattr("labelahead.inference.exact.NEAR", 0.0)
+    tables = {"model": {"name": "exact"}, "asking": {"strategy": "random"}, "threads": 1}
+    budget = {"initial": 4, "labels": 28, "retrain_every": 8}
+    whole = la.run(tables | {"budget": budget}, out=tmp_path / "whole")
+    la.run(tables | {"budget": budget | {"labels": 12}}, out=tmp_path / "part")
+    again = la.resume(tmp_path / "part", {"budget.labels": 28})
+    assert [r.loo_error for r in again.rounds] == [r.loo_error for r in whole.rounds]
+    assert torch.equal(again.model.state_dict()["mixture"], whole.model.state_dict()["mixture"])
+    assert again.curve == whole.curve
+
+
+def test_what_the_others_say_is_by_what_was_learnt_last():
+    x, y = clouds()
+    at = torch.tensor([3, 17, 4, 22, 9, 31])
+    one = learner(x)
+    learnt = one.learn(at, y[at])
+    others, residual = one.others_say(at, y[at])
+    fresh = learner(x).others_say(at, y[at])
+    assert torch.equal(others, fresh[0])
+    rows = learnt.kernel_model.support
+    K = mixed((rows @ rows.T).fill_diagonal_(1.0), learnt.mixture.weights)
+    targets = torch.nn.functional.one_hot(y[at], C).double() - 1 / C
+    assert torch.allclose(residual, residuals(K, learnt.mixture.noise, targets)[1])
+    assert torch.allclose(others, residual + torch.nn.functional.one_hot(y[at], C))
+
+
+def test_a_campaign_may_begin_with_nothing():
+    tables = {"model": {"name": "exact"}, "asking": {"strategy": "resolve"}, "threads": 1}
+    done = la.run(tables | {"budget": {"initial": 0, "labels": 10, "retrain_every": 5}})
+    assert [n for n, _ in done.curve] == [0, 5, 10]
+    assert done.curve[-1][1] > 0.3
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_works_with_it_or_says_why_not(strategy):
+    x, y = blobs(60, (8,))
+    tables = {
+        "model": {"name": "exact"},
+        "asking": {"strategy": strategy, "candidates": 20},
+        "threads": 1,
+        "budget": {"initial": 4, "labels": 8, "retrain_every": 4},
+    }
+    data = from_arrays(x, y, test=range(50, 60))
+    if strategy in ("bald", "batchbald", "egl", "dynamical", "ll4al", "naive"):
+        with pytest.raises(
+            ModelError, match=f"{strategy} takes gradients.*nothing to train; expected another strategy"
+        ):
+            la.run(tables, data=data)
+    else:
+        assert len(la.run(tables, data=data).pool) == 8
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
+def test_the_scale_of_the_features_is_nothing_to_it(scale):
+    x, y = clouds(dtype=torch.float32)
+    labelled = torch.tensor([3, 17, 4, 22, 9, 31])
+    one, other = (learner(values).learn(labelled, y[labelled]) for values in (x, x * scale))
+    assert one.mixture == other.mixture
+    assert torch.allclose(one.outputs(torch.arange(N)), other.outputs(torch.arange(N)), atol=1e-4)
+
+
+def test_its_own_predictions_are_the_baseline_of_look_ahead():
+    """It begins at 1/C everywhere: as a hypothetical label that would be the first class, whatever the item."""
+    x, y = blobs(60, (8,))
+    model = la.exact(x, C)
+    pool = la.Pool(60)
+    pool.label(range(9), y[:9])
+    ExactLearner(x, model.blank()).learn(pool.labelled, pool.labels, into=model)
+    now = Situation.of(model, x, pool, la.Asking("mlmoc"))
+    assert now.view.baseline == "linearised"
+    assert torch.equal(now.view.predicted().argmax(1), now.learnt.outputs(now.candidates).argmax(1))
+    assert now.drift is None
+    assert la.propose(model, x, pool, 2, la.Asking("changes", mode="top")).drift is None
+
+
+def test_learner_with_it(tmp_path):
+    x, y = blobs(60, (8,))
+    learner = la.Learner(la.exact(x, C), x, "resolve", retrain_every=4)
+    for _ in range(3):
+        asked = learner.query(3)
+        learner.teach(asked, y[asked])
+    assert (learner.predict().argmax(1) == y).double().mean() > 0.8
+    learner.train()
+    learner.save(tmp_path / "l.pt")
+    again = la.Learner.load(tmp_path / "l.pt", la.exact(x, C), x)
+    assert torch.equal(again.predict(), learner.predict())
+    assert again.query(2) == learner.query(2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "classes", "message"),
+    [([[1.0]], 2, "no tensor"), (torch.zeros(3), 2, "no tensor"), (torch.zeros(3, 2), 1, "two or more")],
+)
+def test_what_makes_no_model_is_said(inputs, classes, message):
+    with pytest.raises(InputError, match=message):
+        la.exact(inputs, classes)
+
+
+def test_an_item_that_is_the_mean_itself_gives_no_nan():
+    x, y = clouds(12)
+    x[4] = x.mean(0)
+    x[4] = (x.sum(0) - x[4]) / 11
+    learnt = learner(x).learn(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
+    assert bool(torch.isfinite(learnt.outputs(torch.arange(12))).all())
+    assert math.isfinite(learnt.trained.loss)
+
+
+def test_few_columns_are_told_apart_by_their_length_too():
+    """Low, middle and high of one column; a disc inside a square: directions alone say nothing of them."""
+    rng = torch.Generator().manual_seed(0)
+    line = torch.rand(300, 1, generator=rng)
+    square = 2 * torch.rand(300, 2, generator=rng) - 1
+    for x, y in ((line, (3 * line[:, 0]).long()), (square, (square.norm(dim=1) < 0.75).long())):
+        learner = la.Learner(la.exact(x, int(y.max()) + 1), x, "flip")
+        learner.teach(list(range(150)), y[:150])
+        learner.train()
+        right = (learner.predict(list(range(150, 300))).argmax(1) == y[150:]).double().mean()
+        assert right > 0.93
+    wide = torch.randn(20, 5, generator=rng)
+    assert len(la.exact(wide, 2).lift) == 0
+
+
+def test_models_from_before_rows_were_lifted_are_read():
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    old = ExactModel(x.mean(0), 2)
+    state = {name: value for name, value in old.state_dict().items() if name != "lift"}
+    again = ExactModel(torch.zeros(3), 2)
+    again.load_state_dict(state)
+    assert torch.equal(again.unit(x), old.unit(x))
+
+
+def test_with_labels_condensed_it_learns_and_judges_as_without():
+    x, y = clouds(120)
+    at, rest = torch.arange(80), torch.arange(80, 120)
+    lean, whole = ExactLearner(x, ExactModel(x.mean(0), C), most=60), learner(x)
+    learnt, exact = lean.learn(at, y[at]), whole.learn(at, y[at])
+    assert learnt.mixture == exact.mixture
+    assert learnt.trained.accuracy == exact.trained.accuracy
+    assert torch.allclose(learnt.model(x), exact.model(x), atol=2e-2)
+    others, residual = lean.others_say(at, y[at])
+    assert torch.allclose(others - residual, torch.nn.functional.one_hot(y[at]).double())
+    agree = others.argmax(1) == whole.others_say(at, y[at])[0].argmax(1)
+    assert agree.double().mean() >= 0.9
+    told, alone = lean.outlook(at, y[at], rest), whole.outlook(at, y[at], rest)
+    assert told.error.rate == pytest.approx(alone.error.rate, abs=0.05)
+
+
+def test_a_mixture_depends_on_the_labels_alone(monkeypatch):
+    monkeypatch.setattr("labelahead.inference.exact.FEW", 12)  # beyond, the search begins at a choice by twelve of them
+    x, y = clouds(60, seed=5)
+    at = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
+    one = learner(x).learn(at, y[at])
+    order = at.argsort(descending=True)
+    other = learner(x).learn(at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))})
+    assert one.mixture == other.mixture
+    rest = torch.arange(60)
+    assert torch.allclose(one.predict_proba(rest), other.predict_proba(rest), atol=1e-9)
+
+
+def test_probabilities_are_calibrated_and_the_same_one_by_one():
+    x, y = clouds(60, seed=6)
+    at, rest = torch.arange(20), torch.arange(20, 60)
+    learnt = learner(x).learn(at, y[at])
+    p = learnt.predict_proba(rest)
+    assert torch.allclose(p.sum(1), torch.ones(40, dtype=torch.float64), atol=1e-9)
+    single = torch.cat([learnt.predict_proba(rest[i : i + 1]) for i in range(40)])
+    assert torch.allclose(p, single, atol=1e-12)
+    model = learnt.kernel_model
+    outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.weights(), C)
+    assert torch.allclose(model.variance(model.unit(x[rest])), torch.from_numpy(variances), atol=1e-6)
+    assert torch.allclose(model.leave_one_out_variance(), torch.from_numpy(alone), atol=1e-6)
+    draws = torch.randn(200_000, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for i in range(0, 40, 8):  # P(f of the class is the largest), drawn
+        spread = model.fitted_variance_scale() * max(variances[i], 1e-9)
+        leads = (torch.from_numpy(outputs[i]) + spread**0.5 * draws).argmax(1)
+        assert torch.allclose(p[i], torch.bincount(leads, minlength=C).double() / len(draws), atol=6e-3)
+
+
+def test_before_any_label_every_class_is_as_likely():
+    x, _ = clouds(10)
+    assert torch.equal(la.exact(x, 4).predict_proba(x), torch.full((10, 4), 0.25, dtype=torch.float64))
+    one = la.exact(x, 2)
+    assert torch.equal(one.predict_proba(x, 1), torch.ones(10, 1, dtype=torch.float64))

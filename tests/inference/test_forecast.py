@@ -1,0 +1,61 @@
+"""What further labels are expected to bring, told without a test label."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from labelahead.acquisition.batch import greedy
+from labelahead.acquisition.functions import resolve
+from labelahead.acquisition.view import view
+from labelahead.gp.calibration import calibrate, error_rate
+from labelahead.gp.posterior import prior
+from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.inference.forecast import AHEAD, BRINGS, LOOKED_AT, fastest, outlook
+
+
+@pytest.fixture(scope="module")
+def digits():
+    found = load_digits()
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    return torch.tensor(found.data)[order].float(), torch.tensor(found.target)[order].long()
+
+
+def test_the_error_falls_with_labels_as_it_really_does(digits):
+    """Intervals hold nine times in ten, so that one of six may miss: with 60 labels the first does, by a point."""
+    inside = 0
+    for shuffle in range(3):
+        order = torch.randperm(1797, generator=torch.Generator().manual_seed(shuffle))
+        x, y = (values[order] for values in digits) if shuffle else digits
+        learner, rest, told = ExactLearner(x, ExactModel(x.mean(0), 10)), torch.arange(400, 1400), []
+        for count in (60, 200):
+            at = torch.arange(count)
+            learnt = learner.learn(at, y[at])
+            wrong = 1 - learnt.accuracy(rest, y[rest])
+            told.append(learner.outlook(at, y[at], rest))
+            inside += told[-1].error.low <= wrong <= told[-1].error.high
+            assert abs(told[-1].error.rate - wrong) < (0.12 if count < 100 else 0.05)
+        assert told[0].error.rate > told[1].error.rate
+        assert told[0].fall > told[1].fall >= 0
+    assert inside >= 5
+
+
+def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
+    x, y = digits
+    units = torch.nn.functional.normalize(x.double() - x.double().mean(0), dim=1)[:500]
+    start = torch.full((500, 10), 0.1, dtype=torch.float64)
+    post = prior(start, units @ units.T, noise=0.1).condition(torch.arange(40), y[:40])
+    at = torch.arange(40, 500)
+    told, scale = outlook(post, at), calibrate(post).scale
+    some = at[:LOOKED_AT]
+    picks = greedy(view(post, some, some), lambda v, r: resolve(v, r, temper=scale**2), AHEAD, believe="mean")
+    assert told.error == error_rate(post, at)
+    brought = BRINGS * float(picks.scores.sum()) / len(some)
+    assert told.fall == pytest.approx(min(fastest(told.error.rate, 40), brought), rel=1e-6)
+    assert fastest(0.5, 20) == pytest.approx(0.5 * 3 / 4)
+
+
+def test_nothing_left_to_ask_brings_nothing(digits):
+    _, y = digits
+    post = prior(torch.zeros(4, 10, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=0.1)
+    post = post.condition(torch.arange(4), y[:4])
+    assert outlook(post, torch.arange(4)).fall == 0.0

@@ -1,0 +1,128 @@
+"""Calls are refused by their headers before their body is read; malformed bodies are client errors."""
+
+import asyncio
+import base64
+import json
+import random
+
+import pytest
+from starlette.testclient import TestClient
+
+from labelahead.integrations.label_studio.connection import Connection
+from labelahead.integrations.label_studio.gateway import MAX_CALL_BYTES, SECRET, Doors, protocol
+from labelahead.learner.config import parse
+from labelahead.server.app import create_app
+from labelahead.server.session import opened
+from tests.support.label_studio import KEY, RECORDED, replay
+from tests.support.malformed import malformed
+
+BODIES = [call["body"] for call in RECORDED["webhooks"]]
+OUR_SECRET = "s3cret-s3cret"
+FUZZED_BODIES = 400
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory):
+    """What Label Studio may call, over a session of the recorded project."""
+    out = tmp_path_factory.mktemp("server") / "out"
+    with replay() as studio:
+        studio.replies["annotations"] = []
+        connection = Connection.made(studio.url, KEY, studio.project, out)
+        fetched = connection.fetch(lambda done, of: None)
+        tables = {"data": {"name": str(fetched.folder), "embedding": "words"}, "threads": 1}
+        with opened(parse(tables), out, classes=connection.interface.choices) as session:
+            bridge = connection.bridge(session.assignment, fetched, predictions=False)
+            page = create_app(session.assignment, session.schedule)
+            yield Doors(protocol(bridge), page, secret=OUR_SECRET, hosts=("127.0.0.1", "labelahead.internal"))
+
+
+@pytest.fixture
+def client(doors):
+    with TestClient(doors, base_url="http://127.0.0.1:8770", raise_server_exceptions=False) as made:
+        made.headers[SECRET] = OUR_SECRET
+        yield made
+
+
+def status_by_headers(app, path, headers):
+    """The status of a POST whose body must not be read."""
+    sent = []
+
+    async def receive():
+        raise AssertionError("the body was read")
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "http_version": "1.1"}
+    scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({SECRET: "wrong"}, 401),
+        ({SECRET: ""}, 401),
+        ({SECRET: "", "Authorization": "Basic \xff"}, 401),
+        ({SECRET: "", "Authorization": "Basic " + base64.b64encode(b"user:wrong").decode()}, 401),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": ""}, 403),
+        ({"Content-Length": str(MAX_CALL_BYTES + 1)}, 413),
+        ({"Content-Length": "9" * 5000}, 413),
+        ({"Content-Length": "x"}, 411),
+        ({"Transfer-Encoding": "chunked"}, 400),
+    ],
+)
+@pytest.mark.parametrize("path", ["/webhook", "/predict"])
+def test_a_call_is_refused_before_its_body_is_read(doors, path, changed, status):
+    fit = {"Host": "127.0.0.1:8770", "Content-Type": "application/json", "Content-Length": "60000", SECRET: OUR_SECRET}
+    assert status_by_headers(doors, path, {**fit, **changed}) == status
+
+
+def test_calls_are_addressed_to_a_known_host(client):
+    for path in ("/health", "/versions"):
+        assert client.get(path, headers={"Host": "evil.example:8770"}).status_code == 403
+        for host in ("127.0.0.1:8770", "labelahead.internal:8770"):
+            assert client.get(path, headers={"Host": host}).status_code == 200
+    for path in ("/predict", "/setup", "/webhook"):
+        assert client.post(path, json={}, headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_predictions_without_secret_are_for_known_hosts_only(doors):
+    app = Doors(doors.calls, doors.page, secret=OUR_SECRET, predictions_need_secret=False)
+    with TestClient(app, base_url="http://127.0.0.1:8770") as client:
+        assert client.post("/predict", json={"tasks": []}).status_code == 200
+        assert client.post("/predict", json={"tasks": []}, headers={"Host": "evil.example"}).status_code == 403
+        assert client.post("/webhook", json={}).status_code == 401
+
+
+def test_malformed_webhooks_are_client_errors(client):
+    """A sample, drawn with a fixed seed, of every recorded call with every wrong value at every node."""
+    cases = [(path, body) for recorded in BODIES for path, body in malformed(recorded)]
+    for path, body in random.Random(0).sample(cases, FUZZED_BODIES):
+        reply = client.post("/webhook", content=json.dumps(body), headers={"Content-Type": "application/json"})
+        assert reply.status_code < 500, (path, reply.text)
+        if reply.status_code != 201:
+            assert reply.status_code >= 400
+            assert list(reply.json()) == ["error"]
+            assert len(reply.json()["error"]) > 20
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"id": %s}' % (b"9" * 10_000), b"null", b"NaN", b'"x"', b"[{}]", b"{}"],
+)
+@pytest.mark.parametrize("path", ["/webhook", "/predict"])
+def test_bodies_that_are_no_json_object_are_client_errors(client, path, content):
+    reply = client.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 200 if (path, content) == ("/predict", b"{}") else 400 <= reply.status_code < 500
+    if reply.status_code != 200:
+        assert reply.json()["error"]
+
+
+def test_malformed_prediction_requests_are_client_errors(client):
+    recorded = next(call["body"] for call in RECORDED["backend"] if call["path"].startswith("/predict"))
+    for path, body in malformed({"tasks": recorded["tasks"][:1]}):
+        reply = client.post("/predict", content=json.dumps(body), headers={"Content-Type": "application/json"})
+        assert reply.status_code < 500, (path, reply.text)

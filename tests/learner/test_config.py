@@ -1,0 +1,146 @@
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelahead.errors import InputError, MissingExtra
+from labelahead.learner.config import Campaign, assemble, parse, read, to_toml, training_from
+from labelahead.models.training import Training
+
+
+def test_what_is_written_reads_back(tmp_path):
+    one = parse(
+        {
+            "seed": 3,
+            "budget": {"labels": 50},
+            "training": {"rate": 0.1},
+            "track": ["tensorboard"],
+            "asking": {"mode": "greedy"},
+        }
+    )
+    path = tmp_path / "c.toml"
+    path.write_text(to_toml(one))
+    assert parse(read(path)) == one
+    assert one.budget.labels == 50
+    assert one.data.name == "digits"
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"sed": 1}, "did you mean 'seed'"),
+        ({"budget": {"label": 1}}, r"in \[budget\]; did you mean 'labels'"),
+        ({"training": {"rte": 1}}, "did you mean 'rate'"),
+        ({"asking": {"strategy": "flop"}}, "did you mean 'flip'"),
+        ({"asking": {"strategy": 5}}, "strategy is 5; expected a name, or your own as file.py:name"),
+        ({"asking": {"mode": "best"}}, "mode"),
+        ({"asking": {"strategy": "random", "mode": "greedy"}}, "works as top"),
+        ({"asking": {"kernel": "rbf"}}, "kernel"),
+        ({"asking": {"candidates": 0}}, "candidates is 0"),
+        ({"asking": {"noise": -1.0}}, "noise"),
+        ({"seed": "x"}, "seed is 'x'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"budget": {"initial": -1}}, "initial is -1"),
+        ({"budget": {"initial": 50, "labels": 20}}, "labels is 20"),
+        ({"data": "digits"}, "expected a table"),
+        ({"data": {"test_fraction": 1.5}}, "test_fraction"),
+        ({"data": {"limit": 0}}, "limit is 0"),
+        ({"model": {"width": -1}}, "width"),
+        ({"threads": 0}, "threads"),
+        ({"track": ["wandb"]}, "track"),
+    ],
+)
+def test_wrong_values_are_named(tables, message):
+    with pytest.raises(InputError, match=message):
+        parse(tables)
+
+
+def test_options_override_changes_override_the_file(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("seed = 1\n[budget]\nlabels = 40\ninitial = 10\n")
+    changes = ["budget.labels=60", "training.loss=cross-entropy", "asking.noise = 0.01"]
+    found = assemble(path, changes, {"budget.initial": 5, "seed": None})
+    assert (found.seed, found.budget.labels, found.budget.initial) == (1, 60, 5)
+    assert found.training == {"loss": "cross-entropy"}
+    assert found.asking.noise == 0.01
+
+
+@pytest.mark.parametrize("change", ["x", "=1", "seed.x=1", "budget=3", "training.loss=hinge2"])
+def test_broken_changes(change):
+    with pytest.raises(InputError):
+        training_from(assemble(None, [change], {}).training, Training())
+
+
+@pytest.mark.parametrize("key", ["candidates", "evaluation", "noise", "sketch", "mode"])
+def test_none_survives_the_file(key):
+    import tomllib
+
+    one = parse({"asking": {key: None}, "training": {"clip": None, "stop_accuracy": None}})
+    text = to_toml(one)
+    assert parse(tomllib.loads(text)) == one
+    assert getattr(one.asking, key) is None
+    assert one.training["clip"] is None
+    assert parse({"asking": {"candidates": "none"}}).asking.candidates is None
+    with pytest.raises(InputError, match="seed"):
+        parse({"seed": "none"})
+
+
+def test_one_tracker_needs_no_brackets():
+    assert parse({"track": "tensorboard"}).track == ("tensorboard",)
+
+
+def test_training_and_model_are_checked_before_any_work():
+    with pytest.raises(InputError, match=r"training: rate is -1"):
+        parse({"training": {"rate": -1}})
+    with pytest.raises(InputError, match="cnn"):
+        parse({"model": {"name": "cn"}})
+    with pytest.raises(InputError, match="sketch is 1"):
+        parse({"asking": {"sketch": 1}})
+
+
+def test_broken_files(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        read(tmp_path / "none.toml")
+    (tmp_path / "a.toml").write_text("x = = 1")
+    with pytest.raises(InputError, match="no valid TOML"):
+        read(tmp_path / "a.toml")
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path / "b.toml")
+    (tmp_path / "c.toml").write_bytes(b"\xef\xbb\xbfseed = 2\r\n")
+    assert read(tmp_path / "c.toml") == {"seed": 2}
+
+
+def test_training_changes_start_from_the_recipe():
+    recipe = Training(rate=0.5, steps=7)
+    assert training_from({"rate": 0.1}, recipe) == Training(rate=0.1, steps=7)
+    with pytest.raises(InputError, match=r"training\.steps"):
+        training_from({"steps": "many"}, recipe)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=8), one, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(["seed", "data", "model", "training", "asking", "budget", "threads", "device", "track"])
+INNER = st.sampled_from(["name", "root", "size", "limit", "labels", "initial", "strategy", "mode", "rate", "width"])
+TABLES = st.dictionaries(INNER, VALUES, max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(KEYS | st.text(max_size=6), VALUES | st.dictionaries(INNER, VALUES, max_size=3)))
+def test_two_hundred_broken_configurations(tables):
+    try:
+        found = parse(tables)
+    except InputError:
+        return
+    assert isinstance(found, Campaign)
+
+
+@pytest.mark.parametrize(("module", "act"), [("pydantic", lambda: parse({})), ("tomli_w", lambda: to_toml(Campaign()))])
+def test_the_light_core_says_what_it_lacks(monkeypatch, module, act):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"{module}.*labelahead\[app\]"):
+        act()

@@ -1,0 +1,225 @@
+"""What a network sees: embeddings by name, vectors that came with the data, a user's own function, side by side."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import labelahead as la
+from labelahead.data import from_arrays
+from labelahead.errors import InputError
+from labelahead.learner.config import parse
+from labelahead.learner.encoding import side_by_side
+from labelahead.learner.preparation import prepare
+from labelahead.models.image_encoder import available
+from labelahead.models.sentence_encoder import sentences_available
+
+OWN = """
+import torch
+from pathlib import Path
+
+def lengths(texts):
+    with Path({log!r}).open("a") as file:
+        file.write(f"{{len(texts)}}\\n")
+    return [[float(len(t)), float(t.count("e"))] for t in texts]
+
+def brightness(pictures):
+    return pictures.float().mean((2, 3))
+
+def columns(rows):
+    return torch.tensor([[float(r["n"]), 1.0] for r in rows])
+
+def wrong(texts):
+    return torch.zeros(1, 2)
+
+def bad(texts):
+    return torch.full((len(texts), 2), float("nan"))
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN.format(log=str(tmp_path / "log")))
+    return tmp_path / "own.py"
+
+
+def table(tmp_path, n=30, **more):
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "text": f"{('a long day of rain and wind', 'the sun, the sea and an ice cream')[i % 2]} in the {i}th week",
+            "n": float(rng.normal()),
+            "v": rng.normal(size=3).tolist(),
+            "label": "ab"[i % 2],
+        }
+        for i in range(n)
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path, rows
+
+
+def prepared(path, model="exact", progress=None, **data):
+    return prepare(parse({"data": {"name": str(path), **data}, "model": {"name": model}}), progress=progress)
+
+
+@pytest.mark.parametrize("model", ["exact", "mlp"])
+def test_vectors_of_a_column_beside_the_other_columns(tmp_path, model):
+    path, rows = table(tmp_path)
+    ready = prepared(path, model, embedding="v")
+    assert ready.inputs.shape == (30, 3 + 1)
+    assert ready.campaign.data.embedding == "v"
+    pool = torch.ones(30, dtype=torch.bool).index_fill_(0, ready.data.test, False)
+    inside = ready.inputs[pool].double()
+    assert inside.mean(0).abs().max() < 1e-6
+    variance = inside.square().mean(0)
+    assert variance[:3].sum() == pytest.approx(4 * 0.8)
+    assert variance[3] == pytest.approx(4 * 0.2)
+    if model == "exact":  # only moved and scaled as a whole
+        given = torch.tensor([r["v"] for r in rows], dtype=torch.float64)
+        want = given - given[pool].mean(0)
+        assert torch.allclose(
+            ready.inputs[:, :3].double() / want, (ready.inputs[0, 0].double() / want[0, 0]).expand(30, 3)
+        )
+
+
+def test_side_by_side_ends_where_nothing_varies():
+    pool = torch.tensor([True, True, False])
+    both = side_by_side(torch.tensor([[1.0, 2], [1, 2], [1, 2]]), torch.tensor([[0.0], [2], [8]]), pool)
+    assert torch.isfinite(both).all()
+    assert (both[:, :2] == 0).all()
+
+
+def test_an_own_function_reads_texts_once(tmp_path, own):
+    path, rows = table(tmp_path)
+    told = []
+    ready = prepared(path, embedding=f"{own}:lengths", progress=lambda *p: told.append(p))
+    calls = (tmp_path / "log").read_text().split()
+    assert sum(map(int, calls)) == 30
+    assert told[-1] == ("features", 30, 30)
+    want = torch.tensor([[float(len(r["text"])), float(r["text"].count("e"))] for r in rows])
+    pool = torch.ones(30, dtype=torch.bool).index_fill_(0, ready.data.test, False)
+    rest = ready.data.texts.rest
+    assert torch.allclose(ready.inputs, side_by_side(want, rest, pool))
+    again = prepared(path, embedding=f"{own}:lengths")
+    assert torch.equal(again.inputs, ready.inputs)
+    assert (tmp_path / "log").read_text().split() == calls  # from the cache
+    own.write_text(own.read_text() + "\n# another version\n")
+    prepared(path, embedding=f"{own}:lengths")
+    assert sum(map(int, (tmp_path / "log").read_text().split())) == 60
+
+
+def test_an_own_function_sees_pictures_rows_and_arrays(tmp_path, own):
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (70, 3, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "p.npz", x=pictures, y=np.arange(70) % 2)
+    seen = prepared(tmp_path / "p.npz", embedding=f"{own}:brightness", size=8).inputs
+    assert torch.allclose(seen, torch.from_numpy(pictures).float().mean((2, 3)))
+    path = tmp_path / "rows.csv"
+    path.write_text("n,m,label\n" + "".join(f"{i},{i * i % 7},{'ab'[i % 2]}\n" for i in range(20)))
+    assert prepared(path, embedding=f"{own}:columns").inputs.shape == (20, 2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wrong", r"returned \(1, 2\) for 30 items; expected \(30, d\)"),
+        ("bad", "returned NaN or infinity"),
+        ("columns", "failed on 30 items with TypeError"),
+        ("number", "is a int; expected a function"),
+        ("missing", "names 'missing', which is not there"),
+    ],
+)
+def test_what_is_wrong_with_an_own_function_is_said(tmp_path, own, name, message):
+    path, _ = table(tmp_path)
+    with pytest.raises(InputError, match=message):
+        prepared(path, embedding=f"{own}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ("w", "'w', but t has no vectors of that name; .*expected one of .*v, or your own as file.py:function"),
+        ("lite0", "sees pictures, but t has none"),
+    ],
+)
+def test_embeddings_that_do_not_fit_are_said(tmp_path, embedding, message):
+    with pytest.raises(InputError, match=message):
+        prepared(table(tmp_path)[0], embedding=embedding)
+
+
+def test_texts_are_asked_of_what_has_none():
+    data = from_arrays(np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2)
+    for name in ("words", "minilm"):
+        with pytest.raises(InputError, match="arrays has none"):
+            prepare(parse({"data": {"embedding": name}, "model": {"name": "exact"}}), data)
+
+
+def test_a_campaign_notices_that_its_vectors_have_changed(tmp_path):
+    path, rows = table(tmp_path)
+    config = {"data": {"name": str(path), "embedding": "v"}, "model": {"name": "exact"}}
+    la.run(config | {"budget": {"initial": 2, "labels": 4}}, out=tmp_path / "run")
+    assert la.resume(tmp_path / "run", {"budget.labels": 6}).campaign.data.embedding == "v"
+    rows[0]["v"][0] += 1
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    with pytest.raises(InputError, match="the data have changed"):
+        la.resume(tmp_path / "run", {"budget.labels": 8})
+
+
+@pytest.mark.skipif(not sentences_available(), reason="needs the extra texts")
+def test_numbers_weigh_a_quarter_of_texts(tmp_path):
+    ready = prepared(table(tmp_path)[0])
+    variance = ready.inputs.double().var(0)
+    assert ready.inputs.shape == (30, 384 + 1)
+    assert float(variance[:384].sum() / variance[384]) == pytest.approx(4, abs=2)
+    assert any("the other columns, 1 numbers, weigh a quarter of the embedding's 384" in n for n in ready.notes)
+
+
+@pytest.mark.skipif(not available(), reason="needs the extra photos")
+def test_pictures_of_one_pixel_and_of_far_too_many_end_well(tmp_path):
+    folder = tmp_path / "photos"
+    for i in range(6):
+        side = (1, 40)[i % 2]
+        (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side, side), (40 * i, 10, 200)).save(folder / "ab"[i % 2] / f"{i}.png")
+    Image.new("1", (20_000, 20_000)).save(folder / "a" / "huge.png")
+    ready = prepared(folder, size=32, test_fraction=0.0)
+    assert ready.inputs.shape == (6, 1280)
+    assert torch.isfinite(ready.inputs).all()
+    assert any("a/huge.png (too many pixels" in note and "skipped" in note for note in ready.notes)
+    assert any("EfficientNet-Lite0" in note for note in ready.notes)
+    other = prepared(folder, size=32, test_fraction=0.0, embedding="lite2")
+    assert other.campaign.data.embedding == "lite2"
+    assert (other.inputs - ready.inputs).abs().max() > 0.01
+
+
+@pytest.mark.skipif(not available(), reason="needs the extra photos")
+def test_a_second_process_decodes_no_picture_for_its_features_again(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(4):
+        Image.new("RGB", (40, 30), (40 * i, 10, 200)).save(folder / f"{i}.png")
+    code = f"""
+from labelahead.learner.config import parse
+from labelahead.learner.preparation import prepare
+from labelahead.data.folder import Photos
+asked = []
+batch = Photos.batch
+Photos.batch = lambda self, at, size: asked.append(len(at)) or batch(self, at, size)
+prepare(parse({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"name": "exact"}}}}))
+print(sum(asked))
+"""
+    for expected in ("4", "0"):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected

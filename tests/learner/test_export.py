@@ -1,0 +1,559 @@
+"""What people leave with, against the learner by hand, onnxruntime, and the campaign that it came from."""
+
+import csv
+import io
+import json
+import pickle
+import signal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import labelahead as la
+from labelahead.data import from_arrays, load
+from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
+from labelahead.gp.calibration import likelihoods
+from labelahead.inference.exact import ExactModel
+from labelahead.learner.export import load_finished, run_model, write_predictions
+from labelahead.learner.onnx import Graph
+from labelahead.learner.preparation import prepare
+from labelahead.models.sentence_encoder import sentences_available
+from tests.support.campaigns import blobs
+from tests.support.reference_exact import by_hand, simplex
+
+BUDGET = {"initial": 12, "labels": 24, "retrain_every": 6}
+
+
+def campaign(tmp_path, model="exact", **more):
+    strategy = "resolve" if model == "exact" else "flip"
+    config = {"model": {"name": model}, "asking": {"strategy": strategy}, "budget": BUDGET, "training": {"steps": 40}}
+    return la.run({**config, **more}, out=tmp_path / "run")
+
+
+def table(path, n=60, seed=0, label=True, missing=()):
+    """Species by size, colour and what is said of them; some fields empty."""
+    rng = np.random.default_rng(seed)
+    names = ["size", "colour", "legs", "said", *(["label"] if label else [])]
+    rows = []
+    for i in range(n):
+        kind = i % 2
+        row = [
+            "" if rng.random() < 0.1 else f"{rng.normal(3 * kind, 1):.3f}",
+            "" if rng.random() < 0.1 else str(rng.choice(["red", "blue"] if kind else ["green", "blue"])),
+            str(bool(kind) if rng.random() < 0.9 else not kind),
+            " ".join(rng.choice(["wing", "fly", "air", "sing"] if kind else ["fin", "swim", "sea", "deep"], 12)),
+        ]
+        rows.append([*row, *(["bird" if kind else "fish"] if label else [])])
+    keep = [i for i, name in enumerate(names) if name not in missing]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([[row[i] for i in keep] for row in [names, *rows]])
+    return path
+
+
+def pictures(folder, n=24, seed=0, classes=("dark", "light")):
+    rng = np.random.default_rng(seed)
+    for i in range(n):
+        kind = classes[i % 2] if classes else ""
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        pixels = ((40 if i % 2 else 200) + rng.integers(-35, 35, (24, 32, 3))).clip(0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / kind / f"{i:02d}.png")
+    return folder
+
+
+def onnx_says(folder, values):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    return session.run(None, {"items": values})
+
+
+def likely(model, outputs, variance):
+    """What the outputs say: as sure as the labels are right when left out, or of a network as they stand."""
+    if not isinstance(model.network, ExactModel):
+        return simplex(outputs)
+    spread = model.network.fitted_variance_scale()
+    return likelihoods(torch.as_tensor(outputs), spread * torch.as_tensor(variance).clamp_min(1e-9))
+
+
+def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
+    done = campaign(tmp_path)
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
+    model = la.load_model(folder)
+    data, answers = load("digits")
+    labelled = done.pool.labelled
+    x = data.inputs.flatten(1)
+    pool = torch.ones(len(x), dtype=torch.bool).index_fill_(0, data.test, False)
+    new = data.test[:20]
+    outputs, variances, alone = by_hand(
+        x[labelled], answers.take(labelled), x[new], x[pool].mean(0), model.network.weights(), 10
+    )
+    raw = data.images.values[new]
+    said = model.predict(raw)
+    wanted = likely(model, outputs, variances)
+    assert np.allclose(said.probabilities, wanted, atol=1e-4)
+    assert np.array_equal(said.probabilities.argmax(1), outputs.argmax(1))
+    assert np.allclose(said.variance, variances, atol=1e-5)
+    assert np.allclose(model.network.leave_one_out_variance(), alone, atol=1e-5)
+    assert model.threshold == pytest.approx(np.quantile(alone, 0.95), abs=1e-5)
+    assert torch.equal(said.unlike, said.variance > model.threshold)
+    p, variance = onnx_says(folder, raw.numpy())
+    assert np.allclose(p, wanted, atol=1e-4)
+    assert np.allclose(variance, variances, atol=1e-4)
+    every = model.predict(data.images.values)
+    right = (every.probabilities.argmax(1) == answers.take(torch.arange(len(data))))[data.test]
+    assert float(right.double().mean()) == done.rounds[-1].accuracy
+
+
+def test_noise_is_unlike_anything_labelled_and_the_pool_is_not(tmp_path):
+    campaign(tmp_path, budget={"initial": 20, "labels": 100, "retrain_every": 40})
+    model = run_model(tmp_path / "run")
+    data, _ = load("digits")
+    noise = torch.randint(0, 17, (200, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    assert float(model.predict(noise).unlike.double().mean()) > 0.95
+    assert float(model.predict(data.images.values).unlike.double().mean()) < 0.1
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_networks_leave_as_they_were(tmp_path, model, loss):
+    done = campaign(tmp_path, model, training={"steps": 40, "loss": loss})
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
+    finished = load_finished(folder)
+    data, _ = load("digits")
+    with torch.no_grad():
+        outputs = done.model(data.inputs[:50]).double()
+    wanted = outputs.softmax(1).numpy() if loss == "cross-entropy" else simplex(outputs.numpy())
+    said = finished.predict(data.images.values[:50])
+    assert np.allclose(said.probabilities, wanted, atol=1e-5)
+    assert said.unlike is None
+    assert said.columns()["unlike_labelled"] == [None] * 50
+    (p,) = onnx_says(folder, data.images.values[:50].numpy())
+    assert np.allclose(p, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["exact", "mlp"])
+def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
+    source = table(tmp_path / "animals.csv")
+    done = campaign(tmp_path, model, data={"name": str(source), "embedding": "words"})
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
+    finished = la.load_model(folder)
+    # Rows of the pool become what they were.
+    data, _ = load(source)
+    again = finished.predict(source)
+    with torch.no_grad():
+        outputs = done.model(data.inputs).double().numpy()
+    assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-4)
+    # Others, of another file whose columns stand elsewhere, are judged by the pool's statistics alone.
+    fresh = table(tmp_path / "more.csv", 40, seed=1)
+    said = la.load_model(folder).predict(fresh)
+    truth = [("bird" if i % 2 else "fish") for i in range(40)]
+    assert np.mean([a == b for a, b in zip(said.labels, truth, strict=True)]) > 0.9
+    one = table(tmp_path / "one.csv", 1, seed=1, label=False)
+    assert np.allclose(finished.predict(one).probabilities, said.probabilities[:1], atol=1e-6)
+    rows = list(csv.DictReader(fresh.open()))
+    by_name = {name: [row[name] for row in rows] for name in reversed(rows[0])}
+    assert torch.equal(finished.predict(by_name).probabilities, said.probabilities)
+    (tmp_path / "strange.csv").write_text("size,colour,legs,said\n1.5,violet,True,a word nobody knows\n,,False,\n")
+    assert len(finished.predict(tmp_path / "strange.csv")) == 2
+    with pytest.raises(InputError, match="no column 'colour', which the model learnt from"):
+        finished.predict(table(tmp_path / "less.csv", 3, missing=("colour",)))
+    (tmp_path / "bad.csv").write_text("size,colour,legs,said\nlarge,red,True,sea\n")
+    with pytest.raises(InputError, match="column 'size', line 2, is 'large'; expected a number"):
+        finished.predict(tmp_path / "bad.csv")
+
+
+BIRDS = ["the {} sings in the old tree", "a {} flew over the roof", "wings of the {} beat in the wind"]
+FISH = ["the {} swims in the deep sea", "a {} hid under the reef", "fins of the {} cut the water"]
+
+
+def documents(folder, n=24, seed=0, classes=True):
+    rng = np.random.default_rng(seed)
+    for i in range(n):
+        lines, names = (BIRDS, ["wren", "lark", "gull"]) if i % 2 else (FISH, ["cod", "carp", "eel"])
+        text = ". ".join(str(rng.choice(lines)).format(rng.choice(names)) for _ in range(3))
+        inside = folder / (("bird" if i % 2 else "fish") if classes else "")
+        inside.mkdir(parents=True, exist_ok=True)
+        (inside / f"{i:02d}.txt").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("embedding", ["words", "minilm"])
+@pytest.mark.parametrize("model", ["exact", "mlp"])
+def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding, model):
+    if embedding == "minilm" and not sentences_available():
+        pytest.skip("without the extra texts")
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    source = documents(tmp_path / "texts")
+    (source / "bird" / "00.txt").write_text("none")  # read anew it must be the same
+    budget = {"initial": 6, "labels": 12, "retrain_every": 6}
+    campaign(tmp_path, model, data={"name": str(source), "embedding": embedding}, budget=budget)
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
+    new = documents(tmp_path / "new", 10, seed=5, classes=False)
+    said = la.load_model(folder).predict(new)
+    assert said.labels == ["fish", "bird"] * 5
+    assert said.items[0] == "00.txt"
+    (tmp_path / "none.txt").write_text("none")  # a word in a file, nothing in a table
+    word, nothing = (
+        la.load_model(folder).predict([tmp_path / "none.txt"]),
+        la.load_model(folder).predict({"text": [""]}),
+    )
+    assert torch.equal(word.probabilities, nothing.probabilities) == (embedding == "words")
+    alone = la.load_model(folder).predict([new / "03.txt"])
+    assert torch.allclose(alone.probabilities, said.probabilities[3:4], atol=1e-5)
+    with pytest.raises(InputError, match="a folder of texts, a text, or a table"):
+        la.load_model(folder).predict(pictures(tmp_path / "p", 2) / "dark" / "00.png")
+
+
+@pytest.mark.parametrize("model", ["exact", "mlp"])
+def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
+    if not sentences_available():
+        pytest.skip("without the extra texts")
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    source = table(tmp_path / "animals.csv")
+    done = campaign(tmp_path, model, data={"name": str(source), "embedding": "minilm"})
+    finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
+    with torch.no_grad():
+        outputs = done.model(prepare(done.campaign).rows).double().numpy()
+    again = finished.predict(source)
+    assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-3)
+    said = finished.predict(table(tmp_path / "more.csv", 20, seed=1))
+    assert sum(a == b for a, b in zip(said.labels, ["fish", "bird"] * 10, strict=True)) > 18
+
+
+def test_an_embedding_of_your_own_does_not_leave(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch\ndef encode(texts):\n    return torch.tensor([[len(t), t.count('e')] for t in texts])\n"
+    )
+    source = table(tmp_path / "animals.csv")
+    campaign(tmp_path, data={"name": str(source), "embedding": f"{tmp_path / 'own.py'}:encode"})
+    with pytest.raises(InputError, match=r"by your own .*own\.py:encode, whose code cannot leave with it"):
+        la.load_model(tmp_path / "run")
+
+
+def test_vectors_named_as_a_backbone_are_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    y, x = np.arange(40) % 2, rng.integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "p.npz", x=x, y=y, lite0=rng.normal(size=(40, 4)) + 3 * y[:, None])
+    campaign(tmp_path, data={"name": str(tmp_path / "p.npz"), "embedding": "lite0"})
+    said = run_model(tmp_path / "run").predict(tmp_path / "p.npz")
+    assert np.mean([label == str(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
+
+
+def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    if not sentences_available():
+        pytest.skip("without the extra texts")
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    source = table(tmp_path / "animals.csv")
+    campaign(tmp_path, data={"name": str(source), "embedding": "minilm"})
+    model = run_model(tmp_path / "run")
+    folder = model.save(tmp_path / "out", onnx=True)
+    assert "Those of 'said' come from the encoder minilm." in (folder / "README.md").read_text()
+    features = torch.randn(7, *model.reading.shape, generator=torch.Generator().manual_seed(1))
+    assert np.allclose(onnx_says(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4)
+
+
+def test_vectors_that_came_with_the_data(tmp_path):
+    x, y = blobs(60, (16,))
+    rows = [{"id": f"n{i}", "code": v.tolist(), "label": int(c)} for i, (v, c) in enumerate(zip(x, y, strict=True))]
+    (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    campaign(tmp_path, data={"name": str(tmp_path / "v.jsonl"), "embedding": "code"})
+    finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
+    said = finished.predict({"code": x.tolist()})
+    assert np.mean([int(a) == int(b) for a, b in zip(said.labels, y, strict=True)]) > 0.9
+    np.savez(tmp_path / "v.npz", code=x.numpy())
+    assert torch.equal(finished.predict(tmp_path / "v.npz").probabilities, said.probabilities)
+    with pytest.raises(InputError, match="16 finite numbers a row"):
+        finished.predict({"code": x[:, :5].tolist()})
+
+
+def test_parquet_says_the_same_as_csv(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    campaign(tmp_path, data={"name": str(table(tmp_path / "animals.csv")), "embedding": "words"})
+    model = run_model(tmp_path / "run")
+    rows = list(csv.DictReader(table(tmp_path / "more.csv", 10, seed=2).open()))
+    columns = {k: [row[k] for row in rows] for k in rows[0]}
+    columns["size"] = [float(v) if v else None for v in columns["size"]]
+    columns["legs"] = [v == "True" for v in columns["legs"]]
+    parquet.write_table(arrow.table(columns), tmp_path / "more.parquet")
+    said = [model.predict(tmp_path / f"more.{form}") for form in ("csv", "parquet")]
+    assert torch.equal(said[0].probabilities, said[1].probabilities)
+    write_predictions(said[0], tmp_path / "out.parquet")
+    read = parquet.read_table(tmp_path / "out.parquet").to_pydict()
+    assert read == said[0].columns()
+    text = write_predictions(said[0], None)
+    listed = list(csv.DictReader(io.StringIO(text)))
+    assert [row["prediction"] for row in listed] == said[0].labels
+    assert {row["unlike_labelled"] for row in listed} <= {"yes", "no"}
+
+
+@pytest.mark.parametrize("model", ["exact", "cnn"])
+def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
+    from labelahead.learner import encoding as inputs
+
+    monkeypatch.setattr(inputs, "available", lambda: False)  # without the extra `photos`
+    source = pictures(tmp_path / "photos")
+    done = campaign(
+        tmp_path, model, data={"name": str(source), "size": 16}, budget={"initial": 6, "labels": 12, "retrain_every": 6}
+    )
+    folder = run_model(tmp_path / "run").save(tmp_path / "out")
+    finished = la.load_model(folder)
+    data, _ = load(source, size=16)
+    said = finished.predict(source)
+    assert said.items == tuple(data.ids)
+    with torch.no_grad():
+        outputs = done.model(data.inputs).double().numpy()
+    assert np.allclose(said.probabilities, likely(finished, outputs, said.variance), atol=1e-4)
+    new = pictures(tmp_path / "new", 8, seed=3, classes=())
+    (new / "broken.png").write_bytes(b"no picture")
+    fresh = finished.predict([new, source / "dark" / "00.png"])
+    assert fresh.labels == ["dark", "light"] * 4 + ["dark"]
+    assert list(fresh.failed) == [f"{new}/broken.png"]
+    assert fresh.items[0].endswith("new/00.png")
+
+
+@pytest.mark.parametrize("model", ["exact", "backbone"])
+def test_photographs_by_features_and_by_onnx_from_their_pixels(tmp_path, monkeypatch, model):
+    backbone = pytest.importorskip("labelahead.models.image_encoder")
+    if not backbone.available():
+        pytest.skip("without the extra photos")
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    source = pictures(tmp_path / "photos", 16)
+    campaign(
+        tmp_path, model, data={"name": str(source), "size": 64}, budget={"initial": 6, "labels": 10, "retrain_every": 4}
+    )
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
+    finished = la.load_model(folder)
+    about = json.loads((folder / "model.json").read_text())
+    assert about["reading"]["features"] == "lite0"
+    assert about["reading"]["shape"] == [3, 64, 64]
+    new = pictures(tmp_path / "new", 6, seed=4, classes=())
+    said = finished.predict(new)
+    assert said.labels == ["dark", "light"] * 3
+    data, _ = load(new)
+    p = onnx_says(folder, data.images.batch(torch.arange(6), 64).numpy())[0]
+    assert np.allclose(p, said.probabilities, atol=1e-4)
+
+
+def test_nothing_is_run_when_a_model_is_loaded(tmp_path):
+    campaign(tmp_path)
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
+    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "weights.pt"]
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "harm"), "w"))
+
+    (folder / "weights.pt").write_bytes(pickle.dumps({"network.centre": Evil()}))
+    with pytest.raises(InputError, match="damaged"):
+        la.load_model(folder)
+    torch.save({"network.centre": Evil()}, folder / "weights.pt")
+    with pytest.raises(InputError, match="damaged"):
+        la.load_model(folder)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_your_own_network_needs_your_own_code(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from torch.nn import Flatten, Linear, Sequential\n"
+        "def make(shape, classes):\n    return Sequential(Flatten(), Linear(64, classes))\n"
+    )
+    done = campaign(tmp_path, f"{own}:make")
+    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
+    with pytest.raises(InputError, match="whose code is not in it"):
+        la.load_model(folder)
+    values = load("digits")[0].images.values[:5]
+    wanted = run_model(tmp_path / "run").predict(values).probabilities
+    assert torch.equal(la.load_model(folder, network=f"{own}:make").predict(values).probabilities, wanted)
+    other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    assert torch.equal(la.load_model(folder, network=other).predict(values).probabilities, wanted)
+    assert done.rounds
+
+
+def test_what_cannot_be_is_said(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="holds no model"):
+        la.load_model(tmp_path)
+    campaign(tmp_path)
+    model = run_model(tmp_path / "run")
+    with pytest.raises(InputError, match=r"expected \(n, 1, 8, 8\)"):
+        model.predict(torch.zeros(3, 64))
+    with pytest.raises(InputError, match="does not exist"):
+        model.predict(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="another kind; expected a folder of pictures"):
+        model.predict(table(tmp_path / "t.csv", 3))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="there already"):
+        model.save(tmp_path / "out")
+    folder = model.save(tmp_path / "fine", onnx=False)
+    about = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**about, "format": 2}))
+    with pytest.raises(InputError, match="of format 2"):
+        la.load_model(folder)
+    (folder / "model.json").write_text(json.dumps(about))
+    (folder / "weights.pt").unlink()
+    with pytest.raises(InputError, match=r"no weights\.pt"):
+        la.load_model(folder)
+    from labelahead.learner import onnx as graph
+
+    def missing(module, extra, purpose):
+        raise MissingExtra(f"{purpose} needs {module}")
+
+    monkeypatch.setattr(graph, "need", missing)
+    assert "There is no ONNX form of it" in (model.save(tmp_path / "plain") / "README.md").read_text()
+    with pytest.raises(MissingExtra):
+        model.save(tmp_path / "asked", onnx=True)
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_graph_that_says_something_else_is_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    from labelahead.learner.onnx import write_onnx
+
+    campaign(tmp_path)
+    model = run_model(tmp_path / "run")
+    example = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    p, variance = model.outputs(example)
+    graph = Graph(model.front, model.network, model.loss, 10)
+    with pytest.raises(LabelaheadError, match="differs from our own"):
+        write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
+
+
+def test_data_from_python_leave_with_the_model(tmp_path):
+    x, y = blobs(60, (16,))
+    data = from_arrays(x, y, classes=["a", "b", "c"], test=range(50, 60))
+    la.run(
+        {"model": {"name": "exact"}, "asking": {"strategy": "resolve"}, "budget": BUDGET},
+        data=data,
+        out=tmp_path / "run",
+    )
+    with pytest.raises(InputError, match="handed over in Python"):
+        la.load_model(tmp_path / "run")
+    model = run_model(tmp_path / "run", data=data)
+    said = load_finished(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
+    assert np.mean([ord(label) - ord("a") == int(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
+
+
+def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
+    """torch writes files of its own, and speaks of its own lines where that fails."""
+    resource = pytest.importorskip("resource", reason="needs a limit on the size of files")
+    run = campaign(tmp_path)
+    model = run_model(tmp_path / "run")
+    assert run.rounds
+    old, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot be written to") as refused:
+            model.save(tmp_path / "model", onnx=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, old)
+    assert "enforce" not in str(refused.value)
+    assert not (tmp_path / "model").exists()
+
+
+def picture_files(folder):
+    """Pictures of all forms that a reader has to know: turned, transparent, grey, large, in colour."""
+    rng = np.random.default_rng(3)
+    folder.mkdir()
+    noise = Image.fromarray(rng.integers(0, 255, (31, 50, 3)).astype(np.uint8))
+    smooth = noise.resize((900, 640), Image.Resampling.BICUBIC)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    smooth.save(folder / "large.jpg", quality=90)
+    smooth.save(folder / "turned.jpg", exif=turned)
+    noise.save(folder / "small.png")
+    noise.convert("L").save(folder / "grey.png")
+    noise.convert("P").save(folder / "palette.gif", transparency=3)
+    Image.fromarray(rng.integers(0, 255, (41, 33, 4)).astype(np.uint8)).save(folder / "transparent.png")
+    smooth.crop((0, 0, 641, 322)).save(folder / "odd.bmp")
+    return folder
+
+
+@pytest.mark.parametrize(("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)])
+def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
+    """What the card's own code makes of files, with Pillow and numpy alone, is what our reader makes of them."""
+    from labelahead.data.new_items import fresh_items
+    from labelahead.data.preprocessing import PICTURES, Reading
+    from labelahead.learner.model_card import card
+
+    reading = Reading(PICTURES, shape, white=white)
+    about = {"classes": ["a"], "labels": {"a": 1}, "network": {"name": "exact"}, "accuracy": {}, "labelahead": "0"}
+    about |= {"made": "now", "data": {"name": "set", "items": 1}, "threshold": None, "reading": reading.plain()[0]}
+    text = card(about)
+    assert f"Resize the square to {shape[1]} x {shape[1]}, bilinear" in text
+    assert "nothing is stretched or padded" in text
+    steps = {}
+    exec(text.split("```python\n")[1].split("```")[0], steps)
+    folder = picture_files(tmp_path / "files")
+    for fresh in fresh_items(reading, folder):
+        assert len(fresh.ids) == 7
+        assert not fresh.failed
+        for name, ours in zip(fresh.ids, fresh.values, strict=True):
+            item = steps["read_item"](folder / name)
+            assert item.dtype == np.uint8
+            assert item.shape == shape
+            assert np.array_equal(item, ours.numpy()), name
+
+
+def exported(tmp_path):
+    pictures(tmp_path / "set")
+    data = {"name": str(tmp_path / "set"), "embedding": "raw", "size": 8}
+    campaign(tmp_path, data=data, budget={"initial": 6, "labels": 10, "retrain_every": 4})
+    return la.load_model(tmp_path / "run").save(tmp_path / "model", onnx=False)
+
+
+def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
+    from typer.testing import CliRunner
+
+    from labelahead.cli import app
+
+    model, new = exported(tmp_path), tmp_path / "new"
+    good = pictures(new, n=3, classes=()) / "00.png"
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    (new / "empty.jpg").write_bytes(b"")
+    said = la.load_model(model).predict([tmp_path / "bad.png", new, good])
+    assert len(said) == len(said.unlike) == len(said.variance) == 4
+    assert set(said.failed) == {"bad.png", f"{new}/empty.jpg"}
+    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png"), str(new)])
+    assert done.exit_code == 0
+    assert "bad.png cannot be read (it is no picture of a kind that can be read): left out" in done.output
+    assert "3 items" in done.output
+    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png")])
+    assert done.exit_code == 1
+    assert "no item can be read: bad.png (it is no picture" in done.output
+    assert "unexpected" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cause"),
+    [
+        ("model.json", b"{", "JSONDecodeError"),
+        ("model.json", b"\xff\xfe\x00", "UnicodeDecodeError"),
+        ("model.json", b"[]", "it holds a list"),
+        ("model.json", b'{"format": 1}', "classes is missing"),
+        ("model.json", b'{"format": 1, "classes": [], "loss": "squared", "reading": {}, "network": {}}', "KeyError"),
+        ("weights.pt", b"", "EOFError"),
+        ("weights.pt", b"junk", "weights.pt is damaged"),
+    ],
+)
+def test_a_damaged_file_of_a_model_is_named(tmp_path, name, content, cause):
+    model = exported_once(tmp_path)
+    (model / name).write_bytes(content)
+    with pytest.raises(InputError, match="copy the folder again, or export the model again") as raised:
+        la.load_model(model)
+    assert str(raised.value).startswith(f"{model / name} is damaged (")
+    assert cause in str(raised.value)
+
+
+def exported_once(tmp_path):
+    """A folder that has all of a model's files; what is in the one that is not damaged does not matter."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    plain = {"format": 1, "classes": ["a", "b"], "loss": "squared", "reading": None}
+    network = {"name": "exact", "shape": [2], "width": None, "dropout": None}
+    (folder / "model.json").write_text(json.dumps({**plain, "network": network}))
+    torch.save({}, folder / "weights.pt")
+    return folder

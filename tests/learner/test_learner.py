@@ -1,0 +1,241 @@
+import pytest
+import torch
+
+from labelahead.acquisition import variance
+from labelahead.errors import InputError
+from labelahead.inference.exact import exact
+from labelahead.learner.learner import Learner
+from labelahead.models.training import Training
+from labelahead.strategies import STRATEGIES
+from labelahead.strategies.base import Asking
+from labelahead.strategies.lookahead import by_look_ahead
+from tests.support.campaigns import blobs, own
+
+QUICK = Training(steps=40)
+
+
+def taught(strategy="flip", count=9, **more) -> tuple[Learner, torch.Tensor]:
+    x, y = blobs(60)
+    learner = Learner(own(), x, strategy, training=QUICK, test=range(50, 60), **more)
+    learner.teach(range(count), y[:count])
+    return learner, y
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_query_and_teach_to_the_end(strategy):
+    learner, y = taught(strategy, retrain_every=7)
+    learner.train()
+    while len(learner.pool) < 50:
+        asked = learner.query(min(4, 50 - len(learner.pool)))
+        assert not set(asked) & set(learner.pool.labelled.tolist())
+        assert max(asked) < 50
+        learner.teach(asked, y[asked])
+    with pytest.raises(InputError, match="unlabelled"):
+        learner.query(1)
+    learner.train()
+    assert (learner.predict(range(50, 60)).argmax(1) == y[50:]).float().mean() > 0.8
+
+
+def test_an_answer_moves_the_view_without_training():
+    learner, y = taught()
+    learner.train()
+    first = learner.query(1)
+    weights = {k: v.clone() for k, v in learner.model.state_dict().items()}
+    before = learner.predict()
+    learner.teach(first, y[first])
+    after = learner.predict()
+    assert all(torch.equal(v, weights[k]) for k, v in learner.model.state_dict().items())
+    assert not torch.allclose(before, after)
+    assert learner._fresh == 1
+
+
+def test_drift_is_known_after_training_and_warned_of(caplog):
+    learner, y = taught(retrain_every=100)
+    assert learner.drift is None
+    learner.train()
+    learner.query(1)
+    assert learner.drift is not None
+    assert learner.drift <= 0.1
+    assert not [r for r in caplog.records if "train longer" in r.getMessage()]
+    hasty = Learner(own(), learner.inputs, "flip", training=Training(steps=0), test=range(50, 60), retrain_every=1)
+    hasty.teach(range(9), y[:9])
+    hasty.query(1)
+    assert hasty.drift > 0.1
+    assert len([r for r in caplog.records if "train longer" in r.getMessage()]) == 1
+
+
+def test_one_by_one_equals_all_at_once():
+    learner, y = taught(count=6)
+    learner.train()
+    asked = learner.query(3)
+    before = learner._belief
+    for position in asked:
+        learner.teach([position], y[[position]])
+    here = [before.points.tolist().index(p) for p in asked]
+    once = before.posterior.condition(here, y[asked])
+    assert torch.allclose(learner._belief.posterior.mean, once.mean, atol=1e-9)
+
+
+def test_retrains_when_enough_answers_are_in():
+    learner, y = taught(count=6, retrain_every=2)
+    learner.train()
+    weights = learner.model.first.weight.clone()
+    for _ in range(2):
+        asked = learner.query(1)
+        assert torch.equal(learner.model.first.weight, weights)
+        learner.teach(asked, y[asked])
+    learner.query(1)
+    assert learner._fresh == 0
+    assert not torch.equal(learner.model.first.weight, weights)
+
+
+def test_your_own_training_loop():
+    x, y = blobs(60)
+    calls = []
+
+    def fit(model, inputs, labels):
+        calls.append(len(labels))
+        model.train()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(30):
+            optimiser.zero_grad()
+            torch.nn.functional.mse_loss(model(inputs), torch.nn.functional.one_hot(labels, 3).float()).backward()
+            optimiser.step()
+
+    learner = Learner(own(), x, training=fit, retrain_every=3)
+    learner.teach([0, 1, 2], y[:3])
+    asked = learner.query(3)
+    learner.teach(asked, y[asked])
+    learner.query(2)
+    assert calls == [3, 6]
+    assert learner.loss == "squared"
+    assert not learner.model.training
+
+
+def test_saved_and_loaded_it_asks_the_same(tmp_path):
+    learner, y = taught(Asking("flip", candidates=20), retrain_every=5)
+    learner.train()
+    asked = learner.query(2)
+    learner.teach(asked, y[asked])
+    learner.save(tmp_path / "l.pt")
+    other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs)
+    assert other.pool.unlabelled.tolist() == learner.pool.unlabelled.tolist()  # test items, too
+    assert torch.equal(other.pool.labelled, learner.pool.labelled)
+    learner._belief = None  # a kernel is not saved: both make a new one
+    assert other.query(3) == learner.query(3)
+    assert torch.equal(other.predict(), learner.predict())
+    learner.train()
+    other.train()
+    assert all(torch.equal(a, b) for a, b in zip(learner.model.parameters(), other.model.parameters(), strict=True))
+
+
+def test_bad_files_and_arguments(tmp_path):
+    x, _ = blobs(20)
+    learner = Learner(own(), x)
+    with pytest.raises(InputError, match="no label yet"):
+        learner.train()
+    with pytest.raises(InputError, match="class 3"):
+        learner.teach([0], [3])
+    assert len(learner.pool) == 0
+    with pytest.raises(InputError, match="strategy is 'flap'"):
+        Learner(own(), x, "flap")
+    with pytest.raises(InputError, match="retrain_every"):
+        Learner(own(), x, retrain_every=0)
+    with pytest.raises(InputError, match="does not exist"):
+        Learner.load(tmp_path / "none", own(), x)
+    (tmp_path / "junk").write_bytes(b"junk")
+    with pytest.raises(InputError, match="cannot be read"):
+        Learner.load(tmp_path / "junk", own(), x)
+    learner.save(tmp_path / "a.pt")
+    with pytest.raises(InputError, match="another architecture"):
+        Learner.load(tmp_path / "a.pt", own(classes=4), x)
+    with pytest.raises(InputError, match="class numbers"):
+        learner.teach([0], ["a"])
+    with pytest.raises(InputError, match="loss is 'hinge'"):
+        Learner(own(), x, loss="hinge")
+    with pytest.raises(InputError, match="expected one of them"):
+        Learner(own(), x, training=Training(), loss="cross-entropy")
+    with pytest.raises(InputError, match="20 inputs, not 10"):
+        Learner.load(tmp_path / "a.pt", own(), x[:10])
+    assert len(Learner.load(tmp_path / "a.pt", own(), x).query(2)) == 2
+
+
+def test_your_own_loop_with_cross_entropy_gives_its_probabilities():
+    x, y = blobs(40)
+    learner = Learner(own(), x, "entropy", training=lambda *_: None, loss="cross-entropy")
+    with torch.no_grad():
+        want = torch.softmax(learner.model.eval()(x).double(), 1)
+    assert torch.allclose(learner.predict(), want, atol=1e-6)
+    learner.teach([0, 1], y[:2])
+    assert learner.query(3)
+
+
+@pytest.mark.parametrize("strategy", ["entropy", "flip"])
+def test_trains_no_more_often_than_asked(strategy):
+    x, y = blobs(60)
+    calls = []
+    learner = Learner(own(), x, strategy, training=lambda m, i, t: calls.append(len(t)), retrain_every=4)
+    learner.teach([0, 1, 2], y[:3])
+    for _ in range(8):
+        asked = learner.query(1)
+        learner.teach(asked, y[asked])
+    assert calls == [3, 7]  # at once with the first labels, then after four more
+    learner.query(1)
+    assert calls == [3, 7, 11]
+
+
+def test_a_double_network_and_strategies_that_train_their_own():
+    x, y = blobs(30)
+    for strategy in ("flip", "bald", "ll4al", "egl", "dynamical", "badge"):
+        learner = Learner(own().double(), x, strategy, training=Training(steps=5))
+        learner.teach([0, 1, 2, 3], y[:4])
+        assert len(learner.query(3)) == 3
+
+
+def test_predictions_after_loading_know_the_pending_answers(tmp_path):
+    learner, y = taught()
+    learner.train()
+    asked = learner.query(4)
+    learner.teach(asked, y[asked])
+    learner.save(tmp_path / "l.pt")
+    other = Learner.load(tmp_path / "l.pt", own(), learner.inputs)
+    mine, theirs = learner.predict(), other.predict()
+    assert torch.allclose(mine[asked], theirs[asked], atol=1e-6)
+
+
+def test_a_strategy_handed_over_is_handed_over_again(tmp_path):
+    own_choice = by_look_ahead("mine", "a test", criterion=variance)
+    learner, _ = taught(Asking(own_choice, candidates=20))
+    named, _ = taught(Asking("variance", mode="greedy", candidates=20))
+    learner.save(tmp_path / "l.pt")
+    with pytest.raises(InputError, match="strategy mine; expected it as `strategy`"):
+        Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs)
+    other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs, strategy=own_choice)
+    assert other.query(1) == learner.query(1) == named.query(1)
+
+
+def test_before_the_first_label_look_ahead_covers_the_pool():
+    x, y = blobs(60)
+    asked = {
+        name: Learner(own(), x, Asking(name, candidates=None), seed=3).query(4) for name in ("resolve", "variance")
+    }
+    for name in ("flip", "mlmoc", "changes", "eer"):
+        learner = Learner(own(), x, Asking(name, candidates=None), seed=3)
+        assert learner.query(4) == asked["resolve"]
+    assert asked["variance"] != asked["resolve"]
+    learner.teach(asked["resolve"], y[asked["resolve"]])
+    assert not set(learner.query(3)) & set(asked["resolve"])
+
+
+def test_the_exact_learner_predicts_items_outside_its_kernel_with_every_answer():
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.arange(60) % 3
+    x = 4 * torch.randn(3, 5, generator=rng)[truth] + torch.randn(60, 5, generator=rng)
+    test = list(range(40, 60))
+    learner = Learner(exact(x, 3), x, "resolve", test=test, retrain_every=100)
+    learner.query(1)  # the kernel is of candidates alone
+    learner.teach(list(range(12)), truth[:12].tolist())
+    told = learner.predict(test)
+    assert (told.argmax(1) == truth[40:]).float().mean() > 0.9  # a third, if the answers were not heard
+    learner.train()
+    torch.testing.assert_close(told, learner.predict(test))

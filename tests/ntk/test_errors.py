@@ -1,0 +1,234 @@
+"""Bad input and broken premises: a clear error of our own, and a network left untouched."""
+
+import pytest
+import torch
+from torch import nn
+
+import labelahead as la
+from labelahead.errors import DeviceError, InputError, LabelaheadError, ModelError, NumericalError, VerificationError
+from tests.support import architectures
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
+
+
+X = torch.linspace(-1, 1, 24).view(6, 4)
+
+
+def expect(error, match, model, x, **options):
+    with pytest.raises(error, match=match) as caught:
+        la.kernel(model, x, **options)
+    assert isinstance(caught.value, LabelaheadError)
+
+
+def test_inputs(net):
+    expect(InputError, "empty", net, X[:0])
+    expect(InputError, "empty", net, X, x2=X[:0])
+    expect(InputError, "NaN or infinity in 1 of 6", net, X.index_fill(0, torch.tensor([2]), torch.nan))
+    expect(InputError, "NaN or infinity", net, X / 0)
+    expect(InputError, r"x2 holds NaN", net, X, x2=X * torch.nan)
+    expect(InputError, r"samples of shape \(3,\)", net, X[:, :3])
+    expect(InputError, "integer", net, torch.ones(6, 4, dtype=torch.long))
+    expect(InputError, "one dtype", net, X.double())
+    expect(InputError, "got ndarray", net, X.numpy())
+    expect(InputError, "leading dimension", net, torch.tensor(1.0))
+    expect(InputError, "leading dimension", architectures.TwoInputs(), (X[:, :4], X[:3, :3]))
+    expect(DeviceError, "on meta but the network is on cpu", net, X.to("meta"))
+
+
+def test_options(net):
+    expect(InputError, "pseudo, full, single, trace", net, X, kind="sum")
+    expect(InputError, "chunk", net, X, chunk=0)
+    expect(InputError, "did you mean '0.weight'", net, X, params=["0.weigth"])
+    expect(InputError, "selects no parameter", net, X, params=lambda name, p: False)
+
+
+def test_networks(net):
+    expect(ModelError, "torch.nn.Module", lambda x: x, X)
+    expect(ModelError, "requires a gradient", net.requires_grad_(False), X)
+    expect(
+        ModelError, r"returned shape \(2, 2, 2\) for n=2", nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), X
+    )
+    with torch.no_grad():
+        net[0].weight[0, 0] = torch.nan
+    expect(NumericalError, "'0.weight' holds NaN", net.requires_grad_(True), X)
+
+
+def test_numbers_that_were_spoilt_unseen(net):
+    """A network asked again is not looked through, unless its outputs are others."""
+    la.kernel(net, X)
+    net[0].weight.data[0, 0] = torch.nan  # past the version counter
+    expect(NumericalError, "'0.weight' holds NaN", net, X)
+
+
+def test_premises_that_modules_show():
+    expect(ModelError, r"train mode.*model.eval\(\)", nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), X)
+    expect(
+        ModelError,
+        "running statistics",
+        nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)).eval(),
+        X,
+    )
+    expect(ModelError, r"drops out.*model.eval\(\)", nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)), X)
+    transformer = architectures.Transformer(tokens=3).train()
+    expect(ModelError, r"model.eval\(\)", transformer, torch.randn(4, 3, 6))
+
+
+class Noisy(nn.Linear):
+    def forward(self, x):
+        return super().forward(x + torch.randn_like(x))
+
+
+class Mixing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+class Named(nn.Linear):
+    def forward(self, x):
+        return {"scores": super().forward(x)}
+
+
+def test_premises_that_only_a_pass_shows():
+    expect(ModelError, "different outputs", Noisy(4, 3), X)
+    expect(ModelError, "other samples of its batch", Mixing(4, 3), X)
+    expect(ModelError, "do not depend on any", Detached(4, 3), X)
+    expect(ModelError, "returned a dict", Named(4, 3), X)
+    big = nn.Linear(4, 3)
+    with torch.no_grad():
+        big.weight.fill_(3e38)
+    expect(NumericalError, "outputs hold NaN or infinity", big, X)
+
+
+def test_checkpointed_parameters_are_not_lost():
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self, reentrant):
+            super().__init__()
+            self.inside, self.head, self.reentrant = nn.Linear(4, 4), nn.Linear(4, 2), reentrant
+
+        def forward(self, x):
+            run = nn.Sequential(self.inside, nn.Tanh())
+            return self.head(checkpoint(run, x, use_reentrant=self.reentrant))
+
+    torch.manual_seed(0)
+    plain = Checkpointed(False)
+    want = la.kernel(nn.Sequential(plain.inside, nn.Tanh(), plain.head), X)
+    assert torch.allclose(la.kernel(plain, X), want, rtol=1e-4)
+
+
+def test_self_check_catches_a_wrong_rule(net, monkeypatch):
+    from labelahead.ntk import rules
+
+    real = rules.RULES["AddmmBackward0"]
+
+    def wrong(node, site, shape):
+        reading = real(node, site, shape)
+        return rules.Outer(reading.a * 1.2, reading.transposed) if site.argument == 2 else reading
+
+    monkeypatch.setitem(rules.RULES, "AddmmBackward0", wrong)
+    expect(VerificationError, "differs from autograd's", net, X, verify=True)
+    la.kernel(net, X, verify=False)  # it is the check that notices
+
+
+@pytest.mark.parametrize("name", sorted(architectures.ARCHITECTURES))
+def test_the_network_and_its_input_come_back_untouched(name):
+    model, x = architectures.make(name)
+    parameters = dict(model.named_parameters())
+    first = next(iter(parameters.values()))
+    first.grad = torch.ones_like(first)
+    modes = [m.training for m in model.modules()]
+    flags = {k: p.requires_grad for k, p in parameters.items()}
+    hooks = [len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules()]
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    given = [t.clone() for t in (x if isinstance(x, tuple) else (x,))]
+    for kind in ("pseudo", "full"):
+        la.kernel(model, x, kind=kind)
+    la.features(model, x, sketch=8)
+    assert [m.training for m in model.modules()] == modes
+    assert {k: p.requires_grad for k, p in model.named_parameters()} == flags
+    assert [len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules()] == hooks
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(t, g) for t, g in zip(x if isinstance(x, tuple) else (x,), given, strict=True))
+    assert torch.equal(first.grad, torch.ones_like(first))
+    assert all(p.grad is None for p in parameters.values() if p is not first)
+
+
+def test_an_in_place_first_layer_does_not_overwrite_the_input():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
+    x = X.clone()
+    K = la.kernel(model, x)
+    assert torch.equal(x, X)
+    assert torch.allclose(K, la.kernel(nn.Sequential(nn.ReLU(), model[1]), X))
+
+
+def test_untouched_also_after_an_error(net):
+    net.requires_grad_(True)
+    net[0].bias.requires_grad_(False)
+    with pytest.raises(InputError):
+        la.kernel(net, X[:, :3])
+    assert [p.requires_grad for p in net.parameters()] == [True, False, True, True]
+    assert torch.backends.mkldnn.enabled
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.is_grad_enabled()
+
+
+def test_works_under_no_grad_and_inference_mode(net):
+    want = la.kernel(net, X)
+    with torch.no_grad():
+        assert torch.equal(la.kernel(net, X), want)
+    with torch.inference_mode():
+        assert torch.equal(la.kernel(net, X.clone()), want)
+
+
+class BatchMax(nn.Linear):
+    def forward(self, x):
+        return super().forward(x / x.abs().amax())
+
+
+def test_mixing_that_only_a_full_batch_shows():
+    x = X.clone()
+    x[5] = 100.0
+    expect(ModelError, "other samples of its batch", BatchMax(4, 3), x)
+
+
+def test_an_overwritten_input_is_noticed_by_its_version():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
+    x = X.clone()
+    x[:2] = x[:2].abs()  # what the probe sees does not change
+    before = x.clone()
+    la.kernel(model, x)
+    assert torch.equal(x, before)
+
+
+def test_arguments_of_the_wrong_kind(net):
+    net.requires_grad_(True)
+    expect(InputError, "memory", net, X, memory="2GB")
+    expect(InputError, "memory", net, X, memory=0)
+    expect(InputError, "chunk", net, X, chunk=2.5)
+    expect(InputError, "named_parameters", net, X, params=list(net[0].parameters()))
+    expect(ModelError, "no shape yet", nn.Sequential(nn.LazyLinear(3)), X)
+    with pytest.raises(InputError, match="seed"):
+        la.features(net, X, sketch=4, seed=-1)
+    with pytest.raises(InputError, match="expected a tensor"):
+        la.squared_norms(net, X, [[1.0]])
+    with pytest.raises(InputError, match="finite numbers"):
+        la.inner_products(net, X, torch.ones(6, 3), {"0.weight": [1.0]})
+    with pytest.raises(InputError, match="chunk"):
+        la.squared_norms(net, X, torch.ones(6, 3), chunk=0)
+
+
+def test_names_of_a_compiled_module_are_understood(net):
+    net.requires_grad_(True)
+    want = la.kernel(net, X, params=["0.bias"])
+    assert torch.equal(la.kernel(torch.compile(net), X, params=["_orig_mod.0.bias"]), want)
+    la.inner_products(torch.compile(net), X, torch.ones(6, 3), {"0.bias": torch.ones(5)})

@@ -1,0 +1,169 @@
+"""Layers that run another way while gradients are taken, and convolutions by offsets in memory, against torch's own."""
+
+import pytest
+import torch
+from torch import nn
+
+import labelahead as la
+from labelahead import ntk as tangent
+from labelahead.ntk import factors
+from labelahead.ntk.layers import FastLayers
+from tests.support.reference_tangent import jacobian, kernels, relative
+
+pytestmark = pytest.mark.usefixtures("float64")
+F = nn.functional
+
+
+def pulled(run, x, g):
+    """A layer's numbers and the gradient by its input."""
+    x = x.clone().requires_grad_()
+    out = run(x)
+    return out.detach(), torch.autograd.grad(out, x, g(out))[0], out
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "dilation", "shape"),
+    [
+        (2, None, 1, (3, 4, 8, 8)),
+        (2, 2, 1, (2, 3, 9, 7)),
+        (3, 2, 1, (2, 3, 11, 12)),
+        (3, 1, 2, (2, 2, 9, 10)),
+        ((2, 3), (3, 1), (2, 1), (2, 2, 9, 10)),
+        ((1, 2), (1, 2), 1, (2, 2, 5, 6)),
+        ((3, 1), 1, 1, (2, 2, 5, 6)),
+        (1, 2, 1, (2, 2, 5, 6)),
+        (3, 3, 1, (2, 1, 6, 300)),  # places in the window beyond a byte
+        (2, 2, (1, 254), (2, 1, 4, 256)),  # up to the last that one holds
+    ],
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_max_pooling(size, stride, dilation, shape, tied):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    x = torch.randint(0, 2, shape).to(x) if tied else x  # nearly every window has equal numbers
+
+    def run(x):
+        return F.max_pool2d(x, size, stride, dilation=dilation)
+
+    def weigh(out):
+        return torch.arange(1, out.numel() + 1).to(out).view(out.shape)
+
+    value, back, _ = pulled(run, x, weigh)
+    with FastLayers():
+        ours, own_back, node = pulled(run, x, weigh)
+    assert type(node.grad_fn).__name__ == "LargestBackward"
+    assert torch.equal(ours, value)
+    assert torch.equal(own_back, back)
+
+
+def test_max_pooling_that_stays_as_torch_has_it():
+    x = torch.randn(2, 3, 9, 9)
+    cases = [
+        lambda: F.max_pool2d(x, 3, 2, padding=1),
+        lambda: F.max_pool2d(x, 2, ceil_mode=True),
+        lambda: F.max_pool2d(x, 4),
+        lambda: F.max_pool2d(x[0], 2),
+        lambda: F.max_pool2d(x.mT, 2),
+        lambda: F.max_pool2d(x.bfloat16(), 2),
+        lambda: F.max_pool2d(x, 2, return_indices=True)[1],
+        lambda: torch.max_pool2d(x, 2),
+        lambda: torch.func.vmap(lambda t: F.max_pool2d(t[None], 2))(x),
+    ]
+    for case in cases:
+        want = case()
+        with FastLayers():
+            assert torch.equal(case(), want)
+    with FastLayers(), pytest.raises(RuntimeError, match=r"[Oo]utput size is too small"):
+        F.max_pool2d(x, 2, dilation=9)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 6), (5, 4, 3, 6), (5, 4, 3, 2, 2), (5, 4, 6, 1)])
+def test_batch_norm(shape):
+    torch.manual_seed(0)
+    x, g = torch.randn(shape), torch.randn(shape)
+    weight, bias = (torch.randn(4, requires_grad=True) for _ in range(2))
+    mean, var = torch.randn(4), torch.rand(4) + 0.5
+
+    def gradients(x):
+        x = x.clone().requires_grad_()
+        out = F.batch_norm(x, mean, var, weight, bias, eps=1e-3)
+        return [out.detach(), *torch.autograd.grad(out, (x, weight, bias), g.view(x.shape))]
+
+    want = gradients(x.flatten(2) if x.ndim > 2 else x)  # torch's own is wrong for images one pixel wide
+    with FastLayers():
+        ours = gradients(x)
+    for a, b in zip(ours, want, strict=True):
+        assert relative(a, b.view(a.shape)) < 1e-13
+
+
+def test_batch_norm_without_affine_and_of_mixed_precision():
+    x, mean, var = torch.randn(5, 4, 3, 1), torch.randn(4), torch.rand(4) + 0.5
+    for given in (x, x.bfloat16()):
+        want = F.batch_norm(given, mean.float(), var.float()) if given is not x else F.batch_norm(given, mean, var)
+        with FastLayers():
+            ours = F.batch_norm(given, mean.float(), var.float()) if given is not x else F.batch_norm(given, mean, var)
+        assert torch.equal(ours, want)
+
+
+class Small(nn.Module):
+    """Pools by a function, normalises in place of a learned scale's own, and shares a BatchNorm."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.free = nn.BatchNorm2d(4), nn.BatchNorm2d(4, affine=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = F.max_pool2d(torch.relu_(self.norm(self.first(x))), 2)
+        h = F.max_pool2d(torch.tanh(self.norm(self.free(self.second(h)))), 3, 2, 1)
+        return self.head(h.mean((2, 3)))
+
+
+def test_a_network_of_pools_and_norms():
+    torch.manual_seed(0)
+    model = Small()
+    model.train()(torch.randn(50, 2, 8, 8))
+    nn.init.normal_(model.norm.weight)
+    model.eval()
+    x = torch.randn(6, 2, 8, 8)
+    J = jacobian(model, x)
+    want = kernels(J, J)
+    for kind in want:
+        assert relative(la.kernel(model, x, kind=kind, verify=True), want[kind]) < 1e-10
+    assert relative(la.kernel(model, x, rules=False), want["pseudo"]) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("layer", "space"),
+    [
+        (nn.Conv1d(16, 3, 3, padding=2, dilation=2), (40,)),
+        (nn.Conv2d(12, 5, 3, padding=1), (9, 40)),
+        (nn.Conv2d(12, 5, (2, 3), padding=(1, 0), dilation=(3, 1)), (9, 40)),
+        (nn.Conv2d(24, 6, 3, groups=2, padding=1), (5, 40)),
+        (nn.Conv3d(4, 3, (2, 3, 3), stride=(1, 2, 1), padding=1), (4, 5, 40)),
+    ],
+)
+def test_convolutions_by_offsets(layer, space, monkeypatch):
+    monkeypatch.setattr(factors, "POSITIONS", 1)
+    monkeypatch.setattr(factors, "SCRATCH", 1 << 14)  # a few samples at a time
+    ran = []
+    real = factors._convolved_by_offset
+    monkeypatch.setattr(factors, "_convolved_by_offset", lambda *given: ran.append(1) or real(*given))
+    torch.manual_seed(0)
+    model = nn.Sequential(layer.double(), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3).double())
+    x = torch.randn(7, layer.in_channels, *space)
+    model(x)
+    model = model.eval()
+    J = jacobian(model, x)
+    want = kernels(J, J)
+    for kind in want:
+        assert relative(la.kernel(model, x, kind=kind, verify=True), want[kind]) < 1e-10
+    cotangents = torch.randn(7, 3)
+    direction = {k: torch.randn_like(p) for k, p in model.named_parameters()}
+    own = torch.einsum("nc,ncp->np", cotangents, J)
+    flat = torch.cat([v.flatten() for v in direction.values()])
+    squares, products = tangent.norms_and_products(model, x, cotangents, direction)
+    assert relative(squares, own.square().sum(1)) < 1e-10
+    assert relative(products, own @ flat) < 1e-10
+    assert ran

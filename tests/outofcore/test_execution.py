@@ -1,0 +1,174 @@
+"""Engines: processes of this machine, and a real Dask cluster whose members are killed."""
+
+import os
+import signal
+import subprocess
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+import pytest
+import torch
+
+from labelahead.errors import ClusterError, InputError
+from labelahead.outofcore import LargePool, LocalProcesses, embed
+from labelahead.outofcore.execution import at_work, each, secured
+from tests.support.clusters import Cluster
+from tests.support.large_pools import CLASSES, clouds
+
+distributed = pytest.importorskip("distributed")
+PARTS, ROWS = 6, 5_000
+
+
+def doubled(x):
+    if x == 3:
+        raise InputError("three is refused")
+    return 2 * x
+
+
+def dies(x):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def local():
+    executor = LocalProcesses(1)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory, local):
+    """Parts that take a worker about a second each, and what one process makes of them."""
+    folder = tmp_path_factory.mktemp("pool")
+    x, y = clouds(PARTS * ROWS, d=64)
+    (folder / "source").mkdir()
+    for i in range(PARTS):
+        np.save(folder / "source" / f"part-{i}.npy", x[i * ROWS : (i + 1) * ROWS].astype(np.float16))
+    embed(folder / "source", folder / "store", executor=local)
+    labels = {f"part-{i % PARTS}.npy:{i}": CLASSES[y[i % PARTS * ROWS + i]] for i in range(200)}
+    held = LargePool(folder / "store", executor=local).hold(labels, evaluation=1000, candidates=300)
+    return folder / "store", labels, held
+
+
+def test_results_come_in_the_order_of_the_tasks(local):
+    told = []
+    tasks = [(str(i), 10 * i, (i,)) for i in (5, 1, 4)]
+    assert each(local, "double", doubled, tasks, lambda *said: told.append(said)) == [10, 2, 8]
+    assert told[-1] == ("double", 100, 100)
+    assert local.gather([local.submit(doubled, i, name="double") for i in (4, 2)]) == [8, 4]
+
+
+def test_what_is_refused_is_collected_or_raised(local):
+    tasks = [(str(i), 1, (i,)) for i in (1, 3, 5)]
+    with pytest.raises(InputError, match="three is refused"):
+        each(local, "double", doubled, tasks)
+    refused = {}
+    assert each(local, "double", doubled, tasks, refused=refused) == [2, None, 10]
+    assert "three" in str(refused[1])
+
+
+def test_a_local_process_that_dies_is_said():
+    with at_work(workers=1) as engine, pytest.raises(ClusterError, match=r"whoever should work was lost.*are kept"):
+        each(engine, "work", dies, [("a", 1, (1,))])
+    assert BrokenProcessPool in engine.lost
+
+
+def test_who_works_is_checked():
+    with pytest.raises(InputError, match="workers is 0"):
+        LocalProcesses(0)
+    with pytest.raises(InputError, match="executor is a int"), at_work(5):
+        pass
+    with pytest.raises(InputError, match="of the TLS files some are missing"):
+        secured("ca.pem", None, None)
+    assert secured(None, None, None) is None
+
+
+def test_a_worker_killed_mid_run_changes_no_bit(pool, tmp_path):
+    store, labels, alone = pool
+    with Cluster(tmp_path, workers=2) as cluster:
+        with distributed.Client(cluster.address, set_as_default=False) as client:
+            client.wait_for_workers(2)
+            seen = []
+
+            def watch(stage, done, total):
+                seen.append((stage, done))
+                if len(seen) == 1:
+                    cluster.kill(cluster.workers[0])
+
+            held = LargePool(store, executor=client, progress=watch).hold(labels, evaluation=1000, candidates=300)
+            names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.task_prefixes))
+        assert seen[-1] == ("score items", PARTS * ROWS)
+        assert cluster.workers[0].poll() is not None
+        assert len(seen) == PARTS
+    assert torch.equal(held.positions, alone.positions)
+    assert torch.equal(held.best.scores, alone.best.scores)
+    assert torch.equal(held.units, alone.units)
+    assert {"score items", "read items"} <= set(names)  # what the dashboard shows
+
+
+def test_a_lost_scheduler_is_said_and_features_are_kept(tmp_path):
+    x, _ = clouds(40_000, d=16)
+    (tmp_path / "source").mkdir()
+    for i in range(200):  # so many that they are not over before anybody here hears of the first
+        np.save(tmp_path / "source" / f"{i:03d}.npy", x[i * 200 : (i + 1) * 200])
+    with Cluster(tmp_path, workers=1) as cluster:
+        seen = []
+
+        def watch(stage, done, total):
+            seen.append(done)
+            if len(seen) == 1:
+                cluster.kill(cluster.scheduler)
+
+        with pytest.raises(ClusterError, match=r"whoever should embed items was lost.*goes on from there"):
+            embed(tmp_path / "source", tmp_path / "store", executor=cluster.address, progress=watch)
+    kept = sorted((tmp_path / "store" / "parts").glob("*.json"))
+    assert 1 <= len(kept) < 200
+    dates = [path.stat().st_mtime_ns for path in kept]
+    again = []
+    embed(tmp_path / "source", tmp_path / "store", workers=1, progress=lambda *said: again.append(said))
+    assert len(again) == 200 - len(kept)
+    assert again[-1] == ("embed items", 40_000, 40_000)
+    assert [path.stat().st_mtime_ns for path in kept] == dates
+
+
+def test_other_versions_and_missing_workers_are_refused(tmp_path, monkeypatch):
+    preload = tmp_path / "older.py"
+    preload.write_text("import labelahead\nlabelahead.__version__ = '0.0.9'\n")
+    with Cluster(tmp_path) as cluster:
+        with distributed.Client(cluster.address, set_as_default=False) as client:
+            monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 0.5)
+            with pytest.raises(ClusterError, match="has no workers; start some"), at_work(client):
+                pass
+            monkeypatch.undo()
+        cluster.add_worker()
+        with at_work(cluster.address) as engine:
+            assert engine.gather([engine.submit(doubled, 4, name="double")]) == [8]
+            cluster.kill(cluster.workers[0])
+            cluster.add_worker("--preload", str(preload))  # one that comes while work is under way
+            with pytest.raises(ClusterError, match=r"a worker has labelahead 0\.0\.9, here is"):
+                each(engine, "double", doubled, [("a", 1, (4,))])
+        with (
+            pytest.raises(ClusterError, match=r"the worker tcp://127.*has labelahead 0\.0\.9"),
+            at_work(cluster.address),
+        ):
+            pass
+
+
+def test_no_scheduler_is_said(monkeypatch):
+    monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 1)
+    with pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127.0.0.1:9"), at_work("tcp://127.0.0.1:9"):
+        pass
+
+
+def test_tls_of_the_engine_is_passed_through(tmp_path):
+    ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    try:
+        subprocess.run([*made, "-keyout", key, "-out", ca], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl")
+    files = [*("--tls-ca-file", str(ca)), *("--tls-cert", str(ca)), *("--tls-key", str(key)), "--protocol", "tls"]
+    with Cluster(tmp_path, workers=1, security=files) as cluster:
+        assert cluster.address.startswith("tls://127.0.0.1")
+        with at_work(cluster.address, security=secured(str(ca), str(ca), str(key))) as engine:
+            assert engine.gather([engine.submit(doubled, 4, name="double")]) == [8]

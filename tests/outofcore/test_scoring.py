@@ -1,0 +1,118 @@
+"""Scores in parts and blocks against one posterior over the whole pool, in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from labelahead.gp.posterior import prior
+from labelahead.inference.exact import mixture_kernel
+from labelahead.outofcore import LargePool, embed, scoring
+from tests.support.large_pools import CLASSES, Inline, all_at_once, clouds
+
+N = 157
+
+
+@pytest.fixture
+def pool(tmp_path, monkeypatch):
+    monkeypatch.setattr(scoring, "BLOCK", 13)
+    x, y = clouds(N)
+    (tmp_path / "pool").mkdir()
+    np.save(tmp_path / "pool" / "a.npy", x[:60])
+    np.save(tmp_path / "pool" / "b.npy", x[60:])
+    embed(tmp_path / "pool", tmp_path / "store", rows=25, executor=Inline())
+    return LargePool(tmp_path / "store", executor=Inline(), dtype=torch.float64), x, y
+
+
+def name(i):
+    return f"a.npy:{i}" if i < 60 else f"b.npy:{i - 60}"
+
+
+@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc", "eer"])
+@pytest.mark.parametrize("count", [0, 12])
+def test_scores_are_those_of_one_process_with_all_items(pool, criterion, count):
+    large, x, y = pool
+    at = torch.arange(0, N, 7)[:count]
+    labels = {name(int(i)): CLASSES[y[i]] for i in at}
+    held = large.hold(labels or None, classes=CLASSES, strategy=criterion, evaluation=40, candidates=N)
+    sample = held.positions[count : count + 40]
+    naive = "resolve" if not count and criterion != "variance" else criterion
+    left, scores, learnt = all_at_once(x, at, torch.as_tensor(y[at]), sample, naive)
+    assert held.model.weights() == learnt.mixture
+    assert set(held.best.positions.tolist()) == set(left.tolist())  # labelled ones are not asked for
+    ours = dict(zip(held.best.positions.tolist(), held.best.scores.tolist(), strict=True))
+    assert np.allclose([ours[i] for i in left.tolist()], scores, rtol=1e-9, atol=1e-12)
+    assert held.best.scores.tolist() == sorted(held.best.scores.tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "changes"])
+def test_finalists_are_scored_by_the_whole_pool(pool, criterion):
+    large, x, y = pool
+    at = torch.arange(0, N, 11)
+    labels = {name(int(i)): CLASSES[y[i]] for i in at}
+    best = large.hold(labels, strategy=criterion, evaluation=30, candidates=60, finalists=25).best
+    rest = torch.tensor([i for i in range(N) if i not in set(at.tolist())])
+    left, scores, _ = all_at_once(x, at, torch.as_tensor(y[at]), rest, criterion)
+    exact = dict(zip(left.tolist(), (scores * 30 / len(rest)).tolist(), strict=True))
+    assert np.allclose(best.scores[:25], [exact[i] for i in best.positions[:25].tolist()], rtol=1e-9)
+    assert best.scores.tolist() == sorted(best.scores.tolist(), reverse=True)
+    by_sample = large.hold(labels, strategy=criterion, evaluation=30, candidates=60).best.positions
+    assert set(best.positions[:25].tolist()) == set(by_sample[:25].tolist())
+    assert torch.equal(best.positions[25:], by_sample[25:])
+
+
+def test_the_sample_is_of_the_pool_without_labelled_items_and_stays(pool):
+    large, _, _ = pool
+    some = torch.tensor([3, 5, 77])
+    first, again = large.sample(30, some, 0), large.sample(30, some, 0)
+    assert torch.equal(first, again)
+    assert len(set(first.tolist())) == 30
+    assert not set(first.tolist()) & set(some.tolist())
+    more = large.sample(30, torch.cat([some, first[:4]]), 0)
+    assert torch.equal(more[:26], first[4:])
+
+
+def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
+    large, x, y = pool
+    at = torch.arange(0, N, 9)
+    labels = {name(int(i)): CLASSES[y[i]] for i in at}
+    asked = large.ask(6, labels, evaluation=40, candidates=N)
+    held = large.hold(labels, evaluation=40, candidates=N)
+    # All candidates are held here: the batch is that of a posterior over the whole pool.
+    from labelahead.acquisition.batch import greedy
+    from labelahead.acquisition.view import view
+
+    _, _, learnt = all_at_once(x, at, torch.as_tensor(y[at]), held.positions[len(at) : len(at) + 40], "resolve")
+    start = torch.full((N, 3), 1 / 3, dtype=torch.float64)
+    post = prior(start, **learnt.tangent(torch.arange(N), "pseudo"), noise=learnt.noise)
+    post = post.condition(at, torch.as_tensor(y[at]))
+    left = (~post.is_labelled).nonzero().squeeze(1)
+    naive = greedy(view(post, left, held.positions[len(at) : len(at) + 40]), "resolve", 6, believe="mean")
+    assert [q.position for q in asked] == naive.positions.tolist()
+    assert np.allclose([q.score for q in asked], naive.scores)
+    assert [q.id for q in asked] == [name(q.position) for q in asked]
+
+
+def test_best_of_does_not_depend_on_the_order(pool):
+    positions, scores = torch.tensor([5, 2, 9, 1, 7]), torch.tensor([1.0, 3.0, 3.0, 0.5, 1.0])
+    mixed = torch.tensor([3, 1, 4, 0, 2])
+    one, two = (scoring.best_of(positions[o], scores[o], 4) for o in (torch.arange(5), mixed))
+    assert one.positions.tolist() == two.positions.tolist() == [2, 9, 5, 7]
+
+
+def test_a_posterior_goes_on_elsewhere():
+    rng = torch.Generator().manual_seed(1)
+    units = torch.nn.functional.normalize(torch.randn(40, 5, generator=rng, dtype=torch.float64), dim=1)
+    start = torch.rand(40, 3, generator=rng, dtype=torch.float64)
+    kernel = lambda n: mixture_kernel(units[:n], (0.25, 0.5, 0.25))  # noqa: E731
+    targets = torch.randint(3, (7,), generator=rng)
+    whole = prior(start, kernel(40), noise=0.03)
+    few = prior(start[:20], kernel(20), noise=0.03)
+    for part in (slice(0, 4), slice(4, 5), slice(5, 7)):  # in several steps, too
+        whole, few = (p.condition(torch.arange(20)[part], targets[part]) for p in (whole, few))
+    more = few.elsewhere(units[20:], start[20:])
+    at = torch.arange(40)
+    assert torch.allclose(more.mean, whole.mean)
+    assert torch.allclose(more.block(at, at), whole.block(at, at))
+    assert torch.allclose(more.variance(), whole.variance())
+    assert more.amplitude() == few.amplitude()
+    assert torch.allclose(more.condition([30], targets[:1]).mean, whole.condition([30], targets[:1]).mean)

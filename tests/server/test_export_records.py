@@ -1,0 +1,343 @@
+"""From the user's data, through labels, to every form of export and back: columns, ids and labels are as they were."""
+
+import csv
+import io
+import json
+import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as arrow
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from labelahead.cli import app
+from labelahead.data import load
+from labelahead.data.text import unguarded
+from labelahead.integrations.label_studio.interface import read_interface
+from labelahead.learner.config import parse
+from labelahead.learner.preparation import prepare
+from labelahead.server.page_model import Opinion
+from labelahead.server.refresh import Order
+from labelahead.server.snapshot_builder import snapshot
+from tests.support.web_sessions import CHANGE, page, photos
+
+CLASSES = ["gut", "schlecht"]
+LABELLED = range(6)  # positions that get a label
+COUNT = 14
+WORDS = ("das Gerät läuft leise und gut", "der Akku ist nach einer Stunde leer, leider")
+OURS = ["label", "annotator", "labelled_at", "source", "prediction", "probability"]
+
+
+@dataclass
+class Source:
+    """Data as a user has them. columns: by their names in exports; ids: of the items, in the order of positions."""
+
+    path: Path
+    ids: list[str]
+    columns: dict[str, list[Any]]
+    shown: str  # the field that annotators look at in Label Studio
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def texts() -> list[str]:
+    return [f'{WORDS[i % 2]}, "Nr. {i}"\nzweite Zeile' for i in range(COUNT)]
+
+
+def awkward_cells() -> list[str]:
+    return ["=1+1", "+49 30", "-x", "@me", "'quoted", "a,b", "ü\nß", "  padded ", "", "\t", "1.50", "007", "NA", "x"]
+
+
+def csv_source(folder: Path) -> Source:
+    ids = [f"r-{7 * i:03d}" for i in range(COUNT)]
+    columns = {
+        "id": ids,
+        "Bewertung": texts(),
+        "Notiz": awkward_cells(),
+        "Label": [CLASSES[0], CLASSES[1], *[""] * (COUNT - 2)],  # the data's own labels
+        "source": ["shop"] * COUNT,
+        "=formula": ["x"] * COUNT,
+    }
+    path = folder / "bewertungen.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    renamed = {"Label": "Label_original", "source": "source_original"}
+    expected = {renamed.get(name, name): values for name, values in columns.items()}
+    return Source(path, ids, expected, "Bewertung", {"embedding": "words"})
+
+
+def parquet_source(folder: Path) -> Source:
+    numbers = [100 + 3 * i for i in range(COUNT)]
+    columns = {
+        "doc": numbers,
+        "size": [0.1 * i + (i % 2) for i in range(COUNT)],
+        "price": [Decimal(f"{i}.10") for i in range(COUNT)],
+        "at": [datetime(2026, 1, 1 + i, tzinfo=UTC) for i in range(COUNT)],
+        "kind": ["a" if i % 2 else "b" for i in range(COUNT)],
+        "vector": [[0.1 * i, 1.0] for i in range(COUNT)],
+        "probability": [i if i % 4 else None for i in range(COUNT)],
+    }
+    path = folder / "table.parquet"
+    parquet.write_table(arrow.table(columns), path)
+    expected = {"probability_original" if n == "probability" else n: values for n, values in columns.items()}
+    return Source(path, [str(n) for n in numbers], expected, "record", {"id": "doc"})
+
+
+def text_source(folder: Path) -> Source:
+    ids = [f"sub/{i:02d} ü.txt" for i in range(COUNT)]
+    (folder / "docs" / "sub").mkdir(parents=True)
+    for name, text in zip(ids, texts(), strict=True):
+        (folder / "docs" / name).write_bytes(text.encode())
+    columns = {"file_name": ids, "text": texts()}
+    return Source(folder / "docs", ids, columns, "text", {"embedding": "words"})
+
+
+def photo_source(folder: Path) -> Source:
+    ids = [f"{i:02d}.png" for i in range(COUNT)]
+    return Source(photos(folder / "photos", COUNT), ids, {"file_name": ids}, "image", {"embedding": "raw", "size": 16})
+
+
+SOURCES = {"csv": csv_source, "parquet": parquet_source, "texts": text_source, "photos": photo_source}
+
+
+@contextmanager
+def labelled(source: Source, out: Path):
+    """A page on which some items are labelled, and the others predicted."""
+    tables = {"data": {"name": str(source.path), **source.settings}, "model": {"name": "exact"}, "threads": 1}
+    ready = prepare(parse({**tables, "data": {**tables["data"], "test_fraction": 0.0}}))
+    with page(source.path, out, classes=CLASSES, tables=tables) as (client, session):
+        session.assignment.take(Opinion.of(snapshot(ready, Order(0, (), 2)), {}, 2))
+        ids = list(session.assignment.items.ids)
+        for position in LABELLED:
+            body = {"position": ids.index(source.ids[position]), "kind": "label", "label": position % 2}
+            assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
+        yield client
+
+
+def cells(column: list[Any]) -> list[str]:
+    """Values as CSV has them."""
+    return ["" if v is None else json.dumps(v) if isinstance(v, list) else _cell(v) for v in column]
+
+
+def _cell(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def as_json(column: list[Any]) -> list[Any]:
+    return [_cell(v) if isinstance(v, datetime | Decimal) else v for v in column]
+
+
+def check_ours(rows: list[dict[str, Any]], source: Source) -> None:
+    """Every labelled item has its label and who gave it, every other one a prediction."""
+    assert [str(row["id"]) for row in rows] == source.ids
+    for i, row in enumerate(rows):
+        if i in LABELLED:
+            said = (row["label"], row["annotator"], row["source"])
+            assert said == (CLASSES[i % 2], "me", "label")
+            assert row["labelled_at"]
+            assert not row["prediction"]
+        else:
+            assert (row["source"], row["label"] or None) == ("prediction", None)
+            assert row["prediction"] in CLASSES
+            every = [float(row[f"probability:{name}"]) for name in CLASSES]
+            assert float(row["probability"]) == pytest.approx(max(every), abs=1e-6)
+            assert sum(every) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def exported(request, tmp_path_factory):
+    """The user's data, and what the page sends in every form."""
+    folder = tmp_path_factory.mktemp(request.param)
+    source = SOURCES[request.param](folder)
+    forms = ("csv", "jsonl", "parquet", "hf", "label-studio", "label-studio-config")
+    with labelled(source, folder / "out") as client:
+        sent = {form: client.get(f"/api/export/{form}?rest=1&probabilities=1") for form in forms}
+    assert {form: reply.status_code for form, reply in sent.items()} == dict.fromkeys(forms, 200)
+    return source, sent
+
+
+def test_every_export_returns_the_users_records(tmp_path, exported):
+    source, sent = exported
+    ours = [*OURS, *(f"probability:{name}" for name in CLASSES)]
+    order = ["id", *(name for name in source.columns if name != "id"), *ours]
+
+    read = csv.DictReader(io.StringIO(sent["csv"].text, newline=""))
+    rows = [{unguarded(k): unguarded(v) for k, v in row.items()} for row in read]
+    assert list(rows[0]) == order
+    check_ours(rows, source)
+    for name, column in source.columns.items():
+        assert [row[name] for row in rows] == cells(column), name
+
+    rows = [json.loads(line) for line in sent["jsonl"].text.splitlines()]
+    assert list(rows[0]) == [*order, "answers"]
+    check_ours(rows, source)
+    for name, column in source.columns.items():
+        assert [row[name] for row in rows] == as_json(column), name
+
+    table = parquet.read_table(io.BytesIO(sent["parquet"].content))
+    assert table.column_names == order
+    check_ours(table.to_pylist(), source)
+    for name, column in source.columns.items():
+        assert table.column(name).to_pylist() == column, name
+
+    check_hugging_face(sent["hf"].content, tmp_path / "hf", source)
+    check_tasks(sent["label-studio"].json(), sent["label-studio-config"].text, source)
+
+
+def check_hugging_face(content: bytes, folder: Path, source: Source) -> None:
+    zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
+    loaded = datasets.load_dataset(str(folder), cache_dir=str(folder.parent / "cache"))
+    assert set(loaded) == {"train", "predicted"}
+    for split, positions in (("train", list(LABELLED)), ("predicted", list(range(len(LABELLED), COUNT)))):
+        part = loaded[split]
+        assert part.features["label"].names == part.features["prediction"].names == CLASSES
+        assert [str(v) for v in part["id"]] == [source.ids[p] for p in positions]
+        for name, column in source.columns.items():
+            assert list(part[name]) == [column[p] for p in positions], name
+    assert list(loaded["train"]["label"]) == [i % 2 for i in LABELLED]
+    assert set(loaded["predicted"]["label"]) == {None}
+    assert set(loaded["predicted"]["prediction"]) <= {0, 1}
+    if source.shown == "image":
+        assert isinstance(loaded["train"].features["image"], datasets.Image)
+        assert [picture.size for picture in loaded["train"]["image"]] == [(32, 24)] * len(LABELLED)
+
+
+def check_tasks(tasks: list[dict[str, Any]], config: str, source: Source) -> None:
+    interface = read_interface(config)
+    assert interface.choices == tuple(CLASSES)
+    assert (interface.pictures or interface.texts) == (source.shown,)
+    assert [task["data"]["item_id"] for task in tasks] == source.ids
+    for i, task in enumerate(tasks):
+        assert task["data"][source.shown]
+        for name, column in source.columns.items():
+            own = (
+                name.removesuffix("_original") if name in ("source_original", "probability_original") else name
+            )  # no field of ours
+            assert task["data"][own] == as_json(column)[i], name
+        given = task["annotations"] if i in LABELLED else task["predictions"]
+        (said,) = given[0]["result"]
+        assert (said["from_name"], said["to_name"]) == (interface.name, interface.shown)
+        assert said["value"]["choices"][0] in CLASSES
+    if source.shown == "image":
+        assert tasks[0]["data"]["image"].startswith("data:image/png;base64,")
+
+
+def test_every_export_is_read_back_as_labels(tmp_path, exported):
+    source, sent = exported
+    data = {"name": str(source.path), **source.settings}
+    for form in ("csv", "jsonl", "parquet", "label-studio"):
+        with page(source.path, tmp_path / f"again-{form}", classes=CLASSES, tables={"data": data}) as (client, session):
+            done = client.post(f"/api/import?form={form}", content=sent[form].content, headers=CHANGE).json()
+            assert (done["labels"], done["unknown"], done["unclear"]) == (len(LABELLED), 0, 0), form
+            ids = session.assignment.items.ids
+            labels = {ids[p]: CLASSES[c] for p, c in session.assignment.tally.labels.items()}
+            assert labels == {source.ids[i]: CLASSES[i % 2] for i in LABELLED}, form
+
+
+def command(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_query_and_label_take_labels_by_id(tmp_path):
+    source = csv_source(tmp_path)
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,label\n" + "".join(f"{source.ids[i]},{CLASSES[i % 2]}\n" for i in LABELLED))
+    out = tmp_path / "next.csv"
+    network = ("--model", "exact", "--embedding", "words", "--threads", "1")
+    command("query", "--data", str(source.path), "--labels", str(labels), "--n", "8", "--out", str(out), *network)
+    with out.open(encoding="utf-8", newline="") as file:
+        rows = [{unguarded(k): unguarded(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    assert {row["id"] for row in rows} == {source.ids[i] for i in range(len(LABELLED), COUNT)}
+    for row in rows:
+        at = source.ids.index(row["id"])
+        assert row["prediction"] in CLASSES
+        assert 0 < float(row["probability"]) <= 1
+        assert (row["Bewertung"], row["Notiz"], row["source"]) == (texts()[at], awkward_cells()[at], "shop")
+
+    folder, sent = tmp_path / "page", tmp_path / "sent.csv"
+    shared = ("label", str(source.path), "--out", str(folder), "--classes", ",".join(CLASSES))
+    said = command(*shared, "--labels", str(labels), "--export", "csv", "--to", str(sent))
+    assert f"{len(LABELLED)} labels are in" in " ".join(said.split())
+    with sent.open(encoding="utf-8", newline="") as file:
+        assert [row["id"] for row in csv.DictReader(file)] == [source.ids[i] for i in LABELLED]
+
+
+def test_old_exports_are_read_by_row_number(tmp_path):
+    """labelahead 0.2 knew rows by their number, also where the table has other numbers as ids."""
+    source = parquet_source(tmp_path)
+    data = {"name": str(source.path), "id": "doc"}
+    old = tmp_path / "old.csv"
+    old.write_text("item,label,who,at,source,confidence\n2,gut,anna,t,label,\n3,schlecht,,,prediction,0.9\n")
+    with page(source.path, tmp_path / "out", classes=CLASSES, tables={"data": data}) as (client, session):
+        done = client.post("/api/import?form=csv", content=old.read_bytes(), headers=CHANGE).json()
+        assert (done["labels"], done["unknown"]) == (1, 0)
+        assert session.assignment.tally.labels == {2: 0}
+        task = [{"data": {"item": "4"}, "annotations": [{"result": [{"value": {"choices": ["gut"]}}], "who": "anna"}]}]
+        done = client.post("/api/import?form=label-studio", content=json.dumps(task), headers=CHANGE).json()
+        assert (done["labels"], session.assignment.tally.labels) == (1, {2: 0, 4: 0})
+
+
+def test_a_session_by_row_numbers_opens_by_ids(tmp_path):
+    """As one does that was begun before ids came from a column."""
+    source = parquet_source(tmp_path)
+    for wanted, names in (("none", [str(i) for i in range(COUNT)]), ("doc", source.ids)):
+        tables = {"data": {"name": str(source.path), "id": wanted}}
+        with page(source.path, tmp_path / "out", classes=CLASSES, tables=tables) as (client, session):
+            assert list(session.assignment.items.ids) == names
+            if wanted == "none":
+                body = {"position": 3, "kind": "label", "label": 1}
+                assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
+            assert session.assignment.tally.labels == {3: 1}
+
+
+def test_predict_returns_the_records(tmp_path):
+    source = parquet_source(tmp_path)
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,label\n" + "".join(f"{source.ids[i]},{CLASSES[i % 2]}\n" for i in LABELLED))
+    folder = tmp_path / "page"
+    tables = {"data": {"name": str(source.path), "id": "doc"}, "model": {"name": "exact"}}
+    with page(source.path, folder, classes=CLASSES, tables=tables, labels=labels):
+        pass
+    out = tmp_path / "predictions.parquet"
+    command("predict", str(folder), str(source.path), "--out", str(out), "--probabilities")
+    table = parquet.read_table(out)
+    ours = ["prediction", "probability", *(f"probability:{c}" for c in CLASSES), "unlike_labelled"]
+    assert table.column_names == ["id", *source.columns, *ours]
+    assert table.column("id").to_pylist() == source.ids
+    for name, column in source.columns.items():
+        assert table.column(name).to_pylist() == column, name
+    every = [table.column(f"probability:{name}").to_pylist() for name in CLASSES]
+    for prediction, probability, each in zip(
+        table.column("prediction").to_pylist(),
+        table.column("probability").to_pylist(),
+        zip(*every, strict=True),
+        strict=True,
+    ):
+        assert probability == max(each) == each[CLASSES.index(prediction)]
+    with pytest.raises(AssertionError, match="repeat an id in the column 'kind'"):
+        command("predict", str(folder), str(source.path), "--id", "kind")
+
+
+def test_the_id_is_no_feature(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("id,size\n" + "".join(f"{i * i},{i % 3}\n" for i in range(9)))
+    data, _ = load(path)
+    assert data.ids == tuple(str(i * i) for i in range(9))
+    assert data.shape == (1,)
+    numbered, _ = load(path, id="none")
+    assert (numbered.ids[8], numbered.shape) == ("8", (1,))
+    by_size, _ = load(path, id="none", without=["id"])
+    assert by_size.shape == (1,)
+    path.write_text(path.read_text().replace("id,", "key,"))
+    keyed, _ = load(path, id="key")
+    assert (keyed.ids, keyed.shape) == (data.ids, (1,))

@@ -1,0 +1,231 @@
+"""The files of a journal: labels.db alone is enough, and nothing goes on in silence when one of them is missing."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from labelahead import files
+from labelahead.errors import InputError, StorageError
+from labelahead.server import journal as journal_module
+from labelahead.server.journal import Journal, copy_journal, recorded, recorded_items
+
+ITEMS = [f"{i}.jpg" for i in range(4000)]
+COMPANIONS = ("labels.db-wal", "labels.db-shm")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9, and files that can be removed while open")
+
+
+def open_journal(folder, **more):
+    return Journal(folder, items=ITEMS, fingerprint="f", classes=("cat", "dog"), **more)
+
+
+def kill_after(folder, answers):
+    """Give answers in a process that is killed right after the last one."""
+    script = f"""
+        import os, signal
+        from labelahead.server.journal import Journal
+        items = [f"{{i}}.jpg" for i in range({len(ITEMS)})]
+        journal = Journal({str(folder)!r}, items=items, fingerprint="f", classes=("cat", "dog"))
+        for position in range({answers}):
+            journal.lease(position, "anna", 60)
+            journal.add("label", "anna", position, position % 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+@posix
+def test_labels_db_alone_has_every_answer_after_a_kill(tmp_path):
+    kill_after(tmp_path, 60)
+    for name in COMPANIONS:
+        (tmp_path / name).unlink()
+    with open_journal(tmp_path) as journal:
+        assert journal.tally.labels == {position: position % 2 for position in range(60)}
+
+
+@posix
+@pytest.mark.parametrize("name", COMPANIONS)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_answers_are_refused_once_a_companion_file_is_gone(tmp_path, name, replaced):
+    with open_journal(tmp_path) as journal:
+        for position in range(20):
+            journal.add("label", "anna", position, 1)
+        (tmp_path / name).unlink()
+        if replaced:
+            (tmp_path / name).touch()
+        with pytest.raises(StorageError, match=rf"{name} was removed or replaced.*labels-rescued-22\.db"):
+            journal.add("label", "anna", 20, 1)
+        with pytest.raises(StorageError, match="removed or replaced"):
+            journal.lease(21, "anna", 60)
+        assert len(journal.tally.labels) == 20  # reading goes on
+    with open_journal(tmp_path) as journal:
+        assert len(journal.tally.labels) == 20
+        journal.add("label", "anna", 20, 1)
+    shutil.copy(tmp_path / "labels-rescued-22.db", tmp_path / "labels.db")
+    (tmp_path / "labels.seq").unlink()
+    assert len(recorded(tmp_path)[1]) == 22
+
+
+@posix
+@pytest.mark.parametrize("emptied", [False, True])
+def test_an_orphaned_log_is_refused_and_kept(tmp_path, emptied):
+    kill_after(tmp_path, 5)
+    (tmp_path / "labels.db").rename(tmp_path / "elsewhere.db")
+    if emptied:
+        (tmp_path / "labels.db").touch()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before["labels.db-wal"]
+    said = r"labels.db is (empty|missing), but labels.db-wal .* holds answers; .* put back the labels.db that it belo"
+    for start in (open_journal, recorded_items, recorded, copy_journal):
+        with pytest.raises(InputError, match=said):
+            start(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "elsewhere.db").rename(tmp_path / "labels.db")
+    with open_journal(tmp_path) as journal:
+        assert len(journal.tally.labels) == 5
+
+
+def test_a_failed_checkpoint_keeps_the_answer_and_is_tried_again(tmp_path):
+    with open_journal(tmp_path) as journal:
+        reader = sqlite3.connect(tmp_path / "labels.db", isolation_level=None)
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
+        journal.add("label", "anna", 0, 1)  # cannot be checkpointed: the reader sees the state before it
+        assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
+        assert journal._not_checkpointed == 1
+        reader.execute("COMMIT")
+        reader.close()
+        journal.add("label", "anna", 1, 1)
+        assert journal._not_checkpointed == 0
+
+
+def test_a_journal_that_rounds_know_more_labels_of_is_refused(tmp_path):
+    rounds = tmp_path / "rounds.jsonl"
+    with open_journal(tmp_path) as journal:
+        for position in range(3):
+            journal.add("label", "anna", position, 1)
+        journal.undo("anna")
+        assert len(journal.tally.labels) == 2
+    rounds.write_text(json.dumps({"labels": 3}) + '\n{"labels": 99')  # 3 before the undo; the last line was cut short
+    open_journal(tmp_path).close()
+    rounds.write_text('{"labels": 3}\n{"labels": 4}\n{"labels": 1}\n')
+    said = r"holds labels of 3 items, but rounds.jsonl tells of a training with 4.*move labels.seq, rounds.jsonl and"
+    for start in (open_journal, lambda folder: open_journal(folder, copy=copy_journal(folder))):
+        with pytest.raises(InputError, match=said):
+            start(tmp_path)
+    rounds.unlink()
+    open_journal(tmp_path).close()
+
+
+def test_an_older_copy_of_labels_db_is_refused(tmp_path):
+    with open_journal(tmp_path) as journal:
+        journal.add("label", "anna", 0, 1)
+    shutil.copy(tmp_path / "labels.db", tmp_path / "old.db")
+    with open_journal(tmp_path) as journal:
+        journal.add("label", "anna", 1, 1)
+    newest = (tmp_path / "labels.db").read_bytes()
+    shutil.copy(tmp_path / "old.db", tmp_path / "labels.db")
+    with pytest.raises(InputError, match=r"ends at event 3, but labels.seq names event 4: answers are missing"):
+        open_journal(tmp_path)
+    (tmp_path / "labels.db").unlink()
+    with pytest.raises(InputError, match=r"ends at event 0, but labels.seq names event 4"):
+        open_journal(tmp_path)
+    assert not (tmp_path / "labels.db").exists()  # nothing takes its place
+    (tmp_path / "labels.db").write_bytes(newest)
+    open_journal(tmp_path).close()
+    (tmp_path / "labels.seq").write_text("")  # as a power cut may leave it: it knows nothing
+    open_journal(tmp_path).close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_copy_changes_nothing_in_the_folder(tmp_path, killed):
+    if killed and sys.platform == "win32":
+        pytest.skip("needs kill -9")
+    if killed:
+        kill_after(tmp_path, 3)
+    else:
+        with open_journal(tmp_path) as journal:
+            for position in range(3):
+                journal.add("label", "anna", position, 0)
+    before = {path.name for path in tmp_path.iterdir()}
+    with open_journal(tmp_path, copy=copy_journal(tmp_path)) as journal:
+        assert len(journal.tally.labels) == 3
+        with pytest.raises(StorageError, match="opened to be read"):
+            journal.add("label", "anna", 5, 1)
+    assert len(recorded_items(tmp_path)) == len(ITEMS)
+    assert {path.name for path in tmp_path.iterdir()} == before
+    with pytest.raises(InputError, match="holds no labels"):
+        copy_journal(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_copy_has_what_was_accepted_until_then_and_the_writer_goes_on(tmp_path):
+    with open_journal(tmp_path) as journal:
+        for position in range(7):
+            journal.add("label", "anna", position, 1)
+        copy = copy_journal(tmp_path)
+        journal.add("label", "anna", 7, 1)
+        assert journal._not_checkpointed == 0  # the copy holds nothing back
+        with open_journal(tmp_path, copy=copy) as read:
+            assert read.tally.labels == dict.fromkeys(range(7), 1)
+        journal.add("label", "anna", 8, 1)
+    assert len(recorded(tmp_path)[1]) == 2 + 9
+
+
+@posix
+def test_a_removed_lock_file_lets_no_second_journal_in(tmp_path):
+    with open_journal(tmp_path) as first:
+        (tmp_path / "labels.lock").unlink()
+        for _ in range(2):
+            with pytest.raises(StorageError, match="in use by another labelahead"):
+                open_journal(tmp_path)
+        first.add("label", "anna", 0, 1)
+    open_journal(tmp_path).close()
+
+
+@posix
+def test_a_removed_lock_file_ends_the_answers_where_folders_cannot_be_locked(tmp_path, monkeypatch):
+    def flock(handle, operation):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EBADF, "as on NFS")
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    with open_journal(tmp_path) as journal:
+        journal.add("label", "anna", 0, 1)
+        (tmp_path / "labels.lock").unlink()
+        with pytest.raises(StorageError, match=r"labels.lock was removed or replaced .* another labelahead may use"):
+            journal.add("label", "anna", 1, 1)
+        assert journal.tally.labels == {0: 1}
+
+
+def test_leases_do_not_last_longer_when_the_clock_is_set_back(tmp_path, monkeypatch):
+    day = 86400.0
+    clock = {"wall": 20000 * day, "monotonic": 50.0}
+    now = SimpleNamespace(time=lambda: clock["wall"], monotonic=lambda: clock["monotonic"])
+    monkeypatch.setattr(journal_module, "time", now)
+    with open_journal(tmp_path) as journal:
+        assert journal.lease(0, "anna", 600)
+        clock["wall"] -= day
+        clock["monotonic"] += 599.0
+        assert journal.leases() == {0: "anna"}
+        clock["monotonic"] += 1.0
+        assert journal.leases() == {}
+        assert journal.lease(0, "ben", 600)
+        clock["wall"] += 3 * day  # forward: it does not end earlier either
+        assert journal.leases() == {0: "ben"}
+        clock["wall"] -= 5 * day
+    clock["monotonic"] = 3.0  # another boot; the clock is days before the end of ben's lease
+    with open_journal(tmp_path) as journal:
+        assert journal.leases() == {0: "ben"}
+        clock["monotonic"] += 600.0
+        assert journal.leases() == {}

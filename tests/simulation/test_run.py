@@ -1,0 +1,508 @@
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labelahead.acquisition.probability import probabilities
+from labelahead.data import Answers, from_arrays
+from labelahead.errors import InputError, LabelaheadError
+from labelahead.learner.config import Budget, Campaign, Network, parse
+from labelahead.simulation.comparison.plan import Comparison, arms, comparison_text, joined, read_comparison
+from labelahead.simulation.final_model import run_model
+from labelahead.simulation.run import resume, run
+from labelahead.simulation.store import Store
+from labelahead.strategies import STRATEGIES
+from labelahead.strategies.base import Asking
+from tests.support.campaigns import blobs, data, reachable
+
+SMALL = Campaign(
+    model=Network("mlp", 16),
+    training={"steps": 60, "rate": 0.02},
+    budget=Budget(initial=5, labels=17, retrain_every=4),
+    threads=1,
+)
+
+
+def outcome(result):
+    return (
+        [replace(r, seconds={}) for r in result.rounds],
+        result.pool.labelled.tolist(),
+        {k: v.tolist() for k, v in result.model.state_dict().items()},
+    )
+
+
+@pytest.mark.parametrize("start", ["same", "warm", "shrink"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bit_for_bit_from_its_seed(strategy, start):
+    campaign = replace(
+        SMALL,
+        asking=Asking(strategy),
+        training={"steps": 15, "start": start},
+        budget=Budget(initial=5, labels=11, retrain_every=3),
+    )
+    assert outcome(run(campaign, data=data())) == outcome(run(campaign, data=data()))
+    other = replace(campaign, seed=1)
+    assert outcome(run(campaign, data=data()))[1] != outcome(run(other, data=data()))[1]
+
+
+@pytest.mark.parametrize("start", ["same", "cold"])
+def test_where_the_rounds_begin(start):
+    """Without a step, the weights of the last round are those that it began with."""
+
+    def weights(rounds, seed=0):
+        budget = Budget(initial=5, labels=5 + 4 * rounds, retrain_every=4)
+        done = run(replace(SMALL, seed=seed, training={"steps": 0, "start": start}, budget=budget), data=data())
+        return torch.cat([p.detach().flatten() for p in done.model.parameters()])
+
+    assert [torch.equal(weights(0), weights(later)) for later in (1, 2)] == [start == "same"] * 2
+    assert not torch.equal(weights(0), weights(0, seed=1))
+
+
+def test_runs_of_before_go_on_as_they_began(tmp_path):
+    """They say `cold`; a comparison of before says nothing, and means it."""
+    comparison = Comparison(replace(SMALL, asking=Asking("random")), arms("random"), (0,))
+    text = comparison_text(comparison)
+    assert 'start = "same"' in text
+    (tmp_path / "compare.toml").write_text(text)
+    assert read_comparison(tmp_path) == comparison
+    (tmp_path / "compare.toml").write_text(text.replace('start = "same"\n', ""))
+    assert read_comparison(tmp_path).campaign.training["start"] == "cold"
+
+
+def test_rounds_count_labels_and_learn():
+    result = run(SMALL, data=data())
+    assert [r.labels for r in result.rounds] == [5, 9, 13, 17]
+    assert [r.asked for r in result.rounds] == [4, 4, 4, 0]
+    assert result.curve[-1][1] > 0.8
+    assert len(result.pool) == 17
+    assert not set(result.pool.labelled.tolist()) & set(range(60, 80))
+    assert result.rounds[0].gain is not None
+    assert 0 <= result.rounds[0].loo <= 1
+    assert {"train", "kernel", "solve", "score"} <= set(result.rounds[0].seconds)
+
+
+def test_rounds_record_how_far_the_linearised_network_is_off():
+    done = run(replace(SMALL, training={"steps": 0}), data=data())
+    asked = [r for r in done.rounds if r.asked]
+    assert all(r.drift > 0.1 and any("train longer" in note for note in r.notes) for r in asked)
+    assert done.rounds[-1].drift is None  # nothing was looked ahead for
+    converged = run(replace(SMALL, training={"steps": 400, "rate": 0.02}), data=data())
+    assert all(r.drift <= 0.1 and not any("train longer" in note for note in r.notes) for r in converged.rounds[:-1])
+    for other in (Asking("margin"), Asking("random")):
+        assert {r.drift for r in run(replace(SMALL, asking=other), data=data()).rounds} == {None}
+    exact = replace(SMALL, model=Network("exact"), training={})
+    assert {r.drift for r in run(exact, data=data()).rounds} == {None}
+
+
+def test_a_folder_remembers_everything(tmp_path):
+    result = run(SMALL, data=data(), out=tmp_path / "a")
+    plain = run(SMALL, data=data())
+    assert outcome(result) == outcome(plain)
+    with Store.open(tmp_path / "a") as store:
+        labels = store.labels()
+        assert [e.position for e in labels] == result.pool.labelled.tolist()
+        assert [e.round for e in labels] == [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
+        assert [replace(r, seconds={}) for r in store.rounds()] == outcome(result)[0]
+        last = store.weights(3)
+    assert all(torch.equal(last[k], v) for k, v in result.model.state_dict().items())
+    settled = parse_folder(tmp_path / "a")
+    assert settled.training["steps"] == 60
+    assert settled.training["optimiser"]
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(result)
+
+
+def parse_folder(folder):
+    import tomllib
+
+    return parse(tomllib.loads((folder / "config.toml").read_text()))
+
+
+@pytest.mark.parametrize("keep", range(0, 17, 2))
+@pytest.mark.parametrize("mode", ["sequential", "greedy", "top"])
+def test_resumed_from_any_label_on(tmp_path, keep, mode):
+    campaign = replace(SMALL, asking=Asking("flip", mode), training={"steps": 15, "start": "warm"})
+    whole = run(campaign, data=data(), out=tmp_path / "a")
+    labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
+    kept = labels.read_bytes().split(b"\n")[:keep]
+    labels.write_bytes(b"".join(line + b"\n" for line in kept) + b'{"position": 3, "la')
+    finished = max(0, (keep - 5) // 4)
+    done = rounds.read_bytes().split(b"\n")[:finished]
+    rounds.write_bytes(b"".join(line + b"\n" for line in done))
+    # weights of rounds that were never reached do not exist yet; older ones may be gone
+    for path in (tmp_path / "a" / "weights").glob("*.pt"):
+        path.unlink()
+    if finished:
+        with Store.open(tmp_path / "a") as store:
+            store.save_weights(finished - 1, weights_after(campaign, finished - 1))
+    again = resume(tmp_path / "a", data=data())
+    assert outcome(again) == outcome(whole)
+
+
+def weights_after(campaign, number):
+    from labelahead.learner.preparation import prepare
+    from labelahead.simulation.loop import rounds
+    from labelahead.simulation.run import simulation
+
+    ready, states = prepare(campaign, data()), []
+    for entry in rounds(simulation(ready), keep=states.append):
+        if entry.number == number:
+            return states[-1].model.state_dict()
+    raise AssertionError
+
+
+def test_labels_on_record_stay_even_if_the_choice_would_change(tmp_path):
+    run(SMALL, data=data(), out=tmp_path / "a")
+    folder = tmp_path / "a"
+    rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()][:7]
+    rows[-1]["position"] = next(i for i in range(60) if i not in {r["position"] for r in rows})
+    (folder / "labels.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (folder / "rounds.jsonl").write_text("")
+    result = resume(folder, data=data())
+    assert {r["position"] for r in rows} <= set(result.pool.labelled.tolist())
+    assert len(result.pool) == 17
+
+
+def test_other_data_are_refused(tmp_path):
+    run(SMALL, data=data(), out=tmp_path / "a")
+    with pytest.raises(InputError, match="the data have changed"):
+        resume(tmp_path / "a", data=data(n=81))
+
+
+def test_what_cannot_be_simulated_is_refused():
+    x, y = blobs(30, (8,))
+    with pytest.raises(InputError, match="no labels"):
+        run(SMALL, data=from_arrays(x))
+    with pytest.raises(InputError, match="at least two"):
+        run(SMALL, data=from_arrays(x, torch.zeros_like(y)))
+    with pytest.raises(InputError, match="pool has 10"):
+        run(SMALL, data=from_arrays(x, y, test=range(10, 30)))
+
+
+def test_a_labeller_of_your_own(tmp_path):
+    x, y = blobs(60, (8,))
+    asked = []
+
+    def person(position):
+        asked.append(position)
+        return int(y[position])
+
+    given = from_arrays(x, y, test=range(50, 60))
+    result = run(SMALL, data=given, labeller=person, out=tmp_path / "a")
+    assert asked == result.pool.labelled.tolist()
+    with pytest.raises(InputError, match="the labeller said 'cat'"):
+        run(SMALL, data=given, labeller=lambda p: "cat")
+    with pytest.raises(InputError, match="the labeller said 7"):
+        run(SMALL, data=given, labeller=lambda p: 7)
+    numpy_says = run(SMALL, data=given, labeller=lambda p: y[p].numpy()[()])
+    assert numpy_says.pool.labelled.tolist() == asked
+
+
+def test_a_balanced_start():
+    campaign = replace(SMALL, budget=Budget(initial=6, labels=9, retrain_every=3, balanced=True))
+    result = run(campaign, data=data())
+    first = result.pool.labels[:6]
+    assert torch.bincount(first).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("absent", "balanced", "counts"), [(1, True, [3, 3, 0]), (2, True, [6, 0, 0]), (2, False, None)]
+)
+def test_a_start_without_the_last_classes(absent, balanced, counts):
+    budget = Budget(initial=6, labels=30, retrain_every=12, balanced=balanced, absent=absent)
+    result = run(replace(SMALL, budget=budget, asking=Asking("random")), data=data())
+    first = torch.bincount(result.pool.labels[:6], minlength=3)
+    assert first.tolist() == (counts or [6, 0, 0])
+    later = torch.bincount(result.pool.labels[6:], minlength=3)
+    assert len(result.pool) == 30
+    assert later.min() > 0  # what was absent can be found
+
+
+def test_an_absent_class_leaves_the_others_in_their_random_order():
+    plain, short = (
+        run(replace(SMALL, budget=Budget(initial=n, labels=n, absent=a)), data=data()).pool
+        for n, a in ((60, 0), (20, 1))
+    )
+    others = [p for p, c in zip(plain.labelled.tolist(), plain.labels.tolist(), strict=True) if c < 2]
+    assert short.labelled.tolist() == others[:20]
+
+
+def test_absent_classes_are_checked(tmp_path):
+    with pytest.raises(InputError, match="absent is -1"):
+        parse({"budget": {"absent": -1}})
+    for absent, initial, message in (
+        (3, 5, "absent is 3, but there are 3 classes; expected fewer"),
+        (2, 21, r"initial is 21, but without the last 2 classes \(absent\) the pool has 20"),
+    ):
+        for balanced in (False, True):
+            budget = Budget(initial=initial, labels=30, absent=absent, balanced=balanced)
+            with pytest.raises(InputError, match=message):
+                run(replace(SMALL, budget=budget), data=data(), out=tmp_path / "a")
+            assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_campaign_with_an_absent_class_is_resumed(tmp_path, balanced):
+    budget = Budget(initial=6, labels=12, retrain_every=3, balanced=balanced, absent=1)
+    whole = run(replace(SMALL, budget=budget), data=data(), out=tmp_path / "a")
+    assert parse_folder(tmp_path / "a").budget == budget
+    for name, keep in (("labels.jsonl", 4), ("rounds.jsonl", 0)):
+        path = tmp_path / "a" / name
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:keep]))
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def confirming(missed):
+    budget = Budget(initial=5, labels=17, retrain_every=4, confirm=8, confirm_cost=0.25, missed=missed)
+    return replace(SMALL, training={"steps": 15}, budget=budget)
+
+
+def test_what_is_surest_is_confirmed_at_a_cost():
+    _, answers = data()
+    for missed in (0.0, 1.0):
+        result = run(confirming(missed), data=data())
+        assert [r.labels for r in result.rounds] == [5, 9, 13, 17]  # two answers and eight looks a round
+        assert [r.asked for r in result.rounds] == [2, 2, 2, 0]
+        truth = answers.take(result.pool.labelled)
+        wrong = int((truth != result.pool.labels).sum())
+        assert wrong == result.rounds[-1].let_through
+        assert (wrong > 0) == bool(missed)  # 15 steps: it is not always right where it is sure
+        assert len(result.pool) == 17 - 3 * 2 + result.rounds[-1].confirmed
+        assert result.rounds[-1].confirmed == 24 or not missed
+    first = run(confirming(1.0), data=data()).pool.labelled.tolist()
+    budget = Budget(initial=5, labels=5, retrain_every=4)
+    model = run(replace(confirming(1.0), budget=budget), data=data()).model
+    x = from_arrays(*blobs(80, (32,)), test=range(60, 80))[0].inputs
+    open_ = [p for p in range(60) if p not in first[:7]]
+    with torch.no_grad():
+        sure = probabilities(model(x[open_]).double(), "simplex").max(1).values
+    assert set(first[7:15]) == {open_[i] for i in sure.topk(8).indices}
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [(13, "13 labels for round 3"), (7, "7 labels for round 1"), (3, "3 l"), (0, "0 l")]
+)
+def test_resume_refuses_a_label_file_that_lacks_labels_of_the_rounds(tmp_path, kept, said):
+    whole = run(SMALL, data=data(), out=tmp_path / "a")
+    path = tmp_path / "a" / "labels.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert [r.labels for r in whole.rounds] == [5, 9, 13, 17]
+    path.write_bytes(b"".join(lines[:kept]) + lines[kept][:9])  # the last line was cut short
+    before = {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir() if p.is_file()}
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"labels.jsonl holds {said}.*rounds.jsonl tells of .*labels are missing"):
+            resume(tmp_path / "a", data=data())
+        with pytest.raises(InputError, match="labels are missing"):
+            run_model(tmp_path / "a", data=data())
+    assert {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir() if p.is_file()} == before
+    (tmp_path / "a" / "rounds.jsonl").unlink()  # as the message says
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_resume_refuses_a_label_file_that_lacks_confirmations(tmp_path):
+    grids = replace(SMALL, budget=Budget(initial=5, labels=20, retrain_every=6, confirm=10))
+    whole = run(grids, data=data(), out=tmp_path / "a")
+    assert whole.rounds[-1].confirmed
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+    path = tmp_path / "a" / "labels.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if json.loads(line)["by"] == "confirmed")
+    path.write_text("".join(lines[:last] + lines[last + 1 :]))
+    with pytest.raises(InputError, match=r"confirmed labels for round \d+, but rounds.jsonl tells of"):
+        resume(tmp_path / "a", data=data())
+
+
+@pytest.mark.parametrize("keep", [6, 8, 11, 15, 17, 24])
+def test_a_campaign_that_confirms_is_resumed(tmp_path, keep):
+    campaign = confirming(0.5)
+    whole = run(campaign, data=data(), out=tmp_path / "a")
+    labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
+    kept = labels.read_bytes().splitlines(keepends=True)[:keep]
+    begun = max(json.loads(line)["round"] for line in kept)
+    labels.write_bytes(b"".join(kept))
+    rounds.write_bytes(b"".join(rounds.read_bytes().splitlines(keepends=True)[: max(0, begun - 1)]))
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+@pytest.mark.parametrize("wrong", [{"confirm": -1}, {"missed": 1.5}, {"confirm": 100}, {"confirm_cost": float("nan")}])
+def test_confirming_is_checked(wrong):
+    with pytest.raises(InputError, match="confirm"):
+        Budget(**wrong)
+
+
+def test_a_folder_from_before_there_was_absent_is_resumed(tmp_path):
+    whole = run(SMALL, data=data(), out=tmp_path / "a")
+    config, rounds = tmp_path / "a" / "config.toml", tmp_path / "a" / "rounds.jsonl"
+    text = config.read_text()
+    assert "absent = 0\n" in text
+    config.write_text(text.replace("absent = 0\n", ""))
+    rounds.write_bytes(rounds.read_bytes().splitlines(keepends=True)[0])
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_a_comparison_keeps_what_is_absent(tmp_path):
+    absent, plain = (Comparison(replace(SMALL, budget=Budget(absent=n)), arms("random,flip"), (0, 1)) for n in (1, 0))
+    (tmp_path / "compare.toml").write_text(comparison_text(absent))
+    assert read_comparison(tmp_path) == absent
+    assert absent.of(absent.arms[1], 1).budget.absent == 1
+    with pytest.raises(InputError, match=r"budget\.absent was 1 and is 0 now"):
+        joined(absent, plain, tmp_path)
+    # One from before there was such a key can be gone on with.
+    (tmp_path / "compare.toml").write_text(comparison_text(plain).replace("absent = 0\n", ""))
+    assert joined(read_comparison(tmp_path), plain, tmp_path) == plain
+
+
+def test_tensorboard_gets_the_curve(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    campaign = replace(SMALL, track=("tensorboard",))
+    result = run(campaign, data=data(), out=tmp_path / "a")
+    resume(tmp_path / "a", data=data())  # tells the rounds again, once
+    events = accumulator.EventAccumulator(str(tmp_path / "a" / "tensorboard"))
+    events.Reload()
+    seen = [(e.step, e.value) for e in events.Scalars("accuracy/test")]
+    assert [s for s, _ in seen] == [r.labels for r in result.rounds]
+    assert [v for _, v in seen] == pytest.approx([r.accuracy for r in result.rounds])
+    with pytest.raises(InputError, match="needs a folder"):
+        run(campaign, data=data())
+
+
+@pytest.mark.parametrize("strategy", ["flip", "badge", "bald", "ll4al", "albl", "random"])
+def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
+    """In `run`, too: whatever can be reached from what a strategy gets, the answers cannot."""
+    member, handed = STRATEGIES[strategy], []
+
+    def spy(*given):
+        handed.extend(given)
+        return member.pick(*given)
+
+    room = sys.modules["labelahead.strategies.query"]
+    monkeypatch.setattr(room, "find", lambda name: replace(member, pick=spy))
+    mode = "greedy" if member.look_ahead else None
+    budget = Budget(initial=5, labels=9, retrain_every=4)
+    given = data()
+    run(replace(SMALL, asking=Asking(strategy, mode), budget=budget), data=given)
+    assert handed
+    secret = given[1]._labels[:60].tolist()
+    for found in reachable(handed):
+        assert not isinstance(found, Answers)
+        if isinstance(found, torch.Tensor) and found.dtype == torch.int64 and found.dim() == 1:
+            values = found.tolist()
+            assert not any(values[i : i + 30] == secret[:30] for i in range(len(values)))
+
+
+def test_none_in_a_configuration_survives_an_interruption(tmp_path):
+    tables = {
+        "model": {"name": "mlp", "width": 16},
+        "threads": 1,
+        "training": {"steps": 15, "clip": None, "rate": 0.3},
+        "asking": {"candidates": None, "evaluation": None},
+        "budget": {"initial": 5, "labels": 13, "retrain_every": 4},
+    }
+    whole = run(tables, data=data(), out=tmp_path / "a")
+    rounds = tmp_path / "a" / "rounds.jsonl"
+    rounds.write_bytes(rounds.read_bytes().split(b"\n")[0] + b"\n")
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+
+
+def test_items_nobody_can_answer_for_are_not_asked(tmp_path):
+    x, y = blobs(80, (32,))
+    labels = [None if i % 2 and i < 60 else int(v) for i, v in enumerate(y)]
+    given = from_arrays(x, labels, test=range(60, 80))
+    result = run(SMALL, data=given, out=tmp_path / "a")
+    assert not [p for p in result.pool.labelled.tolist() if p % 2]
+    with pytest.raises(InputError, match="the pool has 30"):
+        run(replace(SMALL, budget=Budget(labels=31)), data=given, out=tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_campaign_that_fails_at_once_leaves_nothing(tmp_path):
+    for changed in ({"device": "nowhere"}, {"training": {"rate": 1e300, "steps": 20}}):
+        with pytest.raises(LabelaheadError):
+            run(replace(SMALL, **changed), data=data(), out=tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+
+
+def test_answers_of_a_person_are_kept_whatever_fails(tmp_path):
+    x, y = blobs(60, (8,))
+
+    def leaves(position):
+        if position == 5:
+            raise RuntimeError("gone home")
+        return int(y[position])
+
+    with pytest.raises(RuntimeError, match="gone home"):
+        run(
+            replace(SMALL, budget=Budget(labels=60, initial=60)),
+            data=from_arrays(x, y, test=[]),
+            labeller=leaves,
+            out=tmp_path / "a",
+        )
+    assert (tmp_path / "a" / "config.toml").exists()
+
+
+def test_other_content_under_the_same_names_is_refused(tmp_path):
+    run(SMALL, data=data(), out=tmp_path / "a")
+    with pytest.raises(InputError, match="other content"):
+        resume(tmp_path / "a", data=data(seed=1))
+    with pytest.raises(InputError, match="handed over in Python"):
+        resume(tmp_path / "a")
+    (tmp_path / "a" / "data.json").write_text("{")
+    with pytest.raises(InputError, match=r"data\.json is damaged"):
+        resume(tmp_path / "a", data=data())
+
+
+def test_a_finished_campaign_takes_up_a_larger_budget(tmp_path):
+    short = replace(SMALL, budget=Budget(initial=5, labels=9, retrain_every=4))
+    run(short, data=data(), out=tmp_path / "a")
+    more = resume(tmp_path / "a", {"budget.labels": 17}, data=data())
+    assert outcome(more) == outcome(run(SMALL, data=data()))
+    assert outcome(resume(tmp_path / "a", data=data())) == outcome(more)
+    with pytest.raises(InputError, match="seed cannot be changed"):
+        resume(tmp_path / "a", {"seed": 1}, data=data())
+
+
+def test_the_record_names_items_and_classes(tmp_path):
+    x, y = blobs(80, (32,))
+    given = from_arrays(x, [("cat", "dog", "fox")[int(v)] for v in y], test=range(60, 80))
+    run(SMALL, data=given, out=tmp_path / "a")
+    rows = [json.loads(v) for v in (tmp_path / "a" / "labels.jsonl").read_text().splitlines()]
+    assert all(r["item"] == str(r["position"]) for r in rows)
+    assert all(r["name"] == ("cat", "dog", "fox")[int(y[r["position"]])] for r in rows)
+
+
+def test_threads_of_the_caller_are_left_alone():
+    before = torch.get_num_threads()
+    run(replace(SMALL, threads=3, budget=Budget(labels=5, initial=5)), data=data())
+    assert torch.get_num_threads() == before
+
+
+class Sampling(torch.nn.Module):
+    """BatchNorm by the batch's own statistics: no tangent kernel, but random needs none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(32, track_running_stats=False)
+        self.last = torch.nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(x))
+
+
+def test_a_network_without_a_kernel_can_be_asked_at_random():
+    this = f"{__file__}:Sampling"
+    result = run(replace(SMALL, model=Network(this), asking=Asking("random")), data=data())
+    assert result.rounds[0].loo is None
+    assert "no estimate by leave-one-out" in result.rounds[0].notes[-1]
+
+
+def test_factories_that_draw_from_numpy_repeat_themselves(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import numpy as np, torch\n"
+        "def make():\n"
+        "    m = torch.nn.Linear(32, 3)\n"
+        "    m.weight.data = torch.tensor(np.random.randn(3, 32), dtype=torch.float32)\n"
+        "    return m\n"
+    )
+    campaign = replace(SMALL, model=Network(f"{tmp_path / 'net.py'}:make"))
+    assert outcome(run(campaign, data=data())) == outcome(run(campaign, data=data()))

@@ -1,0 +1,150 @@
+import json
+import multiprocessing
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelahead.errors import InputError, StorageError
+from labelahead.simulation.store import Round, Store
+from tests.support.waiting import PATIENCE
+
+ROUND = Round(0, 5, 0.5, 1.0, 0.1, 20, 3, gain=1.25, loo=0.4, loo_error=0.2, seconds={"train": 0.1}, notes=("a",))
+
+
+def made(folder, config="seed = 1\n"):
+    with Store.create(folder, config) as store:
+        store.add_label(7, 2, 0)
+        store.add_label(3, 0, 0, by="ann")
+        store.add_round(ROUND)
+    return folder
+
+
+def test_what_goes_in_comes_out(tmp_path):
+    with Store.open(made(tmp_path / "a")) as store:
+        assert store.config() == "seed = 1\n"
+        assert [(e.position, e.label, e.round, e.by) for e in store.labels()] == [(7, 2, 0, "oracle"), (3, 0, 0, "ann")]
+        assert store.labels()[0].time.endswith("+00:00")
+        assert store.rounds() == [ROUND]
+
+
+def test_rounds_from_before_there_was_a_drift_are_read(tmp_path):
+    folder = made(tmp_path / "a")
+    row = json.loads((folder / "rounds.jsonl").read_text())
+    assert row.pop("drift") is None
+    (folder / "rounds.jsonl").write_text(json.dumps(row) + "\n")
+    with Store.open(folder) as store:
+        assert store.rounds() == [ROUND]
+        store.add_round(replace(ROUND, number=1, drift=0.38))
+        assert [r.drift for r in store.rounds()] == [None, 0.38]
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(1, 200))
+def test_a_line_cut_short_was_never_accepted(tmp_path_factory, cut):
+    folder = made(tmp_path_factory.mktemp("s") / "a")
+    path = folder / "labels.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut] if cut < len(whole) else b"")
+    kept = (whole[:-cut] if cut < len(whole) else b"").count(b"\n")
+    with Store.open(folder) as store:
+        assert len(store.labels()) == kept
+        store.add_label(9, 1, 1)
+        assert len(store.labels()) == kept + 1
+        assert store.labels()[-1].position == 9
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    folder = made(tmp_path / "a")
+    path = folder / "labels.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(["{broken", *lines]) + "\n")
+    with Store.open(folder) as store, pytest.raises(InputError, match="line 1 is damaged"):
+        store.labels()
+    path.write_text(json.dumps({"position": 1}) + "\n")
+    with Store.open(folder) as store, pytest.raises(InputError, match="line 1 is incomplete"):
+        store.labels()
+
+
+def test_a_folder_is_not_overwritten(tmp_path):
+    made(tmp_path / "a")
+    with pytest.raises(InputError, match="resume"), Store.create(tmp_path / "a", "x"):
+        pass
+    with pytest.raises(InputError, match="holds no campaign"), Store.open(tmp_path / "b"):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"), Store.create(tmp_path / "file", "x"):
+        pass
+
+
+def _try_open(folder, queue):
+    try:
+        with Store.open(folder):
+            queue.put("opened")
+    except StorageError as error:
+        queue.put(str(error))
+
+
+def test_two_processes_refuse_each_other(tmp_path):
+    folder = made(tmp_path / "a")
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    with Store.open(folder):
+        other = context.Process(target=_try_open, args=(folder, queue))
+        other.start()
+        assert "in use by another process" in queue.get(timeout=PATIENCE)
+        other.join()
+    with Store.open(folder):
+        pass
+
+
+def test_weights_of_the_last_rounds_stay(tmp_path):
+    with Store.create(tmp_path / "a", "") as store:
+        for i in range(4):
+            store.save_weights(i, {"w": torch.full((2,), float(i))})
+        assert store.weights(3)["w"].tolist() == [3.0, 3.0]
+        assert store.weights(2)["w"].tolist() == [2.0, 2.0]
+        with pytest.raises(InputError, match="missing"):
+            store.weights(0)
+        assert not (tmp_path / "a" / "weights" / "partial").exists()
+
+
+def test_what_a_full_disk_refuses_does_not_turn_up_later(tmp_path, monkeypatch):
+    with Store.create(tmp_path / "a", "") as store:
+        store.add_label(1, 0, 0)
+        real = os.fsync
+
+        def full(handle):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            store.add_label(2, 0, 0)
+        monkeypatch.setattr(os, "fsync", real)
+        store.add_label(3, 0, 0)
+        assert [e.position for e in store.labels()] == [1, 3]
+
+
+def test_damaged_weights_are_named(tmp_path):
+    with Store.create(tmp_path / "a", "") as store:
+        store.save_weights(0, {"w": torch.ones(2)})
+        path = next((tmp_path / "a" / "weights").glob("*.pt"))
+        path.write_bytes(path.read_bytes()[:20])
+        with pytest.raises(InputError, match="damaged"):
+            store.weights(0)
+
+
+def test_not_a_number_is_refused(tmp_path):
+    with Store.create(tmp_path / "a", "") as store, pytest.raises(ValueError, match="JSON"):
+        store.add_round(Round(0, 5, float("nan"), 1.0, 0.1, 20, 3))
+
+
+def test_weights_that_find_no_place(tmp_path):
+    with Store.create(tmp_path / "a", "") as store:
+        (tmp_path / "a" / "weights").touch()
+        with pytest.raises(StorageError, match="weights cannot be written to"):
+            store.save_weights(0, {})

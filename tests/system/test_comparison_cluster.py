@@ -1,0 +1,136 @@
+"""Comparisons by the workers of a real Dask cluster: the same files, a worker killed, a Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from labelahead.errors import ClusterError, InputError, StorageError
+from labelahead.learner.config import Network
+from labelahead.simulation.comparison import Comparison, arms, compare
+from labelahead.simulation.comparison.execution import OURS, campaign_elsewhere, finished
+from labelahead.simulation.comparison.plan import arm
+from labelahead.simulation.run import run
+from labelahead.simulation.store import Store
+from tests.simulation.comparison.test_execution import outcome
+from tests.support.clusters import Cluster
+from tests.support.comparisons import tiny
+from tests.support.large_pools import Inline
+from tests.support.waiting import PATIENCE, Gate, until
+
+pytest.importorskip("distributed")
+
+
+def free(folder):
+    """Whether nobody is at work there."""
+    try:
+        with Store.open(folder):
+            return True
+    except StorageError:
+        return False
+
+
+def names(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.name != "workers.log")
+
+
+def test_the_same_files_as_without_and_a_killed_worker_is_made_up_for(tmp_path):
+    comparison = Comparison(tiny(tmp_path), arms("random,margin"), (0, 1))
+    compare(comparison, tmp_path / "here", workers=1)
+    events = []
+    with Cluster(tmp_path, workers=2) as cluster:
+
+        def watch(event):
+            events.append(event)
+            if event.kind == "round" and sum(e.kind == "round" for e in events) == 1:
+                cluster.kill(cluster.workers[0])
+
+        done = compare(comparison, tmp_path / "there", executor=cluster.address, on_event=watch)
+    assert (done.finished, done.failed) == (4, ())
+    assert cluster.workers[0].poll() is not None
+    assert names(tmp_path / "here") == names(tmp_path / "there")
+    for name in ("random", "margin"):
+        for seed in (0, 1):
+            at = f"{name}/seed-{seed}"
+            assert outcome(tmp_path / "here" / at) == outcome(tmp_path / "there" / at)
+    assert sum(e.kind == "round" for e in events) <= 4 * 3
+    assert sum(e.kind == "finished" for e in events) == 4
+
+
+def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
+    gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
+    campaign = tiny(tmp_path, model=Network(gate.model))
+    comparison = Comparison(campaign, arms("margin"), (0,))
+    with Cluster(tmp_path, workers=1) as cluster:
+
+        def watch(event):
+            if event.kind == "round":
+                cluster.kill(cluster.scheduler)
+                cluster.kill(cluster.workers[0])
+
+        with pytest.raises(ClusterError, match="the cluster was lost"):
+            compare(comparison, tmp_path / "a", executor=cluster.address, on_event=watch)
+    assert not (tmp_path / "a" / OURS).exists()
+    gate.open()
+    assert compare(comparison, tmp_path / "a", workers=1).finished == 1
+    run(comparison.of(arm("margin"), 0), out=tmp_path / "alone")
+    assert outcome(tmp_path / "alone") == outcome(tmp_path / "a" / "margin" / "seed-0")
+
+
+def test_what_fails_is_told_once_and_others_go_on(tmp_path):
+    comparison = Comparison(tiny(tmp_path), arms("random,margin"), (0,))
+    compare(comparison, tmp_path / "a", executor=Inline())
+    rounds = tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl"
+    rounds.write_text(rounds.read_text().replace('"number":1', '"number":', 1))
+    done = compare(comparison, tmp_path / "a", executor=Inline())
+    assert (done.finished, [e.job.name for e in done.failed]) == (1, ["margin, seed 0"])
+    assert "is damaged" in done.failed[0].detail
+    with pytest.raises(InputError, match="workers and executor given"):
+        compare(comparison, tmp_path / "a", executor=Inline(), workers=2)
+
+
+def test_a_campaign_of_another_comparison_does_not_begin(tmp_path):
+    comparison = Comparison(tiny(tmp_path), arms("random"), (0,))
+    (tmp_path / OURS).write_text("another")
+    why, trace = campaign_elsewhere(tmp_path / "c", comparison.of(arm("random"), 0), tmp_path / OURS, "mine")
+    assert "stopped" in why
+    assert not trace
+    assert not (tmp_path / "c").exists()
+    elsewhere = tmp_path / "not shared" / OURS
+    why, _ = campaign_elsewhere(tmp_path / "c", comparison.of(arm("random"), 0), elsewhere, "mine")
+    assert "expected a folder that all of them share" in why
+
+
+def test_ctrl_c_stops_the_campaigns_there(tmp_path):
+    tiny(tmp_path)
+    where = tmp_path / "a" / "margin" / "seed-0"
+    gate = Gate(tmp_path, begun=where / "rounds.jsonl")
+    options = ["--data=blobs.npz", f"--model={gate.model}", "--initial=5", "--labels=15", "--retrain-every=1"]
+    options += ["--set=training.steps=8", "--strategies=margin", "--seeds=1"]
+    with Cluster(tmp_path, workers=1) as cluster:
+        command = [sys.executable, "-m", "labelahead", "compare", *options, "--out", "a", "--cluster", cluster.address]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+        )
+        until(lambda: (where / "rounds.jsonl").exists() or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130, (out, err)
+        assert "nothing is lost: labelahead compare --out a" in err
+        assert "Traceback" not in out + err
+        gate.open()
+        until(lambda: free(where))
+        assert not finished(where)
+        assert len(Store(where).rounds()) <= 2
+        again = subprocess.run(
+            [sys.executable, "-m", "labelahead", "compare", "--out", "a", "--cluster", cluster.address],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=PATIENCE,
+        )
+        assert again.returncode == 0, again.stderr
+        assert "on the cluster" in again.stdout
+    assert finished(where)

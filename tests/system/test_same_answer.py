@@ -1,0 +1,344 @@
+"""One model, one answer: the same data and labels give the same class and probability through every door."""
+
+import csv
+import io
+import json
+import random
+import socket
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import uvicorn
+from PIL import Image
+from sklearn.datasets import load_iris
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+import labelahead as la
+from labelahead.cli import app as commands
+from labelahead.data.new_items import fresh_items
+from labelahead.integrations.label_studio.connection import Connection
+from labelahead.integrations.label_studio.gateway import SECRET, Doors, protocol
+from labelahead.learner.config import parse
+from labelahead.learner.preparation import prepare
+from labelahead.learner.sklearn import Classifier
+from labelahead.models import build
+from labelahead.outofcore import LargePool
+from labelahead.outofcore.store import embed
+from labelahead.seeds import training_seed
+from labelahead.server.app import create_app
+from labelahead.server.client import Client
+from labelahead.server.session import opened
+from tests.support.label_studio import KEY, replay
+from tests.support.waiting import until
+
+IN_MEMORY, THROUGH_ONNX = 1e-6, 1e-4
+ANSWERS = dict[str, tuple[str, float]]  # item -> its likeliest class and how likely that is
+TOPICS = {
+    "animals": "the dog and the cat chased a bird through the garden near the old farm with horses and sheep",
+    "kitchen": "stir butter flour sugar and eggs into the bowl then bake the cake in a hot oven with salt",
+    "space": "the rocket left its orbit and the telescope saw a distant planet beyond the moon and the stars",
+}
+
+
+class Case:
+    """A data set on the disk, some of its labels, and how it is learnt from."""
+
+    def __init__(self, source: Path, classes, truth: dict[str, str], *, labelled: int, **tables) -> None:
+        self.source, self.classes, self.truth = source, list(classes), truth
+        items = list(truth)
+        random.Random(3).shuffle(items)
+        self.labels = {item: truth[item] for item in items[:labelled]}
+        self.rest = [item for item in truth if item not in self.labels]
+        self.tables = {"data": {"name": str(source), **tables.pop("data", {})}, "threads": 1} | tables
+        self.file = source.parent / "given.csv"
+        with self.file.open("w", newline="") as file:
+            csv.writer(file).writerows([("item", "label"), *self.labels.items()])
+
+    @property
+    def options(self) -> list[str]:
+        model, embedding = self.tables.get("model", {}).get("name"), self.tables["data"].get("embedding")
+        more = ["--model", model] if model else []
+        return [*more, *(["--embedding", embedding] if embedding else []), "--threads", "1"]
+
+
+def table(folder: Path, columns: int, **more) -> Case:
+    data = load_iris()
+    rng = np.random.default_rng(0)
+    x = np.concatenate([data.data[:, :columns], rng.normal(size=(len(data.data), max(0, columns - 4)))], 1)
+    x = x[rng.permutation(len(x))[:70]] if more.get("few") else x
+    order = rng.permutation(len(data.data))[:80]
+    path = folder / "flowers.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([f"column {i}" for i in range(columns)])
+        writer.writerows([[f"{v:.2f}" for v in x[i]] for i in order])
+    truth = {str(i): str(data.target_names[data.target[p]]) for i, p in enumerate(order)}
+    return Case(path, data.target_names, truth, labelled=30, **more)
+
+
+def texts(folder: Path) -> Case:
+    rng, path = random.Random(0), folder / "texts.csv"
+    names = [name for name in TOPICS for _ in range(20)]
+    rng.shuffle(names)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text"])
+        for i, name in enumerate(names):
+            other = rng.choice([*TOPICS])
+            writer.writerow(
+                [" ".join([*rng.sample(TOPICS[name].split(), 6), *rng.sample(TOPICS[other].split(), 4), str(i)])]
+            )
+    return Case(path, TOPICS, {str(i): name for i, name in enumerate(names)}, labelled=20)
+
+
+def photographs(folder: Path, **more) -> Case:
+    rng, truth = np.random.default_rng(0), {}
+    path = folder / "photos"
+    path.mkdir()
+    for i in range(48):
+        kind = i % 3
+        y, x = np.mgrid[0:48, 0:64]
+        wave = np.sin((x if kind == 0 else y if kind == 1 else x + y) / (3 + rng.random())) * 22
+        pixels = (120 + wave[..., None] + rng.normal(0, 90, (48, 64, 3))).clip(0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(path / f"p{i:02d}.png")
+        truth[f"p{i:02d}.png"] = ("across", "down", "slanted")[kind]
+    return Case(path, ("across", "down", "slanted"), truth, labelled=20, **more)
+
+
+CASES = {
+    "table": lambda folder: table(folder, 7),
+    "table of four columns": lambda folder: table(folder, 4),
+    "table of three columns": lambda folder: table(folder, 3),
+    "texts": texts,
+    "photographs": photographs,
+    "trained network": lambda folder: table(folder, 7, model={"name": "mlp"}, training={"steps": 60}),
+    "trained network, cross-entropy": lambda folder: table(
+        folder, 4, model={"name": "mlp"}, training={"steps": 40, "loss": "cross-entropy"}
+    ),
+    "trained network on pixels": lambda folder: photographs(
+        folder, model={"name": "cnn"}, data={"embedding": "raw", "size": 16}, training={"steps": 20}
+    ),
+}
+
+
+# --- the doors ------------------------------------------------------------------------------------------------
+
+
+def predictions(rows) -> ANSWERS:
+    return {r["id"]: (r["prediction"], float(r["probability"])) for r in rows if r["source"] == "prediction"}
+
+
+def run_command(*words: object) -> str:
+    done = CliRunner().invoke(commands, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@contextmanager
+def session_of(case: Case, out: Path, *, start: bool):
+    with opened(
+        parse(case.tables), out, classes=case.classes, labels=None if (out / "labels.db").exists() else case.file
+    ) as session:
+        if start:
+            session.schedule.start()
+            until(lambda: session.schedule.idle and session.assignment.opinion is not None, session.schedule.status)
+        yield session
+
+
+@contextmanager
+def served(app):
+    """The application at a real port."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def by_the_page(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
+    """What the page and its client send, and what Python's `Client` gets."""
+    with session_of(case, out, start=True) as session:
+        app = create_app(session.assignment, session.schedule)
+        with served(app) as url:
+            client = Client(url)
+            page = client.export("csv", tmp_path / "page.csv", rest=True)
+            lines = client.export("jsonl", tmp_path / "page.jsonl", rest=True)
+        return {
+            "Client.export csv": predictions(csv.DictReader(page.read_text(encoding="utf-8").splitlines())),
+            "page jsonl": predictions(map(json.loads, lines.read_text(encoding="utf-8").splitlines())),
+        }
+
+
+def by_the_command(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
+    to = tmp_path / "command.csv"
+    run_command(
+        "label", case.source, "--out", out, *case.options, *_training(case), "--export", "csv", "--to", to, "--rest"
+    )
+    return {"label --export --rest": predictions(csv.DictReader(to.read_text(encoding="utf-8").splitlines()))}
+
+
+def _training(case: Case) -> list[str]:
+    settings = case.tables.get("training", {}) | {}
+    words = [f"training.{name}={json.dumps(value)}" for name, value in settings.items()]
+    words += [f"data.size={case.tables['data']['size']}"] if "size" in case.tables["data"] else []
+    return [word for pair in words for word in ("--set", pair)]
+
+
+def by_models(case: Case, out: Path, tmp_path: Path) -> tuple[dict[str, ANSWERS], dict[str, ANSWERS]]:
+    """`predict` on the session's folder, `export-model` and `load_model`; and ONNX."""
+
+    def written(text: str) -> ANSWERS:
+        rows = csv.DictReader(io.StringIO(text))
+        return {Path(r["id"]).name: (r["prediction"], float(r["probability"])) for r in rows}
+
+    folder = tmp_path / "model"
+    run_command("export-model", out, "--to", folder, "--onnx")
+    found = {"predict": written(run_command("predict", out, case.source))}
+    found["predict, exported"] = written(run_command("predict", folder, case.source))
+    model = la.load_model(folder)
+    said = model.predict(case.source)
+    top = said.probabilities.amax(1).tolist()
+    found["load_model"] = {Path(i).name: pair for i, *pair in zip(said.items, said.labels, top, strict=True)}
+    runtime = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    through: ANSWERS = {}
+    for part in fresh_items(model.reading, case.source, model._encode):
+        p = runtime.run(None, {"items": part.values.numpy()})[0]
+        through |= {
+            Path(i).name: (model.classes[row.argmax()], float(row.max())) for i, row in zip(part.ids, p, strict=True)
+        }
+    return found, {"ONNX": through}
+
+
+def by_query(case: Case) -> dict[str, ANSWERS]:
+    words = ["query", "--data", case.source, *case.options, *_training(case), "--labels", case.file]
+    words += ["--classes", ",".join(case.classes), "--n", len(case.rest), "--format", "json"]
+    rows = json.loads(run_command(*words))
+    return {"query": {r["id"]: (r["prediction"], r["probability"]) for r in rows}}
+
+
+def in_python(case: Case) -> dict[str, ANSWERS]:
+    """`Learner` and `Classifier` on what the page sees of the items."""
+    ready = prepare(parse(case.tables))
+    ids, inputs = list(ready.data.ids), ready.rows
+    at = sorted(ids.index(item) for item in case.labels)
+    given = [case.classes.index(case.labels[ids[p]]) for p in at]
+    names = np.array(case.classes)
+    exact = "model" not in case.tables
+
+    def answers(p) -> ANSWERS:
+        return {item: (str(names[int(row.argmax())]), float(row.max())) for item, row in zip(ids, p, strict=True)}
+
+    if exact:
+        learner = la.Learner(la.exact(inputs, len(names)), inputs, "flip")
+        learner.teach(at[:7], given[:7])
+        learner.query(1)
+        learner.teach(at[7:], given[7:])
+        rest = [p for p in range(len(ids)) if p not in set(at)]
+        x = inputs.flatten(1).numpy()
+        classifier = Classifier().fit(x[at], names[given], X_pool=x[rest])
+        p = classifier.predict_proba(x)
+        columns = [list(classifier.classes_).index(name) for name in names]
+        return {"Learner": answers(learner.predict()), "Classifier": answers(p[:, columns])}
+    seed = training_seed(0, 0)
+    module = build(ready.campaign.model.name, tuple(inputs.shape[1:]), len(names), seed=seed)
+    classifier = Classifier(module, training=ready.training, random_state=seed)
+    p = classifier.fit(inputs[at].numpy(), np.array(given)).predict_proba(inputs.numpy())
+    learner = la.Learner(classifier.model_, inputs, "flip", training=ready.training)
+    before = learner.predict()
+    learner.query(2)  # a question alone changes no answer
+    assert torch.equal(learner.predict(), before)
+    return {"Classifier": answers(p), "Learner": answers(before)}
+
+
+def by_the_pool(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
+    """The same embeddings in a store of `pool embed`."""
+    ready = prepare(parse(case.tables))
+    vectors = ready.rows.flatten(1).numpy()
+    folder = tmp_path / "pool"
+    folder.mkdir()
+    rows = {"id": list(ready.data.ids), "vector": list(vectors)}
+    pq.write_table(pa.table(rows), folder / "a.parquet", row_group_size=17)
+    embed(folder, tmp_path / "store", id="id", dtype="float32", workers=1)
+    pool = LargePool(tmp_path / "store", workers=1)
+    asked = pool.ask(5, str(case.file), classes=case.classes)
+    pool.predict(str(case.file), tmp_path / "predicted", classes=case.classes)
+    found = pq.read_table(tmp_path / "predicted").to_pylist()
+    return {
+        "pool predict": {r["id"]: (r["prediction"], r["probability"]) for r in found},
+        "pool ask": {q.id: (q.prediction, q.probability) for q in asked},
+    }
+
+
+def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
+    """Pre-annotations of tasks that hold the same texts."""
+    with case.source.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with replay() as studio:
+        tasks = [{"id": i, "data": {"text": row["text"]}} for i, row in enumerate(rows, 1)]
+        studio.replies["tasks"] = {"total": len(tasks), "tasks": tasks}
+        studio.replies["project"]["label_config"] = (
+            '<View><Text name="text" value="$text"/><Choices name="topic" toName="text">'
+            + "".join(f'<Choice value="{name}"/>' for name in case.classes)
+            + "</Choices></View>"
+        )
+        studio.replies["annotations"] = []
+        connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "studio")
+        fetched = connection.fetch(lambda done, of: None)
+        tables = {"data": {"name": str(fetched.folder)}, "threads": 1}
+        with opened(parse(tables), tmp_path / "studio", classes=connection.interface.choices) as session:
+            session.schedule.start()
+            until(lambda: session.schedule.idle and session.assignment.opinion is not None, session.schedule.status)
+            bridge = connection.bridge(session.assignment, fetched, predictions=True)
+            place = {item: p for p, item in enumerate(session.assignment.items.ids)}
+            named = {f"{int(item) + 1}.txt": label for item, label in case.labels.items()}
+            session.assignment.bring_in([(place[item], label, "anna") for item, label in named.items()])
+            page = create_app(session.assignment, session.schedule)
+            doors = Doors(protocol(bridge), page, secret="s3cret-s3cret")
+            with TestClient(doors, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}) as client:
+                said = client.post("/predict", json={"tasks": tasks}).json()["results"]
+    return {
+        "Label Studio": {str(i): (one["result"][0]["value"]["choices"][0], one["score"]) for i, one in enumerate(said)}
+    }
+
+
+def require_same(doors: dict[str, ANSWERS], wanted: ANSWERS, tolerance: float) -> None:
+    for door, found in doors.items():
+        assert found, door
+        if door != "pool ask":
+            assert set(wanted) <= set(found), f"{door} lacks {sorted(set(wanted) - set(found))[:3]}"
+        for item in set(found) & set(wanted):
+            assert found[item][0] == wanted[item][0], f"{door}, item {item}: {found[item]} is not {wanted[item]}"
+            assert found[item][1] == pytest.approx(wanted[item][1], abs=tolerance), f"{door}, item {item}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_door_gives_the_same_class_and_probability(name, tmp_path):
+    case, out = CASES[name](tmp_path), tmp_path / "out"
+    doors = by_the_page(case, out, tmp_path)
+    wanted = doors["Client.export csv"]
+    assert set(wanted) == set(case.rest)
+    sure = [p for _, p in wanted.values()]
+    assert min(sure) < 0.99, "an easy set shows nothing"
+    doors |= by_the_command(case, out, tmp_path)
+    found, through_onnx = by_models(case, out, tmp_path)
+    doors |= found | by_query(case) | in_python(case)
+    if "model" not in case.tables:
+        doors |= by_the_pool(case, tmp_path)
+    if name == "texts":
+        doors |= by_label_studio(case, tmp_path)
+    require_same(doors, wanted, IN_MEMORY)
+    require_same(through_onnx, wanted, THROUGH_ONNX)

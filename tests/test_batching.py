@@ -1,0 +1,217 @@
+"""Inputs that are not one tensor go wherever a tensor goes, and mean the same there."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import labelahead as la
+from labelahead.batching import Samples
+from labelahead.data import from_arrays
+from labelahead.errors import InputError, ModelError
+from labelahead.models.training.forward import forward, penultimate, predict
+from tests.support.campaigns import blobs
+
+QUICK = la.Training(steps=40)
+NUMBERS = ("infinite-ntk", "gp")  # look at the inputs as rows of numbers
+
+
+class Whole(nn.Module):
+    """One tensor in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x.flatten(1))))
+
+
+class Halves(Whole):
+    """The same in two parts, its outputs the first of a tuple."""
+
+    def forward(self, left: Tensor, right: Tensor):
+        return super().forward(torch.cat([left, right], 2)), left
+
+
+def made(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind().eval()
+
+
+def forms(n: int = 60):
+    """The same items in every form, and their classes."""
+    x, y = blobs(n)
+    x = x.flatten(1, 2)
+    left, right = x[..., :4], x[..., 4:]
+    return x, y, {"tuple": (left, right), "mapping": {"left": left, "right": right}, "set": Samples(Pairs(left, right))}
+
+
+class Pairs(Dataset):
+    """Reads one item at a time, and remembers the largest number of items that anybody held at once."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right, self.largest = left, right, 0
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def __getitem__(self, i: int):
+        return self.left[i], self.right[i]
+
+    def __getitems__(self, at: list[int]):
+        self.largest = max(self.largest, len(at))
+        return [self[i] for i in at]
+
+
+@pytest.mark.parametrize("form", ["tuple", "mapping", "set"])
+def test_a_learner_learns_the_same_in_every_form(form):
+    x, y, others = forms()
+    results = []
+    for model, inputs in ((made(Whole), x), (made(Halves), others[form])):
+        learner = la.Learner(model, inputs, la.Asking(candidates=30), training=QUICK, test=range(50, 60))
+        learner.teach(range(9), y[:9])
+        asked = learner.query(4)
+        learner.teach(asked, y[asked])
+        results.append((asked, learner.predict(), learner.model.first.weight))
+    assert results[0][0] == results[1][0]
+    assert torch.allclose(results[0][1], results[1][1], atol=1e-5)
+    assert torch.allclose(results[0][2], results[1][2], atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["tuple", "mapping", "set"])
+def test_kernels_and_embeddings_are_those_of_one_tensor(form):
+    x, _, others = forms(20)
+    one, two = made(Whole).double(), made(Halves).double()
+    given = others[form] if form == "set" else Samples(others[form])
+    given = given.to(device="cpu", dtype=torch.float64)
+    assert torch.allclose(la.kernel(two, given), la.kernel(one, x.double()), atol=1e-12)
+    assert torch.allclose(la.features(two, given, sketch=64), la.features(one, x.double(), sketch=64), atol=1e-12)
+    assert torch.allclose(penultimate(two, given), penultimate(one, x.double()), atol=1e-12)
+    cotangents = torch.randn(20, 3, dtype=torch.float64)
+    assert torch.allclose(
+        la.squared_norms(two, given, cotangents), la.squared_norms(one, x.double(), cotangents), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("strategy", la.STRATEGIES)
+def test_every_strategy_takes_what_is_no_tensor(strategy):
+    _, y, others = forms()
+    learner = la.Learner(made(Halves), others["set"], strategy, training=QUICK, test=range(50, 60))
+    learner.teach(range(9), y[:9])
+    if strategy in NUMBERS:
+        with pytest.raises(InputError, match="rows of numbers"):
+            learner.query(3)
+        return
+    asked = learner.query(3)
+    assert len(set(asked)) == 3
+    assert set(asked) <= set(range(9, 50))
+
+
+def test_a_data_set_is_never_held_whole():
+    left, right = torch.randn(5000, 8, 4), torch.randn(5000, 8, 4)
+    pairs = Pairs(left, right)
+    learner = la.Learner(made(Halves), Samples(pairs), la.Asking(candidates=100), training=QUICK)
+    learner.teach(range(20), torch.arange(20) % 3)
+    learner.query(5)
+    learner.predict()
+    assert 64 <= pairs.largest <= 128
+
+
+def test_a_campaign_on_samples_and_its_resumption(tmp_path):
+    (tmp_path / "halves.py").write_text(
+        "import torch\nfrom tests.test_batching import Halves\ndef make():\n    return Halves()\n"
+    )
+    _, y, others = forms(80)
+    data = from_arrays(others["mapping"], y, test=range(60, 80), name="pairs")
+    budget = {"initial": 6, "labels": 12, "retrain_every": 3}
+    config = {"model": {"name": f"{tmp_path}/halves.py:make"}, "budget": budget, "training": {"steps": 40}}
+    done = la.run(config, data=data, out=tmp_path / "run")
+    assert done.rounds[-1].labels == 12
+    assert done.rounds[-1].accuracy > 0.6
+    more = la.resume(tmp_path / "run", {"budget.labels": 15}, data=data)
+    whole = la.run({**config, "budget": {**budget, "labels": 15}}, data=data)
+    assert torch.equal(more.pool.labelled, whole.pool.labelled)
+    others["mapping"]["left"][0] += 1
+    with pytest.raises(InputError, match="data have changed"):
+        la.resume(tmp_path / "run", {"budget.labels": 16}, data=data)
+    with pytest.raises(InputError, match="model is auto"):
+        la.run(data=data)
+
+
+def test_your_own_training_gets_the_form_that_you_gave():
+    _, y, others = forms()
+    seen = []
+    learner = la.Learner(made(Halves), others["mapping"], training=lambda model, x, labels: seen.append(x))
+    learner.teach(range(6), y[:6])
+    learner.query(1)
+    assert torch.equal(seen[0]["left"], others["mapping"]["left"][:6])
+    other = la.Learner(made(Halves), others["set"], training=lambda model, x, labels: seen.append(x))
+    other.teach(range(6), y[:6])
+    other.query(1)
+    assert [len(seen[1]), *map(len, seen[1].batches(4))] == [6, 2, 2]
+
+
+def test_hugging_face_networks_and_data_sets():
+    transformers, datasets = pytest.importorskip("transformers"), pytest.importorskip("datasets")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    )
+    model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+    ids = torch.randint(5, 40, (40, 6))
+    mask = torch.ones_like(ids)
+    mask[::2, 4:] = 0
+    encoding = transformers.BatchEncoding({"input_ids": ids, "attention_mask": mask})
+    table = datasets.Dataset.from_dict({"input_ids": ids.tolist(), "attention_mask": mask.tolist(), "label": [0] * 40})
+
+    def collate(rows):
+        return {k: torch.tensor([row[k] for row in rows]) for k in ("input_ids", "attention_mask")}
+
+    with torch.no_grad():
+        wanted = model(**encoding).logits
+    pool = la.Pool(40)
+    pool.label(range(6), [0, 1] * 3)
+    for inputs in (encoding, Samples(table, collate), Samples(table.remove_columns("label").with_format("torch"))):
+        assert torch.allclose(predict(model, inputs), wanted, atol=1e-6)
+        assert (
+            la.propose(model, inputs, pool, 3).positions.tolist()
+            == la.propose(model, encoding, pool, 3).positions.tolist()
+        )
+    with pytest.raises(InputError, match="without labels"):
+        Samples(table.with_format("torch"))
+
+
+class Forgetful(Pairs):
+    def __getitem__(self, i):
+        return self.left[i] + torch.rand(1), self.right[i]
+
+
+def test_bad_inputs_say_what_is_wrong():
+    x, _, others = forms(20)
+    left, right = others["tuple"]
+    for given, said in (
+        ([left, right], "are a list; expected a tensor"),
+        (x.numpy(), "are a ndarray"),
+        ((left, right[:5]), "same number of samples"),
+        ({"left": left, "labels": right}, "without labels"),
+        ({"left": left, "right": right.tolist()}, "'right': 'list'"),
+        ({}, "expected a tensor"),
+        ((left, torch.full_like(right, torch.nan)), "NaN or infinity in 20 of 20"),
+    ):
+        with pytest.raises(InputError, match=said):
+            la.Learner(made(Halves), given)
+    with pytest.raises(InputError, match="random"):
+        Samples(Forgetful(left, right))
+    with pytest.raises(InputError, match="no items"):
+        Samples(Pairs(left[:0], right[:0]))
+    with pytest.raises(InputError, match="without Samples"):
+        Samples(x)
+    with pytest.raises(InputError, match="expected 1 samples"):
+        Samples(Pairs(left, right), lambda rows: torch.zeros(3))
+    with pytest.raises(InputError, match="rows of numbers"):
+        la.Learner(la.exact(x, 3), others["tuple"])
+    with pytest.raises(InputError, match=r"failed on inputs of shape left \(20, 8, 4\) torch.float32"):
+        forward(made(Halves), {"left": left})
+    with pytest.raises(ModelError, match="returned dict"):
+        forward(lambda left, right: {"scores": left}, (left, right))
