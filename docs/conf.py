@@ -1,4 +1,7 @@
-"""The documentation site: `make docs` writes it to build/docs. Its pages are the Markdown files beside this one."""
+"""The documentation site.
+
+`make docs` writes it to build/docs. Its pages are the Markdown files beside this one.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The pictures of docs/principles.md, from the product itself: `.venv/bin/python docs/figures.py [name ...]`.
+"""The pictures of docs/principles.md, from the product itself: `.venv/bin/python docs/figures.py
+[name ...]`.
 
 Needs the extra `app`. Without names, all are drawn, into docs/figures; a minute or two on one core.
 """
@@ -38,7 +39,9 @@ STYLE = {
 def curve_network(width: int = 256) -> nn.Module:
     """A network from one number to one number, as PyTorch starts it but for smoother bends."""
     torch.manual_seed(4)
-    model = nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
+    model = nn.Sequential(
+        nn.Linear(1, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
+    )
     with torch.no_grad():
         model[0].weight.mul_(3)
         model[0].bias.mul_(3)
@@ -60,7 +63,9 @@ def step(ax: Axes, ax2: Axes) -> None:
     K = la.kernel(model, LINE)
     told = before + rate * K[:, [here]] * (1.0 - before[here])
     loss = 0.5 * (model(LINE[[here]]) - 1.0).square().sum()
-    for weight, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+    for weight, gradient in zip(
+        model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+    ):
         weight.data -= rate * gradient
     after = model(LINE).detach()
     ax.plot(LINE, before, color=INK, label="network before")
@@ -84,7 +89,9 @@ def kernel(ax: Axes, ax2: Axes) -> None:
         some = torch.cat([200 + (truth[200:] == c).nonzero()[:10, 0] for c in range(10)])
         K = la.kernel(model, x[some])
         scale = K.diagonal().rsqrt()
-        axis.imshow(scale[:, None] * K * scale, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        axis.imshow(
+            scale[:, None] * K * scale, cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
+        )
         axis.set(title=title, xticks=range(5, 100, 10), yticks=range(5, 100, 10))
         axis.set_xticklabels(range(10))
         axis.set_yticklabels(range(10))
@@ -122,7 +129,9 @@ def linear(ax: Axes, ax2: Axes) -> None:
             optimiser.step()
         axis.plot(LINE, before, color=GRID, lw=2, label="network before")
         axis.plot(LINE, model(LINE).detach(), color=BLUE, label="trained, 4,000 steps")
-        axis.plot(LINE, post.mean, color=ORANGE, ls=(0, (2, 2)), lw=2.4, label="linearised, no training")
+        axis.plot(
+            LINE, post.mean, color=ORANGE, ls=(0, (2, 2)), lw=2.4, label="linearised, no training"
+        )
         axis.scatter(x, VALUES, color=PINK, zorder=3, label="labels")
         axis.set(title=f"{width} units a layer", xlabel="input", ylim=(-1.6, 1.9))
     ax.set_ylabel("output")
@@ -132,7 +141,9 @@ def linear(ax: Axes, ax2: Axes) -> None:
 def lookahead(ax: Axes, ax2: Axes) -> None:
     """What is held of every input, and what one more label would make of it."""
     model = curve_network(1024)
-    post = la.prior(model(LINE).detach(), la.kernel(model, LINE), noise=1e-3).condition(POINTS, VALUES)
+    post = la.prior(model(LINE).detach(), la.kernel(model, LINE), noise=1e-3).condition(
+        POINTS, VALUES
+    )
     here = at(2.5)
     for axis, held, title in (
         (ax, post, "Before"),
@@ -140,7 +151,9 @@ def lookahead(ax: Axes, ax2: Axes) -> None:
     ):
         spread = held.variance().reshape(-1).clamp(min=0).sqrt() * post.amplitude() ** 0.5 * 2
         middle = held.mean[:, 0]
-        axis.fill_between(LINE[:, 0], middle - spread, middle + spread, color=BLUE, alpha=0.15, lw=0)
+        axis.fill_between(
+            LINE[:, 0], middle - spread, middle + spread, color=BLUE, alpha=0.15, lw=0
+        )
         axis.scatter(LINE[POINTS], VALUES, color=PINK, zorder=3)
         axis.set(title=title, xlabel="input", ylim=(-2.6, 3.1))
         axis.axvline(float(LINE[here]), color=GRID, lw=1)
@@ -166,16 +179,28 @@ def score(ax: Axes, ax2: Axes) -> None:
             (position,) = learner.query(1)
             learner.teach([position], [int(truth[position])])
         query = la.propose(
-            learner.model, x, learner.pool, len(learner.pool.unlabelled), la.Asking("resolve", mode="top")
+            learner.model,
+            x,
+            learner.pool,
+            len(learner.pool.unlabelled),
+            la.Asking("resolve", mode="top"),
         )
-        worth = torch.zeros(len(x), dtype=torch.float64).index_put((query.positions,), query.scores.double())
+        worth = torch.zeros(len(x), dtype=torch.float64).index_put(
+            (query.positions,), query.scores.double()
+        )
         dots = axis.scatter(*x[query.positions].T, c=worth[query.positions], cmap="viridis", s=16)
         given = learner.pool.labelled
         for c, marker, colour in ((0, "s", BLUE), (1, "^", ORANGE)):
             some = given[learner.pool.labels == c]
             axis.scatter(*x[some].T, color=colour, edgecolor=INK, marker=marker, s=60, zorder=3)
-        axis.scatter(*x[query.positions[0]], facecolor="none", edgecolor=PINK, s=160, lw=2.2, zorder=4)
-        axis.set(title=f"{labels or 'No'} labels yet" if not labels else f"After {labels} labels", xticks=[], yticks=[])
+        axis.scatter(
+            *x[query.positions[0]], facecolor="none", edgecolor=PINK, s=160, lw=2.2, zorder=4
+        )
+        axis.set(
+            title=f"{labels or 'No'} labels yet" if not labels else f"After {labels} labels",
+            xticks=[],
+            yticks=[],
+        )
         axis.set_aspect("equal")
         plt.colorbar(dots, ax=axis, shrink=0.6, label="predictions put right")
 
@@ -193,7 +218,9 @@ def curves(ax: Axes, ax2: Axes) -> None:
             labels = [n for n, _ in runs[0]]
             height = torch.tensor([[a for _, a in run] for run in runs]) * 100
             axis.plot(labels, height.mean(0), color=colour, marker="o", ms=3.5, label=strategy)
-            axis.fill_between(labels, height.amin(0), height.amax(0), color=colour, alpha=0.12, lw=0)
+            axis.fill_between(
+                labels, height.amin(0), height.amax(0), color=colour, alpha=0.12, lw=0
+            )
         axis.set(
             title="A trained network" if trained else "The learner that is never trained",
             xlabel="labels",
@@ -221,7 +248,9 @@ def main(names: list[str]) -> None:
         with plt.rc_context(STYLE):
             figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
             FIGURES[name](*axes)
-            figure.savefig(OUT / f"{name}.png", dpi=130, bbox_inches="tight", metadata={"Software": None})
+            figure.savefig(
+                OUT / f"{name}.png", dpi=130, bbox_inches="tight", metadata={"Software": None}
+            )
             plt.close(figure)
         small(OUT / f"{name}.png")
         print(OUT / f"{name}.png")

@@ -27,7 +27,10 @@ DESKTOP, PHONE = {"width": 1360, "height": 880}, {"width": 360, "height": 740}
 
 
 def wait_for_training(server: pages.Server, labels: int, *, idle: bool = False) -> None:
-    """Until a training on so many labels is done; idle: and all items have been seen. There is an end to it."""
+    """Until a training on so many labels is done.
+
+    Idle: and all items have been seen. There is an end to it.
+    """
     for _ in range(600):
         training = server.get("/api/progress")["training"]
         at_rest = training["idle"] if idle else training["state"] not in ("training", "kernel")
@@ -132,7 +135,9 @@ def row(browser, folder: Path) -> None:
 
 
 def photographs(browser, folder: Path) -> None:
-    """Photographs of Caltech101 (CC BY 4.0), five of its classes, in one folder under names that tell nothing."""
+    """Photographs of Caltech101 (CC BY 4.0), five of its classes, in one folder under names that
+    tell nothing.
+    """
     shown = {
         "Leopards": "leopard",
         "wild_cat": "wild cat",
@@ -145,7 +150,11 @@ def photographs(browser, folder: Path) -> None:
     target.mkdir()
     with zipfile.ZipFile(DATA / "caltech101_128px.zip") as archive:
         members = sorted(archive.namelist())
-        chosen = [m for kind in shown for m in [x for x in members if f"{kind}/" in x and x.endswith(".jpg")][:40]]
+        chosen = [
+            m
+            for kind in shown
+            for m in [x for x in members if f"{kind}/" in x and x.endswith(".jpg")][:40]
+        ]
         random.Random(0).shuffle(chosen)
         for n, member in enumerate(chosen):
             (target / f"photo-{n:03d}.jpg").write_bytes(archive.read(member))

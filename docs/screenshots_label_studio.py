@@ -1,7 +1,7 @@
 """The pictures of docs/label-studio.md: a real Label Studio, a real browser.
 
-Run from the repository: `LABELAHEAD_LABEL_STUDIO=.venv-label-studio/bin/label-studio .venv/bin/python
-docs/screenshots_label_studio.py`; needs the extra `test` and chromium.
+Run from the repository: `LABELAHEAD_LABEL_STUDIO=.venv-label-studio/bin/label-studio
+.venv/bin/python docs/screenshots_label_studio.py`; needs the extra `test` and chromium.
 """
 
 import os
@@ -46,7 +46,12 @@ def news() -> list[dict[str, str]]:
     rows = []
     for topic, (sentence, first, second) in NEWS.items():
         for one, other in product(first, second):
-            for more in ("Few had expected it.", "It took all morning.", "More tomorrow.", "Readers had asked for it."):
+            for more in (
+                "Few had expected it.",
+                "It took all morning.",
+                "More tomorrow.",
+                "Readers had asked for it.",
+            ):
                 rows.append({"text": f"{sentence.format(one, other)} {more}", "truth": topic})
     random.Random(0).shuffle(rows)
     return rows
@@ -74,15 +79,21 @@ def main() -> None:
                     task = studio.next_task(project)
                     studio.annotate(task["id"], task["data"]["truth"])
                 bridge.settle()
-                browser = play.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
+                browser = play.chromium.launch(
+                    executable_path=pages.browser_path(), args=pages.FLAGS
+                )
                 shown = browser.new_page(viewport={"width": 1180, "height": 640})
                 signed_in(shown, studio)
                 shown.goto(f"{studio.url}/projects/{project}/data")
-                begin = shown.get_by_role("button", name=re.compile("Label .*Tasks?", re.IGNORECASE)).first
+                begin = shown.get_by_role(
+                    "button", name=re.compile("Label .*Tasks?", re.IGNORECASE)
+                ).first
                 begin.wait_for()
                 picture(shown, "label-studio-tasks")
                 begin.click()
-                shown.get_by_role("button", name=re.compile("^Submit", re.IGNORECASE)).first.wait_for(timeout=60_000)
+                shown.get_by_role(
+                    "button", name=re.compile("^Submit", re.IGNORECASE)
+                ).first.wait_for(timeout=60_000)
                 picture(shown, "label-studio-label")
                 browser.close()
             finally:

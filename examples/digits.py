@@ -109,7 +109,9 @@ def digits() -> tuple[Tensor, Tensor, Tensor]:
 
 def trained(x: Tensor, targets: Tensor) -> nn.Module:
     """A network of two hidden layers, trained with squared loss."""
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(120):
         optimiser.zero_grad()

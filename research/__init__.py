@@ -1,1 +1,4 @@
-"""Experiments beside the product: studies of the papers, result tables, competitors and benchmarks."""
+"""Experiments beside the product.
+
+Studies of the papers, result tables, competitors and benchmarks.
+"""

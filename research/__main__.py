@@ -38,7 +38,10 @@ def main(arguments: list[str]) -> int:
     elif command in ("-h", "--help"):
         print(__doc__)
     else:
-        print(f"there is no command {' '.join(arguments)!r}; expected one of these:\n{__doc__}", file=sys.stderr)
+        print(
+            f"there is no command {' '.join(arguments)!r}; expected one of these:\n{__doc__}",
+            file=sys.stderr,
+        )
         return 2
     return 0
 

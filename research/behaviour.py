@@ -4,10 +4,10 @@
     python -m research.behaviour record after/        # with the new code
     python -m research.behaviour compare before/ after/
 
-A refactoring must leave every number as it was. The script uses only the command line and the HTTP interface, which do
-not change with the names of modules. It records campaigns (one a strategy), a comparison with its report, and three
-sessions of the labelling page (a network on digits, texts, and a table), each answered by the true labels.
-Times, paths and ports are left out.
+A refactoring must leave every number as it was. The script uses only the command line and the HTTP
+interface, which do not change with the names of modules. It records campaigns (one a strategy), a
+comparison with its report, and three sessions of the labelling page (a network on digits, texts,
+and a table), each answered by the true labels. Times, paths and ports are left out.
 """
 
 import argparse
@@ -48,17 +48,33 @@ CAMPAIGNS = {
 }
 COMMON = ["--labels", "40", "--candidates", "300", "--set", "training.steps=60", "--threads", "1"]
 TEXTS = {
-    "sport": ["the team won the {} match", "a goal in the {} minute", "the coach praised her {} players"],
-    "food": ["add {} grams of flour", "the soup needs {} more minutes", "we ate {} plates of pasta"],
-    "travel": ["the train leaves at {}", "a hotel with {} rooms by the sea", "the flight took {} hours"],
+    "sport": [
+        "the team won the {} match",
+        "a goal in the {} minute",
+        "the coach praised her {} players",
+    ],
+    "food": [
+        "add {} grams of flour",
+        "the soup needs {} more minutes",
+        "we ate {} plates of pasta",
+    ],
+    "travel": [
+        "the train leaves at {}",
+        "a hotel with {} rooms by the sea",
+        "the flight took {} hours",
+    ],
 }
-UNSTEADY = re.compile(r"second|time|elapsed|created|modified|duration|date|version|threads|path|folder", re.I)
+UNSTEADY = re.compile(
+    r"second|time|elapsed|created|modified|duration|date|version|threads|path|folder", re.I
+)
 
 
 def labelahead(*arguments: str, cwd: Path) -> str:
     """Run a command and return what it printed."""
     command = [sys.executable, "-m", "labelahead", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
     return done.stdout
@@ -89,7 +105,16 @@ def record_campaigns(out: Path, work: Path) -> None:
 
 def record_comparison(out: Path, work: Path) -> None:
     """Record the tables of a comparison and its report."""
-    options = ["--strategies", "flip,margin,random", "--seeds", "3", "--workers", "1", "--out", "comparison"]
+    options = [
+        "--strategies",
+        "flip,margin,random",
+        "--seeds",
+        "3",
+        "--workers",
+        "1",
+        "--out",
+        "comparison",
+    ]
     labelahead("compare", *options, *COMMON[:4], "--set", "training.steps=60", cwd=work)
     labelahead("report", "comparison", cwd=work)
     for path in sorted((work / "comparison").rglob("*.csv")):
@@ -102,7 +127,9 @@ def record_comparison(out: Path, work: Path) -> None:
 
 def make_data(work: Path) -> dict[str, tuple[Path, list[str]]]:
     """Write a table of texts and a table of numbers; return each file with its true classes."""
-    rows = [(kind, line.format(n)) for n in range(12) for kind, lines in TEXTS.items() for line in lines]
+    rows = [
+        (kind, line.format(n)) for n in range(12) for kind, lines in TEXTS.items() for line in lines
+    ]
     with (work / "texts.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["text"], *([text] for _, text in rows)])
     iris = load_iris()
@@ -118,9 +145,22 @@ class Page:
     """A running labelling page."""
 
     def __init__(self, work: Path, name: str, data: str, *options: str) -> None:
-        command = [sys.executable, "-m", "labelahead", "label", data, "--no-browser", "--port", "0", "--threads", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "labelahead",
+            "label",
+            data,
+            "--no-browser",
+            "--port",
+            "0",
+            "--threads",
+            "1",
+        ]
         self.log = (work / f"{name}.log").open("w+")
-        self.process = subprocess.Popen([*command, "--out", name, *options], cwd=work, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(
+            [*command, "--out", name, *options], cwd=work, stdout=self.log, stderr=self.log
+        )
         self.url = self._url(work / f"{name}.log")
 
     def _url(self, log: Path) -> str:
@@ -135,14 +175,18 @@ class Page:
 
     def get(self, path: str, raw: bool = False) -> object:
         """Fetch an address."""
-        with urlopen(Request(self.url + path, headers={"X-Labelahead": "1", "Cookie": "la_who=ann"})) as reply:
+        with urlopen(
+            Request(self.url + path, headers={"X-Labelahead": "1", "Cookie": "la_who=ann"})
+        ) as reply:
             body = reply.read().decode()
         return body if raw else json.loads(body)
 
     def post(self, path: str, content: object) -> object:
         """Send JSON."""
         headers = {"X-Labelahead": "1", "Cookie": "la_who=ann", "Content-Type": "application/json"}
-        with urlopen(Request(self.url + path, data=json.dumps(content).encode(), headers=headers)) as reply:
+        with urlopen(
+            Request(self.url + path, data=json.dumps(content).encode(), headers=headers)
+        ) as reply:
             return json.loads(reply.read())
 
     def settle(self) -> object:
@@ -157,9 +201,13 @@ class Page:
         self.process.wait()
 
 
-def record_page(out: Path, work: Path, name: str, data: str, truth: list[str], *options: str) -> None:
+def record_page(
+    out: Path, work: Path, name: str, data: str, truth: list[str], *options: str
+) -> None:
     """Answer 30 questions truly, and record everything that the page says."""
-    page = Page(work, name, data, "--classes", ",".join(sorted(set(truth))), "--overlap", "0", *options)
+    page = Page(
+        work, name, data, "--classes", ",".join(sorted(set(truth))), "--overlap", "0", *options
+    )
     said = []
     page.settle()
     numbers = {c["name"]: c["number"] for c in page.get("/api/session")["classes"]}
@@ -169,11 +217,18 @@ def record_page(out: Path, work: Path, name: str, data: str, truth: list[str], *
         said.append({"question": steady(question), "progress": steady(page.get("/api/progress"))})
         if step % 10 == 9:
             said.append({"why": steady(page.get(f"/api/why/{position}"))})
-        answer = {"position": position, "kind": "label", "label": numbers[truth[position]], "key": f"k{step}"}
+        answer = {
+            "position": position,
+            "kind": "label",
+            "label": numbers[truth[position]],
+            "key": f"k{step}",
+        }
         page.post("/api/answers", answer)
         page.settle()
     keep(out, f"page-{name}", said)
-    rows = list(csv.DictReader(page.get("/api/export/csv?rest=1&probabilities=1", raw=True).splitlines()))
+    rows = list(
+        csv.DictReader(page.get("/api/export/csv?rest=1&probabilities=1", raw=True).splitlines())
+    )
     keep(out, f"page-{name}-export", [steady(row) for row in rows])
     for path in ("doubts", "people", "map"):
         keep(out, f"page-{name}-{path}", steady(page.get(f"/api/{path}")))
@@ -204,7 +259,11 @@ def differences(old: object, new: object, where: str = "") -> list[str]:
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in differences(old.get(k), new.get(k), f"{where}.{k}")]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [d for i, pair in enumerate(zip(old, new, strict=True)) for d in differences(*pair, f"{where}[{i}]")]
+        return [
+            d
+            for i, pair in enumerate(zip(old, new, strict=True))
+            for d in differences(*pair, f"{where}[{i}]")
+        ]
     return [] if old == new else [f"{where}: {old!r} -> {new!r}"]
 
 
@@ -213,7 +272,9 @@ def compare(old: Path, new: Path) -> int:
     names = sorted({p.name for folder in (old, new) for p in folder.glob("*.json")})
     differing = 0
     for name in names:
-        pair = [json.loads((f / name).read_text()) if (f / name).exists() else None for f in (old, new)]
+        pair = [
+            json.loads((f / name).read_text()) if (f / name).exists() else None for f in (old, new)
+        ]
         found = differences(*pair)
         differing += bool(found)
         for line in found[:5]:
@@ -224,7 +285,9 @@ def compare(old: Path, new: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Record, or compare two recordings; return 1 if they differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("action", choices=["record", "compare"])
     parser.add_argument("folders", type=Path, nargs="+")
     given = parser.parse_args(arguments)

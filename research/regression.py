@@ -2,10 +2,11 @@
 
     α = (Θ + σI)⁻¹ (Y − f),      f_lin(x) = f(x) + Θ(x, X) α
 
-by preconditioned conjugate gradients. Θ is known by its products alone, in one of two forms on the disk, whichever is
-smaller: `FeatureFile`, the gradients themselves (n, P) with Θ = ΨΨᵀ, for networks with fewer parameters than there are
-points; `TileFile`, the lower triangle of Θ in square tiles. Both are float32, are filled block by block, and go on
-where they were interrupted; sums over blocks are float64.
+by preconditioned conjugate gradients. Θ is known by its products alone, in one of two forms on the
+disk, whichever is smaller: `FeatureFile`, the gradients themselves (n, P) with Θ = ΨΨᵀ, for
+networks with fewer parameters than there are points; `TileFile`, the lower triangle of Θ in square
+tiles. Both are float32, are filled block by block, and go on where they were interrupted; sums over
+blocks are float64.
 """
 
 import json
@@ -57,7 +58,8 @@ class _Blocks:
             known = json.loads(self._note.read_text())
             if known["about"] != about or tuple(known["shape"]) != shape:
                 raise InputError(
-                    f"{path} holds the kernel of something else; choose another folder, or remove the file"
+                    f"{path} holds the kernel of something else; choose another folder, or remove "
+                    "the file"
                 )
             self.done = set(known["done"])
         fresh = not (path.exists() and self.done)
@@ -190,7 +192,9 @@ class TileFile:
         return torch.cat([t.diagonal().double() for r, c, t in self._tiles() if r == c])
 
 
-def nystrom(operator: Operator, noise: float, rank: int, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
+def nystrom(
+    operator: Operator, noise: float, rank: int, rng: torch.Generator
+) -> Callable[[Tensor], Tensor]:
     """Solves with Θ(·,S) Θ(S,S)⁻¹ Θ(S,·) + σI for a random S, to precondition with.
 
     With B Bᵀ that approximation, B (n, q): (BBᵀ + σI)⁻¹ v = (v − B (BᵀB + σI)⁻¹ Bᵀ v)/σ.
@@ -242,7 +246,9 @@ def regress(
     state of other targets or of another noise or preconditioner is left aside.
     """
     if targets.dim() != 2 or len(targets) != operator.size:
-        raise InputError(f"targets are {tuple(targets.shape)}; expected ({operator.size}, C), a row a point")
+        raise InputError(
+            f"targets are {tuple(targets.shape)}; expected ({operator.size}, C), a row a point"
+        )
     if not noise > 0:
         raise InputError(f"noise is {noise}; expected a positive number such as 1e-3")
     sigma = noise * float(operator.diagonal().mean())
@@ -265,7 +271,10 @@ def regress(
             progress(f"solving, residual {history[-1]:.1e}", iteration, most)
         if file is not None and iteration % EVERY == 0:
             past = torch.tensor(history, dtype=torch.float64)
-            replace(file, lambda handle: torch.save({**state, "history": past, "system": system}, handle))
+            replace(
+                file,
+                lambda handle: torch.save({**state, "history": past, "system": system}, handle),
+            )
 
     solve = nystrom(operator, sigma, rank, torch.Generator().manual_seed(seed)) if rank else None
     alpha, iterations = conjugate_gradients(

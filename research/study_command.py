@@ -7,24 +7,40 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from labelahead.cli.shell import ConfigOpt, Option, SetOpt, Text, UsageError, free_folder, out, reported
+from labelahead.cli.shell import (
+    ConfigOpt,
+    Option,
+    SetOpt,
+    Text,
+    UsageError,
+    free_folder,
+    out,
+    reported,
+)
 from labelahead.errors import InputError
 
 app = typer.Typer(
-    name="python -m research study", pretty_exceptions_enable=False, rich_markup_mode="rich", add_completion=False
+    name="python -m research study",
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    add_completion=False,
 )
 
 
 @app.command()
 def study(
     name: Annotated[Text, typer.Argument(help="Which one; nothing: list them.")] = None,
-    scale: Annotated[str, Option(help="small (minutes), paper (hours), or another that the study has.")] = "small",
+    scale: Annotated[
+        str, Option(help="small (minutes), paper (hours), or another that the study has.")
+    ] = "small",
     data: Annotated[Text, Option("--data", help="A known set, a file or a folder.")] = None,
     root: Annotated[Text, Option("--root", help="Folder that holds a known set.")] = None,
     seeds: Annotated[int | None, Option(help="How many seeds.")] = None,
     config: ConfigOpt = None,
     changes: SetOpt = None,
-    folder: Annotated[Path | None, Option("--out", help="Where to keep it; one that was begun goes on.")] = None,
+    folder: Annotated[
+        Path | None, Option("--out", help="Where to keep it; one that was begun goes on.")
+    ] = None,
     workers: Annotated[int | None, Option(help="Measurements at a time. (default: cores)")] = None,
 ) -> None:
     """A study of the theory, with figures and a page that explains them. Interrupt it at will.
@@ -51,7 +67,11 @@ def study(
         try:
             wanted = experiment(name)
             settings = settings_of(
-                wanted, scale, file=config, changes=changes or (), options={"data": data, "root": root, "seeds": seeds}
+                wanted,
+                scale,
+                file=config,
+                changes=changes or (),
+                options={"data": data, "root": root, "seeds": seeds},
             )
         except InputError as error:
             raise UsageError(str(error)) from error

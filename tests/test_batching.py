@@ -44,11 +44,21 @@ def forms(n: int = 60):
     x, y = blobs(n)
     x = x.flatten(1, 2)
     left, right = x[..., :4], x[..., 4:]
-    return x, y, {"tuple": (left, right), "mapping": {"left": left, "right": right}, "set": Samples(Pairs(left, right))}
+    return (
+        x,
+        y,
+        {
+            "tuple": (left, right),
+            "mapping": {"left": left, "right": right},
+            "set": Samples(Pairs(left, right)),
+        },
+    )
 
 
 class Pairs(Dataset):
-    """Reads one item at a time, and remembers the largest number of items that anybody held at once."""
+    """Reads one item at a time, and remembers the largest number of items that anybody held at
+    once.
+    """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
         self.left, self.right, self.largest = left, right, 0
@@ -69,7 +79,9 @@ def test_a_learner_learns_the_same_in_every_form(form):
     x, y, others = forms()
     results = []
     for model, inputs in ((made(Whole), x), (made(Halves), others[form])):
-        learner = la.Learner(model, inputs, la.Asking(candidates=30), training=QUICK, test=range(50, 60))
+        learner = la.Learner(
+            model, inputs, la.Asking(candidates=30), training=QUICK, test=range(50, 60)
+        )
         learner.teach(range(9), y[:9])
         asked = learner.query(4)
         learner.teach(asked, y[asked])
@@ -86,11 +98,15 @@ def test_kernels_and_embeddings_are_those_of_one_tensor(form):
     given = others[form] if form == "set" else Samples(others[form])
     given = given.to(device="cpu", dtype=torch.float64)
     assert torch.allclose(la.kernel(two, given), la.kernel(one, x.double()), atol=1e-12)
-    assert torch.allclose(la.features(two, given, sketch=64), la.features(one, x.double(), sketch=64), atol=1e-12)
+    assert torch.allclose(
+        la.features(two, given, sketch=64), la.features(one, x.double(), sketch=64), atol=1e-12
+    )
     assert torch.allclose(penultimate(two, given), penultimate(one, x.double()), atol=1e-12)
     cotangents = torch.randn(20, 3, dtype=torch.float64)
     assert torch.allclose(
-        la.squared_norms(two, given, cotangents), la.squared_norms(one, x.double(), cotangents), atol=1e-12
+        la.squared_norms(two, given, cotangents),
+        la.squared_norms(one, x.double(), cotangents),
+        atol=1e-12,
     )
 
 
@@ -125,7 +141,11 @@ def test_a_campaign_on_samples_and_its_resumption(tmp_path):
     _, y, others = forms(80)
     data = from_arrays(others["mapping"], y, test=range(60, 80), name="pairs")
     budget = {"initial": 6, "labels": 12, "retrain_every": 3}
-    config = {"model": {"name": f"{tmp_path}/halves.py:make"}, "budget": budget, "training": {"steps": 40}}
+    config = {
+        "model": {"name": f"{tmp_path}/halves.py:make"},
+        "budget": budget,
+        "training": {"steps": 40},
+    }
     done = la.run(config, data=data, out=tmp_path / "run")
     assert done.rounds[-1].labels == 12
     assert done.rounds[-1].accuracy > 0.6
@@ -142,11 +162,15 @@ def test_a_campaign_on_samples_and_its_resumption(tmp_path):
 def test_your_own_training_gets_the_form_that_you_gave():
     _, y, others = forms()
     seen = []
-    learner = la.Learner(made(Halves), others["mapping"], training=lambda model, x, labels: seen.append(x))
+    learner = la.Learner(
+        made(Halves), others["mapping"], training=lambda model, x, labels: seen.append(x)
+    )
     learner.teach(range(6), y[:6])
     learner.query(1)
     assert torch.equal(seen[0]["left"], others["mapping"]["left"][:6])
-    other = la.Learner(made(Halves), others["set"], training=lambda model, x, labels: seen.append(x))
+    other = la.Learner(
+        made(Halves), others["set"], training=lambda model, x, labels: seen.append(x)
+    )
     other.teach(range(6), y[:6])
     other.query(1)
     assert [len(seen[1]), *map(len, seen[1].batches(4))] == [6, 2, 2]
@@ -156,14 +180,21 @@ def test_hugging_face_networks_and_data_sets():
     transformers, datasets = pytest.importorskip("transformers"), pytest.importorskip("datasets")
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=2,
     )
     model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
     ids = torch.randint(5, 40, (40, 6))
     mask = torch.ones_like(ids)
     mask[::2, 4:] = 0
     encoding = transformers.BatchEncoding({"input_ids": ids, "attention_mask": mask})
-    table = datasets.Dataset.from_dict({"input_ids": ids.tolist(), "attention_mask": mask.tolist(), "label": [0] * 40})
+    table = datasets.Dataset.from_dict(
+        {"input_ids": ids.tolist(), "attention_mask": mask.tolist(), "label": [0] * 40}
+    )
 
     def collate(rows):
         return {k: torch.tensor([row[k] for row in rows]) for k in ("input_ids", "attention_mask")}
@@ -172,7 +203,11 @@ def test_hugging_face_networks_and_data_sets():
         wanted = model(**encoding).logits
     pool = la.Pool(40)
     pool.label(range(6), [0, 1] * 3)
-    for inputs in (encoding, Samples(table, collate), Samples(table.remove_columns("label").with_format("torch"))):
+    for inputs in (
+        encoding,
+        Samples(table, collate),
+        Samples(table.remove_columns("label").with_format("torch")),
+    ):
         assert torch.allclose(predict(model, inputs), wanted, atol=1e-6)
         assert (
             la.propose(model, inputs, pool, 3).positions.tolist()
@@ -211,7 +246,9 @@ def test_bad_inputs_say_what_is_wrong():
         Samples(Pairs(left, right), lambda rows: torch.zeros(3))
     with pytest.raises(InputError, match="rows of numbers"):
         la.Learner(la.exact(x, 3), others["tuple"])
-    with pytest.raises(InputError, match=r"failed on inputs of shape left \(20, 8, 4\) torch.float32"):
+    with pytest.raises(
+        InputError, match=r"failed on inputs of shape left \(20, 8, 4\) torch.float32"
+    ):
         forward(made(Halves), {"left": left})
     with pytest.raises(ModelError, match="returned dict"):
         forward(lambda left, right: {"scores": left}, (left, right))

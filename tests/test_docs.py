@@ -65,7 +65,13 @@ def test_the_guide_to_large_pools_runs_and_names_every_option(tmp_path, monkeypa
     assert "ErrorRate(rate=" in capsys.readouterr().out
     assert len(list((tmp_path / "predictions").glob("*.parquet"))) == 5
     commands = typer.main.get_command(app).commands["pool"].commands
-    options = {option for command in commands.values() for p in command.params for option in p.opts if "--" in option}
+    options = {
+        option
+        for command in commands.values()
+        for p in command.params
+        for option in p.opts
+        if "--" in option
+    }
     assert [option for option in options if option not in text] == []
 
 
@@ -87,7 +93,11 @@ def test_the_files_of_a_run_are_in_the_guide():
     assert {f.name for f in fields(Round)} >= {"accuracy", "gain", "loo"}
 
 
-PAGES = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/tutorials/*.md")), ROOT / "README.md"]
+PAGES = [
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/tutorials/*.md")),
+    ROOT / "README.md",
+]
 
 
 def anchors(page: Path) -> set[str]:
@@ -106,7 +116,9 @@ def test_links_lead_somewhere(page):
         there = (page.parent / target) if target else page
         assert there.exists(), target
         if anchor and there.suffix == ".md":
-            assert anchor in anchors(there) or f'<a id="{anchor}">' in there.read_text(), f"{target}#{anchor}"
+            assert anchor in anchors(there) or f'<a id="{anchor}">' in there.read_text(), (
+                f"{target}#{anchor}"
+            )
 
 
 def extension(name: str):
@@ -121,9 +133,9 @@ def test_every_public_name_is_on_a_page_of_the_reference():
     pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.rst"))
     listed = re.findall(r"(?:auto(?:function|class|exception)|py:data):: labelahead\.(\S+)", pages)
     assert len(listed) == len(set(listed))
-    assert set(re.findall(r"^   (\w+)$", (ROOT / "docs/api/index.rst").read_text(), re.MULTILINE)) == {
-        path.stem for path in (ROOT / "docs" / "api").glob("*.rst") if path.stem != "index"
-    }
+    assert set(
+        re.findall(r"^   (\w+)$", (ROOT / "docs/api/index.rst").read_text(), re.MULTILINE)
+    ) == {path.stem for path in (ROOT / "docs" / "api").glob("*.rst") if path.stem != "index"}
     for module in PUBLIC:
         inside = module.removeprefix("labelahead").removeprefix(".")
         for name in importlib.import_module(module).__all__:
@@ -139,11 +151,18 @@ def test_the_reference_of_commands_has_every_option():
         words = todo.pop()
         seen.add(" ".join(words))
         # What the program itself says, not what the reference was made from.
-        said = CliRunner().invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).output
+        said = (
+            CliRunner()
+            .invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+            .output
+        )
         options = set(re.findall(r"^\W+(--[a-z-]+)", said, re.MULTILINE)) - {"--help"}
         assert [o for o in options if f"`{o}`" not in sections[" ".join(words)]] == [], words
         if "Commands" in said:
-            todo += [(*words, name) for name in re.findall(r"^│ ([a-z-]+)  ", said.split("Commands")[1], re.MULTILINE)]
+            todo += [
+                (*words, name)
+                for name in re.findall(r"^│ ([a-z-]+)  ", said.split("Commands")[1], re.MULTILINE)
+            ]
     assert seen == set(sections)
     assert "labelahead pool ask" in seen
 
@@ -179,7 +198,10 @@ def test_broken_links_of_the_site_are_found(link, fault, tmp_path, capsys):
 def test_docstrings_become_what_sphinx_reads():
     convert = extension("docstrings").converted
     said = "\n".join(
-        convert(["The *k* of `x_1` (LA-12).", "", "at, mode: where|how.", "", ">>> 1", "1"], ["at", "mode"])
+        convert(
+            ["The *k* of `x_1` (LA-12).", "", "at, mode: where|how.", "", ">>> 1", "1"],
+            ["at", "mode"],
+        )
     )
     assert r"The \*k\* of \ ``x_1``\  (\ `LA-12 <../papers.html#la-12>`__\ )." in said
     assert r"\ ``at``\ , \ ``mode``\ : where\|how." in said

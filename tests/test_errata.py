@@ -26,12 +26,16 @@ def test_th_a49_fails_for_antipodal_points_and_for_points_of_one_norm():
     points = torch.stack([x[0], x[1], -x[0]])
     f = torch.relu(points @ w.T)
     smallest = float(f.square().sum(1).min())
-    assert float(f[0] @ f[2]) == 0.0 < smallest  # A.49 has it at least as large as the smallest ‖f‖²
+    assert (
+        float(f[0] @ f[2]) == 0.0 < smallest
+    )  # A.49 has it at least as large as the smallest ‖f‖²
     angle = math.acos(float(x[0] @ x[1]))
     factor = (math.sin(angle) + (math.pi - angle) * math.cos(angle)) / math.pi
     assert float(f[0] @ f[1]) < 0.9 * smallest
     assert float(f[0] @ f[1]) == pytest.approx(factor * n / (2 * n0), rel=0.02)
-    assert float(f[0] @ f[1]) <= float(f.square().sum(1).max())  # its upper bound is Cauchy and Schwarz's
+    assert float(f[0] @ f[1]) <= float(
+        f.square().sum(1).max()
+    )  # its upper bound is Cauchy and Schwarz's
 
 
 def test_la_20_is_twice_the_residual():
@@ -57,7 +61,10 @@ def test_pn_28_has_the_difference_as_it_is():
 
 
 def test_dy_theorem_2_fails_for_a_pair_of_classes_and_holds_for_their_sum():
-    theta, y = torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64)), torch.eye(2, dtype=torch.float64)
+    theta, y = (
+        torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64)),
+        torch.eye(2, dtype=torch.float64),
+    )
     first, second = (y[:, k] @ theta @ y[:, k] for k in (0, 1))
     inverse = torch.linalg.inv(theta)
     pair = float(first * (y[:, 1] @ inverse @ y[:, 1]))

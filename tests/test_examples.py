@@ -1,7 +1,7 @@
 """Every public name has an example in its docstring, and the example runs.
 
-A package's docstring may hold what the examples of its names begin with. What is no function or class (a dictionary, a
-type) has its example there.
+A package's docstring may hold what the examples of its names begin with. What is no function or
+class (a dictionary, a type) has its example there.
 """
 
 import doctest
@@ -22,7 +22,11 @@ ADDRESS = "http://127.0.0.1:8765/"
 
 def package_of(module: str) -> str:
     """`labelahead.ntk` of `labelahead.ntk.kernels`."""
-    return module if hasattr(importlib.import_module(module), "__path__") else module.rpartition(".")[0]
+    return (
+        module
+        if hasattr(importlib.import_module(module), "__path__")
+        else module.rpartition(".")[0]
+    )
 
 
 def documented(value: object) -> bool:
@@ -53,7 +57,9 @@ def run(test: doctest.DocTest, known: dict[str, object]) -> str:
     """What went wrong, or nothing; `known` has the names that the examples made, too."""
     said: list[str] = []
     test.globs = known
-    doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=said.append, clear_globs=False)
+    doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(
+        test, out=said.append, clear_globs=False
+    )
     return "".join(said)
 
 
@@ -77,7 +83,9 @@ def test_examples_run(package, tmp_path, monkeypatch):
     address, wrong = ADDRESS, []
     if package == "labelahead.server":
         data = browser_pages.write_digits(tmp_path / "digits", 60)
-        server = browser_pages.Server(data, tmp_path / "labels", "--classes", ",".join("0123456789"))
+        server = browser_pages.Server(
+            data, tmp_path / "labels", "--classes", ",".join("0123456789")
+        )
         address = server.url
     try:
         first = begun(importlib.import_module(package))
@@ -101,8 +109,13 @@ def test_what_has_no_docstring_is_in_its_packages_examples(public):
         value = getattr(module, name)
         if documented(value) or name == "__version__":
             continue
-        homes = [importlib.import_module(f"labelahead.{place}") for place in ("acquisition", "strategies")]
-        sources = [e.source for home in (module, *homes) for e in examples(home.__doc__, name).examples]
+        homes = [
+            importlib.import_module(f"labelahead.{place}")
+            for place in ("acquisition", "strategies")
+        ]
+        sources = [
+            e.source for home in (module, *homes) for e in examples(home.__doc__, name).examples
+        ]
         assert any(name in source for source in sources), f"{public}.{name} is in no example"
 
 

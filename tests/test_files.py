@@ -22,7 +22,9 @@ def refusing(number: int) -> Any:
 
 def test_a_file_in_place_of_a_folder_is_said_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"file.x cannot be written to \(Not a directory\); make it writable"):
+    with pytest.raises(
+        StorageError, match=r"file.x cannot be written to \(Not a directory\); make it writable"
+    ):
         files.replace(tmp_path / "file" / "x", "text")
 
 
@@ -31,7 +33,9 @@ def test_a_name_that_no_file_can_have_is_said_in_our_words(tmp_path: Path) -> No
         files.replace(tmp_path / ("x" * 300), "text")
 
 
-def test_a_file_system_that_refuses_also_the_cleaning_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_refuses_also_the_cleaning_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As one that is mounted read-only does."""
     monkeypatch.setattr(Path, "open", refusing(errno.EROFS))
     monkeypatch.setattr(Path, "unlink", refusing(errno.EROFS))
@@ -87,7 +91,10 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_half_written_goes_with_the_next_one(tmp_path: Path) -> None:
-    left = [tmp_path / "a" / "config.toml.12.partial", tmp_path / "a" / "weights" / "round-1.pt.345.partial"]
+    left = [
+        tmp_path / "a" / "config.toml.12.partial",
+        tmp_path / "a" / "weights" / "round-1.pt.345.partial",
+    ]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

@@ -13,11 +13,16 @@ from labelahead.cli.catalogue import FILE, KINDS, entries
 
 
 def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_neither_import_nor_help_needs_torch():
-    said = run("import labelahead, sys; labelahead.__version__; print('torch' in sys.modules, 'numpy' in sys.modules)")
+    said = run(
+        "import labelahead, sys; labelahead.__version__; print('torch' in sys.modules, 'numpy' in "
+        "sys.modules)"
+    )
     assert said.split() == ["False", "False"]
     code = """
 import sys
@@ -72,7 +77,10 @@ def test_the_container_calls_the_command_as_it_is():
     page = yaml.safe_load((root / "compose.yaml").read_text())["services"]["page"]
     parameters = typer.main.get_command(app).commands["label"].params
     known = {option for p in parameters for option in (*p.opts, *p.secondary_opts)}
-    for words in (page["command"], json.loads(re.search(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)[1])):
+    for words in (
+        page["command"],
+        json.loads(re.search(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)[1]),
+    ):
         assert words[0] == "label"
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert {"--out", "--host", "--no-browser"} <= options <= known
@@ -83,7 +91,10 @@ def test_the_container_calls_the_command_as_it_is():
 
 
 def test_all_brings_what_the_guides_offer_without_another_extra():
-    """Clusters and trackers have extras of their own; ONNX is offered by the page and by `export-model`."""
+    """Clusters and trackers have extras of their own.
+
+    ONNX is offered by the page and by `export-model`.
+    """
     import tomllib
 
     extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
@@ -93,6 +104,7 @@ def test_all_brings_what_the_guides_offer_without_another_extra():
     development = {"bench", "check", "demo", "docs", "release", "test"}
     assert set(extras) - brought - development == {"all", "dask", "mlflow", "ray", "tensorboard"}
     pinned = {
-        line.split("==")[0].lower() for line in (Path(__file__).parents[1] / "constraints.txt").read_text().split()
+        line.split("==")[0].lower()
+        for line in (Path(__file__).parents[1] / "constraints.txt").read_text().split()
     }
     assert {re.split("[><=]", need)[0] for need in extras["onnx"]} <= pinned

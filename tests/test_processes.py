@@ -1,4 +1,7 @@
-"""Processes that others start: they end with whoever started them, also while they are still importing."""
+"""Processes that others start.
+
+They end with whoever started them, also while they are still importing.
+"""
 
 import os
 import signal
@@ -10,8 +13,8 @@ import pytest
 
 from tests.support.waiting import until
 
-# The interpreter imports this before anything else. In processes that were started as workers, torch takes for ever to
-# import: a file says that it has begun.
+# The interpreter imports this before anything else. In processes that were started as workers,
+# torch takes for ever to import: a file says that it has begun.
 SLOW_IMPORT = """
 import os, sys
 from pathlib import Path
@@ -26,8 +29,14 @@ class Slow:
 sys.meta_path.insert(0, Slow())
 """
 STARTS = {
-    "compare": "from labelahead.simulation.comparison.execution import _Worker; worker = _Worker(Path('workers.log'), 1, 1)",
-    "pool": "from labelahead.outofcore import LocalProcesses; work = LocalProcesses(1).submit(print, name='print')",
+    "compare": (
+        "from labelahead.simulation.comparison.execution import _Worker; worker = "
+        "_Worker(Path('workers.log'), 1, 1)"
+    ),
+    "pool": (
+        "from labelahead.outofcore import LocalProcesses; work = "
+        "LocalProcesses(1).submit(print, name='print')"
+    ),
     "page": "from labelahead.server.worker import Worker; pipe = Worker({}, Path('.'))._start()",
 }
 DRIVER = """
@@ -47,7 +56,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at processes as Linux shows them")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="looks at processes as Linux shows them"
+)
 @pytest.mark.parametrize("command", STARTS)
 def test_a_worker_ends_with_its_parent_while_it_is_importing(tmp_path, command):
     hooks, begun = tmp_path / "hooks", tmp_path / "begun"
@@ -56,7 +67,9 @@ def test_a_worker_ends_with_its_parent_while_it_is_importing(tmp_path, command):
     (hooks / "sitecustomize.py").write_text(SLOW_IMPORT)
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(start=STARTS[command]))
-    path = os.pathsep.join([str(hooks), *filter(None, [os.environ.get("PYTHONPATH")]), str(Path("src").absolute())])
+    path = os.pathsep.join(
+        [str(hooks), *filter(None, [os.environ.get("PYTHONPATH")]), str(Path("src").absolute())]
+    )
     env = {**os.environ, "PYTHONPATH": path, "BEGUN": str(begun)}
     parent = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env=env)
     worker = 0

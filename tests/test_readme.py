@@ -1,4 +1,6 @@
-"""The README: its code runs as it stands, its commands exist, and every number in it is one of research/data."""
+"""The README: its code runs as it stands, its commands exist, and every number in it is one of
+research/data.
+"""
 
 import csv
 import re
@@ -39,9 +41,17 @@ def mean_curves(name, seeds=10):
     for line in csv.DictReader((CSV / f"{name}.csv").open()):
         if int(line["seed"]) < seeds:
             by[line["strategy"], int(line["labels"])].append(float(line["accuracy"]))
-    assert all(len(values) == seeds for (strategy, _), values in by.items() if strategy in ("random", "flip"))
+    assert all(
+        len(values) == seeds
+        for (strategy, _), values in by.items()
+        if strategy in ("random", "flip")
+    )
     return {
-        wanted: sorted((labels, mean(values)) for (strategy, labels), values in by.items() if strategy == wanted)
+        wanted: sorted(
+            (labels, mean(values))
+            for (strategy, labels), values in by.items()
+            if strategy == wanted
+        )
         for wanted in ("random", "flip")
     }
 
@@ -61,11 +71,15 @@ def needed(name):
 
 
 def test_its_table_is_what_was_measured():
-    rows = re.findall(r"^\| ([^|]+?) \| ([\d.]+) % \| (\d+) \| \*\*(\d+)\*\* \|$", README, re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([^|]+?) \| ([\d.]+) % \| (\d+) \| \*\*(\d+)\*\* \|$", README, re.MULTILINE
+    )
     assert [row[0] for row in rows] == list(SETS)
     for title, accuracy, random, ours in rows:
         goal, theirs, own = needed(SETS[title])
-        assert (accuracy, random, ours) == (f"{100 * goal:.1f}", f"{theirs:.0f}", f"{own:.0f}"), title
+        assert (accuracy, random, ours) == (f"{100 * goal:.1f}", f"{theirs:.0f}", f"{own:.0f}"), (
+            title
+        )
 
 
 def test_what_it_says_of_where_it_does_not_help():
@@ -94,18 +108,43 @@ def lead_over_herding(path):
     curves = defaultdict(list)
     for line in csv.DictReader(path.open()):
         curves[line["strategy"], line["seed"]].append(float(line["accuracy"]))
-    return [mean(curves["flip", s]) - mean(c) for (name, s), c in curves.items() if name == "uherding"]
+    return [
+        mean(curves["flip", s]) - mean(c) for (name, s), c in curves.items() if name == "uherding"
+    ]
 
 
 def test_the_places_beside_logistic_regression():
-    measured = {t.name: read_numbers(t, CSV) for t in read_tables(TABLES) if t.name in comparators.SETS}
+    measured = {
+        t.name: read_numbers(t, CSV) for t in read_tables(TABLES) if t.name in comparators.SETS
+    }
     lines = read_csv(ROOT / "research" / "data" / comparators.FILE, TrialLine)
-    said = comparators.verdict(comparators.cells_of(lines, measured), list(comparators.RIVALS), lambda c: c.chosen)
-    first, of, level, behind = re.match(r"first in (\d+) of (\d+) .*?level in (\d+).*?behind in (\d+)", said).groups()
+    said = comparators.verdict(
+        comparators.cells_of(lines, measured), list(comparators.RIVALS), lambda c: c.chosen
+    )
+    first, of, level, behind = re.match(
+        r"first in (\d+) of (\d+) .*?level in (\d+).*?behind in (\d+)", said
+    ).groups()
     assert f"first in {first} places of {of}, level in {level}, behind in {behind}" in README
 
 
-CHECKED = {"8", "20", "101", "10", "92.3", "160", "41", "60.7", "82", "68.1", "300", "158", "71.3", "84", "89.8", "52"}
+CHECKED = {
+    "8",
+    "20",
+    "101",
+    "10",
+    "92.3",
+    "160",
+    "41",
+    "60.7",
+    "82",
+    "68.1",
+    "300",
+    "158",
+    "71.3",
+    "84",
+    "89.8",
+    "52",
+}
 CHECKED |= {"94.6", "200", "83", "85.8", "153", "31", "137", "23", "32", "1"}
 
 

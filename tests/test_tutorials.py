@@ -1,8 +1,8 @@
 """The pages that are read as programs run as they stand, and print what they say they print.
 
-Blocks of a page share one namespace, as in a notebook. ```python runs; ```bash runs its `labelahead` commands, in this
-process; ```text is what the blocks since the last one have printed: the words exactly, numbers within a sixth, since
-they differ from machine to machine.
+Blocks of a page share one namespace, as in a notebook. ```python runs; ```bash runs its
+`labelahead` commands, in this process; ```text is what the blocks since the last one have printed:
+the words exactly, numbers within a sixth, since they differ from machine to machine.
 """
 
 import re
@@ -38,7 +38,9 @@ def command(line: str) -> str:
 def agree(printed: str, shown: str) -> None:
     assert NUMBER.sub("#", printed.strip()) == NUMBER.sub("#", shown.strip())
     for ours, theirs in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
-        assert float(ours) == pytest.approx(float(theirs), rel=1 / 6), f"{printed}\nthe page has\n{shown}"
+        assert float(ours) == pytest.approx(float(theirs), rel=1 / 6), (
+            f"{printed}\nthe page has\n{shown}"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -46,7 +48,9 @@ def test_the_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     names: dict[str, object] = {"__name__": "__main__"}
-    blocks = re.findall(r"```(python|bash|text)\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```(python|bash|text)\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL
+    )
     assert "python" in dict(blocks)
     try:
         for kind, block in blocks:

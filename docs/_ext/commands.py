@@ -1,4 +1,7 @@
-"""The directive `commands`: every command and option of `labelahead`, as the program itself describes them."""
+"""The directive `commands`.
+
+Every command and option of `labelahead`, as the program itself describes them.
+"""
 
 import re
 from collections.abc import Iterator
@@ -44,7 +47,12 @@ def section(path: tuple[str, ...], command: Any) -> str:
     lines += ["```", *calls, "```", ""] if calls else []
     parameters = [p for p in command.params if not getattr(p, "hidden", False) and p.name != "help"]
     if parameters:
-        lines += ["| option | meaning | default |", "| --- | --- | --- |", *map(row, parameters), ""]
+        lines += [
+            "| option | meaning | default |",
+            "| --- | --- | --- |",
+            *map(row, parameters),
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,6 @@
-"""Docstrings as the house writes them (plain text, `code`, formulas, equation tags) -> reStructuredText."""
+"""Docstrings as the house writes them (plain text, `code`, formulas, equation tags) ->
+reStructuredText.
+"""
 
 import inspect
 import re
@@ -31,7 +33,11 @@ def paragraph(text: str) -> str:
 def parameters(value: Any) -> list[str]:
     """What a function or class is called with."""
     try:
-        return [name for name in inspect.signature(value).parameters if name not in ("self", "args", "kwargs")]
+        return [
+            name
+            for name in inspect.signature(value).parameters
+            if name not in ("self", "args", "kwargs")
+        ]
     except (TypeError, ValueError):
         return []
 
@@ -41,7 +47,9 @@ def marked(text: str, names: list[str]) -> str:
     known = "|".join(map(re.escape, names))
     heads = re.compile(rf"(^|[.;)] |\n)((?:{known})(?:, (?:{known}))*):(?=\s)")
     return (
-        heads.sub(lambda m: m[1] + ", ".join(f"`{name}`" for name in m[2].split(", ")) + ":", text) if names else text
+        heads.sub(lambda m: m[1] + ", ".join(f"`{name}`" for name in m[2].split(", ")) + ":", text)
+        if names
+        else text
     )
 
 
@@ -73,7 +81,9 @@ def process(app: Any, what: str, name: str, value: Any, options: Any, lines: lis
     lines[:] = converted(lines, parameters(value))
 
 
-def public(app: Any, what: str, name: str, value: Any, options: Any, call: str | None, returned: str | None) -> Any:
+def public(
+    app: Any, what: str, name: str, value: Any, options: Any, call: str | None, returned: str | None
+) -> Any:
     """Called by autodoc for each signature: a dataclass's private fields are nobody's arguments."""
     if not call or "_" not in call:
         return None

@@ -1,7 +1,7 @@
 """Check the links of the built site: `python docs/_ext/links.py build/docs`. Nothing is fetched.
 
-A link inside the site must lead to a file that is there, and its anchor to an element of it; nothing may be loaded from
-elsewhere; an address outside must at least have the form of one.
+A link inside the site must lead to a file that is there, and its anchor to an element of it;
+nothing may be loaded from elsewhere; an address outside must at least have the form of one.
 """
 
 import sys
@@ -56,7 +56,10 @@ def main(site: Path) -> int:
         for tag, address in page.links
         if (said := fault(site, pages, path, tag, address))
     ]
-    print("\n".join(faults) or f"{sum(len(p.links) for p in pages.values()):,} links on {len(pages)} pages, all good")
+    print(
+        "\n".join(faults)
+        or f"{sum(len(p.links) for p in pages.values()):,} links on {len(pages)} pages, all good"
+    )
     return 1 if faults or not pages else 0
 
 

@@ -85,7 +85,12 @@ def main() -> None:
             shares = " ".join(f"{best[p] / total:>8.1%}" for p in PARTS)
             print(f"{name:8} {strategy:8} {total:8.2f}  {shares}", flush=True)
             rows.append({"network": name, "strategy": strategy, "seconds": best})
-    settings = {"candidates": given.candidates, "threads": given.threads, "labels": 100, "asked": 20}
+    settings = {
+        "candidates": given.candidates,
+        "threads": given.threads,
+        "labels": 100,
+        "asked": 20,
+    }
     text = json.dumps({"torch": torch.__version__, "settings": settings, "rows": rows}, indent=1)
     given.results.write_text(text + "\n")
 

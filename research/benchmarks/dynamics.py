@@ -1,6 +1,7 @@
 """Scores of dynamicAL for a pool, against per-sample gradients by BackPACK and by torch.func.
 
-    python research/benchmarks/dynamics.py [--items 5000] [--rounds 5] [--cases cnn-10 ...] [--quick]
+    python research/benchmarks/dynamics.py [--items 5000] [--rounds 5] [--cases cnn-10 ...]
+    [--quick]
 
 Every contender has a process of its own, on one core; rounds alternate between them, and a ratio is
 the median of the rounds' ratios, so that a noisy minute hits all. All must agree on the scores.
@@ -98,7 +99,9 @@ def disagreement(case: str, outcomes: dict[str, Outcome], folder: Path) -> dict[
     In float32 an activation within rounding of zero may fall on either side of a ReLU's kink, and
     that item's gradient then differs; exactness itself is tested in float64.
     """
-    scores = {n: np.load(folder / f"{case}-{n}.npy") for n in ("ours", *RIVALS) if not outcomes[n].failure}
+    scores = {
+        n: np.load(folder / f"{case}-{n}.npy") for n in ("ours", *RIVALS) if not outcomes[n].failure
+    }
     ours = scores.pop("ours")
     top = np.abs(ours).max()
     return {n: float(np.quantile(np.abs(s - ours), 0.995) / top) for n, s in scores.items()}
@@ -135,7 +138,8 @@ def table(cases: dict[str, Any]) -> list[str]:
             differs = f"{row['disagreement'][name]:8.0e}" if name in RIVALS else ""
             how = f"  {o['form']}, chunk {o['chunk']}" if "form" in o else ""
             lines.append(
-                f"{case:12} {name:9} {seconds:9.2f} {seconds / unit:7.2f} {times} {o['peak_mb']:8.0f} {differs:8}{how}"
+                f"{case:12} {name:9} {seconds:9.2f} {seconds / unit:7.2f} {times} "
+                f"{o['peak_mb']:8.0f} {differs:8}{how}"
             )
         pools = ", ".join(f"{mb:.0f} MB at {n}" for n, mb in row["peak_mb_by_pool"].items())
         lines.append(f"{case:12} our peak beyond the pool: {pools}")
@@ -196,7 +200,14 @@ def description(given: argparse.Namespace) -> dict[str, Any]:
         },
         "versions": {name: importlib.metadata.version(name) for name in names},
         "seeds": {"weights": WEIGHT_SEED, "inputs": INPUT_SEED},
-        "settings": {**settings, "dtype": "float32", "labels": LABELS, "gamma": GAMMA, "width": WIDTH, "shape": SHAPE},
+        "settings": {
+            **settings,
+            "dtype": "float32",
+            "labels": LABELS,
+            "gamma": GAMMA,
+            "width": WIDTH,
+            "shape": SHAPE,
+        },
     }
 
 
@@ -211,7 +222,9 @@ def main() -> None:
             results["goals"] = goals(results["cases"])
             write(results, given.results)
     print("\n".join([*table(results["cases"]), *results["goals"]]))
-    worst = max((d for row in results["cases"].values() for d in row["disagreement"].values()), default=0.0)
+    worst = max(
+        (d for row in results["cases"].values() for d in row["disagreement"].values()), default=0.0
+    )
     if worst > TOLERANCE:
         raise SystemExit(f"the contenders disagree: by {worst:.0e} of the largest score")
 

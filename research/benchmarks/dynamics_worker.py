@@ -165,7 +165,9 @@ FORMS: dict[str, dict[str, Callable[[Bench], Score]]] = {
     "forward": {"plain": forward},
     "pass": {"autograd": one_pass},
     "vmap": {"grad": vmapped},
-    "backpack": {form: lambda bench, form=form: backpacked(bench, form) for form in ("grad", "l2+jvp")},
+    "backpack": {
+        form: lambda bench, form=form: backpacked(bench, form) for form in ("grad", "l2+jvp")
+    },
 }
 
 

@@ -1,9 +1,10 @@
-"""Items a second of processor time, one thread: texts, against sentence-transformers' own loop; photographs.
+"""Items a second of processor time, one thread: texts, against sentence-transformers' own loop;
+photographs.
 
     make bench-embed [ARGS="--texts 512 --photos 256"]
 
-Texts are drawn from a vocabulary, of 5 to 400 words; both sides read the same ones, in turns, and must agree to 1e-5.
-Photographs are noise: what they show costs nothing.
+Texts are drawn from a vocabulary, of 5 to 400 words; both sides read the same ones, in turns, and
+must agree to 1e-5. Photographs are noise: what they show costs nothing.
 """
 
 import argparse
@@ -20,17 +21,25 @@ from labelahead.models.sentence_encoder import embed_texts
 
 VOCABULARY = """the of and a to in is that it was for on are with as his they be at one have this from had by hot but
 some what there bank game engine planet church doctor market window graphics satellite prayer hockey vaccine"""
-LENGTHS = {"short (5-40 words)": (5, 40), "long (100-400 words)": (100, 400), "mixed (5-400 words)": (5, 400)}
+LENGTHS = {
+    "short (5-40 words)": (5, 40),
+    "long (100-400 words)": (100, 400),
+    "mixed (5-400 words)": (5, 400),
+}
 AGREE = 1e-5
 
 
 def drawn(count: int, least: int, most: int) -> list[str]:
     rng = random.Random(0)
-    return [" ".join(rng.choices(VOCABULARY.split(), k=rng.randint(least, most))) for _ in range(count)]
+    return [
+        " ".join(rng.choices(VOCABULARY.split(), k=rng.randint(least, most))) for _ in range(count)
+    ]
 
 
 def timed(call):
-    start = time.process_time()  # of one thread: what a core would need, however busy the machine is
+    start = (
+        time.process_time()
+    )  # of one thread: what a core would need, however busy the machine is
     out = call()
     return time.process_time() - start, out
 
@@ -42,7 +51,9 @@ class Noise:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=int, default=512)
     parser.add_argument("--photos", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
@@ -50,7 +61,10 @@ def main() -> None:
     torch.set_num_threads(1)
     theirs = SentenceTransformer(str(get_model_path()), device="cpu")
     theirs.encode(drawn(8, 5, 40))
-    print(f"{given.texts} texts, one thread, medians of {given.repeats}; items a second of processor time")
+    print(
+        f"{given.texts} texts, one thread, medians of {given.repeats}; items a second of "
+        "processor time"
+    )
     for name, (least, most) in LENGTHS.items():
         texts, ours_took, theirs_took, off = drawn(given.texts, least, most), [], [], 0.0
         for _ in range(given.repeats):
@@ -66,7 +80,9 @@ def main() -> None:
     for name, weights in BACKBONES.items():
         for size in (96, 128, 224):
             embed(Noise(), 4, cache=None, size=size, backbone=name)
-            seconds, _ = timed(lambda n=name, s=size: embed(Noise(), given.photos, cache=None, size=s, backbone=n))
+            seconds, _ = timed(
+                lambda n=name, s=size: embed(Noise(), given.photos, cache=None, size=s, backbone=n)
+            )
             print(f"{weights.title} at {size:3d} px   {given.photos / seconds:7.1f}")
 
 

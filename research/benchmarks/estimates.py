@@ -1,16 +1,18 @@
 """Error estimates and stop advice beside the truth, on data with and without signal.
 
-    python -m research.benchmarks.estimates run --seeds 0-9 --out runs/estimates.csv [--sets noise2,digits ...] [--data DIR]
-    python -m research.benchmarks.estimates table runs/estimates.csv
+    python -m research.benchmarks.estimates run --seeds 0-9 --out runs/estimates.csv [--sets
+    noise2,digits ...] [--data DIR] python -m research.benchmarks.estimates table runs/estimates.csv
 
-Every campaign asks 20 to 160 labels by `flip`, `uherding` or at random; after every 20 labels it notes the estimated
-error of the exact learner, its interval, whether stop advice stands, and the true error on all unlabelled items. Truth
-is agreement with labels as they are, noise included. A seed draws the pool as well as the campaign. Campaigns that the
-CSV holds are not run again. Seeds 100 to 107 are for choosing variants, 0 to 9 for reporting.
+Every campaign asks 20 to 160 labels by `flip`, `uherding` or at random; after every 20 labels it
+notes the estimated error of the exact learner, its interval, whether stop advice stands, and the
+true error on all unlabelled items. Truth is agreement with labels as they are, noise included. A
+seed draws the pool as well as the campaign. Campaigns that the CSV holds are not run again. Seeds
+100 to 107 are for choosing variants, 0 to 9 for reporting.
 
-Sets without signal, or with little: noise2, noise5, noise20 (random labels), chess6, chess10 (parity of the cell of a
-grid in the plane), blobs40, digits40 (40 % of the labels wrong), weak200, many200 (200 classes). Ordinary ones: digits,
-cancer, wine (scikit-learn). DIR may hold further ones as NAME.npz with float features x (n, d) and classes y (n,).
+Sets without signal, or with little: noise2, noise5, noise20 (random labels), chess6, chess10
+(parity of the cell of a grid in the plane), blobs40, digits40 (40 % of the labels wrong), weak200,
+many200 (200 classes). Ordinary ones: digits, cancer, wine (scikit-learn). DIR may hold further ones
+as NAME.npz with float features x (n, d) and classes y (n,).
 """
 
 import argparse
@@ -114,7 +116,9 @@ def stored(path: Path) -> Make:
 def drawn(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Part:
     """At most ITEMS of them at random, columns standardised, classes numbered."""
     at = rng.permutation(len(x))[:ITEMS]
-    return standardised(np.asarray(x, dtype=np.float64)[at]), np.unique(np.asarray(y)[at], return_inverse=True)[1]
+    return standardised(np.asarray(x, dtype=np.float64)[at]), np.unique(
+        np.asarray(y)[at], return_inverse=True
+    )[1]
 
 
 def standardised(x: np.ndarray) -> np.ndarray:
@@ -151,15 +155,21 @@ def campaign(name: str, make: Make, strategy: str, seed: int) -> list[Line]:
         "seed": seed,
     }
     names = [str(c) for c in range(int(y.max()) + 1)]
-    ready = prepare(parse(config), from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names))
+    ready = prepare(
+        parse(config), from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names)
+    )
     plan, states = simulation(ready), list[State]()
     lines, readings = list[Line](), list[Reading]()
     for entry in rounds(plan, keep=states.append):
-        readings.append(Reading(entry.labels, entry.error, entry.error_low, entry.error_high, entry.fall))
+        readings.append(
+            Reading(entry.labels, entry.error, entry.error_low, entry.error_high, entry.fall)
+        )
         if entry.error is None:
             continue
         open_ = torch.ones(len(x), dtype=torch.bool)
-        open_[states[-1].pool.labelled[: entry.labels]] = False  # what the round asked for is not learnt yet
+        open_[states[-1].pool.labelled[: entry.labels]] = (
+            False  # what the round asked for is not learnt yet
+        )
         guess = states[-1].model(plan.learner.inputs[open_]).argmax(1)
         wrong = float((guess != truth[open_]).double().mean())
         advised = stop_advice(readings) is not None
@@ -194,27 +204,39 @@ def run_missing(sets: dict[str, Make], seeds: Sequence[int], out: Path) -> None:
                     continue
                 lines = campaign(name, make, strategy, seed)
                 with out.open("a", newline="") as file:
-                    rounded = ([round(v, 5) if isinstance(v, float) else v for v in astuple(x)] for x in lines)
+                    rounded = (
+                        [round(v, 5) if isinstance(v, float) else v for v in astuple(x)]
+                        for x in lines
+                    )
                     csv.writer(file, lineterminator="\n").writerows(rounded)
                 inside = sum(line.inside for line in lines)
-                print(f"{name}, {strategy}, seed {seed}: {inside} of {len(lines)} inside", flush=True)
+                print(
+                    f"{name}, {strategy}, seed {seed}: {inside} of {len(lines)} inside", flush=True
+                )
 
 
 def table(lines: Sequence[Line]) -> list[str]:
-    """Coverage, width and bias for every set and strategy, from RELIABLE labels on, and advice to stop."""
+    """Coverage, width and bias for every set and strategy, from RELIABLE labels on, and advice to
+    stop.
+    """
     out = [
-        "| set | strategy | readings | inside | width, points | off by, points | bias, points | advised to stop |",
+        "| set | strategy | readings | inside | width, points | off by, points | bias, points | "
+        "advised to stop |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in dict.fromkeys(line.set for line in lines):
         for strategy in STRATEGIES:
-            some = [x for x in lines if (x.set, x.strategy) == (name, strategy) and x.labels >= RELIABLE]
+            some = [
+                x for x in lines if (x.set, x.strategy) == (name, strategy) and x.labels >= RELIABLE
+            ]
             if some:
                 gap = 100 * np.array([x.error - x.truth for x in some])
                 width = 100 * np.mean([x.high - x.low for x in some])
                 out.append(
-                    f"| {name} | {strategy} | {len(some)} | {np.mean([x.inside for x in some]):.0%} | {width:.0f} | "
-                    f"{np.abs(gap).mean():.1f} | {gap.mean():+.1f} | {np.mean([x.advised for x in some]):.0%} |"
+                    f"| {name} | {strategy} | {len(some)} | "
+                    f"{np.mean([x.inside for x in some]):.0%} | {width:.0f} | "
+                    f"{np.abs(gap).mean():.1f} | {gap.mean():+.1f} | "
+                    f"{np.mean([x.advised for x in some]):.0%} |"
                 )
     return out
 
@@ -227,7 +249,9 @@ def numbers(text: str) -> list[int]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit code: 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     jobs = parser.add_subparsers(dest="job", required=True)
     run = jobs.add_parser("run")
     run.add_argument("--seeds", type=numbers, default=numbers("0-9"))
@@ -240,7 +264,9 @@ def main(words: Sequence[str] | None = None) -> int:
         print("\n".join(table(read_lines(given.file))))
         return 0
     torch.set_num_threads(1)
-    sets = SETS | ({path.stem: stored(path) for path in sorted(given.data.glob("*.npz"))} if given.data else {})
+    sets = SETS | (
+        {path.stem: stored(path) for path in sorted(given.data.glob("*.npz"))} if given.data else {}
+    )
     wanted = given.sets.split(",") if given.sets else list(sets)
     if odd := [name for name in wanted if name not in sets]:
         parser.error(f"there is no set {odd[0]!r}; expected some of {', '.join(sets)}")

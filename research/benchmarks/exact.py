@@ -1,8 +1,10 @@
-"""The exact learner: choosing its kernel, absorbing a label, scoring a pool, against refitting and against `flip`.
+"""The exact learner: choosing its kernel, absorbing a label, scoring a pool, against refitting and
+against `flip`.
 
     make bench-exact [ARGS="--quick"]
 
-Features are unit vectors around 20 centres (seed 0), as an encoder's are. One thread, medians of interleaved repeats.
+Features are unit vectors around 20 centres (seed 0), as an encoder's are. One thread, medians of
+interleaved repeats.
 """
 
 import argparse
@@ -39,7 +41,9 @@ def median(work, repeats: int) -> float:
 def held(units: torch.Tensor, labels: torch.Tensor, labelled: int, evaluation: int):
     n = len(units)
     start = torch.full((n, CLASSES), 1 / CLASSES, dtype=torch.float64)
-    post = prior(start, mixture_kernel(units, WEIGHTS), noise=0.1).condition(torch.arange(labelled), labels[:labelled])
+    post = prior(start, mixture_kernel(units, WEIGHTS), noise=0.1).condition(
+        torch.arange(labelled), labels[:labelled]
+    )
     rest = torch.arange(labelled, n)
     return view(post, rest, rest[:evaluation], hold=True)
 
@@ -66,7 +70,8 @@ def steps(repeats: int) -> None:
         f"from scratch {again / label:.0f} times as long"
     )
     print(
-        f"score all of them: resolve {1e3 * medians['resolve']:.0f} ms, flip {1e3 * medians['flip']:.0f} ms: "
+        f"score all of them: resolve {1e3 * medians['resolve']:.0f} ms, flip "
+        f"{1e3 * medians['flip']:.0f} ms: "
         f"{medians['resolve'] / medians['flip']:.2f} times"
     )
 
@@ -89,14 +94,21 @@ def pools(sizes: list[int]) -> None:
         units = torch.nn.functional.normalize(x - x.mean(0), dim=1)
         began = time.perf_counter()
         start = torch.full((n + 300, CLASSES), 1 / CLASSES, dtype=torch.float64)
-        post = prior(start, mixture_kernel(units, WEIGHTS), noise=0.1).condition(torch.arange(300), y[:300])
+        post = prior(start, mixture_kernel(units, WEIGHTS), noise=0.1).condition(
+            torch.arange(300), y[:300]
+        )
         rest = torch.arange(300, n + 300)
         resolve(view(post, rest, rest[:1000]))
-        print(f"score {n:7,} items against 1,000, 300 labels, from nothing: {time.perf_counter() - began:6.2f} s")
+        print(
+            f"score {n:7,} items against 1,000, 300 labels, from nothing: "
+            f"{time.perf_counter() - began:6.2f} s"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)

@@ -1,10 +1,12 @@
-"""How long the labelling page takes to answer while silent connections flood it, beside plain uvicorn.
+"""How long the labelling page takes to answer while silent connections flood it, beside plain
+uvicorn.
 
-Both servers serve the same page on loopback, one after the other in the same run: the command `labelahead label`, and
-uvicorn with its own protocol and no limits. A process opens connections at a fixed rate and sends nothing; meanwhile
-one client at a time opens a connection, asks for /api/health and measures how long the answer takes. A request that is
-not answered in `TIMEOUT` seconds counts as that long. Connections and seconds are bounded. How many connections the
-server holds is read from /proc (Linux).
+Both servers serve the same page on loopback, one after the other in the same run: the command
+`labelahead label`, and uvicorn with its own protocol and no limits. A process opens connections at
+a fixed rate and sends nothing; meanwhile one client at a time opens a connection, asks for
+/api/health and measures how long the answer takes. A request that is not answered in `TIMEOUT`
+seconds counts as that long. Connections and seconds are bounded. How many connections the server
+holds is read from /proc (Linux).
 """
 
 import argparse
@@ -41,11 +43,15 @@ def serve_plain(data: Path, out: Path) -> None:
     from labelahead.server.app import create_app
     from labelahead.server.session import opened
 
-    with opened(parse({"data": {"name": str(data)}, "threads": 1}), out, classes=CLASSES) as session:
+    with opened(
+        parse({"data": {"name": str(data)}, "threads": 1}), out, classes=CLASSES
+    ) as session:
         session.schedule.start()
         listening = socket.create_server(("127.0.0.1", 0))
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
-        config = uvicorn.Config(create_app(session.assignment, session.schedule), log_level="error", lifespan="off")
+        config = uvicorn.Config(
+            create_app(session.assignment, session.schedule), log_level="error", lifespan="off"
+        )
         uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -66,10 +72,15 @@ def flood(port: int, rate: float, seconds: float) -> None:
 @contextlib.contextmanager
 def running(command: list[str]) -> Iterator[tuple[int, int]]:
     """The port and the process of a server, once it has printed its address."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     try:
-        found = next((m for line in process.stdout if (m := re.search(r"http://127\.0\.0\.1:(\d+)/", line))), None)
+        found = next(
+            (m for line in process.stdout if (m := re.search(r"http://127\.0\.0\.1:(\d+)/", line))),
+            None,
+        )
         if found is None:
             raise SystemExit(f"{' '.join(command)} did not start")
         yield int(found[1]), process.pid
@@ -124,7 +135,16 @@ def measure(command: list[str], rate: float, seconds: float) -> dict[str, object
         wait_until_idle(port)
         quiet = latencies(port, process, seconds / 2)
         flooding = subprocess.Popen(
-            [sys.executable, __file__, "--flood", str(port), "--rate", str(rate), "--seconds", str(seconds)],
+            [
+                sys.executable,
+                __file__,
+                "--flood",
+                str(port),
+                "--rate",
+                str(rate),
+                "--seconds",
+                str(seconds),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -150,9 +170,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1000, help="silent connections a second")
     parser.add_argument("--seconds", type=float, default=10, help="of the flood, at each server")
     parser.add_argument(
-        "--flood", type=int, metavar="PORT", help="only open connections (used by the benchmark itself)"
+        "--flood",
+        type=int,
+        metavar="PORT",
+        help="only open connections (used by the benchmark itself)",
     )
-    parser.add_argument("--plain", nargs=2, type=Path, metavar=("DATA", "OUT"), help="only serve, as above")
+    parser.add_argument(
+        "--plain", nargs=2, type=Path, metavar=("DATA", "OUT"), help="only serve, as above"
+    )
     given = parser.parse_args()
     if given.flood:
         flood(given.flood, given.rate, given.seconds)
@@ -163,20 +188,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as room:
         data = Path(room) / "items.npz"
         np.savez(data, x=np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32))
-        label = ["-m", "labelahead", "label", str(data), "--classes", ",".join(CLASSES), "--out", f"{room}/labelahead"]
+        label = [
+            "-m",
+            "labelahead",
+            "label",
+            str(data),
+            "--classes",
+            ",".join(CLASSES),
+            "--out",
+            f"{room}/labelahead",
+        ]
         commands = {
             "uvicorn": [sys.executable, __file__, "--plain", str(data), f"{room}/uvicorn"],
             "labelahead": [sys.executable, *label, "--no-browser", "--port", "0", "--threads", "1"],
         }
-        results = {name: measure(command, given.rate, given.seconds) for name, command in commands.items()}
+        results = {
+            name: measure(command, given.rate, given.seconds) for name, command in commands.items()
+        }
     for name, result in results.items():
         print(f"{name:11} without flood {result['quiet']}")
-        print(f"{'':11} flooded       {result['flooded']}, {result['silent_connections']} silent connections")
+        print(
+            f"{'':11} flooded       {result['flooded']}, {result['silent_connections']} silent "
+            "connections"
+        )
     ours, theirs = (results[name]["flooded"]["median"] for name in ("labelahead", "uvicorn"))
     print(f"median latency in the flood, labelahead / plain uvicorn: {ours / theirs:.2f}")
     load = os.getloadavg()[0]
     RESULTS.write_text(
-        json.dumps({"rate": given.rate, "seconds": given.seconds, "load": round(load, 1), **results}, indent=1) + "\n"
+        json.dumps(
+            {"rate": given.rate, "seconds": given.seconds, "load": round(load, 1), **results},
+            indent=1,
+        )
+        + "\n"
     )
 
 

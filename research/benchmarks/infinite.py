@@ -30,7 +30,9 @@ KINDS = ("nngp", "ntk")
 Case = dict[str, Any]
 
 
-def make_case(network: str, depth: int, activation: str, kind: str, inputs: str, **more: Any) -> Case:
+def make_case(
+    network: str, depth: int, activation: str, kind: str, inputs: str, **more: Any
+) -> Case:
     """A case: arguments of `infinite_kernel`, and the name of its inputs."""
     case: Case = {"network": network, "depth": depth, "activation": activation, "kind": kind}
     return {**case, "inputs": inputs, "weight_std": 1.4, "bias_std": 0.3, **more}

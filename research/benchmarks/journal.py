@@ -1,8 +1,9 @@
 """What a checkpoint after every answer costs, beside SQLite's own one after 1,000 pages of its log.
 
-Two journals on the same disk take the same answers in turn, so that a busy moment hits both. Timed is what an annotator
-waits for: `Journal.add`, which returns when the answer is on the disk, and the lease of the next item. The goal: a
-checkpoint adds less than 2 ms. The fastest tenth of the answers shows the cost where no other program uses the disk.
+Two journals on the same disk take the same answers in turn, so that a busy moment hits both. Timed
+is what an annotator waits for: `Journal.add`, which returns when the answer is on the disk, and the
+lease of the next item. The goal: a checkpoint adds less than 2 ms. The fastest tenth of the answers
+shows the cost where no other program uses the disk.
 """
 
 import argparse
@@ -26,7 +27,13 @@ def measure(folder: Path, items: int, answers: int) -> dict[str, list[float]]:
     with ExitStack() as stack:
         journals = {
             how: stack.enter_context(
-                Journal(folder / how, items=names, fingerprint="f", classes=["a", "b"], checkpoint_every=every)
+                Journal(
+                    folder / how,
+                    items=names,
+                    fingerprint="f",
+                    classes=["a", "b"],
+                    checkpoint_every=every,
+                )
             )
             for how, every in (("every answer", 1), ("by SQLite", NEVER))
         }
@@ -45,15 +52,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=4000)
     parser.add_argument("--answers", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured; default: the temporary folder")
+    parser.add_argument(
+        "--folder", type=Path, help="on the disk to be measured; default: the temporary folder"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         measured = measure(Path(scratch), options.items, options.answers)
-    for name, choose in (("median", statistics.median), ("fastest tenth", lambda t: statistics.quantiles(t, n=10)[0])):
+    for name, choose in (
+        ("median", statistics.median),
+        ("fastest tenth", lambda t: statistics.quantiles(t, n=10)[0]),
+    ):
         checkpointed, plain = choose(measured["every answer"]), choose(measured["by SQLite"])
         print(
-            f"{name}: {checkpointed:.2f} ms with a checkpoint after every answer, {plain:.2f} ms without; "
-            f"ratio {checkpointed / plain:.2f}, {checkpointed - plain:.2f} ms more (goal: less than {GOAL_MS:g})"
+            f"{name}: {checkpointed:.2f} ms with a checkpoint after every answer, {plain:.2f} ms "
+            "without; "
+            f"ratio {checkpointed / plain:.2f}, {checkpointed - plain:.2f} ms more (goal: less "
+            f"than {GOAL_MS:g})"
         )
 
 

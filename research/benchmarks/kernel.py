@@ -1,9 +1,10 @@
 """Time and peak memory of the pseudo-NTK against its rivals: one table of ratios from one run.
 
-    python research/benchmarks/kernel.py [--threads 1 2] [--sizes 200 1000] [--networks ...] [--rivals ...]
+    python research/benchmarks/kernel.py [--threads 1 2] [--sizes 200 1000] [--networks ...]
+    [--rivals ...]
 
-Results go to research/benchmarks/results/kernel.json after every case, so a run that was stopped can be
-taken up again with --resume. Rivals: vmap, loop, nt (neural-tangents), nt-batch.
+Results go to research/benchmarks/results/kernel.json after every case, so a run that was stopped
+can be taken up again with --resume. Rivals: vmap, loop, nt (neural-tangents), nt-batch.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a taste, in under three minutes")
     parser.add_argument("--resume", action="store_true", help="skip the cases already measured")
     parser.add_argument("--ours-only", action="store_true", help="renew our numbers, keep rivals'")
-    parser.add_argument("--times-only", action="store_true", help="leave agreement in float64 to a run with --resume")
+    parser.add_argument(
+        "--times-only",
+        action="store_true",
+        help="leave agreement in float64 to a run with --resume",
+    )
     parser.add_argument("--memory-gb", type=float, help="what a contender may use in all")
     parser.add_argument("--seconds", type=float, default=2400, help="limit for one computation")
     parser.add_argument("--results", type=Path, default=RESULTS)

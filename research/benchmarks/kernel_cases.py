@@ -54,7 +54,9 @@ def repetitions(outcome: Outcome) -> int:
     return 20 if best < 0.2 else 5 if best < 2 else 3 if best < 30 else 1
 
 
-def interleave(starters: dict[str, Callable[[], Worker]], kept: Callable[[str], Path]) -> dict[str, Outcome]:
+def interleave(
+    starters: dict[str, Callable[[], Worker]], kept: Callable[[str], Path]
+) -> dict[str, Outcome]:
     """Run all contenders in turn, round after round; each lives in its own process throughout."""
     outcomes = {name: Outcome() for name in starters}
     workers: dict[str, Worker] = {}

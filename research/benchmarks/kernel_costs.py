@@ -1,9 +1,11 @@
-"""The cost model of the kernel's two forms, pairs of positions and multiplied-out gradients, against the clock.
+"""The cost model of the kernel's two forms, pairs of positions and multiplied-out gradients,
+against the clock.
 
     python research/benchmarks/kernel_costs.py [--samples 128] [--rounds 5] [--fitted]
 
-For each kind of layer: both forms on the same made-up factors; CPU seconds of one thread, medians, in turn. The
-layers are others than those that the model's constants were set by, which `--fitted` measures.
+For each kind of layer: both forms on the same made-up factors; CPU seconds of one thread, medians,
+in turn. The layers are others than those that the model's constants were set by, which `--fitted`
+measures.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def linear(positions: int, inputs: int, outputs: int) -> Callable[[int], OuterFa
     return make
 
 
-def convolution(channels: int, filters: int, side: int, window: int, groups: int = 1) -> Callable[[int], OuterFactor]:
+def convolution(
+    channels: int, filters: int, side: int, window: int, groups: int = 1
+) -> Callable[[int], OuterFactor]:
     """With as much padding as keeps the side."""
 
     def make(n: int) -> OuterFactor:
@@ -53,7 +57,10 @@ def lookup(positions: int, rows: int, entries: int) -> Callable[[int], OuterFact
 
     def make(n: int) -> OuterFactor:
         return OuterFactor(
-            torch.randint(rows, (n, positions)), torch.randn(n, 1, positions, entries), (rows, entries), lookup=True
+            torch.randint(rows, (n, positions)),
+            torch.randn(n, 1, positions, entries),
+            (rows, entries),
+            lookup=True,
         )
 
     return make
@@ -114,7 +121,9 @@ def dense(f: OuterFactor, out: Tensor) -> None:
     gram_into(out, own, own, fold=True)
 
 
-def measure(kinds: dict[str, Callable[[int], OuterFactor]], n: int, rounds: int) -> list[dict[str, object]]:
+def measure(
+    kinds: dict[str, Callable[[int], OuterFactor]], n: int, rounds: int
+) -> list[dict[str, object]]:
     """One row a kind of layer."""
     rows: list[dict[str, object]] = []
     for name, make in kinds.items():
@@ -152,14 +161,22 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print("| layer | pairs ms | dense ms | pairs / dense | predicted | chosen |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| layer | pairs ms | dense ms | pairs / dense | predicted | chosen |\n| --- | --- | --- "
+        "| --- | --- | --- |"
+    )
     rows = measure(FITTED if given.fitted else FRESH, given.samples, given.rounds)
     for row in rows:
         chosen = "pairs" if row["predicted"] < 1 else "dense"
         right = (row["predicted"] < 1) == (row["measured"] < 1)
-        times = f"{1e3 * row['pairs']:.1f} | {1e3 * row['dense']:.1f} | {row['measured']:.2f} | {row['predicted']:.2f}"
+        times = (
+            f"{1e3 * row['pairs']:.1f} | {1e3 * row['dense']:.1f} | {row['measured']:.2f} | "
+            f"{row['predicted']:.2f}"
+        )
         print(f"| {row['layer']} | {times} | {chosen if right else f'**{chosen}**'} |")
-    given.results.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+    given.results.write_text(
+        json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

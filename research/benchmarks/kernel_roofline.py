@@ -24,7 +24,13 @@ class Layer:
 def _describe(module: nn.Module, given: Tensor, output: Tensor) -> Layer | None:
     if isinstance(module, nn.Linear):
         return Layer(
-            "linear", 1, 1, module.in_features, module.in_features, module.out_features, module.bias is not None
+            "linear",
+            1,
+            1,
+            module.in_features,
+            module.in_features,
+            module.out_features,
+            module.bias is not None,
         )
     if isinstance(module, nn.Conv2d):
         return Layer(
@@ -78,7 +84,9 @@ def gram_flops(layer: Layer, n: int) -> float:
     bias = float(n**2) * layer.channels if layer.bias else 0.0
     weights = layer.fan_in * layer.channels
     gradients = 2.0 * n * layer.positions * weights + float(n**2) * weights
-    pairs = float(n**2) * (layer.positions_in**2 * layer.channels_in + layer.positions**2 * layer.channels)
+    pairs = float(n**2) * (
+        layer.positions_in**2 * layer.channels_in + layer.positions**2 * layer.channels
+    )
     return min(gradients, pairs) + bias
 
 
@@ -90,7 +98,11 @@ def flops(model: nn.Module, sample: Tensor, n: int) -> dict[str, float]:
     where the layer wants them). Activations, norms and pooling count nothing.
     """
     every = layers(model, sample)
-    products = [2.0 * n * layer.positions * layer.fan_in * layer.channels for layer in every if layer.kind != "norm"]
+    products = [
+        2.0 * n * layer.positions * layer.fan_in * layer.channels
+        for layer in every
+        if layer.kind != "norm"
+    ]
     return {
         "forward": sum(products),
         "backward": sum(products[1:]),

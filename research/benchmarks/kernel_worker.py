@@ -43,7 +43,12 @@ def tuned(model: nn.Module, x: Tensor, budget_mb: float) -> Compute:
     return lambda model, x, budget: rivals_torch.vmap_kernel(model, x, chunk, budget)
 
 
-METHODS: dict[str, Compute] = {"ours": ours, "vmap": plain, "vmap-plain": plain, "loop": rivals_torch.loop_kernel}
+METHODS: dict[str, Compute] = {
+    "ours": ours,
+    "vmap": plain,
+    "vmap-plain": plain,
+    "loop": rivals_torch.loop_kernel,
+}
 
 
 def contend(method: str, model: nn.Module, x: Tensor, budget_mb: float) -> None:

@@ -1,10 +1,14 @@
-"""The pseudo-NTK of networks that people use, against a loop of backward passes and vmap(grad) with its best chunk.
+"""The pseudo-NTK of networks that people use, against a loop of backward passes and vmap(grad) with
+its best chunk.
 
-    python research/benchmarks/kernel_zoo.py [--sizes 32 128] [--rounds 3] [--networks ...] [--floor]
+    python research/benchmarks/kernel_zoo.py [--sizes 32 128] [--rounds 3] [--networks ...]
+    [--floor]
 
-`--floor`: no race, but the products that one kernel takes, and how long they would take at the rate of a large one.
+`--floor`: no race, but the products that one kernel takes, and how long they would take at the rate
+of a large one.
 
-Needs the zoo's environment (`make bench-kernel-zoo`). Contenders take turns; CPU seconds of one thread, medians.
+Needs the zoo's environment (`make bench-kernel-zoo`). Contenders take turns; CPU seconds of one
+thread, medians.
 """
 
 from __future__ import annotations
@@ -33,13 +37,33 @@ import labelahead as la
 from research.competitors import zoo
 
 RESULTS = Path(__file__).resolve().parent / "results" / "kernel-zoo.json"
-WIDE = {"vocab_size": 500, "hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 512, "num_labels": 5}
-WIDE |= {"max_position_embeddings": 512, "n_positions": 512, "head_dim": 32, "d_kv": 32, "d_ff": 512, "hidden_dim": 512}
+WIDE = {
+    "vocab_size": 500,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "intermediate_size": 512,
+    "num_labels": 5,
+}
+WIDE |= {
+    "max_position_embeddings": 512,
+    "n_positions": 512,
+    "head_dim": 32,
+    "d_kv": 32,
+    "d_ff": 512,
+    "hidden_dim": 512,
+}
 WIDE |= dict.fromkeys(("n_embd", "dim", "d_model", "embedding_size"), 128)
 WIDE |= dict.fromkeys(("n_layer", "n_layers", "num_layers"), 4)
 EYES = {"image_size": 32, "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 256}
 SMALL_VIT = {"img_size": 32, "embed_dim": 64, "depth": 4, "num_heads": 4}
-SWIN = {"img_size": 32, "patch_size": 2, "embed_dim": 32, "depths": (2, 2), "num_heads": (2, 4), "window_size": 4}
+SWIN = {
+    "img_size": 32,
+    "patch_size": 2,
+    "embed_dim": 32,
+    "depths": (2, 2),
+    "num_heads": (2, 4),
+    "window_size": 4,
+}
 
 
 def recurrent(cell: type[nn.RNNBase]) -> Callable[[], zoo.Made]:
@@ -75,7 +99,17 @@ def torch_encoder() -> zoo.Made:
 NETWORKS: dict[str, Callable[[], zoo.Made]] = {
     **{
         f"{name}, 128 tokens": zoo.text(name, tokens=128, **WIDE)
-        for name in ("bert", "distilbert", "roberta", "electra", "albert", "gpt2", "llama", "opt", "modernbert")
+        for name in (
+            "bert",
+            "distilbert",
+            "roberta",
+            "electra",
+            "albert",
+            "gpt2",
+            "llama",
+            "opt",
+            "modernbert",
+        )
     },
     "t5 encoder, 128 tokens": zoo.encoder("t5", tokens=128, **(WIDE | {"num_heads": 4}), width=128),
     "LSTM, 128 steps": recurrent(nn.LSTM),
@@ -83,9 +117,13 @@ NETWORKS: dict[str, Callable[[], zoo.Made]] = {
     "nn.TransformerEncoder, 64 tokens": torch_encoder,
     "hf vit, 64 tokens": zoo.image("vit", **EYES, patch_size=4),
     "hf dinov2, 64 tokens": zoo.image("dinov2", **EYES, patch_size=4),
-    "hf convnext": zoo.image("convnext", patch_size=2, depths=[1, 1, 2, 1], hidden_sizes=[16, 32, 64, 128]),
+    "hf convnext": zoo.image(
+        "convnext", patch_size=2, depths=[1, 1, 2, 1], hidden_sizes=[16, 32, 64, 128]
+    ),
     **{
-        f"timm vit, {(32 // side) ** 2} tokens": zoo.timm("deit_tiny_patch16_224", 32, patch_size=side, **SMALL_VIT)
+        f"timm vit, {(32 // side) ** 2} tokens": zoo.timm(
+            "deit_tiny_patch16_224", 32, patch_size=side, **SMALL_VIT
+        )
         for side in (8, 4, 2)
     },
     "timm beit, 64 tokens": zoo.timm("beit_base_patch16_224", 32, patch_size=4, **SMALL_VIT),
@@ -149,13 +187,20 @@ def prepared(name: str, n: int) -> tuple[nn.Module, Tensor]:
     model, x = NETWORKS[name]()
     model = model.eval()
     for p in model.parameters():
-        if p.ndim > 1 and not p.any():  # a head of zeros (timm's mixer): nothing would come back through it
+        if (
+            p.ndim > 1 and not p.any()
+        ):  # a head of zeros (timm's mixer): nothing would come back through it
             nn.init.normal_(p, std=0.02)
-    return model, torch.randint(3, 500, (n, x.shape[1])) if not x.is_floating_point() else torch.randn(n, *x.shape[1:])
+    return model, torch.randint(
+        3, 500, (n, x.shape[1])
+    ) if not x.is_floating_point() else torch.randn(n, *x.shape[1:])
 
 
 def _attention(times: int, at: int) -> Callable[..., int]:
-    """Operations of attention with the shapes of q and k at these places: `times` per pair of tokens and entry."""
+    """Operations of attention with the shapes of q and k at these places.
+
+    `times` per pair of tokens and entry.
+    """
     return lambda *shapes, **_: times * math.prod(shapes[at]) * shapes[at + 1][-2]
 
 
@@ -167,7 +212,9 @@ UNCOUNTED = {  # by torch's own counter
 
 
 def floor(name: str, n: int) -> tuple[float, float]:
-    """GFLOP of all matrix products and convolutions in one kernel of ours, and GFLOP/s of a large product now."""
+    """GFLOP of all matrix products and convolutions in one kernel of ours, and GFLOP/s of a large
+    product now.
+    """
     model, x = prepared(name, n)
     la.kernel(model, x)
     with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counted:
@@ -194,7 +241,9 @@ def measure(name: str, n: int, rounds: int) -> dict[str, Any]:
     kernels: dict[str, Tensor] = {}
     for turn in range(rounds + 1):
         names = list(contenders)
-        random.Random(turn).shuffle(names)  # whoever comes after a large contender finds its memory given back
+        random.Random(turn).shuffle(
+            names
+        )  # whoever comes after a large contender finds its memory given back
         for who in names:
             run = contenders[who]
             network = copy.deepcopy(model) if who == "first" else model
@@ -234,24 +283,33 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     if given.floor:
-        print("| network | n | GFLOP | s at the rate of a GEMM | GFLOP/s |\n| --- | --- | --- | --- | --- |")
+        print(
+            "| network | n | GFLOP | s at the rate of a GEMM | GFLOP/s |\n| --- | --- | --- | --- "
+            "| --- |"
+        )
         for name in given.networks:
             for n in given.sizes:
                 work, rate = floor(name, n)
                 print(f"| {name} | {n} | {work:.2f} | {work / rate:.3f} | {rate:.0f} |", flush=True)
         return
     rows = []
-    print("| network | n | ours s | first call s | loop | vmap | differ |\n| --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| network | n | ours s | first call s | loop | vmap | differ |\n| --- | --- | --- | --- "
+        "| --- | --- | --- |"
+    )
     for name in given.networks:
         for n in given.sizes:
             row = measure(name, n, given.rounds)
             rows.append(row)
             theirs = f"{row['vmap']:.2f}" if row["vmap"] else "cannot"
             figures = (
-                f"{row['ours']:.3f} | {row['first']:.3f} | {row['loop']:.2f} | {theirs} | {row['disagreement']:.0e}"
+                f"{row['ours']:.3f} | {row['first']:.3f} | {row['loop']:.2f} | {theirs} | "
+                f"{row['disagreement']:.0e}"
             )
             print(f"| {name} | {n} | {figures} |", flush=True)
-            given.results.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+            given.results.write_text(
+                json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n"
+            )
 
 
 if __name__ == "__main__":

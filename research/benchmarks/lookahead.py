@@ -2,8 +2,9 @@
 
     python research/benchmarks/lookahead.py [--quick] [--seed 0]
 
-Prints tables and writes research/benchmarks/results/lookahead.json. Times are the best of a few runs, wall
-clock. Solving per candidate is timed on a random subset and extrapolated; the tables say so.
+Prints tables and writes research/benchmarks/results/lookahead.json. Times are the best of a few
+runs, wall clock. Solving per candidate is timed on a random subset and extrapolated; the tables say
+so.
 """
 
 import argparse
@@ -97,7 +98,10 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
     table(
         "One round of scoring, seconds (C=10, float32 kernel, float64 solves; posterior: from "
         "kernel to k(U,U); eer from 32 random candidates)",
-        [{k: f"{v:.3g}" for k, v in row.items() if "agree" not in k and k not in RIVALS} for row in rows],
+        [
+            {k: f"{v:.3g}" for k, v in row.items() if "agree" not in k and k not in RIVALS}
+            for row in rows
+        ],
     )
     table(
         "MLMOC from kernel to scores: how many times faster than the rivals (solve: Cholesky of "
@@ -190,7 +194,9 @@ def walk(pool: Pool, labels: int, criterion, points: int, count: int) -> tuple[l
         pick = int(look.candidates[scores.argmax()])
         times.append(time.perf_counter() - begin)
     again = view(
-        prior(pool.outputs, pool.kernel, noise=NOISE).condition(look.labelled, look.posterior.targets),
+        prior(pool.outputs, pool.kernel, noise=NOISE).condition(
+            look.labelled, look.posterior.targets
+        ),
         look.candidates,
         every[:points],
     )
@@ -271,7 +277,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if any(os.environ.get(v) != "1" for v in THREADS):  # BLAS reads them when it is loaded
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(THREADS, "1"))
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(THREADS, "1")
+        )
     torch.set_num_threads(1)
     start = time.perf_counter()
     rates = {str(t)[6:]: round(gemm_rate(t), 1) for t in (torch.float32, torch.float64)}
@@ -292,7 +300,9 @@ def main() -> None:
         "steps": steps(args.seed, args.quick),
         "sketch": sketch(args.seed, args.quick),
     }
-    machine["gemm GFLOP/s at the end"] = {str(t)[6:]: round(gemm_rate(t), 1) for t in (torch.float32, torch.float64)}
+    machine["gemm GFLOP/s at the end"] = {
+        str(t)[6:]: round(gemm_rate(t), 1) for t in (torch.float32, torch.float64)
+    }
     machine["seconds"] = round(time.perf_counter() - start, 1)
     print(f"gemm at the end: {machine['gemm GFLOP/s at the end']}  took {machine['seconds']} s")
     if not args.quick:

@@ -95,7 +95,9 @@ def digits_pool(seed: int, labels: int, network: str) -> Pool:
 
 def mlp() -> torch.nn.Module:
     """64-256-256-10, 85,000 weights."""
-    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, CLASSES))
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, CLASSES)
+    )
 
 
 def cnn() -> torch.nn.Module:
@@ -120,16 +122,24 @@ def cnn() -> torch.nn.Module:
 NETWORKS = {"mlp": mlp, "cnn": cnn}
 
 
-def plain_solve(pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, noise: float) -> Tensor:
+def plain_solve(
+    pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, noise: float
+) -> Tensor:
     """MLMOC by (LA-11) as one would write it down: border the system, solve it, predict."""
     kernel, f = pool.kernel, pool.outputs
     sigma = noise * float(kernel.diagonal().double().mean())
     reach, scores = kernel[candidates][:, labelled].double(), []
-    known = kernel[labelled[:, None], labelled].double() + sigma * torch.eye(len(labelled), dtype=torch.float64)
-    drift = reach @ torch.linalg.solve(known, pool.truth[labelled] - f[labelled])  # at x' itself this alone counts
+    known = kernel[labelled[:, None], labelled].double() + sigma * torch.eye(
+        len(labelled), dtype=torch.float64
+    )
+    drift = reach @ torch.linalg.solve(
+        known, pool.truth[labelled] - f[labelled]
+    )  # at x' itself this alone counts
     for j in some:
         plus = torch.cat([labelled, j[None]])
-        system = kernel[plus[:, None], plus].double() + sigma * torch.eye(len(plus), dtype=torch.float64)
+        system = kernel[plus[:, None], plus].double() + sigma * torch.eye(
+            len(plus), dtype=torch.float64
+        )
         target = pool.truth[plus].clone()
         target[-1] = torch.nn.functional.one_hot(f[j].argmax(), CLASSES)
         weights = torch.linalg.solve(system, target - f[plus])
@@ -140,7 +150,9 @@ def plain_solve(pool: Pool, labelled: Tensor, candidates: Tensor, some: Tensor, 
     return torch.stack(scores)
 
 
-def paper_block(pool: Pool, labelled: Tensor, candidates: Tensor, noise: float, chunk: int = 64) -> Tensor:
+def paper_block(
+    pool: Pool, labelled: Tensor, candidates: Tensor, noise: float, chunk: int = 64
+) -> Tensor:
     """MLMOC by the paper's block formula (LA-12), errata corrected, a chunk of candidates at once.
 
     v and u per candidate, f₊ for every pair as a C-vector: matrix products throughout, solves in

@@ -20,7 +20,9 @@ INPUT_SEED = 20222
 
 def mlp() -> nn.Module:
     """784-512-512-10 with ReLU."""
-    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+    return nn.Sequential(
+        nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES)
+    )
 
 
 def cnn() -> nn.Module:
@@ -83,7 +85,9 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(c_out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or c_in != c_out:
-            self.shortcut = nn.Sequential(nn.Conv2d(c_in, c_out, 1, stride=stride, bias=False), nn.BatchNorm2d(c_out))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(c_in, c_out, 1, stride=stride, bias=False), nn.BatchNorm2d(c_out)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.bn1(self.conv1(x)))
@@ -156,7 +160,8 @@ def export(name: str, n: int, path: Path, dtype: str = "float32") -> None:
     """Write inputs (`x`) and the whole state of the network to one .npz file."""
     state = build(name).state_dict() | {"x": inputs(name, n)}
     arrays = {
-        key: value.numpy().astype(dtype) if value.is_floating_point() else value.numpy() for key, value in state.items()
+        key: value.numpy().astype(dtype) if value.is_floating_point() else value.numpy()
+        for key, value in state.items()
     }
     np.savez(path, **arrays)
 

@@ -26,7 +26,9 @@ def limit_threads(threads: int) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 
-def prepare(network: str, path: str, n: int, implementation: str, batch: int) -> tuple[Callable[[], Any], float]:
+def prepare(
+    network: str, path: str, n: int, implementation: str, batch: int
+) -> tuple[Callable[[], Any], float]:
     """Compile; return the computation and the resident memory before its first timed run."""
     import jax
     import neural_tangents as nt

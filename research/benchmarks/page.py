@@ -1,10 +1,11 @@
 """How long a person waits at the labelling page, and what it bears.
 
 Latency: from the key's press to the next item painted, in Chromium, at pools of 1,000, 4,000 and
-20,000 pictures, with the learner that needs no training, and at up to 4,000 beside a network that is retrained all
-the time (after every 5 answers); the time the server takes is beside it, also when thousands of answers were given.
-Load: 100 people at once for 60 s over the HTTP interface, when 5,000 answers were given, with and without a
-kernel; every acknowledged answer has to be in the record, and no item may be with two people at once.
+20,000 pictures, with the learner that needs no training, and at up to 4,000 beside a network that
+is retrained all the time (after every 5 answers); the time the server takes is beside it, also when
+thousands of answers were given. Load: 100 people at once for 60 s over the HTTP interface, when
+5,000 answers were given, with and without a kernel; every acknowledged answer has to be in the
+record, and no item may be with two people at once.
 """
 
 import argparse
@@ -76,7 +77,9 @@ def pool(n: int, data: Path | None, target: Path) -> np.ndarray:
 class Server:
     """`labelahead label` in a process of its own."""
 
-    def __init__(self, data: Path, out: Path, every: int, model: str, labels: Path | None = None) -> None:
+    def __init__(
+        self, data: Path, out: Path, every: int, model: str, labels: Path | None = None
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -137,7 +140,9 @@ def written(labels: np.ndarray, count: int, path: Path) -> Path | None:
     """So many labels as a file to take in."""
     if not count:
         return None
-    path.write_text("item,label,who\n" + "".join(f"{i},{labels[i]},p{i % 100:02d}\n" for i in range(count)))
+    path.write_text(
+        "item,label,who\n" + "".join(f"{i},{labels[i]},p{i % 100:02d}\n" for i in range(count))
+    )
     return path
 
 
@@ -196,7 +201,9 @@ def wait_for_round(client: Client) -> None:
     raise SystemExit("no training came to an end in ten minutes")
 
 
-def press(page: Any, labels: np.ndarray, count: int, client: Client | None = None, pause: float = 150) -> float:
+def press(
+    page: Any, labels: np.ndarray, count: int, client: Client | None = None, pause: float = 150
+) -> float:
     """Answer so many questions by key; the share of them during which a training ran."""
     busy = 0
     for _ in range(count):
@@ -214,7 +221,13 @@ def press(page: Any, labels: np.ndarray, count: int, client: Client | None = Non
 def served(n: int, before: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The server's own part of an answer, when so many were given before."""
     labels = pool(n, given.data, folder / "pool.npz")
-    server = Server(folder / "pool.npz", folder / "out", 10, "exact", written(labels, before, folder / "labels.csv"))
+    server = Server(
+        folder / "pool.npz",
+        folder / "out",
+        10,
+        "exact",
+        written(labels, before, folder / "labels.csv"),
+    )
     try:
         client = Client(server.url, who="watcher")
         wait_for_round(client)
@@ -231,10 +244,19 @@ def processor_seconds(pid: int) -> float:
 
 
 def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Many people at once, when many answers were given. kernel: whether there is one to learn with."""
+    """Many people at once, when many answers were given.
+
+    kernel: whether there is one to learn with.
+    """
     labels = pool(given.before + 15_000, given.data, folder / "pool.npz")
     before = written(labels, given.before, folder / "labels.csv")
-    server = Server(folder / "pool.npz", folder / "out", 10 if kernel else 10**9, "exact" if kernel else "cnn", before)
+    server = Server(
+        folder / "pool.npz",
+        folder / "out",
+        10 if kernel else 10**9,
+        "exact" if kernel else "cnn",
+        before,
+    )
     if kernel:
         wait_for_round(Client(server.url, who="watcher"))
     held: Counter[int] = Counter()
@@ -265,7 +287,9 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
             asked = answer["next"]
 
     try:
-        people = [threading.Thread(target=annotate, args=(f"p{i:02d}",)) for i in range(given.people)]
+        people = [
+            threading.Thread(target=annotate, args=(f"p{i:02d}",)) for i in range(given.people)
+        ]
         for person in people:
             person.start()
         for person in people:
@@ -284,7 +308,9 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
         "seconds": given.seconds,
         "answers": len(said),
         "per_second": round(len(said) / given.seconds, 1),
-        "processor_ms": round(1000 * worked / max(1, len(said)), 1),  # of the server, an answer, learning included
+        "processor_ms": round(
+            1000 * worked / max(1, len(said)), 1
+        ),  # of the server, an answer, learning included
         **quantiles(times),
         "lost": len(lost),
         "double": len(double),
@@ -299,8 +325,16 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=60)
     parser.add_argument("--pause", type=float, default=150, help="ms between two answers")
     parser.add_argument("--people", type=int, default=100)
-    parser.add_argument("--given-before", type=int, nargs="*", default=[1000, 5000], help="for the server's own part")
-    parser.add_argument("--before", type=int, default=5000, help="answers that were given when the people come")
+    parser.add_argument(
+        "--given-before",
+        type=int,
+        nargs="*",
+        default=[1000, 5000],
+        help="for the server's own part",
+    )
+    parser.add_argument(
+        "--before", type=int, default=5000, help="answers that were given when the people come"
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--models", nargs="*", default=["exact", "mlp"])
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -308,7 +342,10 @@ def main() -> None:
     results: dict[str, Any] = {"machine": machine(), "latency": [], "server": [], "load": []}
 
     def keep(part: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-        """One measurement in a folder of its own; what was measured before it is on the disk if it fails."""
+        """One measurement in a folder of its own.
+
+        What was measured before it is on the disk if it fails.
+        """
         with tempfile.TemporaryDirectory() as folder:
             row = measure(Path(folder)) | {"load_average": round(os.getloadavg()[0], 1)}
         results[part].append(row)
@@ -322,7 +359,8 @@ def main() -> None:
             row = keep("latency", lambda folder, n=n, model=model: latency(n, model, given, folder))
             goal = f"goal {GOALS[model, n]:.0f}" if (model, n) in GOALS else ""
             print(
-                f"{model}, pool {n:6}: key to next item painted p50 {row['p50']} ms, p95 {row['p95']} ms "
+                f"{model}, pool {n:6}: key to next item painted p50 {row['p50']} ms, p95 "
+                f"{row['p95']} ms "
                 f"({row['n']} answers, training during {row['training_share']:.0%}) {goal}; "
                 f"server p50 {row['server']['p50']}, p95 {row['server']['p95']}",
                 flush=True,
@@ -332,7 +370,10 @@ def main() -> None:
         row = keep("server", lambda folder, before=before: served(largest, before, given, folder))
         print(f"server's own part: {row} (goal p95 30)", flush=True)
     for kernel in (False, True):
-        print(f"load: {keep('load', lambda folder, kernel=kernel: load(kernel, given, folder))}", flush=True)
+        print(
+            f"load: {keep('load', lambda folder, kernel=kernel: load(kernel, given, folder))}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

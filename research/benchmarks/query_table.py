@@ -10,7 +10,10 @@ def print_queries(rows: list[Row]) -> None:
     """Seconds and forward passes of every strategy, networks side by side."""
     networks = list(dict.fromkeys(row["network"] for row in rows))
     by_case = {(r["strategy"], r["mode"], r["network"]): r for r in rows}
-    print(f"\n{'strategy':17} {'mode':10}" + "".join(f" {n + ' s':>9} {'passes':>7}" for n in networks))
+    print(
+        f"\n{'strategy':17} {'mode':10}"
+        + "".join(f" {n + ' s':>9} {'passes':>7}" for n in networks)
+    )
     for strategy, mode in dict.fromkeys((r["strategy"], r["mode"]) for r in rows):
         cells = [by_case[strategy, mode, n] for n in networks if (strategy, mode, n) in by_case]
         text = "".join(f" {c['seconds']:9.3f} {c.get('passes', 1):7.1f}" for c in cells)

@@ -37,7 +37,10 @@ def read_out(arrays: Any) -> Any:
 
 
 def given(arrays: Any, rows: int | None = None) -> Given:
-    """What everybody sees: the labelled rows, and the first of the others; the embedding is the input."""
+    """What everybody sees: the labelled rows, and the first of the others.
+
+    The embedding is the input.
+    """
     import torch
 
     from research.competitors.adapters import Given
@@ -59,7 +62,9 @@ def labelahead(strategy: str) -> Choose:
 
     def choose(given: Given, q: int, rng: Any) -> Any:
         x, cut = given.inputs, len(given.labels)
-        now = Situation.of(given.layer, x, pool_of(given), Asking(strategy, candidates=None), loss=LOSS)
+        now = Situation.of(
+            given.layer, x, pool_of(given), Asking(strategy, candidates=None), loss=LOSS
+        )
         now.candidates = torch.arange(cut, len(x))
         if strategy not in ("entropy", "margin"):
             now.__dict__["embedding"] = x.double()  # as a situation keeps it; our cost, so counted

@@ -50,7 +50,9 @@ def worker(task: Task, implementation: str, limits: Limits, batch: int = 0) -> W
     return Worker([python, script, task.network, str(task.path), *numbers], limits)
 
 
-def attempt(task: Task, implementation: str, limits: Limits, batch: int = 0, keep: Path | None = None) -> Outcome:
+def attempt(
+    task: Task, implementation: str, limits: Limits, batch: int = 0, keep: Path | None = None
+) -> Outcome:
     """Compile, warm up, time once (five times if quick); a failure becomes part of the outcome."""
     outcome = Outcome(notes={"implementation": implementation})
     try:

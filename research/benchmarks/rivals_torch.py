@@ -50,7 +50,9 @@ def _split(model: nn.Module, names: list[str]) -> tuple[Tensors, Tensors]:
     return wanted, state
 
 
-def _gradient_rows(gradients: PerSample, wanted: Tensors, fixed: Tensors, x: Tensor, chunk: int) -> list[Tensor]:
+def _gradient_rows(
+    gradients: PerSample, wanted: Tensors, fixed: Tensors, x: Tensor, chunk: int
+) -> list[Tensor]:
     """Per-sample gradients, (n, size) for each parameter, computed `chunk` samples at a time."""
     n = len(x)
     if chunk >= n:  # nothing to put together, so no copy

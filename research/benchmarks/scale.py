@@ -1,13 +1,15 @@
-"""A million items on a real Dask cluster on loopback: time, memory, how it grows, and what sampling costs.
+"""A million items on a real Dask cluster on loopback: time, memory, how it grows, and what sampling
+costs.
 
     make bench-scale [ARGS="--quick"]
 
-Features: sentence embeddings (384) of 3,600 Reuters texts, each repeated with Gaussian noise of 0.4 of its length: real
-directions and classes, but made up in number. A scheduler and workers are processes of their own, one thread each, with
-Dask's own settings (nanny), and have scored something before the clock starts: imports are not in it. Every time is the
-best of the repeats, since the machine is shared; all of them and processor seconds of the workers stand beside it. What
-sampling costs is read off `labelahead pool ask` itself. Rivals are given the same pool in one process, as they are made
-(research/benchmarks/scale_rivals.py).
+Features: sentence embeddings (384) of 3,600 Reuters texts, each repeated with Gaussian noise of 0.4
+of its length: real directions and classes, but made up in number. A scheduler and workers are
+processes of their own, one thread each, with Dask's own settings (nanny), and have scored something
+before the clock starts: imports are not in it. Every time is the best of the repeats, since the
+machine is shared; all of them and processor seconds of the workers stand beside it. What sampling
+costs is read off `labelahead pool ask` itself. Rivals are given the same pool in one process, as
+they are made (research/benchmarks/scale_rivals.py).
 """
 
 import argparse
@@ -35,8 +37,16 @@ from tests.support.clusters import Cluster  # noqa: E402
 
 ROWS = 31_250  # of a file
 LABELS, EVALUATION, NOISE = 300, 1000, 0.4
-RIVALS = (("modAL", "margin"), ("modAL", "expected error"), ("skactiveml", "margin"), ("skactiveml", "coverage"))
-FEW = {"expected error": (100, 1000), "coverage": (5000, 10_000, 20_000)}  # items that slow ways are given before all
+RIVALS = (
+    ("modAL", "margin"),
+    ("modAL", "expected error"),
+    ("skactiveml", "margin"),
+    ("skactiveml", "coverage"),
+)
+FEW = {
+    "expected error": (100, 1000),
+    "coverage": (5000, 10_000, 20_000),
+}  # items that slow ways are given before all
 BEST = 100
 WAYS = {  # of asking for the best, as options of the command
     "top, as it comes": ["--mode", "top"],
@@ -64,13 +74,20 @@ def files(folder: Path, n: int) -> np.ndarray:
         if not path.exists():
             rng = np.random.default_rng(1 + i)
             some = x[of[i : i + ROWS]]
-            noise = rng.standard_normal(some.shape, dtype=np.float32) * (NOISE / math.sqrt(x.shape[1]))
+            noise = rng.standard_normal(some.shape, dtype=np.float32) * (
+                NOISE / math.sqrt(x.shape[1])
+            )
             np.save(path, (some + noise).astype(np.float16))
     return y[of]
 
 
-def stores(root: Path, n: int, sizes: list[int]) -> tuple[dict[int, Path], dict[str, str], float, np.ndarray]:
-    """A store of the first so many items for every size; labels of some of the first; seconds to read; all classes."""
+def stores(
+    root: Path, n: int, sizes: list[int]
+) -> tuple[dict[int, Path], dict[str, str], float, np.ndarray]:
+    """A store of the first so many items for every size.
+
+    Labels of some of the first; seconds to read; all classes.
+    """
     classes = files(root / "pool", n)
     made, seconds = {}, 0.0
     local = LocalProcesses(2)
@@ -89,13 +106,22 @@ def stores(root: Path, n: int, sizes: list[int]) -> tuple[dict[int, Path], dict[
         made[size] = root / f"store-{size}"
     local.close()
     at = np.random.default_rng(2).permutation(min(sizes))[:LABELS]
-    return made, {f"{i // ROWS:04d}.npy:{i % ROWS}": str(classes[i]) for i in at.tolist()}, seconds, classes
+    return (
+        made,
+        {f"{i // ROWS:04d}.npy:{i % ROWS}": str(classes[i]) for i in at.tolist()},
+        seconds,
+        classes,
+    )
 
 
 def processes(cluster: Cluster) -> list[psutil.Process]:
     """The workers themselves, below their nannies."""
     found = [p for w in cluster.workers for p in psutil.Process(w.pid).children(recursive=True)]
-    return [p for p in found if "spawn_main" in " ".join(p.cmdline()) or "worker" in " ".join(p.cmdline())]
+    return [
+        p
+        for p in found
+        if "spawn_main" in " ".join(p.cmdline()) or "worker" in " ".join(p.cmdline())
+    ]
 
 
 def busy(of: list[psutil.Process]) -> float:
@@ -110,17 +136,24 @@ def peak(of: list[psutil.Process]) -> float:
     return max(high(p.pid) for p in of)
 
 
-def scored(root: Path, workers: int, made: dict[int, Path], labels: dict, repeats: int, strategy: str) -> list[dict]:
+def scored(
+    root: Path, workers: int, made: dict[int, Path], labels: dict, repeats: int, strategy: str
+) -> list[dict]:
     """Every size scored by so many workers."""
     rows = []
     with Cluster(root, workers=workers, nanny=True) as cluster, Client(cluster.address) as client:
         client.wait_for_workers(workers)
         team = processes(cluster)
         assert len(team) >= workers, team
-        # Of the scheduler, the workers' nannies and this process: what two workers on two cores have to share.
-        rest = [psutil.Process(p.pid) for p in (cluster.scheduler, *cluster.workers)] + [psutil.Process()]
+        # Of the scheduler, the workers' nannies and this process: what two workers on two cores
+        # have to share.
+        rest = [psutil.Process(p.pid) for p in (cluster.scheduler, *cluster.workers)] + [
+            psutil.Process()
+        ]
         first = next(iter(made.values()))
-        LargePool(first, executor=client).hold(labels, strategy=strategy, evaluation=10, candidates=10)
+        LargePool(first, executor=client).hold(
+            labels, strategy=strategy, evaluation=10, candidates=10
+        )
         for size, store in made.items():
             walls, cpus, beside = [], [], []
             for _ in range(repeats):
@@ -130,20 +163,35 @@ def scored(root: Path, workers: int, made: dict[int, Path], labels: dict, repeat
                 walls.append(time.perf_counter() - began)
                 cpus.append(busy(team) - before)
                 beside.append(busy(rest) - others)
-            row = {"workers": workers, "items": size, "strategy": strategy, "seconds": min(walls), "every": walls}
-            row |= {"worker_cpu_seconds": min(cpus), "other_cpu_seconds": min(beside), "worker_peak_mb": peak(team)}
+            row = {
+                "workers": workers,
+                "items": size,
+                "strategy": strategy,
+                "seconds": min(walls),
+                "every": walls,
+            }
+            row |= {
+                "worker_cpu_seconds": min(cpus),
+                "other_cpu_seconds": min(beside),
+                "worker_peak_mb": peak(team),
+            }
             row["mixture"] = list(held.model.weights())
             rows.append(row)
             print(
-                f"{strategy} {size:9,} items, {workers} workers: {min(walls):6.1f} s, {min(cpus):6.1f} s of their "
-                f"processors and {min(beside):.1f} s of all others', peak {row['worker_peak_mb']:.0f} MB",
+                f"{strategy} {size:9,} items, {workers} workers: {min(walls):6.1f} s, "
+                f"{min(cpus):6.1f} s of their "
+                f"processors and {min(beside):.1f} s of all others', peak "
+                f"{row['worker_peak_mb']:.0f} MB",
                 flush=True,
             )
     return rows
 
 
 def by_turns(root: Path, store: Path, size: int, labels: dict, repeats: int) -> dict:
-    """Two workers and one by turns, so that what else the machine does meets both; also who else takes processors."""
+    """Two workers and one by turns, so that what else the machine does meets both.
+
+    Also who else takes processors.
+    """
     rows: list[dict] = []
     for _ in range(repeats):
         for workers in (2, 1):
@@ -165,12 +213,19 @@ def absorbing(store: Path, labels: dict, executor: object) -> dict:
         belief = belief.told(known)
         belief.best("resolve")
         took.append(1e3 * (time.perf_counter() - began))
-    print(f"a label absorbed, {len(belief.points):,} items held: {statistics.median(took):.0f} ms", flush=True)
+    print(
+        f"a label absorbed, {len(belief.points):,} items held: {statistics.median(took):.0f} ms",
+        flush=True,
+    )
     return {"held": len(belief.points), "median_ms": statistics.median(took), "least_ms": min(took)}
 
 
-def sampling(root: Path, store: Path, labels: dict, classes: np.ndarray, executor: object) -> list[dict]:
-    """How many of the best 100 by the command are those of all items against all, and what labels of them bring."""
+def sampling(
+    root: Path, store: Path, labels: dict, classes: np.ndarray, executor: object
+) -> list[dict]:
+    """How many of the best 100 by the command are those of all items against all, and what labels
+    of them bring.
+    """
     pool = LargePool(store, executor=executor)
     began = time.perf_counter()
     best = pool.hold(labels, evaluation=len(pool), candidates=BEST).best
@@ -178,14 +233,42 @@ def sampling(root: Path, store: Path, labels: dict, classes: np.ndarray, executo
     told = root / "labels.csv"
     told.write_text("item,label\n" + "".join(f"{name},{label}\n" for name, label in labels.items()))
     every = set(best.positions.tolist())
-    rows = [{"way": "all against all", "seconds": took, "accuracy": _right(pool, labels, sorted(every), classes)}]
+    rows = [
+        {
+            "way": "all against all",
+            "seconds": took,
+            "accuracy": _right(pool, labels, sorted(every), classes),
+        }
+    ]
     for way, options in WAYS.items():
-        command = [sys.executable, "-m", "labelahead", "pool", "ask", str(store), "--labels", str(told), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "labelahead",
+            "pool",
+            "ask",
+            str(store),
+            "--labels",
+            str(told),
+            *options,
+        ]
         began = time.perf_counter()
-        run = subprocess.run([*command, "--n", str(BEST), "--format", "json"], capture_output=True, text=True)
+        run = subprocess.run(
+            [*command, "--n", str(BEST), "--format", "json"], capture_output=True, text=True
+        )
         assert run.returncode == 0, run.stderr
-        took, asked = time.perf_counter() - began, [row["position"] for row in json.loads(run.stdout)]
-        rows.append({"way": way, "options": options, "seconds": took, "overlap": len(every & set(asked)) / BEST})
+        took, asked = (
+            time.perf_counter() - began,
+            [row["position"] for row in json.loads(run.stdout)],
+        )
+        rows.append(
+            {
+                "way": way,
+                "options": options,
+                "seconds": took,
+                "overlap": len(every & set(asked)) / BEST,
+            }
+        )
         rows[-1]["accuracy"] = _right(pool, labels, asked, classes)
     spread = pool.sample(BEST, pool.labelled(labels, (), executor).positions, 7).tolist()
     rows.append({"way": "random", "accuracy": _right(pool, labels, spread, classes)})
@@ -215,11 +298,25 @@ def rivals(root: Path, python: Path, sizes: list[int], labels: dict) -> list[dic
         for size in (*FEW.get(way, ()), *sizes):
             some = [] if size in sizes else [str(size)]
             pool = root / f"pool-{max(size, min(sizes))}"
-            command = [str(python), str(HERE / "scale_rivals.py"), library, way, str(pool), str(root), *some]
+            command = [
+                str(python),
+                str(HERE / "scale_rivals.py"),
+                library,
+                way,
+                str(pool),
+                str(root),
+                *some,
+            ]
             try:
-                run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=dict(os.environ))
+                run = subprocess.run(
+                    command, capture_output=True, text=True, timeout=LIMIT, env=dict(os.environ)
+                )
                 said = run.stdout.strip().splitlines()
-                row = json.loads(said[-1]) if run.returncode == 0 else {"stopped": run.stderr.strip()[-200:]}
+                row = (
+                    json.loads(said[-1])
+                    if run.returncode == 0
+                    else {"stopped": run.stderr.strip()[-200:]}
+                )
             except subprocess.TimeoutExpired:
                 row = {"stopped": f"not done after {LIMIT} s"}
             rows.append({"library": library, "way": way, "items": size, **row})
@@ -230,10 +327,16 @@ def rivals(root: Path, python: Path, sizes: list[int], labels: dict) -> list[dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth, to see that it runs; nothing is written")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth, to see that it runs; nothing is written"
+    )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=["scores", "label", "sampling", "rivals"], help="also: turns")
+    parser.add_argument(
+        "--only", nargs="*", default=["scores", "label", "sampling", "rivals"], help="also: turns"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scale.json")
     parser.add_argument("--peers", type=Path, default=Path(".venv-competitors/bin/python"))
     given = parser.parse_args()
@@ -245,9 +348,16 @@ def main() -> None:
     made, labels, reading, classes = stores(root, n, [small, *sizes])
     whole = set(given.only) >= {"scores", "label", "sampling", "rivals"}
     report: dict = json.loads(given.out.read_text()) if given.out.exists() and not whole else {}
-    about = {"load": os.getloadavg(), "cores": os.cpu_count(), "torch": torch.__version__, "rivals_limit": LIMIT}
+    about = {
+        "load": os.getloadavg(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "rivals_limit": LIMIT,
+    }
     about |= {"repeats": given.repeats, "began": time.strftime("%Y-%m-%d %H:%M")}
-    report["about" if whole else f"about {' '.join(given.only)}"] = about  # parts that were read at another time stay
+    report["about" if whole else f"about {' '.join(given.only)}"] = (
+        about  # parts that were read at another time stay
+    )
     report["reading_seconds"] = reading
     main_sizes = {size: made[size] for size in sizes}
 
@@ -270,7 +380,11 @@ def main() -> None:
         report["scores"] = [*both, *one]
         report["exponent"] = {what: exponent(what) for what in ("seconds", "worker_cpu_seconds")}
         report["two_against_one"] = one[0]["seconds"] / last["seconds"]
-        print(f"exponents {report['exponent']}; two workers {report['two_against_one']:.2f} times one", flush=True)
+        print(
+            f"exponents {report['exponent']}; two workers {report['two_against_one']:.2f} times "
+            "one",
+            flush=True,
+        )
         save()
     if "turns" in given.only:
         report["two_by_turns"] = by_turns(root, made[n], n, labels, given.repeats)

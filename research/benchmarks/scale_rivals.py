@@ -1,9 +1,10 @@
-"""One query of 10 items by another library on the pool of research/benchmarks/outofcore.py, in its own environment.
+"""One query of 10 items by another library on the pool of research/benchmarks/outofcore.py, in its
+own environment.
 
     scale_rivals.py LIBRARY WAY FOLDER-OF-NPY FOLDER-OF-LABELS [ITEMS]
 
-ITEMS: so many of the pool alone, beside those with a label.
-Both libraries take the pool as one array in memory, of float64 in their hands; that is how they are made.
+ITEMS: so many of the pool alone, beside those with a label. Both libraries take the pool as one
+array in memory, of float64 in their hands; that is how they are made.
 """
 
 import json
@@ -27,7 +28,9 @@ def modal(way: str, x, labelled, y):
     from modAL.uncertainty import margin_sampling
 
     strategy = margin_sampling if way == "margin" else expected_error_reduction
-    learner = ActiveLearner(LogisticRegression(max_iter=200), strategy, X_training=x[labelled], y_training=y)
+    learner = ActiveLearner(
+        LogisticRegression(max_iter=200), strategy, X_training=x[labelled], y_training=y
+    )
     rest = np.delete(np.arange(len(x)), labelled)
     return lambda: rest[learner.query(x[rest], n_instances=BATCH)[0]]
 
@@ -48,7 +51,9 @@ def skactiveml(way: str, x, labelled, y):
 
 def main() -> None:
     library, way, folder, root, *items = sys.argv[1:]
-    x = np.concatenate([np.load(path, allow_pickle=False) for path in sorted(Path(folder).glob("*.npy"))])
+    x = np.concatenate(
+        [np.load(path, allow_pickle=False) for path in sorted(Path(folder).glob("*.npy"))]
+    )
     x = x.astype(np.float64)
     labels = json.loads((Path(root) / "labels.json").read_text())
     rows = len(np.load(sorted(Path(folder).glob("*.npy"))[0], mmap_mode="r"))
@@ -56,7 +61,9 @@ def main() -> None:
     if items:
         kept = np.union1d(at, np.arange(int(items[0])))
         x, at = x[kept], np.searchsorted(kept, at)
-    query = {"modAL": modal, "skactiveml": skactiveml}[library](way, x, at, np.array(list(labels.values())))
+    query = {"modAL": modal, "skactiveml": skactiveml}[library](
+        way, x, at, np.array(list(labels.values()))
+    )
     began = time.perf_counter()
     cpu = time.process_time()
     query()

@@ -137,9 +137,15 @@ def main() -> None:
             seconds = float(row["seconds"])  # type: ignore[arg-type]
             if "passes" in row:
                 ratio = seconds / float(row["passes"])  # type: ignore[arg-type]
-                print(f"{name:<12} {row['projection']:<22} {seconds:>8.3f} = {ratio:.1f} forward+backward passes")
+                print(
+                    f"{name:<12} {row['projection']:<22} {seconds:>8.3f} = {ratio:.1f} "
+                    "forward+backward passes"
+                )
             else:
-                print(f"{name:<12} {row['projection']:<22} {seconds:>8.3f} {seconds / ours:>7.1f} {row['error']:>7.4f}")
+                print(
+                    f"{name:<12} {row['projection']:<22} {seconds:>8.3f} {seconds / ours:>7.1f} "
+                    f"{row['error']:>7.4f}"
+                )
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(table, indent=1) + "\n")
 

@@ -1,11 +1,13 @@
-"""Twenty minutes of ill-treatment: people answer, correct, undo and import while the server is killed again and again.
+"""Twenty minutes of ill-treatment: people answer, correct, undo and import while the server is
+killed again and again.
 
-Two sessions on one machine, each with several people over HTTP. Every minute or so one server is killed (`kill -9`) and
-started again by its own command. At the end: is every acknowledged answer in the record, and none twice; has memory
-stayed flat (median of the last fifth against the first fifth after 500 answers, between two kills); is anybody left?
+Two sessions on one machine, each with several people over HTTP. Every minute or so one server is
+killed (`kill -9`) and started again by its own command. At the end: is every acknowledged answer in
+the record, and none twice; has memory stayed flat (median of the last fifth against the first fifth
+after 500 answers, between two kills); is anybody left?
 
-With --orphans 30 instead: a server that looks at pictures is killed so many times, at random moments from the birth of
-its worker on, and this prints how long the worker outlives it.
+With --orphans 30 instead: a server that looks at pictures is killed so many times, at random
+moments from the birth of its worker on, and this prints how long the worker outlives it.
 """
 
 import argparse
@@ -55,19 +57,37 @@ class Session:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.said: list[tuple[str, int, int, int]] = []  # (who, position, label, seq) that were acknowledged
+        self.said: list[
+            tuple[str, int, int, int]
+        ] = []  # (who, position, label, seq) that were acknowledged
         self.undone: set[int] = set()
         self.memory: list[tuple[int, int, int]] = []  # (server's life, answers, MB)
         self.life, self.lock, self.kills = 0, threading.Lock(), 0
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "labelahead", "label", str(self.folder / "pool.npz"), "--no-browser"]
-        command += ["--classes", ",".join(CLASSES), "--out", str(self.folder / "out"), "--port", str(self.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "labelahead",
+            "label",
+            str(self.folder / "pool.npz"),
+            "--no-browser",
+        ]
+        command += [
+            "--classes",
+            ",".join(CLASSES),
+            "--out",
+            str(self.folder / "out"),
+            "--port",
+            str(self.port),
+        ]
         command += ["--threads", "1"]
         log = (self.folder / "log").open("ab")
         marked = os.environ | {"LABELAHEAD_SOAK": str(os.getpid())}
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=marked)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, env=marked
+        )
         client = Client(f"http://127.0.0.1:{self.port}/", who="watcher")
         for _ in range(600):
             with contextlib.suppress(LabelaheadError, OSError):
@@ -126,20 +146,31 @@ class Session:
         while time.monotonic() < end:
             with contextlib.suppress(OSError, StopIteration):
                 status = Path(f"/proc/{self.process.pid}/status").read_text()
-                size = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) // 1024
+                size = (
+                    int(
+                        next(
+                            line for line in status.splitlines() if line.startswith("VmRSS")
+                        ).split()[1]
+                    )
+                    // 1024
+                )
                 self.memory.append((self.life, len(self.said), size))
             time.sleep(1)
 
     def verdict(self) -> tuple[int, int, float]:
         """Lost, doubled, growth of memory after the first 500 answers of the longest life."""
         with sqlite3.connect(self.folder / "out" / "labels.db") as db:
-            rows = db.execute("SELECT seq, who, position, label FROM events WHERE kind = 'label'").fetchall()
+            rows = db.execute(
+                "SELECT seq, who, position, label FROM events WHERE kind = 'label'"
+            ).fetchall()
         kept = {(who, position, label, seq) for seq, who, position, label in rows}
         lost = sum(entry not in kept for entry in self.said)
         doubled = len(self.said) - len(set(self.said))
         lives = [[m for m in self.memory if m[0] == life] for life in range(self.life + 1)]
         longest = max(lives, key=lambda rows: rows[-1][1] - rows[0][1] if rows else 0)
-        after = [size for _, said, size in longest if said - longest[0][1] >= 500] or [m[2] for m in longest]
+        after = [size for _, said, size in longest if said - longest[0][1] >= 500] or [
+            m[2] for m in longest
+        ]
         fifth = max(1, len(after) // 5)
         return lost, doubled, statistics.median(after[-fifth:]) / statistics.median(after[:fifth])
 
@@ -149,16 +180,25 @@ def left() -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and int(entry.name) != os.getpid() and MARK in (entry / "environ").read_bytes():
+            if (
+                entry.name.isdigit()
+                and int(entry.name) != os.getpid()
+                and MARK in (entry / "environ").read_bytes()
+            ):
                 found.append(entry.name)
     return found
 
 
 def orphans(kills: int, folder: Path) -> None:
-    """How long a worker outlives its server, which is killed while it starts, imports or looks at pictures."""
+    """How long a worker outlives its server, which is killed while it starts, imports or looks at
+    pictures.
+    """
     begun, lives, embedding = folder / "begun", list[float](), 0
     (folder / "own.py").write_text(WORK.format(begun=str(begun)))
-    np.savez(folder / "pool.npz", x=np.random.default_rng(0).integers(0, 255, (300, 32, 32, 3), dtype=np.uint8))
+    np.savez(
+        folder / "pool.npz",
+        x=np.random.default_rng(0).integers(0, 255, (300, 32, 32, 3), dtype=np.uint8),
+    )
     command = [
         sys.executable,
         "-m",
@@ -169,17 +209,30 @@ def orphans(kills: int, folder: Path) -> None:
         "a,b",
         "--no-browser",
     ]
-    command += ["--model", "exact", "--embedding", f"{folder / 'own.py'}:embed", "--threads", "1", "--port", "0"]
+    command += [
+        "--model",
+        "exact",
+        "--embedding",
+        f"{folder / 'own.py'}:embed",
+        "--threads",
+        "1",
+        "--port",
+        "0",
+    ]
     marked = os.environ | {"LABELAHEAD_SOAK": str(os.getpid())}
     for number in range(kills):
         begun.unlink(missing_ok=True)
         more = ["--out", str(folder / str(number))]
-        server = subprocess.Popen(command + more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=marked)
+        server = subprocess.Popen(
+            command + more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=marked
+        )
         while not workers():
             time.sleep(0.01)
             if server.poll() is not None:
                 raise SystemExit("the server did not start")
-        while number % 2 and not begun.exists():  # every other one is killed in the midst of an embedding
+        while (
+            number % 2 and not begun.exists()
+        ):  # every other one is killed in the midst of an embedding
             time.sleep(0.01)
         time.sleep(random.uniform(0, 2))
         embedding += begun.exists()
@@ -191,8 +244,10 @@ def orphans(kills: int, folder: Path) -> None:
         lives.append(time.monotonic() - since)
     lives.sort()
     print(
-        f"{kills} kills, {embedding} of them in the midst of an embedding: the worker was gone after "
-        f"p50 {statistics.median(lives):.3f} s, p95 {lives[int(0.95 * len(lives))]:.3f} s, max {lives[-1]:.3f} s "
+        f"{kills} kills, {embedding} of them in the midst of an embedding: the worker was gone "
+        "after "
+        f"p50 {statistics.median(lives):.3f} s, p95 {lives[int(0.95 * len(lives))]:.3f} s, max "
+        f"{lives[-1]:.3f} s "
         f"(load {os.getloadavg()[0]:.1f})"
     )
 
@@ -204,12 +259,17 @@ def workers() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--orphans", type=int, metavar="KILLS", help="how long workers outlive their servers")
+    parser.add_argument(
+        "--orphans", type=int, metavar="KILLS", help="how long workers outlive their servers"
+    )
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--people", type=int, default=4, help="in each session")
     parser.add_argument("--items", type=int, default=4000)
     parser.add_argument(
-        "--calm", type=float, default=0.4, help="share of the time at the end without kills, for memory"
+        "--calm",
+        type=float,
+        default=0.4,
+        help="share of the time at the end without kills, for memory",
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +281,9 @@ def main() -> None:
         end = begin + 60 * given.minutes
         threads = [threading.Thread(target=s.watch, args=(end,)) for s in sessions]
         threads += [
-            threading.Thread(target=s.person, args=(f"p{i}", end)) for s in sessions for i in range(given.people)
+            threading.Thread(target=s.person, args=(f"p{i}", end))
+            for s in sessions
+            for i in range(given.people)
         ]
         for thread in threads:
             thread.start()
@@ -229,7 +291,9 @@ def main() -> None:
             time.sleep(min(max(end - time.monotonic(), 0.1), random.uniform(10, 60)))
             if time.monotonic() < begin + 60 * given.minutes * (1 - given.calm):
                 random.choice(sessions).kill()
-            counts = ", ".join(f"{len(s.said)} answers, {s.memory[-1][2] if s.memory else 0} MB" for s in sessions)
+            counts = ", ".join(
+                f"{len(s.said)} answers, {s.memory[-1][2] if s.memory else 0} MB" for s in sessions
+            )
             print(f"{(time.monotonic() - begin) / 60:5.1f} min: {counts}", flush=True)
         for thread in threads:
             thread.join()

@@ -15,7 +15,11 @@ from typing import Any
 
 import linear_operator
 import torch
-from linear_operator.operators import AddedDiagLinearOperator, DiagLinearOperator, to_linear_operator
+from linear_operator.operators import (
+    AddedDiagLinearOperator,
+    DiagLinearOperator,
+    to_linear_operator,
+)
 from torch import Tensor
 
 from contenders import HERE
@@ -41,9 +45,13 @@ def by_ours(K: Tensor, y: Tensor, noise: float, rank: int, tolerance: float) -> 
     return solved.alpha, solved.iterations
 
 
-def by_linear_operator(K: Tensor, y: Tensor, noise: float, rank: int, tolerance: float) -> tuple[Tensor, int]:
+def by_linear_operator(
+    K: Tensor, y: Tensor, noise: float, rank: int, tolerance: float
+) -> tuple[Tensor, int]:
     sigma = noise * float(K.diagonal().mean())
-    operator = AddedDiagLinearOperator(to_linear_operator(K), DiagLinearOperator(torch.full((len(K),), sigma)))
+    operator = AddedDiagLinearOperator(
+        to_linear_operator(K), DiagLinearOperator(torch.full((len(K),), sigma))
+    )
     s = linear_operator.settings
     with (
         s.max_cholesky_size(1),
@@ -83,7 +91,9 @@ def main() -> None:
         sigma = given.noise * float(K.double().diagonal().mean())
         for name, solve in SOLVERS.items():
             start = time.perf_counter()
-            alpha, iterations = solve(K, y, noise=given.noise, rank=given.rank, tolerance=given.tolerance)
+            alpha, iterations = solve(
+                K, y, noise=given.noise, rank=given.rank, tolerance=given.tolerance
+            )
             seconds = time.perf_counter() - start
             left = K.double() @ alpha + sigma * alpha - y
             residual = float((left.norm(dim=0) / y.norm(dim=0)).max())

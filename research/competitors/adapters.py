@@ -68,7 +68,9 @@ class Given:
     def sampled(self, rng: torch.Generator) -> Tensor:
         """(m, T, C)."""
         if self.samples is None:
-            raise InputError("no networks are given to draw samples from; expected some for BALD and its kin")
+            raise InputError(
+                "no networks are given to draw samples from; expected some for BALD and its kin"
+            )
         return self.samples(rng)
 
     @property
@@ -136,7 +138,8 @@ def seeded(rng: torch.Generator) -> Iterator[int]:
             np.random.set_state(before[1])  # noqa: NPY002
 
 
-# --- scikit-activeml ----------------------------------------------------------------------------------------
+# --- scikit-activeml
+# ----------------------------------------------------------------------------------------
 
 
 def scikit(kind: str, *, network: str = "", unit: bool = False, **how: Any) -> Choose:
@@ -167,7 +170,9 @@ def scikit_query(
     if network:
         from research.competitors.classifier import ReadOut
 
-        weights = (v.detach().numpy().astype(x.dtype) for v in (given.layer.weight, given.layer.bias))
+        weights = (
+            v.detach().numpy().astype(x.dtype) for v in (given.layer.weight, given.layer.bias)
+        )
         more = {network: ReadOut(*weights, given.method), f"fit_{network}": False}
     if unit:  # ProbCover's radii are for embeddings of length one
         x = x / np.linalg.norm(x, axis=1, keepdims=True).clip(TINY)
@@ -186,7 +191,8 @@ def scikit_batch_bald(given: Given, q: int, rng: torch.Generator) -> Sequence[in
     return [int(i) for i in np.nanargmax(gains, axis=1)]
 
 
-# --- DISTIL -------------------------------------------------------------------------------------------------
+# --- DISTIL
+# -------------------------------------------------------------------------------------------------
 
 
 class WithEmbedding(nn.Module):
@@ -228,16 +234,21 @@ def distil(kind: str, **how: Any) -> Choose:
     def choose(given: Given, q: int, rng: torch.Generator) -> Sequence[int]:
         members = need("distil.active_learning_strategies", "decile-distil")
         net, cut = WithEmbedding(given).eval(), len(given.labels)
-        args = {"batch_size": 512, "device": "cpu"} | ({} if given.rate is None else {"lr": given.rate})
+        args = {"batch_size": 512, "device": "cpu"} | (
+            {} if given.rate is None else {"lr": given.rate}
+        )
         x, more, y = given.inputs[:cut], given.inputs[cut:], given.labels.numpy()
         with seeded(rng):
-            member = getattr(members, kind)(x, y, more, net, Handler, given.layer.out_features, args, **how)
+            member = getattr(members, kind)(
+                x, y, more, net, Handler, given.layer.out_features, args, **how
+            )
             return [int(i) for i in member.select(q)]
 
     return choose
 
 
-# --- baal and batchbald-redux -------------------------------------------------------------------------------
+# --- baal and batchbald-redux
+# -------------------------------------------------------------------------------
 
 
 def baal(kind: str) -> Choose:
@@ -266,7 +277,8 @@ def redux(drawn: int = DRAWN) -> Choose:
     return choose
 
 
-# --- all of them, as strategies -----------------------------------------------------------------------------
+# --- all of them, as strategies
+# -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -294,7 +306,10 @@ class Peer:
         return Strategy(self.name, f"what {self.package} would ask for", "", self.pick)
 
     def pick(self, s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
-        """What the package asks for; what it leaves open is drawn at random, and counted in the memory."""
+        """What the package asks for.
+
+        What it leaves open is drawn at random, and counted in the memory.
+        """
         start = time.perf_counter()
         rows = distinct(self.choose(Given.of(s), q, rng), len(s.candidates))[:q]
         missing = q - len(rows)
@@ -303,7 +318,11 @@ class Peer:
             rows = distinct([*rows, *rest], len(s.candidates))[:q]
         # One number: what of it is the package's own cannot be told.
         s.seconds = {"score": time.perf_counter() - start}
-        return Picks(s.candidates[torch.tensor(rows)], torch.zeros(q, dtype=torch.float64), {"filled": missing})
+        return Picks(
+            s.candidates[torch.tensor(rows)],
+            torch.zeros(q, dtype=torch.float64),
+            {"filled": missing},
+        )
 
 
 def distinct(rows: Sequence[int], size: int) -> list[int]:

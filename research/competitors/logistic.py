@@ -1,10 +1,11 @@
-"""What most people train on frozen features: scikit-learn's logistic regression, as a learner of a campaign.
+"""What most people train on frozen features: scikit-learn's logistic regression, as a learner of a
+campaign.
 
-As a careful user would have it. On CIFAR-10 features with random labels (seeds 100 to 103, mean over 10, 20, 40, 80 and
-160 labels), of features raw, standardised, and centred with rows of length one, C from 0.01 to 10,000, with and without
-intercept or balanced weights, this was within 0.1 of the best: 54.7 %. Scikit-learn's defaults gave 48.2 % on
-standardised features and 49.6 % on raw ones: with few labels the intercept only says which class happened to be drawn
-more often.
+As a careful user would have it. On CIFAR-10 features with random labels (seeds 100 to 103, mean
+over 10, 20, 40, 80 and 160 labels), of features raw, standardised, and centred with rows of length
+one, C from 0.01 to 10,000, with and without intercept or balanced weights, this was within 0.1 of
+the best: 54.7 %. Scikit-learn's defaults gave 48.2 % on standardised features and 49.6 % on raw
+ones: with few labels the intercept only says which class happened to be drawn more often.
 """
 
 import time
@@ -20,7 +21,8 @@ from labelahead.inference.network import Learnt
 from labelahead.models.training import Trained, Training
 from research.competitors.adapters import need
 
-NEVER = -1e4  # output of a class without labels: its probability is zero, as scikit-activeml's own wrapper has it
+# output of a class without labels: its probability is zero, as scikit-activeml's own wrapper has it
+NEVER = -1e4
 HOW = {"C": 1000.0, "fit_intercept": False, "max_iter": 1000}
 
 
@@ -35,7 +37,9 @@ class LogisticLearner:
     def beside(cls, own: object) -> "LogisticLearner":
         """On the very features of an exact learner: centred over the pool, of length one."""
         if not isinstance(own, ExactLearner):
-            raise InputError(f"the campaign's learner is a {type(own).__name__}; expected model.name = 'exact'")
+            raise InputError(
+                f"the campaign's learner is a {type(own).__name__}; expected model.name = 'exact'"
+            )
         return cls(own.network(0).unit(own.inputs).float(), own.classes)
 
     @property
@@ -72,9 +76,15 @@ class LogisticLearner:
         right = float((outputs.argmax(1) == labels).double().mean())
         seconds = time.perf_counter() - began
         return Learnt(
-            model.eval(), self.inputs, "cross-entropy", Trained(loss, right, steps, 0.0, (), seconds), seconds
+            model.eval(),
+            self.inputs,
+            "cross-entropy",
+            Trained(loss, right, steps, 0.0, (), seconds),
+            seconds,
         )
 
     def others_say(self, labelled: Tensor, labels: Tensor, **unused: Any) -> tuple[Tensor, Tensor]:
         """There is no closed form of it."""
-        raise ModelError("logistic regression has no leave-one-out without refitting; expected a kernel")
+        raise ModelError(
+            "logistic regression has no leave-one-out without refitting; expected a kernel"
+        )

@@ -1,7 +1,8 @@
-"""Networks that others wrote, at small size: name -> () -> (model in eval mode, input), seeded by `make`.
+"""Networks that others wrote, at small size: name -> () -> (model in eval mode, input), seeded by
+`make`.
 
-Hugging Face's, timm's, torchvision's and some more, for `make test-zoo` and the kernel benchmark. Weights are random:
-nothing is downloaded.
+Hugging Face's, timm's, torchvision's and some more, for `make test-zoo` and the kernel benchmark.
+Weights are random: nothing is downloaded.
 """
 
 import warnings
@@ -22,12 +23,43 @@ TEXT = {
     "eos_token_id": 2,
     "decoder_start_token_id": 0,
     **dict.fromkeys(
-        ("hidden_size", "n_embd", "dim", "d_model", "embedding_size", "emb_dim", "word_embed_proj_dim"), 32
+        (
+            "hidden_size",
+            "n_embd",
+            "dim",
+            "d_model",
+            "embedding_size",
+            "emb_dim",
+            "word_embed_proj_dim",
+        ),
+        32,
     ),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(
+        (
+            "num_hidden_layers",
+            "n_layer",
+            "n_layers",
+            "num_layers",
+            "encoder_layers",
+            "decoder_layers",
+        ),
+        2,
+    ),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_key_value_heads"), 4),
-    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 48),
+    **dict.fromkeys(
+        ("encoder_attention_heads", "decoder_attention_heads", "num_key_value_heads"), 4
+    ),
+    **dict.fromkeys(
+        (
+            "intermediate_size",
+            "hidden_dim",
+            "d_ff",
+            "ffn_dim",
+            "encoder_ffn_dim",
+            "decoder_ffn_dim",
+        ),
+        48,
+    ),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 40),
     "head_dim": 8,
     "d_kv": 8,
@@ -46,7 +78,10 @@ IMAGE = {
 
 
 class Logits(nn.Module):
-    """A Hugging Face network on token ids or pixels: its logits, or the mean of its last states through a head."""
+    """A Hugging Face network on token ids or pixels.
+
+    Its logits, or the mean of its last states through a head.
+    """
 
     def __init__(self, model: nn.Module, word: str, width: int = 0) -> None:
         super().__init__()
@@ -57,7 +92,9 @@ class Logits(nn.Module):
         out = self.model(**{self.word: x})
         if self.head is None:
             return out.logits
-        return self.head(out.last_hidden_state.flatten(2).mean(2 if out.last_hidden_state.ndim > 3 else 1))
+        return self.head(
+            out.last_hidden_state.flatten(2).mean(2 if out.last_hidden_state.ndim > 3 else 1)
+        )
 
 
 def _configured(name: str, words: dict[str, Any]) -> Any:
@@ -112,10 +149,21 @@ def sound(name: str, *, length: int = 500, **words: Any) -> Callable[[], Made]:
     def make() -> Made:
         from transformers import AutoModelForAudioClassification
 
-        shape = {"conv_dim": (8, 8), "conv_stride": (5, 3), "conv_kernel": (6, 3), "num_feat_extract_layers": 2}
-        pos = {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 16}
+        shape = {
+            "conv_dim": (8, 8),
+            "conv_stride": (5, 3),
+            "conv_kernel": (6, 3),
+            "num_feat_extract_layers": 2,
+        }
+        pos = {
+            "num_conv_pos_embeddings": 8,
+            "num_conv_pos_embedding_groups": 2,
+            "classifier_proj_size": 16,
+        }
         config = _configured(name, TEXT | shape | pos | words)
-        return Logits(AutoModelForAudioClassification.from_config(config), "input_values"), torch.randn(5, length)
+        return Logits(
+            AutoModelForAudioClassification.from_config(config), "input_values"
+        ), torch.randn(5, length)
 
     return make
 
@@ -138,7 +186,9 @@ def mixer(block: str) -> Callable[[], Made]:
         from timm.models import mlp_mixer
 
         layer = getattr(mlp_mixer, block)
-        model = mlp_mixer.MlpMixer(3, 32, patch_size=8, num_blocks=2, embed_dim=32, block_layer=layer)
+        model = mlp_mixer.MlpMixer(
+            3, 32, patch_size=8, num_blocks=2, embed_dim=32, block_layer=layer
+        )
         return model, torch.randn(5, 3, 32, 32)
 
     return make
@@ -160,13 +210,21 @@ _OPERATORS: list[torch.library.Library] = []
 
 
 def with_torchvision_names() -> None:
-    """PyPI's torchvision is built against another torch than the CPU build: it lacks its operators, which no
-    classifier uses, and dies on import unless they have names."""
+    """PyPI's torchvision is built against another torch than the CPU build: it lacks its operators,
+    which no classifier uses, and dies on import unless they have names."""
     if not _OPERATORS:
         library = torch.library.Library("torchvision", "DEF")
         names = ["nms", "qnms", "deform_conv2d", "_deform_conv2d_backward", "qroi_align"]
-        names += [f"{a}{kind}{b}" for kind in ("roi_align", "roi_pool") for a, b in (("", ""), ("_", "_backward"))]
-        names += [f"{a}ps_{kind}{b}" for kind in ("roi_align", "roi_pool") for a, b in (("", ""), ("_", "_backward"))]
+        names += [
+            f"{a}{kind}{b}"
+            for kind in ("roi_align", "roi_pool")
+            for a, b in (("", ""), ("_", "_backward"))
+        ]
+        names += [
+            f"{a}ps_{kind}{b}"
+            for kind in ("roi_align", "roi_pool")
+            for a, b in (("", ""), ("_", "_backward"))
+        ]
         for operator in names:
             library.define(f"{operator}(Tensor x) -> Tensor")
         _OPERATORS.append(library)
@@ -202,7 +260,13 @@ def lora(**words: Any) -> Callable[[], Made]:
         from peft import LoraConfig, get_peft_model
 
         model, ids = text("bert")()
-        config = LoraConfig(r=2, lora_dropout=0.0, init_lora_weights=False, target_modules=["query", "value"], **words)
+        config = LoraConfig(
+            r=2,
+            lora_dropout=0.0,
+            init_lora_weights=False,
+            target_modules=["query", "value"],
+            **words,
+        )
         return get_peft_model(model, config), ids
 
     return make
@@ -238,7 +302,10 @@ def mamba(**words: Any) -> Callable[[], Made]:
         class Pooled(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.embed, self.net = nn.Linear(6, 16), Mamba(MambaConfig(d_model=16, n_layers=2, **words))
+                self.embed, self.net = (
+                    nn.Linear(6, 16),
+                    Mamba(MambaConfig(d_model=16, n_layers=2, **words)),
+                )
                 self.head = nn.Linear(16, 3)
 
             def forward(self, x: Tensor) -> Tensor:
@@ -257,7 +324,9 @@ def recurrent(cell: type[nn.RNNBase], **words: Any) -> Callable[[], Made]:
             def __init__(self) -> None:
                 super().__init__()
                 self.cell = cell(6, 8, 2, batch_first=True, **words)
-                self.head = nn.Linear(words.get("proj_size") or 8 * (1 + words.get("bidirectional", False)), 3)
+                self.head = nn.Linear(
+                    words.get("proj_size") or 8 * (1 + words.get("bidirectional", False)), 3
+                )
 
             def forward(self, x: Tensor) -> Tensor:
                 return self.head(self.cell(x)[0][:, -1])
@@ -267,7 +336,11 @@ def recurrent(cell: type[nn.RNNBase], **words: Any) -> Callable[[], Made]:
     return make
 
 
-STAGES = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32], "num_attention_heads": [1, 2, 2, 4]}
+STAGES = {
+    "depths": [1, 1, 1, 1],
+    "hidden_sizes": [8, 16, 24, 32],
+    "num_attention_heads": [1, 2, 2, 4],
+}
 ZOO: dict[str, Callable[[], Made]] = {
     # Hugging Face, text
     **{
@@ -352,7 +425,10 @@ ZOO: dict[str, Callable[[], Made]] = {
         num_cross_attention_heads=2,
     ),
     # Hugging Face, images and sound
-    **{f"hf {name}": image(name) for name in ["vit", "vit_msn", "dinov2", "ijepa", "data2vec-vision"]},
+    **{
+        f"hf {name}": image(name)
+        for name in ["vit", "vit_msn", "dinov2", "ijepa", "data2vec-vision"]
+    },
     "hf beit": image("beit", use_relative_position_bias=True, use_mean_pooling=True),
     "hf dinov2 registers": image("dinov2_with_registers"),
     **{
@@ -378,8 +454,12 @@ ZOO: dict[str, Callable[[], Made]] = {
         focal_windows=[3, 3],
         hidden_sizes=[8, 16],
     ),
-    "hf convnext": image("convnext", patch_size=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32]),
-    "hf convnextv2": image("convnextv2", patch_size=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32]),
+    "hf convnext": image(
+        "convnext", patch_size=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32]
+    ),
+    "hf convnextv2": image(
+        "convnextv2", patch_size=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32]
+    ),
     "hf resnet": image("resnet", embedding_size=8, depths=[1, 1], hidden_sizes=[16, 32]),
     "hf mobilenet_v1": image("mobilenet_v1", size=64, depth_multiplier=0.125, min_depth=8),
     "hf mobilenet_v2": image("mobilenet_v2", size=64, depth_multiplier=0.25, min_depth=8),
@@ -398,8 +478,13 @@ ZOO: dict[str, Callable[[], Made]] = {
         depths=[1, 1, 1],
         key_dim=[4, 4, 4],
     ),
-    "hf swiftformer": image("swiftformer", size=64, depths=[1, 1, 1, 1], embed_dims=[8, 16, 24, 32]),
-    **{f"hf {name}": sound(name) for name in ["wav2vec2", "hubert", "unispeech", "sew", "data2vec-audio"]},
+    "hf swiftformer": image(
+        "swiftformer", size=64, depths=[1, 1, 1, 1], embed_dims=[8, 16, 24, 32]
+    ),
+    **{
+        f"hf {name}": sound(name)
+        for name in ["wav2vec2", "hubert", "unispeech", "sew", "data2vec-audio"]
+    },
     # timm
     **{
         f"timm {name}": timm(name)
@@ -444,18 +529,42 @@ ZOO: dict[str, Callable[[], Made]] = {
             "resnet10t",
         ]
     },
-    **{f"timm {name}": timm(name, 160) for name in ("test_vit", "test_vit2", "test_vit3", "test_vit4")},
+    **{
+        f"timm {name}": timm(name, 160)
+        for name in ("test_vit", "test_vit2", "test_vit3", "test_vit4")
+    },
     **{
         f"timm {name}": timm(name, 32, img_size=32, **words)
         for name, words in {
             "deit_tiny_patch16_224": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4},
-            "deit_tiny_distilled_patch16_224": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4},
+            "deit_tiny_distilled_patch16_224": {
+                "patch_size": 8,
+                "embed_dim": 32,
+                "depth": 2,
+                "num_heads": 4,
+            },
             "beit_base_patch16_224": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4},
             "cait_xxs24_224": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4},
-            "eva02_tiny_patch14_224": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4},
-            "vit_relpos_small_patch16_224": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4},
+            "eva02_tiny_patch14_224": {
+                "patch_size": 8,
+                "embed_dim": 32,
+                "depth": 2,
+                "num_heads": 4,
+            },
+            "vit_relpos_small_patch16_224": {
+                "patch_size": 8,
+                "embed_dim": 32,
+                "depth": 2,
+                "num_heads": 4,
+            },
             "xcit_nano_12_p16_224": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4},
-            "convit_tiny": {"patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 4, "local_up_to_layer": 2},
+            "convit_tiny": {
+                "patch_size": 8,
+                "embed_dim": 32,
+                "depth": 3,
+                "num_heads": 4,
+                "local_up_to_layer": 2,
+            },
             "swin_tiny_patch4_window7_224": {
                 "patch_size": 2,
                 "embed_dim": 16,
@@ -479,7 +588,10 @@ ZOO: dict[str, Callable[[], Made]] = {
     "torchvision mobilenet_v3_small": vision("mobilenet_v3_small"),
     "torchvision mobilenet_v2": vision("mobilenet_v2", width_mult=0.25),
     "torchvision mnasnet0_5": vision("mnasnet0_5"),
-    **{f"pytorchcv {name}": cv(name) for name in ("shufflenet_g1_wd4", "mobilenet_wd4", "menet108_8x1_g3")},
+    **{
+        f"pytorchcv {name}": cv(name)
+        for name in ("shufflenet_g1_wd4", "mobilenet_wd4", "menet108_8x1_g3")
+    },
     "open_clip vit": clip("vit"),
     "open_clip vit, mean of tokens": clip("vit", pool_type="avg", final_ln_after_pool=True),
     "peft lora on bert": lora(),
@@ -497,7 +609,10 @@ ZOO: dict[str, Callable[[], Made]] = {
 
 
 def make(name: str, seed: int = 0) -> Made:
-    """A network of the zoo in float64 and its input; no statistics, scale or bias is left at a value of no effect."""
+    """A network of the zoo in float64 and its input.
+
+    No statistics, scale or bias is left at a value of no effect.
+    """
     torch.manual_seed(seed)
     with_torchvision_names()
     with warnings.catch_warnings():
@@ -508,7 +623,10 @@ def make(name: str, seed: int = 0) -> Made:
         for p in model.parameters():
             p.add_(0.02 * torch.randn_like(p))
         for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            if (
+                isinstance(module, nn.modules.batchnorm._BatchNorm)
+                and module.running_mean is not None
+            ):
                 module.running_mean.normal_(0, 0.1)
                 module.running_var.uniform_(0.5, 1.5)
     return model, x

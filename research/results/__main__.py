@@ -1,12 +1,14 @@
-"""docs/results.md and docs/results/studies from raw numbers: runs what is missing, writes the pages.
+"""docs/results.md and docs/results/studies from raw numbers: runs what is missing, writes the
+pages.
 
     python -m research.results run --data ../shared/data [--only NAME ...] [--seeds N] [--workers N]
     python -m research.results page
     python -m research.results forget flip:greedy,flip [--only NAME ...]
 
-research/results/tables/NAME.toml says what a table compares; its rounds go to research/data/tables/NAME.csv,
-and everything on the page is computed from there. `run` goes on where it was stopped, and does not
-run again what the CSV holds (--again: what the folder of runs holds). `page` runs nothing.
+research/results/tables/NAME.toml says what a table compares; its rounds go to
+research/data/tables/NAME.csv, and everything on the page is computed from there. `run` goes on
+where it was stopped, and does not run again what the CSV holds (--again: what the folder of runs
+holds). `page` runs nothing.
 """
 
 import argparse
@@ -78,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about)
     jobs = parser.add_subparsers(dest="job", required=True)
     run = jobs.add_parser("run", help="run what is missing, into the CSV")
-    page = jobs.add_parser("page", help="write results.md, results.html, the studies and the figures")
+    page = jobs.add_parser(
+        "page", help="write results.md, results.html, the studies and the figures"
+    )
     past = jobs.add_parser("forget", help="delete what is known of some strategies")
     past.add_argument("strategies", help="names with commas between, e.g. flip:greedy,flip")
     run.add_argument("--data", type=Path, default=Path("../shared/data"), help="data sets")

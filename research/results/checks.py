@@ -19,7 +19,13 @@ from research.results.studies import read_measured
 from research.results.text import ByVariant, spread
 from research.studies.charts import mean, over_seeds, slopes, span, sure
 from research.studies.design import Row, values, where
-from research.studies.dynamics.exhibits import PAPER, PAPER_DEVIATIONS, PAPER_ROUNDS, PAPER_SEEDS, shown_time
+from research.studies.dynamics.exhibits import (
+    PAPER,
+    PAPER_DEVIATIONS,
+    PAPER_ROUNDS,
+    PAPER_SEEDS,
+    shown_time,
+)
 from research.studies.execution import Measured
 from research.studies.kernel.theorem_exhibits import kept
 from research.studies.lookahead.exhibits import METHODS, areas, final, gap, seconds
@@ -27,9 +33,12 @@ from research.studies.lookahead.exhibits import METHODS, areas, final, gap, seco
 YES, PART, NO, OPEN, NOT = "yes", "in part", "no", "cannot be told", "not run"
 NEAR = 0.15  # how near to a rate of −1/2 counts as near
 PAPER_SHARE = 0.15  # TH Fig 3.15: the pseudo-kernel's time over the full one's
-AGREEMENT = 0.9  # correlation of our differences from random with a paper's, from which on they agree
+AGREEMENT = (
+    0.9  # correlation of our differences from random with a paper's, from which on they agree
+)
 USUAL_QUERY = 250  # labels a round in DY Table 2
-LEVEL = 1.0  # points: two curves are level where the interval of their difference says that it is no more
+# points: two curves are level where the interval of their difference says that it is no more
+LEVEL = 1.0
 
 
 # studies of looking ahead, the paper's kind of network and data first: its numbers give the verdict
@@ -42,7 +51,8 @@ CORRELATIONS = {
 }
 # studies with kernels along training, the paper's data first: its numbers give the verdict
 KERNELS = {"kernel-cifar10": "CIFAR-10", "kernel": "digits"}
-# studies of dynamicAL's own campaigns (γ, splits, new weights), the paper's data first: its numbers give the verdict
+# studies of dynamicAL's own campaigns (γ, splits, new weights), the paper's data first: its numbers
+# give the verdict
 CAMPAIGNS = {"dynamics-varied": "CIFAR-10", "dynamics": "digits"}
 
 
@@ -100,7 +110,8 @@ class Evidence:
         return measured
 
 
-# --- look-ahead ---------------------------------------------------------------------------------------------
+# --- look-ahead
+# ---------------------------------------------------------------------------------------------
 
 
 def speed(e: Evidence) -> Found:
@@ -112,26 +123,41 @@ def rivals(e: Evidence) -> Found:
 
 
 def _looked_ahead(e: Evidence, judge: Callable[[Any, list[Row]], Found]) -> Found:
-    return _by_each({name: judge(*e.study(study)) for study, name in LOOKAHEADS.items() if e.has(study)})
+    return _by_each(
+        {name: judge(*e.study(study)) for study, name in LOOKAHEADS.items() if e.has(study)}
+    )
 
 
 def _by_each(found: Mapping[str, Found | None]) -> Found:
-    """What every study says that was kept and tells of it; the verdict is that of the first, nearest to the paper's."""
+    """What every study says that was kept and tells of it.
+
+    The verdict is that of the first, nearest to the paper's.
+    """
     known = {name: f for name, f in found.items() if f is not None}
     if not known:
         raise KeyError("no study of it was kept")
-    return Found(next(iter(known.values())).verdict, "; ".join(f"{name}: {f.text}" for name, f in known.items()))
+    return Found(
+        next(iter(known.values())).verdict,
+        "; ".join(f"{name}: {f.text}" for name, f in known.items()),
+    )
 
 
 def _speed(s: Any, rows: list[Row]) -> Found:
-    spent = {arm: float(np.mean(list(seconds(rows, arm).values()))) for arm in ("naive", "ntk-few", "ntk")}
-    ratio, ahead = spent["naive"] / spent["ntk-few"], gap(final(s, rows, "ntk-few"), final(s, rows, "naive"))
+    spent = {
+        arm: float(np.mean(list(seconds(rows, arm).values())))
+        for arm in ("naive", "ntk-few", "ntk")
+    }
+    ratio, ahead = (
+        spent["naive"] / spent["ntk-few"],
+        gap(final(s, rows, "ntk-few"), final(s, rows, "naive")),
+    )
     better = sure(ahead) and ahead.mean > 0
     verdict = YES if ratio > 100 and better else PART if ratio > 10 else NO
     far = spent["naive"] * s.candidates / s.few / spent["ntk"]
     return Found(
         verdict,
-        f"{ratio:.0f} times on the same {s.few} candidates ({far:.0f} extrapolated to {s.candidates:,}, not measured), "
+        f"{ratio:.0f} times on the same {s.few} candidates ({far:.0f} extrapolated to "
+        f"{s.candidates:,}, not measured), "
         f"accuracy {span(ahead, 1)} points apart",
     )
 
@@ -143,16 +169,25 @@ def _rivals(s: Any, rows: list[Row]) -> Found:
     whole = above == ["ntk"] and len(ends) == len(METHODS)
     verdict = YES if whole else PART if "ntk" in above else NO if sure(ends["ntk"]) else OPEN
     said = ", ".join(f"{arm} {span(end, 1)}" for arm, end in ends.items())
-    return Found(verdict, f"minus random at the end {said}, above it beyond the interval {', '.join(above) or 'none'}")
+    return Found(
+        verdict,
+        f"minus random at the end {said}, above it beyond the interval "
+        f"{', '.join(above) or 'none'}",
+    )
 
 
 MLMOC, BESIDE = "mlmoc:top", ("entropy", "margin", "badge", "ll4al")
 
 
 def batches(e: Evidence) -> Found:
-    """LA Fig 2: level with each of the others, or better. A panel whose file calls it inconclusive decides nothing."""
+    """LA Fig 2: level with each of the others, or better.
+
+    A panel whose file calls it inconclusive decides nothing.
+    """
     rows = {name: e.table(f"{name}-mlp")[""].row(MLMOC) for name in ("digits", "mnist", "fashion")}
-    other = ", ".join(f"{name} {_versus(row.gain)}" for name, row in rows.items() if row is not None)
+    other = ", ".join(
+        f"{name} {_versus(row.gain)}" for name, row in rows.items() if row is not None
+    )
     elsewhere = f"dense networks elsewhere, `{MLMOC}` − random: {other}"
     n = _finished(e, "fig-cifar10")
     if n is None:
@@ -163,15 +198,23 @@ def batches(e: Evidence) -> Found:
     own = n.row(MLMOC)
     assert own is not None
     text = (
-        f"`{MLMOC}` along the curve minus {said} (level: by the interval at most {LEVEL:g} point below), minus random "
+        f"`{MLMOC}` along the curve minus {said} (level: by the interval at most {LEVEL:g} point "
+        "below), minus random "
         f"{_versus(own.gain)}; {elsewhere}"
     )
     caveat = e.inconclusive.get("fig-cifar10")
-    return Found(verdict, text) if caveat is None else Found(OPEN, f"as run, not conclusive: {caveat} {text}")
+    return (
+        Found(verdict, text)
+        if caveat is None
+        else Found(OPEN, f"as run, not conclusive: {caveat} {text}")
+    )
 
 
 def _level(apart: Sequence[Estimate], least: float) -> str:
-    """Whether differences are shown to be at worst so much below zero: all, some, none, or it cannot be told."""
+    """Whether differences are shown to be at worst so much below zero.
+
+    All, some, none, or it cannot be told.
+    """
     level = [d for d in apart if d.low is not None and d.low > -least]
     behind = [d for d in apart if d.high is not None and d.high < -least]
     return YES if len(level) == len(apart) else OPEN if not behind else PART if level else NO
@@ -190,11 +233,16 @@ def sequential(e: Evidence) -> Found:
     if apart is None:
         return table
     verdict = YES if sure(apart) and apart.mean > 0 else NO if sure(apart) else OPEN
-    return Found(verdict, f"WideResNet: one by one − in batches {span(apart, 1)}; dense network: {table.text}")
+    return Found(
+        verdict,
+        f"WideResNet: one by one − in batches {span(apart, 1)}; dense network: {table.text}",
+    )
 
 
 def criteria(e: Evidence) -> Found:
-    """TH Fig 2.3 right: yes where MLMOC and EMOC differ in no setting, in part where they differ in some."""
+    """TH Fig 2.3 right: yes where MLMOC and EMOC differ in no setting, in part where they differ in
+    some.
+    """
     pair = _pair(e.table("digits-mlp")[""], "mlmoc:top", "emoc:top")
     dense = f"`mlmoc:top` − `emoc:top` {_versus(pair)} along the curve"
     apart = _along(e, "ntk", "emoc")
@@ -202,12 +250,16 @@ def criteria(e: Evidence) -> Found:
         return Found(YES if pair.p >= 0.05 else NO, dense)
     same = [not sure(apart), pair.p >= 0.05]
     return Found(
-        _share(sum(same), len(same)), f"WideResNet: MLMOC − EMOC {span(apart, 1)}; digits, dense network: {dense}"
+        _share(sum(same), len(same)),
+        f"WideResNet: MLMOC − EMOC {span(apart, 1)}; digits, dense network: {dense}",
     )
 
 
 def _along(e: Evidence, one: str, other: str) -> Estimate | None:
-    """Points along the curve from one arm to another on MNIST with the WideResNet; None where that was not run."""
+    """Points along the curve from one arm to another on MNIST with the WideResNet.
+
+    None where that was not run.
+    """
     if not e.has("lookahead-mnist"):
         return None
     _, rows = e.study("lookahead-mnist")
@@ -217,7 +269,9 @@ def _along(e: Evidence, one: str, other: str) -> Estimate | None:
 def _compared(e: Evidence, table: str, one: str, two: str) -> Found:
     """Whether one is above the other along the curve, in a table without variants."""
     pair = _pair(e.table(table)[""], one, two)
-    return Found(YES if pair.verdict > 0 else NO, f"`{one}` − `{two}` {_versus(pair)} along the curve")
+    return Found(
+        YES if pair.verdict > 0 else NO, f"`{one}` − `{two}` {_versus(pair)} along the curve"
+    )
 
 
 def _pair(n: Numbers, one: str, two: str) -> Versus:
@@ -231,14 +285,19 @@ def widths(e: Evidence) -> Found:
     gains = _gains(e.table("fig-width"), "mlmoc")
     above = sum(v.verdict > 0 for v in gains.values())
     said = ", ".join(f"{name} {_versus(v)}" for name, v in gains.items())
-    return Found(_share(above, len(gains)), f"above random at {above} of {len(gains)} widths: {said}")
+    return Found(
+        _share(above, len(gains)), f"above random at {above} of {len(gains)} widths: {said}"
+    )
 
 
 def ll4al(e: Evidence) -> Found:
     gains = _gains(e.table("fig-ll4al"), "ll4al")
     below = sum(v.verdict < 0 for v in gains.values())
     low, high = (pick(v.difference.mean for v in gains.values()) for pick in (min, max))
-    return Found(_share(below, len(gains)), f"{100 * -high:.0f} to {100 * -low:.0f} points below random at every rate")
+    return Found(
+        _share(below, len(gains)),
+        f"{100 * -high:.0f} to {100 * -low:.0f} points below random at every rate",
+    )
 
 
 def losses(e: Evidence) -> Found:
@@ -258,10 +317,13 @@ def kernels(e: Evidence) -> Found:
     assert full is not None
     share = pseudo.query / full.query
     level = not sure(apart)
-    verdict = YES if level and share <= PAPER_SHARE else PART if level or share <= PAPER_SHARE else NO
+    verdict = (
+        YES if level and share <= PAPER_SHARE else PART if level or share <= PAPER_SHARE else NO
+    )
     return Found(
         verdict,
-        f"pseudo − full {spread(apart, signed=True)} points along the curve, {100 * share:.0f} % of its seconds",
+        f"pseudo − full {spread(apart, signed=True)} points along the curve, {100 * share:.0f} % "
+        "of its seconds",
     )
 
 
@@ -273,18 +335,25 @@ def _paired(one: Numbers, other: Numbers, name: str) -> Estimate:
 
 def _gains(variants: Mapping[str, Numbers], strategy: str) -> dict[str, Versus]:
     rows = {name: n.row(strategy) for name, n in variants.items()}
-    return {name: row.gain for name, row in rows.items() if row is not None and row.gain is not None}
+    return {
+        name: row.gain for name, row in rows.items() if row is not None and row.gain is not None
+    }
 
 
 def _versus(v: Versus | None) -> str:
-    return "—" if v is None else spread(v.difference, signed=True) + {1: " ▲", 0: "", -1: " ▼"}[v.verdict]
+    return (
+        "—"
+        if v is None
+        else spread(v.difference, signed=True) + {1: " ▲", 0: "", -1: " ▼"}[v.verdict]
+    )
 
 
 def _share(good: int, total: int) -> str:
     return YES if good == total else NO if not good else PART
 
 
-# --- the pseudo-NTK -----------------------------------------------------------------------------------------
+# --- the pseudo-NTK
+# -----------------------------------------------------------------------------------------
 
 
 def pair_time(e: Evidence) -> Found:
@@ -294,7 +363,9 @@ def pair_time(e: Evidence) -> Found:
     verdict = YES if max(pair) < 0.5 else PART if max(pair) < 1 else NO
     low, high, few, many = (100 * v for v in (min(pair), max(pair), min(items), max(items)))
     return Found(
-        verdict, f"{low:.0f} to {high:.0f} % of the full kernel's time for a pair, {few:.0f} to {many:.0f} % for many"
+        verdict,
+        f"{low:.0f} to {high:.0f} % of the full kernel's time for a pair, {few:.0f} to {many:.0f} "
+        "% for many",
     )
 
 
@@ -309,10 +380,11 @@ class Change(NamedTuple):
 
 
 def falling(value: str, what: str) -> Callable[[Evidence], Found]:
-    """Whether a quantity at initialisation falls from the narrowest network to the widest, by paired t-tests.
+    """Whether a quantity at initialisation falls from the narrowest network to the widest, by
+    paired t-tests.
 
-    The tests are on logarithms of ratios, since seeds differ by factors, and corrected by Holm for the number of
-    networks. A network whose change is not significant is open.
+    The tests are on logarithms of ratios, since seeds differ by factors, and corrected by Holm for
+    the number of networks. A network whose change is not significant is open.
     """
 
     def found(e: Evidence) -> Found:
@@ -326,17 +398,24 @@ def falling(value: str, what: str) -> Callable[[Evidence], Found]:
             raise KeyError("nothing of it was measured")
         corrected = holm([c.p for c in changes.values()])
         falls, rises = (
-            [k for (k, c), p in zip(changes.items(), corrected, strict=True) if p < 0.05 and (c.ratio < 1) is down]
+            [
+                k
+                for (k, c), p in zip(changes.items(), corrected, strict=True)
+                if p < 0.05 and (c.ratio < 1) is down
+            ]
             for down in (True, False)
         )
         said = ", ".join(
-            f"{data} {network} {_times(c)}{' falls' if key in falls else ' rises' if key in rises else ' open'}"
+            f"{data} {network} "
+            f"{_times(c)}{' falls' if key in falls else ' rises' if key in rises else ' open'}"
             for key, c in changes.items()
             for data, network in [key]
         )
         verdict = YES if len(falls) == len(changes) else PART if falls else NO if rises else OPEN
         seeds = min(c.seeds for c in changes.values())
-        return Found(verdict, f"{what}, widest over narrowest, paired over {seeds} seeds (Holm): {said}")
+        return Found(
+            verdict, f"{what}, widest over narrowest, paired over {seeds} seeds (Holm): {said}"
+        )
 
     return found
 
@@ -350,13 +429,19 @@ def _changes(s: Any, rows: list[Row], value: str) -> list[tuple[str, Change]]:
         at = values(mine, "width") if mine else []
         if len(at) < 2:
             continue
-        narrow, wide = ({r["seed"]: r[value] for r in where(mine, width=w)} for w in (at[0], at[-1]))
+        narrow, wide = (
+            {r["seed"]: r[value] for r in where(mine, width=w)} for w in (at[0], at[-1])
+        )
         logs = np.log([wide[k] / narrow[k] for k in sorted(narrow) if k in wide])
         fit = t_interval(logs)
         if fit.low is None or fit.high is None:
             continue
-        p = float(np.nan_to_num(stats.ttest_1samp(logs, 0.0).pvalue, nan=1.0))  # NaN: no seed has changed at all
-        changes.append((network, Change(*np.exp([fit.mean, fit.low, fit.high]).tolist(), len(logs), p)))
+        p = float(
+            np.nan_to_num(stats.ttest_1samp(logs, 0.0).pvalue, nan=1.0)
+        )  # NaN: no seed has changed at all
+        changes.append(
+            (network, Change(*np.exp([fit.mean, fit.low, fit.high]).tolist(), len(logs), p))
+        )
     return changes
 
 
@@ -368,8 +453,15 @@ Judged = tuple[list[bool], str]  # what held and what did not, and what is said 
 
 
 def _along_training(e: Evidence, judge: Callable[[Any, list[Row]], Judged]) -> Found:
-    """By every study of kernels along training: networks differ, so that all that was measured counts alike."""
-    judged = {name: judge(*e.part(study, "training")) for study, name in KERNELS.items() if e.holds(study, "training")}
+    """By every study of kernels along training.
+
+    Networks differ, so that all that was measured counts alike.
+    """
+    judged = {
+        name: judge(*e.part(study, "training"))
+        for study, name in KERNELS.items()
+        if e.holds(study, "training")
+    }
     good = [held for each, _ in judged.values() for held in each]
     if not good:
         raise KeyError("nothing of it was measured")
@@ -379,10 +471,16 @@ def _along_training(e: Evidence, judge: Callable[[Any, list[Row]], Judged]) -> F
 
 def rate(e: Evidence) -> Found:
     _, rows = e.part("kernel", "rate")
-    told = {name: _slope(where(rows, network=name), "distance_pseudo") for name in values(rows, "network")}
+    told = {
+        name: _slope(where(rows, network=name), "distance_pseudo")
+        for name in values(rows, "network")
+    }
     near = sum(abs(v + 0.5) <= NEAR for v in told.values())
     said = ", ".join(f"{name} {v:.2f}" for name, v in told.items()).replace("-", "−")
-    return Found(_share(near, len(told)), f"exponent of the width: {said}; {near} of {len(told)} within {NEAR} of −1/2")
+    return Found(
+        _share(near, len(told)),
+        f"exponent of the width: {said}; {near} of {len(told)} within {NEAR} of −1/2",
+    )
 
 
 def _slope(rows: Sequence[Row], value: str) -> float:
@@ -394,11 +492,14 @@ def vanishing(e: Evidence) -> Found:
 
 
 def _vanishing(s: Any, rows: list[Row]) -> Judged:
-    first, last = (_widest(where(rows, checkpoint=c)) for c in (s.checkpoints[0], s.checkpoints[-1]))
+    first, last = (
+        _widest(where(rows, checkpoint=c)) for c in (s.checkpoints[0], s.checkpoints[-1])
+    )
     before, after = (mean(at, "output_gap_pseudo") for at in (first, last))
     added, left = (mean(at, "step_gap_pseudo") for at in (first, last))
     said = (
-        f"difference of the outputs {before:.2f} new, {after:.2f} trained, of what regression adds {added:.2f} and "
+        f"difference of the outputs {before:.2f} new, {after:.2f} trained, of what regression "
+        f"adds {added:.2f} and "
         f"{left:.2f}"
     )
     return [after < before], said
@@ -430,7 +531,9 @@ def whole(e: Evidence) -> Found:
         at = {c: where(rows, set=name, checkpoint=c) for c in (s.checkpoints[0], s.checkpoints[-1])}
         new, old = (100 * mean(r, "accuracy_kernel") for r in at.values())
         own = 100 * mean(at[s.checkpoints[-1]], "accuracy_f")
-        told.append(f"{name.removesuffix('.npz')} {new:.1f} new, {old:.1f} trained, network {own:.1f} %")
+        told.append(
+            f"{name.removesuffix('.npz')} {new:.1f} new, {old:.1f} trained, network {own:.1f} %"
+        )
     return Found(NOT, f"with a small CNN, six epochs, one seed: {'; '.join(told)}")
 
 
@@ -441,41 +544,56 @@ def tight(e: Evidence) -> Found:
     verdict = YES if not broken and abs(exponent + 0.5) <= NEAR else PART if not broken else NO
     return Found(
         verdict,
-        f"bound exceeded {broken} times of {pairs}; relative distance falls as width^{exponent:.2f}".replace("-", "−")
+        (
+            f"bound exceeded {broken} times of {pairs}; relative distance falls as "
+            f"width^{exponent:.2f}"
+        ).replace("-", "−")
         + f", and is {mean(rows, 'tightness'):.1g} of PN's explicit bound",
     )
 
 
-# --- dynamicAL ----------------------------------------------------------------------------------------------
+# --- dynamicAL
+# ----------------------------------------------------------------------------------------------
 
 
 def _campaigns(e: Evidence, judge: Callable[[Any, list[Row]], Found | None]) -> Found:
     return _by_each(
-        {name: judge(*e.part(study, "rounds")) for study, name in CAMPAIGNS.items() if e.holds(study, "rounds")}
+        {
+            name: judge(*e.part(study, "rounds"))
+            for study, name in CAMPAIGNS.items()
+            if e.holds(study, "rounds")
+        }
     )
 
 
 def drift(e: Evidence) -> Found:
     s, rows = e.part(widest_campaigns(e), "rounds")
-    usual = where(rows, strategy="dynamical", gamma="2", batch=s.query, rounds=s.rounds, start="warm")
+    usual = where(
+        rows, strategy="dynamical", gamma="2", batch=s.query, rounds=s.rounds, start="warm"
+    )
     seen = [r for r in usual if r.get("mmd_over_bound") is not None and r["round"]]
     largest = max(mean(where(seen, round=n), "mmd_over_bound") for n in values(seen, "round"))
     return Found(
         YES if largest < 0.1 else NO,
-        f"MMD/B at most {largest:.2g} in any round at mean diagonal 1 (the paper: about 0.005, its kernel's scale not "
+        f"MMD/B at most {largest:.2g} in any round at mean diagonal 1 (the paper: about 0.005, "
+        "its kernel's scale not "
         "named; the ratio is proportional to that scale)",
     )
 
 
 def widest_campaigns(e: Evidence) -> str:
-    """The study with dynamicAL's campaigns on CIFAR-10: of the whole set where that was kept, else of a part."""
+    """The study with dynamicAL's campaigns on CIFAR-10.
+
+    Of the whole set where that was kept, else of a part.
+    """
     return "dynamics-whole" if e.holds("dynamics-whole", "rounds") else "dynamics-cifar10"
 
 
 def linked(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
     """Kendall's τ by how long the network was trained, which the paper does not say.
 
-    It holds at a time where τ has the paper's sign beyond its interval, and half of the paper's size or more.
+    It holds at a time where τ has the paper's sign beyond its interval, and half of the paper's
+    size or more.
     """
 
     def found(e: Evidence) -> Found:
@@ -484,8 +602,13 @@ def linked(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
             if name not in ("dynamics-cifar10", "dynamics") and not e.has(name):
                 continue
             s, rows = e.part(name, "correlation")
-            taus = {t: kendall(rows, f"{pair[0]}_{t:g}", pair[1]) for t in correlation_times(s.times)}
-            good += [sure(t) and t.mean * paper > 0 and abs(t.mean) >= 0.5 * abs(paper) for t in taus.values()]
+            taus = {
+                t: kendall(rows, f"{pair[0]}_{t:g}", pair[1]) for t in correlation_times(s.times)
+            }
+            good += [
+                sure(t) and t.mean * paper > 0 and abs(t.mean) >= 0.5 * abs(paper)
+                for t in taus.values()
+            ]
             told.append(f"{data} {', '.join(f'{span(tau)} {_when(t)}' for t, tau in taus.items())}")
         return Found(_share(sum(good), len(good)), "τ on " + "; ".join(told))
 
@@ -493,7 +616,10 @@ def linked(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
 
 
 def correlation_times(times: Sequence[float]) -> list[float]:
-    """Return the training times that the page speaks of: an early one, the first of 1 or more, and convergence."""
+    """Return the training times that the page speaks of.
+
+    An early one, the first of 1 or more, and convergence.
+    """
     later = next((t for t in times if t >= 1), inf)
     return list(dict.fromkeys((shown_time(times), later, inf)))
 
@@ -514,7 +640,10 @@ def spreads(rows: Sequence[Row], others: Sequence[Row], x: str, y: str = "alignm
 
 def _taus(rows: Sequence[Row], x: str, y: str) -> dict[int, float]:
     each = {k: where(rows, seed=k) for k in values(rows, "seed")}
-    return {k: float(stats.kendalltau([r[x] for r in m], [r[y] for r in m]).statistic) for k, m in each.items()}
+    return {
+        k: float(stats.kendalltau([r[x] for r in m], [r[y] for r in m]).statistic)
+        for k, m in each.items()
+    }
 
 
 def leads(e: Evidence) -> Found:
@@ -528,7 +657,10 @@ def leads(e: Evidence) -> Found:
 
 
 def paper_agreement(s: Any, rows: Sequence[Row]) -> str | None:
-    """Return how the differences from random at the end go with the paper's; None where it ran other rounds."""
+    """Return how the differences from random at the end go with the paper's.
+
+    None where it ran other rounds.
+    """
     paper = PAPER.get(s.query, {})
     usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", gamma="2", round=s.rounds)
     names = [n for n in s.strategies if n in paper and n != RANDOM]
@@ -538,15 +670,20 @@ def paper_agreement(s: Any, rows: Sequence[Row]) -> str | None:
     ours = [gap(accuracies(where(usual, strategy=n)), base).mean for n in names]
     theirs = [paper[n][-1] - paper[RANDOM][-1] for n in names]
     r = float(np.corrcoef(ours, theirs)[0, 1])
-    each = ", ".join(f"{n} {_signed(t)} / {_signed(o)}" for n, t, o in zip(names, theirs, ours, strict=True))
+    each = ", ".join(
+        f"{n} {_signed(t)} / {_signed(o)}" for n, t, o in zip(names, theirs, ours, strict=True)
+    )
     verb = "agrees with" if r > AGREEMENT else "differs from"
     text = f"end − random {verb} the paper's own (paper / here, r = {r:.2f}): {each}"
     if s.query != USUAL_QUERY:
         return text
     low, high = min(PAPER_DEVIATIONS.values()), max(PAPER_DEVIATIONS.values())
-    error = ((PAPER_DEVIATIONS["dynamical"] ** 2 + PAPER_DEVIATIONS[RANDOM] ** 2) / PAPER_SEEDS) ** 0.5
+    error = (
+        (PAPER_DEVIATIONS["dynamical"] ** 2 + PAPER_DEVIATIONS[RANDOM] ** 2) / PAPER_SEEDS
+    ) ** 0.5
     return (
-        f"{text}; with deviations of {low:.1f} to {high:.1f} points over {PAPER_SEEDS} runs (standard error of "
+        f"{text}; with deviations of {low:.1f} to {high:.1f} points over {PAPER_SEEDS} runs "
+        "(standard error of "
         f"dynamicAL − random {error:.1f}) the paper's numbers do not separate the strategies either"
     )
 
@@ -561,12 +698,18 @@ def larger_batches(e: Evidence) -> Found:
 
 
 def other_networks(e: Evidence) -> Found:
-    """DY Table 8, from three seeds: a lead in all rounds is one if it is also beyond the interval at the end."""
+    """DY Table 8, from three seeds.
+
+    A lead in all rounds is one if it is also beyond the interval at the end.
+    """
     n = _finished(e, "fig-caltech")
     if n is None:
         raise KeyError("fig-caltech")
     by_round = {
-        i: {name: {seed: 100 * float(c[i]) for seed, c in each.items()} for name, each in n.curves.accuracy.items()}
+        i: {
+            name: {seed: 100 * float(c[i]) for seed, c in each.items()}
+            for name, each in n.curves.accuracy.items()
+        }
         for i in range(1, len(n.curves.labels))
     }
     found = _led(by_round)
@@ -586,7 +729,8 @@ def _leads(s: Any, rows: list[Row]) -> Found:
 
 
 def _led(by_round: Mapping[int, Mapping[str, Mapping[int, float]]]) -> Found:
-    """Whether nothing is ahead of dynamicAL in any round; where something is, whether the seeds tell.
+    """Whether nothing is ahead of dynamicAL in any round; where something is, whether the seeds
+    tell.
 
     by_round: round -> strategy -> seed -> accuracy in per cent.
     """
@@ -601,7 +745,8 @@ def _led(by_round: Mapping[int, Mapping[str, Mapping[int, float]]]) -> Found:
     others = "" if best == RANDOM else f" and {span(apart[best], 1)} from {best}"
     return Found(
         verdict,
-        f"first in {firsts} of {rounds} rounds, at the end rank {_rank(ends, 'dynamical')} of {len(ends)}, "
+        f"first in {firsts} of {rounds} rounds, at the end rank {_rank(ends, 'dynamical')} of "
+        f"{len(ends)}, "
         f"{span(apart[RANDOM], 1)} points from random{others}; beyond its interval above "
         f"{', '.join(led) or 'none'}, below {', '.join(behind) or 'none'}",
     )
@@ -639,7 +784,9 @@ def gamma(e: Evidence) -> Found:
 
 
 def _gamma(s: Any, rows: list[Row]) -> Found | None:
-    usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", strategy="dynamical", round=s.rounds)
+    usual = where(
+        rows, batch=s.query, rounds=s.rounds, start="warm", strategy="dynamical", round=s.rounds
+    )
     ends = {f"{g:g}": accuracies(where(usual, gamma=f"{g:g}")) for g in s.gammas}
     gaps = {g: gap(end, ends["2"]) for g, end in ends.items() if g != "2"} if "2" in ends else {}
     if not gaps:
@@ -667,7 +814,8 @@ def _rounds(s: Any, rows: list[Row]) -> Found | None:
     good = [sure(apart) and apart.mean > 0, drift[many] < drift[few]]
     return Found(
         _share(sum(good), 2) if sure(apart) else OPEN,
-        f"{many} rounds − {few}: {span(apart, 1)} points; MMD/B {drift[many]:.4f} against {drift[few]:.4f}",
+        f"{many} rounds − {few}: {span(apart, 1)} points; MMD/B {drift[many]:.4f} against "
+        f"{drift[few]:.4f}",
     )
 
 
@@ -685,7 +833,8 @@ def _reset(s: Any, rows: list[Row]) -> Found | None:
     return Found(_level(list(gaps.values()), LEVEL), f"from new weights dynamicAL ends {said}")
 
 
-# --- the lecture --------------------------------------------------------------------------------------------
+# --- the lecture
+# --------------------------------------------------------------------------------------------
 
 
 def bounded(e: Evidence) -> Found:
@@ -694,7 +843,8 @@ def bounded(e: Evidence) -> Found:
     closest = max(r["error"] / r["bound"] for r in rows)
     return Found(
         NO if broken else YES,
-        f"{broken} of {len(rows)} errors above their bound, the largest {100 * closest:.0f} % of it",
+        f"{broken} of {len(rows)} errors above their bound, the largest {100 * closest:.0f} % of "
+        "it",
     )
 
 
@@ -704,7 +854,10 @@ def power(part: str, value: str, wanted: float) -> Callable[[Evidence], Found]:
     def found(e: Evidence) -> Found:
         _, rows = e.part("linear", part)
         fit = t_interval(np.array(slopes(rows, "width", value)))
-        return Found(YES if abs(fit.mean - wanted) <= NEAR else PART if fit.mean < 0 else NO, f"exponent {span(fit)}")
+        return Found(
+            YES if abs(fit.mean - wanted) <= NEAR else PART if fit.mean < 0 else NO,
+            f"exponent {span(fit)}",
+        )
 
     return found
 
@@ -712,14 +865,20 @@ def power(part: str, value: str, wanted: float) -> Callable[[Evidence], Found]:
 def flow(e: Evidence) -> Found:
     s, rows = e.part("linear", "flow")
     fit = t_interval(np.array(slopes(where(rows, steps=s.flow_marks[-1]), "width", "error")))
-    return Found(YES if sure(fit) and fit.mean < 0 else NO, f"apart by m to the {span(fit)} at the end of training")
+    return Found(
+        YES if sure(fit) and fit.mean < 0 else NO,
+        f"apart by m to the {span(fit)} at the end of training",
+    )
 
 
 def lazy(e: Evidence) -> Found:
     _, rows = e.part("linear", "lazy")
     wide = [r for r in rows if r["scale"] >= 1]
     fit = t_interval(np.array(slopes(wide, "scale", "distance")))
-    return Found(YES if sure(fit) and fit.mean < 0 else NO, f"distance to the linearised network: α to the {span(fit)}")
+    return Found(
+        YES if sure(fit) and fit.mean < 0 else NO,
+        f"distance to the linearised network: α to the {span(fit)}",
+    )
 
 
 def nested(e: Evidence) -> Found:
@@ -732,7 +891,9 @@ def supremum(e: Evidence) -> Found:
     s, rows = e.part("linear-theory", "supremum")
     above = {d: max(r[f"above_{d:g}"] for r in rows) for d in s.deltas}
     wide = [r for r in rows if r["width"] >= s.sup_widths[(len(s.sup_widths) - 1) // 2]]
-    fits = {b: t_interval(np.array(slopes(where(wide, radius=b), "width", "median"))) for b in s.radii}
+    fits = {
+        b: t_interval(np.array(slopes(where(wide, radius=b), "width", "median"))) for b in s.radii
+    }
     said = ", ".join(f"{span(v)} (B = {b:g})" for b, v in fits.items())
     most = ", ".join(f"{100 * a:.0f} % at δ = {d:g}" for d, a in above.items())
     return Found(
@@ -749,19 +910,25 @@ def moving(e: Evidence) -> Found:
     }
     good = [v.mean <= NEAR - 0.5 for each in fits.values() for v in each.values()]
     said = [", ".join(f"{span(v)} ({d} hidden)" for d, v in each.items()) for each in fits.values()]
-    return Found(_share(sum(good), len(good)), f"exponents of the width: kernel {said[0]}; outputs {said[1]}")
+    return Found(
+        _share(sum(good), len(good)), f"exponents of the width: kernel {said[0]}; outputs {said[1]}"
+    )
 
 
 def equivalent(e: Evidence) -> Found:
     s, rows = e.part("linear-theory", "trained")
-    ends = {k: over_seeds(where(rows, kappa=k, width=s.trained_widths[-1]), "distance") for k in s.kappas}
+    ends = {
+        k: over_seeds(where(rows, kappa=k, width=s.trained_widths[-1]), "distance")
+        for k in s.kappas
+    }
     best = min(ends, key=lambda k: ends[k].mean)
     fit = t_interval(np.array(slopes(where(rows, kappa=best), "width", "distance")))
     said = ", ".join(f"κ = {k:g} {span(v)}" for k, v in ends.items())
     verdict = YES if sure(fit) and fit.mean < 0 and best < s.kappas[0] else NO
     return Found(
         verdict,
-        f"relative distance at width {s.trained_widths[-1]:,}: {said}; at κ = {best:g} with the exponent {span(fit)}",
+        f"relative distance at width {s.trained_widths[-1]:,}: {said}; at κ = {best:g} with the "
+        f"exponent {span(fit)}",
     )
 
 
@@ -772,7 +939,8 @@ def everything(e: Evidence) -> Found:
     verdict = YES if above.mean < 0.5 < on.mean else NO
     return Found(
         verdict,
-        f"of an even target's variance is left {span(on)} on the sphere and {span(above)} with the constant coordinate",
+        f"of an even target's variance is left {span(on)} on the sphere and {span(above)} with "
+        "the constant coordinate",
     )
 
 
@@ -785,7 +953,8 @@ def separated(e: Evidence) -> Found:
     verdict = YES if learnt == len(last) and min(v.mean for v in ends.values()) > 0.01 else PART
     return Found(
         verdict,
-        f"one unit learns it in {learnt} of {len(last)} runs; the infinite kernel leaves {said} of the variance",
+        f"one unit learns it in {learnt} of {len(last)} runs; the infinite kernel leaves {said} "
+        "of the variance",
     )
 
 
@@ -794,13 +963,16 @@ def theorem(value: str) -> Callable[[Evidence], Found]:
 
     def found(e: Evidence) -> Found:
         _, rows = e.part("kernel-theorems", "theorems")
-        fits = [t_interval(np.array(slopes(rows, "width", v))) for v in (value, f"relative_{value}")]
+        fits = [
+            t_interval(np.array(slopes(rows, "width", v))) for v in (value, f"relative_{value}")
+        ]
         broken = sum(r[value] > r[f"{value}_bound"] for r in rows)
         near = [abs(f.mean + 0.5) <= NEAR for f in fits]
         verdict = NO if broken or not any(near) else YES if near[0] else PART
         return Found(
             verdict,
-            f"exponent {span(fits[0])}, relatively {span(fits[1])}; bound exceeded {broken} times of {len(rows)}",
+            f"exponent {span(fits[0])}, relatively {span(fits[1])}; bound exceeded {broken} times "
+            f"of {len(rows)}",
         )
 
     return found
@@ -809,14 +981,20 @@ def theorem(value: str) -> Callable[[Evidence], Found]:
 def lemmas(e: Evidence) -> Found:
     _, rows = e.part("kernel-theorems", "layers")
     good = kept(rows)
-    return Found(_share(sum(good), len(good)), f"{sum(good)} of {len(good)} exponents are within what is allowed")
+    return Found(
+        _share(sum(good), len(good)),
+        f"{sum(good)} of {len(good)} exponents are within what is allowed",
+    )
 
 
 def first_lemma(e: Evidence) -> Found:
     s, rows = e.part("dynamics-lemmas", "lemma")
     off = {
         k: over_seeds(
-            [{"off": max(abs(r[k] - r["real"]) for r in where(wide, seed=seed))} for seed in values(wide, "seed")],
+            [
+                {"off": max(abs(r[k] - r["real"]) for r in where(wide, seed=seed))}
+                for seed in values(wide, "seed")
+            ],
             "off",
         )
         for wide in [[r for r in where(rows, width=s.lemma_widths[-1]) if r["steps"]]]
@@ -825,7 +1003,8 @@ def first_lemma(e: Evidence) -> Found:
     good = [v.mean < 0.1 for v in off.values()]
     return Found(
         _share(sum(good), len(good)),
-        f"at width {s.lemma_widths[-1]:,} off by up to {span(off['predicted'])} of ‖Y‖, and {span(off['from_start'])} "
+        f"at width {s.lemma_widths[-1]:,} off by up to {span(off['predicted'])} of ‖Y‖, and "
+        f"{span(off['from_start'])} "
         "once the first "
         "outputs count",
     )
@@ -838,6 +1017,7 @@ def dropped(e: Evidence) -> Found:
     low, high = min(shares.values()), max(shares.values())
     return Found(
         YES if high < 0.1 else NO,
-        f"at mean diagonal 1 it is {low:.2g} to {high:.2g} of B, where MMD is at most {most:.1g} of B; both ratios are "
+        f"at mean diagonal 1 it is {low:.2g} to {high:.2g} of B, where MMD is at most {most:.1g} "
+        "of B; both ratios are "
         "proportional to the scale of the kernel",
     )

@@ -1,10 +1,12 @@
-"""What one would do without labelahead: scikit-learn's logistic regression, beside the default on the same pools.
+"""What one would do without labelahead: scikit-learn's logistic regression, beside the default on
+the same pools.
 
-    python -m research.results.comparators run --data ../shared/data [--only TABLE ...]     # research/data/comparators.csv
+    python -m research.results.comparators run --data ../shared/data [--only TABLE ...]     #
+    research/data/comparators.csv
 
-Split, first labels and the order of random labels are those of the campaigns `random` of the exact learner's tables,
-seed by seed; our own numbers are read from these tables. What the CSV holds is not run again. `python -m research.results page`
-shows it.
+Split, first labels and the order of random labels are those of the campaigns `random` of the exact
+learner's tables, seed by seed; our own numbers are read from these tables. What the CSV holds is
+not run again. `python -m research.results page` shows it.
 """
 
 import argparse
@@ -59,7 +61,8 @@ Rows = Any  # (n, d) an array, or scipy's sparse one
 Classifier = Any  # scikit-learn's
 
 
-# --- the rivals ---------------------------------------------------------------------------------------------
+# --- the rivals
+# ---------------------------------------------------------------------------------------------
 
 
 def by_default(x: Array, y: np.ndarray) -> Classifier:
@@ -68,7 +71,9 @@ def by_default(x: Array, y: np.ndarray) -> Classifier:
 
 
 def by_folds(x: Array, y: np.ndarray) -> Classifier:
-    """C by three-fold cross-validation on the labels that there are, C = 1 while no class has three of them."""
+    """C by three-fold cross-validation on the labels that there are, C = 1 while no class has three
+    of them.
+    """
     return LogisticRegression(C=strength(x, y), max_iter=1000).fit(x, y)
 
 
@@ -78,16 +83,25 @@ def by_peers(x: Array, y: np.ndarray) -> Classifier:
 
 
 def strength(x: Array, y: np.ndarray) -> float:
-    """The least C of those that are right most often in the folds; classes with few labels are where they fall."""
+    """The least C of those that are right most often in the folds.
+
+    Classes with few labels are where they fall.
+    """
     if np.unique(y, return_counts=True)[1].max() < FOLDS:
         return 1.0
     right = np.zeros(len(STRENGTHS))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The least populated class")
-        warnings.simplefilter("ignore", ConvergenceWarning)  # with little ridge; 300 steps tell the strengths apart
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # with little ridge; 300 steps tell the strengths apart
         for train, held in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y):
             for i, C in enumerate(STRENGTHS):
-                model = fitted(lambda x, y, C=C: LogisticRegression(C=C, max_iter=300).fit(x, y), x[train], y[train])
+                model = fitted(
+                    lambda x, y, C=C: LogisticRegression(C=C, max_iter=300).fit(x, y),
+                    x[train],
+                    y[train],
+                )
                 right[i] += (model.predict(x[held]) == y[held]).sum()
     return STRENGTHS[int(right.argmax())]
 
@@ -95,7 +109,9 @@ def strength(x: Array, y: np.ndarray) -> float:
 def fitted(fit: Callable[[Array, np.ndarray], Classifier], x: Array, y: np.ndarray) -> Classifier:
     """A classifier also while all labels are of one class, which logistic regression refuses."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The number of unique classes")  # few labels, many classes
+        warnings.filterwarnings(
+            "ignore", message="The number of unique classes"
+        )  # few labels, many classes
         return fit(x, y) if len(np.unique(y)) > 1 else DummyClassifier().fit(x, y)
 
 
@@ -115,13 +131,19 @@ def words(plan: Simulation, table: Table, source: Source) -> Rows:
     said = [label for _, label in pool], [label for _, label in test]
     known = [plan.labeller(i) for i in range(len(pool))], plan.test_labels.tolist()
     if [[plan.names[c] for c in part] for part in known] != list(map(list, said)):
-        raise InputError(f"the texts of {table.name} are not those of its embeddings; expected the same: delete both")
+        raise InputError(
+            f"the texts of {table.name} are not those of its embeddings; expected the same: "
+            "delete both"
+        )
     vectors = TfidfVectorizer().fit([text for text, _ in pool])
     return vectors.transform([text for text, _ in [*pool, *test]])
 
 
 class Rival(NamedTuple):
-    """About it for the page; what it is shown of the items, how it learns, whether it asks by margin or at random."""
+    """About it for the page.
+
+    What it is shown of the items, how it learns, whether it asks by margin or at random.
+    """
 
     about: str
     rows: Callable[[Simulation, Table, Source], Rows]
@@ -142,21 +164,32 @@ RIVALS = {
 
 def rivals_of(table: Table) -> list[str]:
     """TF-IDF is for texts."""
-    return [name for name, rival in RIVALS.items() if rival.rows is not words or table.source.startswith("texts:")]
+    return [
+        name
+        for name, rival in RIVALS.items()
+        if rival.rows is not words or table.source.startswith("texts:")
+    ]
 
 
-# --- the runs -----------------------------------------------------------------------------------------------
+# --- the runs
+# -----------------------------------------------------------------------------------------------
 
 
 def random_order(plan: Simulation) -> tuple[list[int], dict[int, float]]:
-    """Positions as the campaign `random` labels them, and what our learner makes of them, by number of labels."""
+    """Positions as the campaign `random` labels them, and what our learner makes of them, by number
+    of labels.
+    """
     last: list[State] = []
-    asked = replace(plan, asking=replace(plan.asking, strategy=find(RANDOM), mode=None), outlook=False)
+    asked = replace(
+        plan, asking=replace(plan.asking, strategy=find(RANDOM), mode=None), outlook=False
+    )
     own = {r.labels: r.accuracy or 0.0 for r in rounds(asked, keep=last.append)}
     return last[-1].pool.labelled.tolist(), own
 
 
-def accuracies(rival: Rival, rows: Rows, plan: Simulation, order: Sequence[int]) -> dict[int, float]:
+def accuracies(
+    rival: Rival, rows: Rows, plan: Simulation, order: Sequence[int]
+) -> dict[int, float]:
     """Labels -> accuracy on the test items, of a rival with these rows (n, d) of all items.
 
     order: positions in the order of random labels, with which those who ask by margin begin.
@@ -172,33 +205,48 @@ def accuracies(rival: Rival, rows: Rows, plan: Simulation, order: Sequence[int])
             came[size] = float((model.predict(view[test]) == plan.test_labels.numpy()).mean())
         if rival.margin:
             free = np.setdiff1d(np.arange(len(view)), [*at, *closed])
-            at += free[least_sure(model.predict_proba(view[free]), following - size, rng)].tolist() if following else []
+            at += (
+                free[least_sure(model.predict_proba(view[free]), following - size, rng)].tolist()
+                if following
+                else []
+            )
         else:
             at = list(order[:following])
     return came
 
 
 def in_span(rows: Rows, at: Sequence[int]) -> Array:
-    """Rows (n, d) by coordinates in the span of the labelled ones (n, L): for a linear model with a ridge the same.
+    """Rows (n, d) by coordinates in the span of the labelled ones (n, L): for a linear model with a
+    ridge the same.
 
-    At scikit-learn's tolerance the solver stops a little later so; up to one prediction in 200 differs, either way.
+    At scikit-learn's tolerance the solver stops a little later so; up to one prediction in 200
+    differs, either way.
     """
     own = rows[at] if isinstance(rows, np.ndarray) else rows[at].toarray()
     return np.asarray(rows @ np.linalg.svd(own, full_matrices=False)[2].T)
 
 
 def least_sure(p: Array, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Places of probabilities (n, C) whose two largest are nearest to each other; ties at random."""
+    """Places of probabilities (n, C) whose two largest are nearest to each other.
+
+    Ties at random.
+    """
     top = np.sort(p, axis=1)[:, -2:]
     return np.lexsort((rng.random(len(p)), top[:, -1] - top[:, 0]))[:count]
 
 
-def run_missing(only: Sequence[str], seeds: Sequence[int], source: Source, numbers: Path, tables: Path = CSV) -> None:
+def run_missing(
+    only: Sequence[str], seeds: Sequence[int], source: Source, numbers: Path, tables: Path = CSV
+) -> None:
     """Every curve that the CSV lacks, into it. tables: the folder of our own campaigns."""
     wanted = read_tables(only=named(only, SETS, "table with comparators"))
     there = read_csv(numbers, TrialLine, f"run `{COMMAND}`") if numbers.exists() else []
     have = {x.campaign for x in there}
-    work = [(t, s, [n for n in rivals_of(t) if (t.name, n, s) not in have]) for s in seeds for t in wanted]
+    work = [
+        (t, s, [n for n in rivals_of(t) if (t.name, n, s) not in have])
+        for s in seeds
+        for t in wanted
+    ]
     work = [job for job in work if job[2]]
     began = time.monotonic()
     for done, (table, seed, names) in enumerate(work, 1):
@@ -209,32 +257,50 @@ def run_missing(only: Sequence[str], seeds: Sequence[int], source: Source, numbe
             start = time.perf_counter()
             came = accuracies(RIVALS[name], RIVALS[name].rows(plan, table, source), plan, order)
             spent = time.perf_counter() - start
-            there += [TrialLine(table.name, name, seed, size, value, spent) for size, value in came.items()]
+            there += [
+                TrialLine(table.name, name, seed, size, value, spent)
+                for size, value in came.items()
+            ]
         write_csv(numbers, TrialLine, there)
-        end = datetime.now() + timedelta(seconds=(time.monotonic() - began) * (len(work) - done) / done)
+        end = datetime.now() + timedelta(
+            seconds=(time.monotonic() - began) * (len(work) - done) / done
+        )
         print(f"{done}/{len(work)}: {table.name}, seed {seed}; ready about {end:%H:%M}", flush=True)
 
 
 def require_same(table: Table, seed: int, own: Mapping[int, float], tables: Path) -> None:
-    """Raise unless the campaign `random` on record has the accuracies of the one whose labels are used."""
+    """Raise unless the campaign `random` on record has the accuracies of the one whose labels are
+    used.
+    """
     path = tables / f"{table.name}.csv"
-    recorded = [x for x in read_csv(path, Line) if (x.variant, x.strategy, x.seed) == ("", RANDOM, seed)]
+    recorded = [
+        x for x in read_csv(path, Line) if (x.variant, x.strategy, x.seed) == ("", RANDOM, seed)
+    ]
     if not recorded:
-        raise InputError(f"{path} has no campaign {RANDOM}, seed {seed}; expected it: run `make results-{table.name}`")
+        raise InputError(
+            f"{path} has no campaign {RANDOM}, seed {seed}; expected it: run `make "
+            f"results-{table.name}`"
+        )
     for x in recorded:
         if abs(own.get(x.labels, -1.0) - x.accuracy) > SAME_CAMPAIGN:
             raise InputError(
-                f"{table.name}, {RANDOM}, seed {seed}, has {own.get(x.labels)} at {x.labels} labels, on record "
-                f"{x.accuracy}; expected the same campaign: data or code have changed, run `make results-{table.name} "
+                f"{table.name}, {RANDOM}, seed {seed}, has {own.get(x.labels)} at {x.labels} "
+                "labels, on record "
+                f"{x.accuracy}; expected the same campaign: data or code have changed, run `make "
+                f"results-{table.name} "
                 "ARGS=--again`"
             )
 
 
-# --- its part of the page -----------------------------------------------------------------------------------
+# --- its part of the page
+# -----------------------------------------------------------------------------------
 
 
 class Cell(NamedTuple):
-    """One learner at one number of labels. chosen, random: ours asked by the default, or at random, minus it."""
+    """One learner at one number of labels.
+
+    chosen, random: ours asked by the default, or at random, minus it.
+    """
 
     accuracy: Estimate
     chosen: Estimate
@@ -250,7 +316,10 @@ def sign(e: Estimate) -> int:
 
 
 def cells_of(lines: Sequence[TrialLine], measured: Mapping[str, ByVariant]) -> Cells:
-    """All learners of all sets, ours among them; differences are paired by seed, over the seeds that all three have."""
+    """All learners of all sets, ours among them.
+
+    Differences are paired by seed, over the seeds that all three have.
+    """
     values: dict[tuple[str, str, int], dict[int, float]] = {}
     for table in SETS:
         numbers = (measured.get(table) or {}).get("")
@@ -266,7 +335,9 @@ def cells_of(lines: Sequence[TrialLine], measured: Mapping[str, ByVariant]) -> C
         common = sorted(own.keys() & ours[0].keys() & ours[1].keys())
         if at in COUNTS and common:
             this, *leads = (np.array([of[s] for s in common]) for of in (own, *ours))
-            cells[table, name, at] = Cell(t_interval(this), *(t_interval(of - this) for of in leads))
+            cells[table, name, at] = Cell(
+                t_interval(this), *(t_interval(of - this) for of in leads)
+            )
     return cells
 
 
@@ -290,15 +361,20 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
     head = ["", *(f"{at} labels, %" for at in COUNTS)]
     everyone, at_random = list(RIVALS), [name for name, rival in RIVALS.items() if not rival.margin]
     said = (
-        f"Beside whichever rival is best there, `{DEFAULT}` is {verdict(cells, everyone, lambda c: c.chosen)} "
-        f"{below_random(cells)}\n\nWith the very same random labels, beside the best of those who have them, our "
+        f"Beside whichever rival is best there, `{DEFAULT}` is "
+        f"{verdict(cells, everyone, lambda c: c.chosen)} "
+        f"{below_random(cells)}\n\nWith the very same random labels, beside the best of those who "
+        "have them, our "
         f"learner is {verdict(cells, at_random, lambda c: c.random)} {gaps(cells, at_random)}"
     )
     return "\n\n".join([grid(head, rows), said, f"`{COMMAND}` · [numbers](results/{FILE})"])
 
 
 def verdict(cells: Cells, rivals: Sequence[str], lead: Callable[[Cell], Estimate]) -> str:
-    """How often ours is ahead of the best of these rivals, set by set and number by number. lead: ours minus it."""
+    """How often ours is ahead of the best of these rivals, set by set and number by number.
+
+    lead: ours minus it.
+    """
     told: dict[int, list[tuple[str, int]]] = {1: [], 0: [], -1: []}
     for table in SETS:
         for at in COUNTS:
@@ -308,25 +384,35 @@ def verdict(cells: Cells, rivals: Sequence[str], lead: Callable[[Cell], Estimate
                 told[sign(lead(best))].append((table, at))
     first, level, behind = (told[v] for v in (1, 0, -1))
     return (
-        f"first in {len(first)} of {len(first + level + behind)} places (sets by numbers of labels), level in "
+        f"first in {len(first)} of {len(first + level + behind)} places (sets by numbers of "
+        "labels), level in "
         f"{len(level)}{_places(level)}, behind in {len(behind)}{_places(behind)}."
     )
 
 
 def below_random(cells: Cells) -> str:
     """Where the default is worse than our own learner with random labels."""
-    there = [(t, at) for t in SETS for at in COUNTS if (c := cells.get((t, RANDOM, at))) and sign(c.chosen) < 0]
+    there = [
+        (t, at)
+        for t in SETS
+        for at in COUNTS
+        if (c := cells.get((t, RANDOM, at))) and sign(c.chosen) < 0
+    ]
     return f"Below our own random labels it is in {len(there)}{_places(there)}."
 
 
 def gaps(cells: Cells, rivals: Sequence[str]) -> str:
-    """Our learner minus each rival on the same random labels, as a mean over the places of the rival."""
+    """Our learner minus each rival on the same random labels, as a mean over the places of the
+    rival.
+    """
     said = []
     for name in rivals:
         there = [c.random.mean for (_, who, _), c in cells.items() if who == name]
         if there:
             points = f"{100 * np.mean(there):+.1f}".replace("-", "−")
-            said.append(f"{points} on “{RIVALS[name].about.removesuffix(', random')}” ({len(there)} places)")
+            said.append(
+                f"{points} on “{RIVALS[name].about.removesuffix(', random')}” ({len(there)} places)"
+            )
     return f"In points that is {', '.join(said)}."
 
 
@@ -342,7 +428,8 @@ def _places(places: Sequence[tuple[str, int]]) -> str:
     return f" ({named_so})" if places else ""
 
 
-# --- the command --------------------------------------------------------------------------------------------
+# --- the command
+# --------------------------------------------------------------------------------------------
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -359,7 +446,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> list[str]:
         with hold(given.out / "comparators"):  # two at a time would write over each other's lines
-            run_missing(given.only, range(given.seeds), Source(given.data, given.out), given.numbers)
+            run_missing(
+                given.only, range(given.seeds), Source(given.data, given.out), given.numbers
+            )
         return []
 
     return exit_code(work)

@@ -1,6 +1,7 @@
 """Tables in which the baselines are computed by other packages' own code, beside our strategies.
 
-    .venv-competitors/bin/python -m research.results.competitors --out runs/results [peers-digits ...]
+    .venv-competitors/bin/python -m research.results.competitors --out runs/results [peers-digits
+    ...]
 
 What is compared stands in research/results/tables/NAME.toml; finished campaigns are kept in
 <out>/NAME/campaigns.jsonl and never run twice; the numbers go to research/data/tables/NAME.csv, and
@@ -60,8 +61,14 @@ def read_table(path: Path, seeds: int | None = None, names: Sequence[str] = ()) 
         asking_by(name, Asking())
     unknown = [name for name in names if name not in table.strategies]
     if unknown:
-        raise InputError(f"{path.stem} has no {unknown[0]!r}; expected of {', '.join(table.strategies)}")
-    return Wanted(table, tuple(names) or table.strategies, tuple(range(table.seeds if seeds is None else seeds)))
+        raise InputError(
+            f"{path.stem} has no {unknown[0]!r}; expected of {', '.join(table.strategies)}"
+        )
+    return Wanted(
+        table,
+        tuple(names) or table.strategies,
+        tuple(range(table.seeds if seeds is None else seeds)),
+    )
 
 
 def asking_by(name: str, usual: Asking) -> Asking:
@@ -104,7 +111,10 @@ class Ledger:
     def add(self, strategy: str, seed: int, rounds: Sequence[Round], package: str) -> None:
         """A campaign that has come to its end."""
         rows = [
-            {**Line.of("", strategy, seed, entry)._asdict(), "filled": (entry.memory or {}).get("filled", 0)}
+            {
+                **Line.of("", strategy, seed, entry)._asdict(),
+                "filled": (entry.memory or {}).get("filled", 0),
+            }
             for entry in rounds
         ]
         line = {"strategy": strategy, "seed": seed, "package": package, "rows": rows}
@@ -126,7 +136,9 @@ def opened(table: Table, source: Source) -> Iterator[Ledger]:
 
 def run(wanted: Wanted, ledger: Ledger, source: Source) -> list[str]:
     """Every campaign that is not there yet; what failed, in a sentence each."""
-    packages = {name: _package(name) for name in wanted.names}  # what is not installed is said first
+    packages = {
+        name: _package(name) for name in wanted.names
+    }  # what is not installed is said first
     failed = []
     for seed in wanted.seeds:  # outside: an interrupted table has whole seeds
         plan = None
@@ -160,15 +172,21 @@ def export(table: Table, ledger: Ledger, docs: Path) -> Path:
     campaigns = [line for (name, _), line in ledger.done.items() if name in table.strategies]
     target = docs / f"{table.name}.csv"
     lines = [
-        Line("", c["strategy"], c["seed"], *(row[k] for k in Line._fields[3:])) for c in campaigns for row in c["rows"]
+        Line("", c["strategy"], c["seed"], *(row[k] for k in Line._fields[3:]))
+        for c in campaigns
+        for row in c["rows"]
     ]
     write_csv(target, Line, lines)
     filled: dict[str, int] = {}
     for c in campaigns:
-        filled[c["strategy"]] = filled.get(c["strategy"], 0) + sum(row["filled"] for row in c["rows"])
+        filled[c["strategy"]] = filled.get(c["strategy"], 0) + sum(
+            row["filled"] for row in c["rows"]
+        )
     learners = {f"scikit-learn {version('scikit-learn')}"} if table.peers_learner else set()
     notes = {
-        "packages": sorted({c["package"] for c in campaigns} | {f"torch {torch.__version__}"} | learners),
+        "packages": sorted(
+            {c["package"] for c in campaigns} | {f"torch {torch.__version__}"} | learners
+        ),
         # items drawn at random because a package named fewer distinct ones than asked for
         "filled_at_random": {name: count for name, count in filled.items() if count},
     }

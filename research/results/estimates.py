@@ -1,10 +1,12 @@
-"""How good is the error that a campaign estimates without a test label? Beside what the test items say.
+"""How good is the error that a campaign estimates without a test label? Beside what the test items
+say.
 
-    python -m research.results.estimates run --data ../shared/data [--only NAME ...]     # research/data/estimates.csv
-    python -m research.results.estimates page                                            # the numbers, in words
+    python -m research.results.estimates run --data ../shared/data [--only NAME ...]     #
+    research/data/estimates.csv python -m research.results.estimates page
+    # the numbers, in words
 
-Campaigns of the exact learner as its tables have them, asked by the default and at random, on seeds that nothing was
-chosen on. What the CSV holds is not run again.
+Campaigns of the exact learner as its tables have them, asked by the default and at random, on seeds
+that nothing was chosen on. What the CSV holds is not run again.
 """
 
 import argparse
@@ -37,15 +39,31 @@ def run_missing(only: Sequence[str], data: Path, out: Path) -> list[str]:
             for seed in SEEDS:
                 if any((x.table, x.strategy, x.seed) == (name, strategy, seed) for x in there):
                     continue
-                asked = replace(campaign, seed=seed, asking=replace(campaign.asking, strategy=strategy))
+                asked = replace(
+                    campaign, seed=seed, asking=replace(campaign.asking, strategy=strategy)
+                )
                 rounds = [r for r in run(asked).rounds if r.error is not None]
                 there += [
-                    EstimateLine(name, strategy, seed, r.labels, r.accuracy, r.error, r.error_low, r.error_high, r.fall)
+                    EstimateLine(
+                        name,
+                        strategy,
+                        seed,
+                        r.labels,
+                        r.accuracy,
+                        r.error,
+                        r.error_low,
+                        r.error_high,
+                        r.fall,
+                    )
                     for r in rounds
                 ]
                 write_csv(FILE, EstimateLine, there)
                 last = there[-1]
-                print(f"{name}, {strategy}, seed {seed}: {last.error:.3f} estimated, {last.wrong:.3f} true", flush=True)
+                print(
+                    f"{name}, {strategy}, seed {seed}: {last.error:.3f} estimated, "
+                    f"{last.wrong:.3f} true",
+                    flush=True,
+                )
     return []
 
 
@@ -58,12 +76,17 @@ def summary(there: Sequence[EstimateLine]) -> list[str]:
     names = list(dict.fromkeys(x.table for x in there))
     for name in [*names, "all"]:
         for strategy in STRATEGIES:
-            rows = [x for x in there if name in (x.table, "all") and x.strategy == strategy and x.labels >= ENOUGH]
+            rows = [
+                x
+                for x in there
+                if name in (x.table, "all") and x.strategy == strategy and x.labels >= ENOUGH
+            ]
             if rows:
                 gap = np.array([x.error - x.wrong for x in rows])
                 inside = np.mean([x.low <= x.wrong <= x.high for x in rows])
                 lines.append(
-                    f"| {name.removesuffix('-exact')} | {strategy} | {100 * np.abs(gap).mean():.1f} | "
+                    f"| {name.removesuffix('-exact')} | {strategy} | "
+                    f"{100 * np.abs(gap).mean():.1f} | "
                     f"{100 * gap.mean():+.1f} | {inside:.0%} |"
                 )
     return [*lines, "", _worth(there)]
@@ -71,7 +94,11 @@ def summary(there: Sequence[EstimateLine]) -> list[str]:
 
 def _worth(there: Sequence[EstimateLine]) -> str:
     """What the next labels were expected to bring, and brought."""
-    by = {(x.table, x.strategy, x.seed, x.labels): x for x in there if x.strategy == "flip" and x.labels >= ENOUGH}
+    by = {
+        (x.table, x.strategy, x.seed, x.labels): x
+        for x in there
+        if x.strategy == "flip" and x.labels >= ENOUGH
+    }
     pairs = [
         (x.fall, x.wrong - by[*key[:3], key[3] + AHEAD].wrong)
         for key, x in by.items()
@@ -80,14 +107,17 @@ def _worth(there: Sequence[EstimateLine]) -> str:
     told, came = np.array(pairs).T
     expected, brought, apart = (100 * values.mean() for values in (told, came, np.abs(told - came)))
     return (
-        f"The next {AHEAD} labels were expected to bring {expected:.1f} points and brought {brought:.1f}, {apart:.1f} "
+        f"The next {AHEAD} labels were expected to bring {expected:.1f} points and brought "
+        f"{brought:.1f}, {apart:.1f} "
         f"apart on average ({len(pairs)} times)."
     )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 if all went well."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("job", choices=("run", "page"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=Path("runs/results"))

@@ -52,7 +52,9 @@ def table_figure(name: str, variants: Mapping[str, Numbers]) -> Picture:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
         names = [n for n in (*shown, RANDOM, "the others") if n in handles]
-        figure.legend([handles[n] for n in names], names, loc="outside right upper", handlelength=3.2)
+        figure.legend(
+            [handles[n] for n in names], names, loc="outside right upper", handlelength=3.2
+        )
         return picture(name, figure)
 
 
@@ -121,7 +123,9 @@ def _panel(axes: Any, numbers: Numbers, shown: Sequence[str], *, small: bool) ->
         if row.name == DEFAULT and len(values) > 1:
             each = [t_interval(column) for column in values.T]
             low, high = ([getattr(e, end) for e in each] for end in ("low", "high"))
-            axes.fill_between(curves.labels, low, high, color=colours[row.name], alpha=0.16, lw=0, zorder=2)
+            axes.fill_between(
+                curves.labels, low, high, color=colours[row.name], alpha=0.16, lw=0, zorder=2
+            )
     if minus:
         axes.axhline(0, color=INK, ls=DOTS, lw=1.6, zorder=2, label=RANDOM)
 

@@ -18,7 +18,9 @@ USUAL = "1e-3"  # the regulariser that look-ahead has by default
 
 def found_block(table: Table, measured: ByVariant) -> str:
     """What a table shows, in words; nothing before all of it is measured."""
-    if measured is None or any(v not in measured or measured[v].curves.missing for v in table.variants):
+    if measured is None or any(
+        v not in measured or measured[v].curves.missing for v in table.variants
+    ):
         return "**Found**: nothing yet, for it is not finished."
     return f"**Found**: {FOUND[table.name](measured)}"
 
@@ -26,21 +28,30 @@ def found_block(table: Table, measured: ByVariant) -> str:
 def _sequential(by: Mapping[str, Numbers]) -> str:
     n = by[""]
     ways = {
-        name: [contrast(n.curves, name, f"{name}:{mode}") for mode in ("top", "greedy")] for name in ("mlmoc", DEFAULT)
+        name: [contrast(n.curves, name, f"{name}:{mode}") for mode in ("top", "greedy")]
+        for name in ("mlmoc", DEFAULT)
     }
     at_once = ", ".join(f"{name} {difference_text(top)}" for name, (top, _) in ways.items())
     guessed = ", ".join(f"{name} {difference_text(greedy)}" for name, (_, greedy) in ways.items())
     good = [name for name, (top, _) in ways.items() if top is not None and top.verdict > 0]
     told = [name for name, (_, greedy) in ways.items() if greedy is not None and greedy.verdict]
     row = n.row("mlmoc")
-    end = f" MLMOC ends at {spread(row.final)} %, where the paper's WideResNet is above 96 %." if row else ""
+    end = (
+        f" MLMOC ends at {spread(row.final)} %, where the paper's WideResNet is above 96 %."
+        if row
+        else ""
+    )
     return (
-        f"one by one minus its own batch: {at_once}; beyond doubt for {_list(good)}. One by one minus a batch that "
+        f"one by one minus its own batch: {at_once}; beyond doubt for {_list(good)}. One by one "
+        "minus a batch that "
         f"goes on with predicted labels: {guessed}; "
         + (
             f"told apart for {_list(told)}."
             if told
-            else "neither can be told from zero, so that what counts is going on after each pick, not the true answer."
+            else (
+                "neither can be told from zero, so that what counts is going on after each pick, "
+                "not the true answer."
+            )
         )
         + end
     )
@@ -54,8 +65,8 @@ def _widths(by: Mapping[str, Numbers]) -> str:
         above, below = ([v for v, g in gains.items() if g.verdict == sign] for sign in (1, -1))
         low, high = (100 * pick(g.difference.mean for g in gains.values()) for pick in (min, max))
         said.append(
-            f"`{name}` is {low:+.1f} to {high:+.1f} points from random, above it with {_list(above)}"
-            + (f", below it with {_list(below)}" if below else "")
+            f"`{name}` is {low:+.1f} to {high:+.1f} points from random, above it with "
+            f"{_list(above)}" + (f", below it with {_list(below)}" if below else "")
         )
     other = "The widths of a WideResNet, which the paper varies, are not those of a dense network."
     return f"{'; '.join(said)}. {other}".replace(" -", " −")
@@ -69,7 +80,8 @@ def _losses(by: Mapping[str, Numbers]) -> str:
     said = ", ".join(f"{name} {_told(d)}" for name, d in gains.items())
     moved = [name for name, d in gains.items() if sure(d)]
     return (
-        f"with cross-entropy random is {_told(base)} points from where it is with squared loss, along the curve, "
+        f"with cross-entropy random is {_told(base)} points from where it is with squared loss, "
+        "along the curve, "
         "paired "
         "by seed (the same few steps for both; the paper trains for 200 epochs). "
         f"What is gained over random changes by: {said}; beyond the interval for {_list(moved)}."
@@ -81,7 +93,10 @@ def _ll4al(by: Mapping[str, Numbers]) -> str:
     gains = [r.gain for r in rows if r is not None and r.gain is not None]
     low, high = (100 * pick(g.difference.mean for g in gains) for pick in (min, max))
     below = sum(g.verdict < 0 for g in gains)
-    return f"LL4AL is {-high:.0f} to {-low:.0f} points below random, beyond doubt at {below} of {len(gains)} rates."
+    return (
+        f"LL4AL is {-high:.0f} to {-low:.0f} points below random, beyond doubt at {below} of "
+        f"{len(gains)} rates."
+    )
 
 
 def _kernels(by: Mapping[str, Numbers]) -> str:
@@ -96,23 +111,32 @@ def _kernels(by: Mapping[str, Numbers]) -> str:
             if row is None or whole is None:
                 continue
             share = 100 * row.query / whole.query
-            each.append(f"{kind} {_told(_apart(by[kind], full, name))} points, {share:.1f} % of the seconds")
+            each.append(
+                f"{kind} {_told(_apart(by[kind], full, name))} points, {share:.1f} % of the seconds"
+            )
         spent = seconds(whole.query) if whole else "—"
         parts.append(f"`{name}` (full: {spent} s a query): {', '.join(each)}")
     return "minus the full kernel along the curve, paired by seed. " + "; ".join(parts) + "."
 
 
 def _mlmoc(by: Mapping[str, Numbers]) -> str:
-    """Main effects of kernel, regulariser and recipe on what `mlmoc:top` gains over random, paired by seed."""
+    """Main effects of kernel, regulariser and recipe on what `mlmoc:top` gains over random, paired
+    by seed.
+    """
     noises = list(dict.fromkeys(name.rsplit(", ", 1)[1] for name in by))
 
     def gained(name: str, strategy: str = "mlmoc:top") -> dict[int, float]:
         return gains_of(by[name], strategy)
 
-    def mean_of(keep: Callable[[str, str, str], bool], strategy: str = "mlmoc:top") -> dict[int, float]:
+    def mean_of(
+        keep: Callable[[str, str, str], bool], strategy: str = "mlmoc:top"
+    ) -> dict[int, float]:
         some = [f"{r}, {k}, {e}" for r, k, e in product(RECIPES, KERNELS, noises) if keep(r, k, e)]
         each = [gained(name, strategy) for name in some if name in by]
-        return {seed: float(np.mean([g[seed] for g in each])) for seed in set.intersection(*(set(g) for g in each))}
+        return {
+            seed: float(np.mean([g[seed] for g in each]))
+            for seed in set.intersection(*(set(g) for g in each))
+        }
 
     every = mean_of(lambda *_: True)
     effects = {
@@ -141,12 +165,18 @@ def _mlmoc(by: Mapping[str, Numbers]) -> str:
     best = max(ends, key=lambda name: ends[name].mean)
     theirs = [n for n in (f"{RECIPES[1]}, single, {noises[0]}",) if n in ends]
     return (
-        f"`mlmoc:top` is {_told(t_interval(np.array(list(every.values()))))} points from random over all {len(by)} "
-        f"ways; beyond the interval above it in {len(above)} of them (each alone), at best {_told(ends[best])} "
+        f"`mlmoc:top` is {_told(t_interval(np.array(list(every.values()))))} points from random "
+        f"over all {len(by)} "
+        f"ways; beyond the interval above it in {len(above)} of them (each alone), at best "
+        f"{_told(ends[best])} "
         f"({best}). "
         + "".join(f"As the paper has it ({name}): {_told(ends[name])}. " for name in theirs)
         + f"What changes it, in points along the curve, means over the other factors: {said}. "
-        + (f"The largest effect beyond its interval is {most}." if most else "None is beyond its interval.")
+        + (
+            f"The largest effect beyond its interval is {most}."
+            if most
+            else "None is beyond its interval."
+        )
     )
 
 
@@ -164,18 +194,28 @@ def _dynamical(by: Mapping[str, Numbers]) -> str:
 
 
 def _beside(n: Numbers, name: str) -> str:
-    """One strategy minus the others; random is compared with all at once, and corrected for that, in `_order`."""
+    """One strategy minus the others.
+
+    Random is compared with all at once, and corrected for that, in `_order`.
+    """
     others = [r.name for r in n.rows if r.name not in (name, RANDOM)]
-    said = ", ".join(f"{other} {difference_text(contrast(n.curves, name, other))}" for other in others)
-    return f"`{name}` minus the others along the curve (▲, ▼: p below 0.05, each by itself): {said}."
+    said = ", ".join(
+        f"{other} {difference_text(contrast(n.curves, name, other))}" for other in others
+    )
+    return (
+        f"`{name}` minus the others along the curve (▲, ▼: p below 0.05, each by itself): {said}."
+    )
 
 
 def _order(n: Numbers) -> str:
     """Who ends where, the highest first, and who can be told from random."""
     ends = sorted(n.rows, key=lambda r: -r.final.mean)
-    told = {w: [r.name for r in n.rows if r.gain is not None and r.gain.verdict == w] for w in (1, -1)}
+    told = {
+        w: [r.name for r in n.rows if r.gain is not None and r.gain.verdict == w] for w in (1, -1)
+    }
     return (
-        f"at the end {', '.join(f'{r.name} {spread(r.final)}' for r in ends)} %. Along the curve, after correction, "
+        f"at the end {', '.join(f'{r.name} {spread(r.final)}' for r in ends)} %. Along the curve, "
+        "after correction, "
         f"above random beyond doubt: {_list(told[1])}; below it: {_list(told[-1])}."
     )
 

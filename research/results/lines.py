@@ -1,4 +1,7 @@
-"""The raw numbers behind docs/results.md: one line per campaign and round, read and written with care."""
+"""The raw numbers behind docs/results.md.
+
+One line per campaign and round, read and written with care.
+"""
 
 import csv
 import math
@@ -44,7 +47,12 @@ class Line(NamedTuple):
     @property
     def cells(self) -> tuple[object, ...]:
         """As they stand in the CSV."""
-        return *self[:4], f"{self.accuracy:.5f}", f"{self.train_seconds:.3f}", f"{self.query_seconds:.3f}"
+        return (
+            *self[:4],
+            f"{self.accuracy:.5f}",
+            f"{self.train_seconds:.3f}",
+            f"{self.query_seconds:.3f}",
+        )
 
 
 class TrialLine(NamedTuple):
@@ -74,7 +82,10 @@ class TrialLine(NamedTuple):
 
 
 class EstimateLine(NamedTuple):
-    """A round of a campaign that estimated its own error: what it said of the pool, what the test items say."""
+    """A round of a campaign that estimated its own error.
+
+    What it said of the pool, what the test items say.
+    """
 
     table: str
     strategy: str
@@ -112,7 +123,9 @@ def read_csv(path: Path, kind: type[L], again: str = "run the table again") -> l
         raise InputError(f"{path} cannot be read ({error}); expected a CSV: {advice}") from error
     if tuple(header) != kind._fields:
         columns = ",".join(kind._fields)
-        raise InputError(f"{path} begins with {','.join(header)!r}; expected the columns {columns}: {advice}")
+        raise InputError(
+            f"{path} begins with {','.join(header)!r}; expected the columns {columns}: {advice}"
+        )
     types = kind.__annotations__.values()
     lines: dict[tuple[object, ...], L] = {}
     for number, row in enumerate(rows, 2):
@@ -122,7 +135,8 @@ def read_csv(path: Path, kind: type[L], again: str = "run the table again") -> l
                 raise ValueError
         except ValueError:
             raise InputError(
-                f"{path}, line {number}, is {','.join(row)!r}; expected {kind.EXAMPLE}, the accuracy from 0 to 1: "
+                f"{path}, line {number}, is {','.join(row)!r}; expected {kind.EXAMPLE}, the "
+                "accuracy from 0 to 1: "
                 f"{advice}"
             ) from None
         if lines.setdefault(line[:4], line) is not line:

@@ -1,10 +1,12 @@
-"""Forms of look-ahead side by side: which predictions changes are measured from, and what is counted.
+"""Forms of look-ahead side by side: which predictions changes are measured from, and what is
+counted.
 
     python -m research.results.lookahead_forms [--widths 32 128] [--seeds 8]
 
-Whole campaigns on the 8x8 digits, 20 to 200 labels, 20 a round, 1,000 candidates, dense networks; into
-research/data/lookahead-forms.csv, where what is there is not run again. Then, with 400 labels, how many of the best 20
-candidates lie in the part of the candidates that scores are summed over, with and without a candidate's own change.
+Whole campaigns on the 8x8 digits, 20 to 200 labels, 20 a round, 1,000 candidates, dense networks;
+into research/data/lookahead-forms.csv, where what is there is not run again. Then, with 400 labels,
+how many of the best 20 candidates lie in the part of the candidates that scores are summed over,
+with and without a candidate's own change.
 """
 
 import argparse
@@ -28,7 +30,9 @@ from research.results.lines import CSV, TrialLine, read_csv, write_csv
 FILE = CSV.parent / "lookahead-forms.csv"
 RANDOM = "random"
 STALE = by_look_ahead(
-    "mlmoc-from-f", "studies: baseline and label from f", criterion=partial(mlmoc, baseline="outputs")
+    "mlmoc-from-f",
+    "studies: baseline and label from f",
+    criterion=partial(mlmoc, baseline="outputs"),
 )
 FORMS = {
     RANDOM: Asking("random", candidates=1000),
@@ -54,17 +58,25 @@ def campaign(width: int, form: str, seed: int) -> list[TrialLine]:
     done = run(asked, outlook=False)
     seconds = round(time.perf_counter() - began, 1)
     table = f"{width} units"
-    return [TrialLine(table, form, seed, r.labels, round(r.accuracy or 0.0, 5), seconds) for r in done.rounds]
+    return [
+        TrialLine(table, form, seed, r.labels, round(r.accuracy or 0.0, 5), seconds)
+        for r in done.rounds
+    ]
 
 
 def differences(lines: list[TrialLine]) -> str:
-    """Describe each form minus random, and minus `mlmoc from f`, along the curve with 95 % intervals."""
+    """Describe each form minus random, and minus `mlmoc from f`, along the curve with 95 %
+    intervals.
+    """
     text = []
     for table in dict.fromkeys(x.table for x in lines):
         means: dict[str, dict[int, float]] = {}
         for form in dict.fromkeys(x.variant for x in lines if x.table == table):
             rows = [x for x in lines if (x.table, x.variant) == (table, form)]
-            means[form] = {s: 100 * np.mean([x.accuracy for x in rows if x.seed == s]) for s in {x.seed for x in rows}}
+            means[form] = {
+                s: 100 * np.mean([x.accuracy for x in rows if x.seed == s])
+                for s in {x.seed for x in rows}
+            }
         for form in means:
             for other in (RANDOM, "mlmoc from f"):
                 seeds = sorted(set(means[form]) & set(means.get(other, ())))
@@ -72,12 +84,17 @@ def differences(lines: list[TrialLine]) -> str:
                     continue
                 e = t_interval(np.array([means[form][s] - means[other][s] for s in seeds]))
                 ends = f"({e.low or 0:+.1f} to {e.high or 0:+.1f})"
-                text.append(f"{table}: {form} - {other}: {e.mean:+.1f} {ends} points, {len(seeds)} seeds")
+                text.append(
+                    f"{table}: {form} - {other}: {e.mean:+.1f} {ends} points, {len(seeds)} seeds"
+                )
     return "\n".join(text)
 
 
 def shares_inside(seed: int) -> tuple[float, float]:
-    """Share of the best 20 candidates that are summed over: with their own change counted where they are, without."""
+    """Share of the best 20 candidates that are summed over.
+
+    With their own change counted where they are, without.
+    """
     found: list[tuple[float, float]] = []
 
     def pick(s, q, rng, mode, ask):  # type: ignore[no-untyped-def]
@@ -86,11 +103,17 @@ def shares_inside(seed: int) -> tuple[float, float]:
         return Picks(s.candidates[:q], torch.ones(q))
 
     asking = Asking(
-        Strategy("look", "studies: looks, and takes the first", "—", pick), candidates=None, evaluation=PART
+        Strategy("look", "studies: looks, and takes the first", "—", pick),
+        candidates=None,
+        evaluation=PART,
     )
     run(
         Campaign(
-            seed=seed, model=Network("mlp", 128), asking=asking, budget=Budget(initial=400, labels=401), threads=1
+            seed=seed,
+            model=Network("mlp", 128),
+            asking=asking,
+            budget=Budget(initial=400, labels=401),
+            threads=1,
         ),
         outlook=False,
     )
@@ -102,7 +125,9 @@ def _own_changes(view: View) -> torch.Tensor:
     inside = (view.own_points() >= 0).nonzero()[:, 0]
     at, out = view.candidates[inside], torch.zeros(len(view.candidates), dtype=torch.float64)
     now = view.values()
-    for i, place, target in zip(inside.tolist(), at.tolist(), view.predicted()[inside], strict=True):
+    for i, place, target in zip(
+        inside.tolist(), at.tolist(), view.predicted()[inside], strict=True
+    ):
         after = next(iter(lookahead(view.posterior, [place], target[None], evaluate=[place])))[0, 0]
         out[i] = (after - now[place]).norm() - (view.posterior.mean[place] - now[place]).norm()
     return out
@@ -130,7 +155,10 @@ def main() -> int:
     print(differences(lines))
     shares = np.array([shares_inside(seed) for seed in range(given.seeds)])
     with_own, without = shares.mean(0)
-    print(f"best {BEST} that are summed over: {with_own:.0%} with their own change counted, {without:.0%} without")
+    print(
+        f"best {BEST} that are summed over: {with_own:.0%} with their own change counted, "
+        f"{without:.0%} without"
+    )
     return 0
 
 

@@ -126,7 +126,8 @@ def read_numbers(table: Table, folder: Path) -> dict[str, Numbers] | None:
     if not by_variant:
         raise InputError(
             f"{path} holds no campaign that {table.name}.toml asks for; expected rounds of "
-            f"{', '.join(table.strategies[:3])} with seeds below {table.seeds}: run `make results-{table.name}`"
+            f"{', '.join(table.strategies[:3])} with seeds below {table.seeds}: run `make "
+            f"results-{table.name}`"
         )
     return by_variant
 
@@ -135,7 +136,9 @@ def _curves(lines: Sequence[Line], table: Table, path: Path) -> Curves:
     campaigns: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         campaigns.setdefault((line.strategy, line.seed), []).append(line)
-    grid = max(([x.labels for x in sorted(c, key=lambda x: x.labels)] for c in campaigns.values()), key=len)
+    grid = max(
+        ([x.labels for x in sorted(c, key=lambda x: x.labels)] for c in campaigns.values()), key=len
+    )
     accuracy: dict[str, dict[int, Array]] = {}
     for (name, seed), rounds in campaigns.items():
         rounds.sort(key=lambda x: x.labels)
@@ -198,7 +201,9 @@ def numbers(curves: Curves) -> Numbers:
     return Numbers(curves, tuple(rows), friedman)
 
 
-def against(curves: Curves, tested: Sequence[Pair], reference: str, *, turned: bool = False) -> dict[str, Versus]:
+def against(
+    curves: Curves, tested: Sequence[Pair], reference: str, *, turned: bool = False
+) -> dict[str, Versus]:
     """Every other strategy minus the reference (turned: the reference minus it).
 
     tested: all pairs, numbered along curves.accuracy. Holm's correction is for the comparisons
@@ -230,7 +235,9 @@ def rankings(blocks: Mapping[str, Numbers]) -> list[Ranking]:
     A second ranking only where it has more strategies: of the tables, those that hold them all.
     """
     held = {block: {r.name for r in n.rows} for block, n in blocks.items()}
-    counts = {n: sum(n in names for names in held.values()) for names in held.values() for n in names}
+    counts = {
+        n: sum(n in names for names in held.values()) for names in held.values() for n in names
+    }
     everywhere = {n for n, count in counts.items() if count == len(held)}
     common = {n for n, count in counts.items() if count >= MOST * len(held)}
     made = [_ranking(blocks, everywhere)]

@@ -1,8 +1,9 @@
 """docs/results.md with its numbers put in, and the same as a web page.
 
 The text is written by hand. What stands between `<!-- begin KIND -->` and `<!-- end -->` is
-replaced: `papers`, `table NAME`, `found NAME` (what it shows, in words), `group NAME` (all its tables),
-`theory`, `dynamics`, `regression` (of the studies), `overall`, `hard`, `tuning`, `comparators`.
+replaced: `papers`, `table NAME`, `found NAME` (what it shows, in words), `group NAME` (all its
+tables), `theory`, `dynamics`, `regression` (of the studies), `overall`, `hard`, `tuning`,
+`comparators`.
 """
 
 import re
@@ -25,7 +26,14 @@ from research.results.numbers import Numbers, Ranking, rankings, read_numbers
 from research.results.papers import papers_block
 from research.results.studies import write_studies
 from research.results.table import Table
-from research.results.text import ACROSS, ByVariant, hard_block, overall_block, overall_name, table_block
+from research.results.text import (
+    ACROSS,
+    ByVariant,
+    hard_block,
+    overall_block,
+    overall_name,
+    table_block,
+)
 from research.results.theory import dynamics_block, regression_block, theory_block
 from research.results.tuning import FILE, read_trials, tuning_block
 
@@ -44,7 +52,10 @@ summary { cursor: pointer; margin: .5rem 0; }
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All tables with what is known of each. tuning: rounds of what was tried besides; others: of other learners."""
+    """All tables with what is known of each.
+
+    tuning: rounds of what was tried besides; others: of other learners.
+    """
 
     tables: Sequence[Table]
     measured: Mapping[str, ByVariant]
@@ -64,7 +75,10 @@ class Results:
 
 
 def write_page(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[Path]:
-    """The figures, the studies, results.md and results.html, in this order; each path once it is written."""
+    """The figures, the studies, results.md and results.html, in this order.
+
+    Each path once it is written.
+    """
     page = docs / PAGE
     if not page.is_file():
         raise InputError(f"{page} does not exist; expected the page whose numbers are to be put in")
@@ -73,7 +87,9 @@ def write_page(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[P
     tried = read_trials(data / FILE)
     beside = data / comparators.FILE
     others = read_csv(beside, TrialLine, f"run `{comparators.COMMAND}`") if beside.exists() else []
-    results = Results(tables, measured, rankings(_clean(tables, measured)), tried, others, data / "studies")
+    results = Results(
+        tables, measured, rankings(_clean(tables, measured)), tried, others, data / "studies"
+    )
     text = filled(page.read_text(encoding="utf-8"), results)
     for name, make in _figures(results):
         write_all(docs / "results" / "figures", {f"{name}.png": make().small}, last=f"{name}.png")
@@ -158,7 +174,8 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
             return comparators.comparators_block(results.others, results.measured), set()
     raise InputError(
         f"{PAGE}: `<!-- begin {' '.join(words)} -->` is unknown; expected `table NAME` with one of "
-        f"{', '.join(by_name)}, `found NAME`, `group NAME`, `papers`, `theory`, `dynamics`, `regression`, "
+        f"{', '.join(by_name)}, `found NAME`, `group NAME`, `papers`, `theory`, `dynamics`, "
+        "`regression`, "
         "`overall`, `hard`, `tuning` or `comparators`"
     )
 

@@ -1,7 +1,8 @@
-"""What each paper shows, what was run here, and whether it holds: one line a figure, from the numbers.
+"""What each paper shows, what was run here, and whether it holds: one line a figure, from the
+numbers.
 
-A claim says in words what the paper shows and what was run. Whether it holds is computed by its function in `checks`,
-whenever the page is written.
+A claim says in words what the paper shows and what was run. Whether it holds is computed by its
+function in `checks`, whenever the page is written.
 """
 
 import re
@@ -12,7 +13,13 @@ from research.results import checks
 from research.results.checks import NO, NOT, OPEN, PART, YES, Evidence, Found
 from research.results.text import grid
 
-NAMES = {"LA": "look-ahead", "TH": "the thesis", "PN": "the pseudo-NTK", "DY": "dynamicAL", "LE": "the lecture"}
+NAMES = {
+    "LA": "look-ahead",
+    "TH": "the thesis",
+    "PN": "the pseudo-NTK",
+    "DY": "dynamicAL",
+    "LE": "the lecture",
+}
 
 
 STUDY = re.compile(r"\[([\w-]+)\]\(results/studies/\1/README\.md\)")
@@ -20,7 +27,10 @@ STUDY = re.compile(r"\[([\w-]+)\]\(results/studies/\1/README\.md\)")
 
 @dataclass(frozen=True)
 class Claim:
-    """One line. where: a link to what was measured, as Markdown; holds: None where nothing was run."""
+    """One line. where: a link to what was measured, as Markdown.
+
+    Holds: None where nothing was run.
+    """
 
     paper: str
     figure: str
@@ -36,12 +46,17 @@ def papers_block(evidence: Evidence) -> str:
         found = judged(claim, evidence)
         count[found.verdict] += 1
         told = f"**{found.verdict}**" + (f": {found.text}" if found.text else "")
-        rows.append([f"{claim.paper} {claim.figure}", claim.shows, _reachable(claim.ran, evidence), told])
+        rows.append(
+            [f"{claim.paper} {claim.figure}", claim.shows, _reachable(claim.ran, evidence), told]
+        )
     total = ", ".join(f"{verdict} {number}" for verdict, number in count.items())
     head = ["figure", "what the paper shows", "what was run here", "does it hold there"]
     table = grid(head, rows).replace("---:", "---")
     names = "; ".join(f"{short} {name}" for short, name in NAMES.items())
-    return f"{table}\n\n{names}. Of {len(rows)} lines: {total}. The last column is computed from the numbers kept here."
+    return (
+        f"{table}\n\n{names}. Of {len(rows)} lines: {total}. The last column is computed from "
+        "the numbers kept here."
+    )
 
 
 def _reachable(text: str, evidence: Evidence) -> str:
@@ -62,18 +77,22 @@ def _see(name: str) -> str:
 
 
 WRN = (
-    f"MNIST at 14×14, WideResNet of one block and 32 channels, 1,000 candidates, six seeds ({_see('lookahead-mnist')})"
+    "MNIST at 14×14, WideResNet of one block and 32 channels, 1,000 candidates, six seeds "
+    f"({_see('lookahead-mnist')})"
 )
 VARIED = (
-    f"all of CIFAR-10, the paper's CNN, four seeds ({_see('dynamics-varied')}); digits, small CNN, three seeds "
+    f"all of CIFAR-10, the paper's CNN, four seeds ({_see('dynamics-varied')}); digits, small "
+    "CNN, three seeds "
     f"({_see('dynamics')})"
 )
-# What a line says was run is what was run, its reductions included; what would be needed is in docs/studies.md.
+# What a line says was run is what was run, its reductions included; what would be needed is in
+# docs/studies.md.
 CLAIMS = (
     Claim(
         "LA",
         "1a, TH 2.1a",
-        "look-ahead by the NTK is over 100 times faster than retraining for each candidate, and better (MNIST, WRN)",
+        "look-ahead by the NTK is over 100 times faster than retraining for each candidate, and "
+        "better (MNIST, WRN)",
         f"{WRN}; digits, dense network, retrained many at a time, five seeds ({_see('lookahead')})",
         checks.speed,
     ),
@@ -87,8 +106,10 @@ CLAIMS = (
     Claim(
         "LA",
         "2, 4, TH 2.2, A.1, A.4",
-        "MLMOC in batches is level with or better than entropy, margin, BADGE and LL4AL on SVHN, CIFAR-10 and -100",
-        "10,000 images of CIFAR-10 at 16×16, WideResNet of two groups and 32 channels, 6,000 candidates, three seeds; "
+        "MLMOC in batches is level with or better than entropy, margin, BADGE and LL4AL on SVHN, "
+        "CIFAR-10 and -100",
+        "10,000 images of CIFAR-10 at 16×16, WideResNet of two groups and 32 channels, 6,000 "
+        "candidates, three seeds; "
         "nothing of SVHN and CIFAR-100 ([below](#cifar-10-from-pixels-wide-residual-network))",
         checks.batches,
     ),
@@ -104,14 +125,16 @@ CLAIMS = (
         "LA",
         "3b, TH 2.3 middle",
         "whatever the width, MLMOC is above random (MNIST, WRN)",
-        "digits, dense networks of 32 to 512 units, one by one, ten seeds ([below](#networks-of-other-widths))",
+        "digits, dense networks of 32 to 512 units, one by one, ten seeds "
+        "([below](#networks-of-other-widths))",
         checks.widths,
     ),
     Claim(
         "TH",
         "2.3 right",
         "MLMOC and EMOC do not differ (MNIST, WRN)",
-        f"the same WideResNet, in batches ({_see('lookahead-mnist')}); digits, dense network, ten seeds "
+        f"the same WideResNet, in batches ({_see('lookahead-mnist')}); digits, dense network, ten "
+        "seeds "
         "([below](#digits-dense-network))",
         checks.criteria,
     ),
@@ -139,22 +162,27 @@ CLAIMS = (
     Claim(
         "TH",
         "3.15",
-        "look-ahead by the pseudo-kernel is as accurate as by the full one in 15 % of its time (MNIST)",
-        "MNIST, dense network, 500 candidates, six seeds ([below](#four-kernels-the-same-campaigns))",
+        "look-ahead by the pseudo-kernel is as accurate as by the full one in 15 % of its time "
+        "(MNIST)",
+        "MNIST, dense network, 500 candidates, six seeds "
+        "([below](#four-kernels-the-same-campaigns))",
         checks.kernels,
     ),
     Claim(
         "PN",
         "1, TH 3.1",
-        "the pseudo-kernel of a pair takes a small part of the full kernel's time (ResNets, 10 and 100 classes)",
+        "the pseudo-kernel of a pair takes a small part of the full kernel's time (ResNets, 10 "
+        "and 100 classes)",
         f"small WRNs and ResNet18, our own engine for both ({_see('wallclock')})",
         checks.pair_time,
     ),
     Claim(
         "PN",
         "2, TH 3.2, A.5",
-        "off-diagonal entries of the full kernel fall with the width at initialisation (CIFAR-10, 1,000 items)",
-        f"CIFAR-10, 500 items, fcn of 64 to 2,048 units, three seeds ({_see('kernel-cifar10')}); digits, 60 items, "
+        "off-diagonal entries of the full kernel fall with the width at initialisation (CIFAR-10, "
+        "1,000 items)",
+        f"CIFAR-10, 500 items, fcn of 64 to 2,048 units, three seeds ({_see('kernel-cifar10')}); "
+        "digits, 60 items, "
         f"narrow networks of four kinds, three seeds ({_see('kernel')})",
         checks.falling("off_over_on", "off over on the diagonal"),
     ),
@@ -211,7 +239,8 @@ CLAIMS = (
         "PN",
         "9 to 12, TH 3.9 to 3.12, 3.14, A.9",
         "regression on all of CIFAR-10, four networks of several widths along 200 epochs",
-        f"none of its networks ({_see('regression')}; [what it would take](studies.md#not-run-here))",
+        f"none of its networks ({_see('regression')}; [what it would "
+        "take](studies.md#not-run-here))",
         checks.whole,
     ),
     Claim(
@@ -225,18 +254,24 @@ CLAIMS = (
         "DY",
         "1, 9",
         "MMD is far below the bound B, in every round",
-        f"all of CIFAR-10, nine rounds, five seeds, kernel of one convnet of 32 channels ({_see('dynamics-whole')})",
+        "all of CIFAR-10, nine rounds, five seeds, kernel of one convnet of 32 channels "
+        f"({_see('dynamics-whole')})",
         checks.drift,
     ),
     Claim(
         "DY",
         "2",
         "training dynamics with true labels go with the alignment: “a strong agreement”",
-        f"the same kernel, 2,000 items, five seeds, and digits, three ({_see('dynamics-cifar10')}, {_see('dynamics')})",
+        "the same kernel, 2,000 items, five seeds, and digits, three "
+        f"({_see('dynamics-cifar10')}, {_see('dynamics')})",
         checks.linked(("true", "alignment"), 0.46),
     ),
     Claim(
-        "DY", "6", "with pseudo-labels Kendall's τ is 0.46", "the same", checks.linked(("pseudo", "alignment"), 0.46)
+        "DY",
+        "6",
+        "with pseudo-labels Kendall's τ is 0.46",
+        "the same",
+        checks.linked(("pseudo", "alignment"), 0.46),
     ),
     Claim(
         "DY",
@@ -249,7 +284,8 @@ CLAIMS = (
         "DY",
         "3, Table 2",
         "nothing is ahead of dynamicAL in any round (CIFAR-10, CNN, 250 a round)",
-        f"the same: all 50,000, nine rounds, five seeds ({_see('dynamics-whole')}, [below](#dynamical-on-cifar-10))",
+        f"the same: all 50,000, nine rounds, five seeds ({_see('dynamics-whole')}, "
+        "[below](#dynamical-on-cifar-10))",
         checks.leads,
     ),
     Claim(
@@ -270,29 +306,34 @@ CLAIMS = (
     Claim(
         "DY",
         "Tables 1, 10",
-        "one budget in more rounds is more accurate, with smaller MMD/B (CIFAR-10, SVHN, Caltech101)",
+        "one budget in more rounds is more accurate, with smaller MMD/B (CIFAR-10, SVHN, "
+        "Caltech101)",
         VARIED,
         checks.rounds,
     ),
     Claim(
         "DY",
         "Tables 11, 12",
-        "from new weights in each round dynamicAL is better than or competitive with others (CIFAR-10, SVHN)",
+        "from new weights in each round dynamicAL is better than or competitive with others "
+        "(CIFAR-10, SVHN)",
         VARIED,
         checks.reset,
     ),
     Claim(
         "DY",
         "8, 10, Tables 4 to 9",
-        "dynamicAL leads in nearly all rounds with ResNet18 and VGG11 on CIFAR-10, SVHN and Caltech101",
-        "of Table 8: Caltech101 at 64×64, ResNet18 of 16 channels, three rounds of 500 (nine there), three seeds "
+        "dynamicAL leads in nearly all rounds with ResNet18 and VGG11 on CIFAR-10, SVHN and "
+        "Caltech101",
+        "of Table 8: Caltech101 at 64×64, ResNet18 of 16 channels, three rounds of 500 (nine "
+        "there), three seeds "
         "([below](#caltech101-resnet18-from-scratch)); nothing else of it",
         checks.other_networks,
     ),
     Claim(
         "LE",
         "linearisation",
-        "the error of the linearised two-layer network is below its bounds, for smooth σ and for ReLU",
+        "the error of the linearised two-layer network is below its bounds, for smooth σ and for "
+        "ReLU",
         f"tanh and ReLU, 16 to 4,096 units, five seeds ({_see('linear')})",
         checks.bounded,
     ),
@@ -313,28 +354,34 @@ CLAIMS = (
     Claim(
         "LE",
         "scaling",
-        "a small scale “zooms in” on the Taylor expansion (here: outputs times α, weights move 1/α)",
+        "a small scale “zooms in” on the Taylor expansion (here: outputs times α, weights move "
+        "1/α)",
         f"128 units, α from 0.3 to 100 ({_see('linear')})",
         checks.lazy,
     ),
     Claim(
         "LE",
         "ReLU's bound",
-        "with probability 1 − δ no W within B of W₀ has a larger linearisation error than (2∛B⁴ + B∜log(1/δ))/⁶√m",
-        f"the supremum itself, 64 to 65,536 units, five seeds of 200 draws ({_see('linear-theory')})",
+        "with probability 1 − δ no W within B of W₀ has a larger linearisation error than (2∛B⁴ + "
+        "B∜log(1/δ))/⁶√m",
+        "the supremum itself, 64 to 65,536 units, five seeds of 200 draws "
+        f"({_see('linear-theory')})",
         checks.supremum,
     ),
     Claim(
         "LA",
         "(9)",
-        "in training the kernel moves, and the outputs leave the linearised network's, by O(1/√width)",
-        f"ReLU networks of 1, 2, 4 hidden layers, 32 to 1,024 units, five seeds ({_see('linear-theory')})",
+        "in training the kernel moves, and the outputs leave the linearised network's, by "
+        "O(1/√width)",
+        "ReLU networks of 1, 2, 4 hidden layers, 32 to 1,024 units, five seeds "
+        f"({_see('linear-theory')})",
         checks.moving,
     ),
     Claim(
         "LE",
         "Theorem 3.2",
-        "a trained network κf comes to regression with the infinite kernel, for small κ and enough width",
+        "a trained network κf comes to regression with the infinite kernel, for small κ and "
+        "enough width",
         f"two hidden layers, 32 to 1,024 units, five seeds ({_see('linear-theory')})",
         checks.equivalent,
     ),

@@ -62,10 +62,16 @@ def make(name: str, data: Path, out: Path) -> Path:
 
 
 def photos(name: str, data: Path, out: Path) -> Path:
-    """<out>/NAME.zip: of Caltech101, a folder a class, its largest classes. `caltech8`: eight of them."""
+    """<out>/NAME.zip: of Caltech101, a folder a class, its largest classes.
+
+    `caltech8`: eight of them.
+    """
     whole, count = data / "caltech101_128px.zip", name.removeprefix("caltech")
     if name == count or not count.isdigit() or not 2 <= int(count) <= 101:
-        raise InputError(f"there are no photos {name!r}; expected caltech8, or another number of classes, 2 to 101")
+        raise InputError(
+            f"there are no photos {name!r}; expected caltech8, or another number of classes, 2 to "
+            "101"
+        )
     if not whole.is_file():
         raise InputError(f"Caltech101 was not found: expected {whole}")
     path = out / f"{name}.zip"
@@ -73,7 +79,9 @@ def photos(name: str, data: Path, out: Path) -> Path:
         return path
     out.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(whole) as archive:
-        members = sorted(m for m in archive.namelist() if not m.endswith("/") and BACKGROUND not in m)
+        members = sorted(
+            m for m in archive.namelist() if not m.endswith("/") and BACKGROUND not in m
+        )
         sizes = Counter(m.split("/")[-2] for m in members)
         kept = sorted(sizes, key=lambda c: (-sizes[c], c))[: int(count)]
         file = io.BytesIO()
@@ -85,11 +93,19 @@ def photos(name: str, data: Path, out: Path) -> Path:
     return path
 
 
-MADE = ("pool", "photos", "texts", "table")  # before a colon and a name, where a table names data made for it
+MADE = (
+    "pool",
+    "photos",
+    "texts",
+    "table",
+)  # before a colon and a name, where a table names data made for it
 
 
 def pool_file(name: str, data: Path, out: Path) -> Path | None:
-    """The file that stands for `pool:NAME`, `photos:`, `texts:` or `table:NAME`, made below `out`; else None."""
+    """The file that stands for `pool:NAME`, `photos:`, `texts:` or `table:NAME`, made below `out`.
+
+    Else None.
+    """
     kind, colon, inside = name.partition(":")
     if not colon or kind not in MADE:
         return None
@@ -111,7 +127,10 @@ def _mnist(data: Path) -> tuple[Arrays, int]:
 
 
 def _mnist14(data: Path) -> tuple[Arrays, int]:
-    """MNIST at half its side, means of 2×2 pixels: a quarter of the work for a convolutional network."""
+    """MNIST at half its side, means of 2×2 pixels.
+
+    A quarter of the work for a convolutional network.
+    """
     arrays, white = _mnist(data)
     half = {k: _halved(v) if k.startswith("x_") else v for k, v in arrays.items()}
     return half, white
@@ -172,7 +191,11 @@ def _cifar10(data: Path) -> tuple[Arrays, int]:
     if not path.is_file():
         raise InputError(f"CIFAR-10 was not found: expected {path}")
     with np.load(path) as whole:
-        return {f"{letter}_{part}": whole[f"{letter}_{part}"] for letter in "xy" for part in ("train", "test")}, WHITE
+        return {
+            f"{letter}_{part}": whole[f"{letter}_{part}"]
+            for letter in "xy"
+            for part in ("train", "test")
+        }, WHITE
 
 
 def _pets(data: Path) -> tuple[Arrays, int]:
@@ -181,7 +204,10 @@ def _pets(data: Path) -> tuple[Arrays, int]:
     arrays: Arrays = {}
     for part in ("train", "test"):
         at = np.isin(whole[f"y_{part}"], PETS)
-        arrays |= {f"x_{part}": whole[f"x_{part}"][at], f"y_{part}": np.searchsorted(PETS, whole[f"y_{part}"][at])}
+        arrays |= {
+            f"x_{part}": whole[f"x_{part}"][at],
+            f"y_{part}": np.searchsorted(PETS, whole[f"y_{part}"][at]),
+        }
     return arrays, white
 
 
@@ -269,7 +295,9 @@ NAMES = (
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all ({', '.join(NAMES)})")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"default: all ({', '.join(NAMES)})"
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=Path("runs/pools"))
     given = parser.parse_args(words)

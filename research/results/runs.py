@@ -42,7 +42,9 @@ def run_table(
     failed = 0
     for variant in table.variants:
         have = set() if again else _campaigns(path, variant)
-        missing = {name: tuple(s for s in wanted if (name, s) not in have) for name in table.strategies}
+        missing = {
+            name: tuple(s for s in wanted if (name, s) not in have) for name in table.strategies
+        }
         folder = place(table, variant, out)
         groups = _groups(missing)
         title = f"{table.name}{', ' * bool(variant)}{variant}"
@@ -52,7 +54,9 @@ def run_table(
         campaign = table.read_campaign(variant, data, pool_file(table.source, data, out))
         for names, some in groups:
             say(f"{title}: {len(names)} strategies, seeds {some[0]} to {some[-1]}")
-            outcome = compare(Comparison(campaign, arms(names), some), folder, workers=workers, **watch)
+            outcome = compare(
+                Comparison(campaign, arms(names), some), folder, workers=workers, **watch
+            )
             for event in outcome.failed:
                 say(f"FAILED {event.job.name}: {event.detail}")
             failed += len(outcome.failed)
@@ -72,7 +76,11 @@ def collect(variant: str, folder: Path, path: Path, say: Callable[[str], None] =
     for check in curves.checks:
         if not check.holds:
             raise InputError(f"{folder}: {check.text} Move it away and run the table again")
-    lines = [Line.of(variant, done.arm.name, done.seed, entry) for done in curves.done for entry in done.rounds]
+    lines = [
+        Line.of(variant, done.arm.name, done.seed, entry)
+        for done in curves.done
+        for entry in done.rounds
+    ]
     new = {line.campaign for line in lines}
     write_csv(path, Line, [*(line for line in _there(path) if line.campaign not in new), *lines])
     say(f"{path}: {len(new)} campaigns")
@@ -121,7 +129,10 @@ def played(plan: Simulation, asking: Asking) -> list[Round]:
 
 
 def exit_code(work: Callable[[], Sequence[str]]) -> int:
-    """Of a command that does this work: 0 done, 1 with failures, a sentence each, 2 refused, 130 stopped."""
+    """Of a command that does this work.
+
+    0 done, 1 with failures, a sentence each, 2 refused, 130 stopped.
+    """
     try:
         failed = work()
     except LabelaheadError as error:

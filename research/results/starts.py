@@ -1,9 +1,11 @@
-"""Where a round's training begins: how far do curves fall, and at what accuracy? `same` beside `cold`.
+"""Where a round's training begins: how far do curves fall, and at what accuracy? `same` beside
+`cold`.
 
-    python -m research.results.starts --data ../shared/data [--cases digits-mlp mnist-cnn] [--strategies random flip]
+    python -m research.results.starts --data ../shared/data [--cases digits-mlp mnist-cnn]
+    [--strategies random flip]
 
-Whole campaigns, 20 to 100 labels, 10 a round; into research/data/starts.csv, where what is there is not run again.
-`same` was chosen on seeds 100 to 107 of digits; these are others.
+Whole campaigns, 20 to 100 labels, 10 a round; into research/data/starts.csv, where what is there is
+not run again. `same` was chosen on seeds 100 to 107 of digits; these are others.
 """
 
 import argparse
@@ -29,17 +31,24 @@ PART = 1000  # of MNIST, to ask from and to test on
 
 
 def items(name: str, data: Path, seed: int) -> Loaded | None:
-    """Digits as they are; of MNIST a thousand images to ask from and a thousand to test on, drawn by the seed."""
+    """Digits as they are; of MNIST a thousand images to ask from and a thousand to test on, drawn
+    by the seed.
+    """
     if name == "digits":
         return None
     whole, answers = load(name, root=data / name)
     rng = torch.Generator().manual_seed(seed)
     free = torch.ones(len(whole), dtype=torch.bool)
     free[whole.test] = False
-    parts = [at[torch.randperm(len(at), generator=rng)[:PART]] for at in (free.nonzero().squeeze(1), whole.test)]
+    parts = [
+        at[torch.randperm(len(at), generator=rng)[:PART]]
+        for at in (free.nonzero().squeeze(1), whole.test)
+    ]
     at = torch.cat(parts)
     assert answers is not None
-    return from_arrays(whole.inputs[at], answers.take(at), test=torch.arange(PART, 2 * PART), name=name)
+    return from_arrays(
+        whole.inputs[at], answers.take(at), test=torch.arange(PART, 2 * PART), name=name
+    )
 
 
 def campaign(case: str, strategy: str, start: str, seed: int, data: Path) -> list[TrialLine]:
@@ -57,11 +66,16 @@ def campaign(case: str, strategy: str, start: str, seed: int, data: Path) -> lis
     done = run(asked, data=items(name, data, seed), outlook=False)
     seconds = round(time.perf_counter() - began, 1)
     variant = f"{start} {strategy}"
-    return [TrialLine(case, variant, seed, r.labels, round(r.accuracy or 0.0, 5), seconds) for r in done.rounds]
+    return [
+        TrialLine(case, variant, seed, r.labels, round(r.accuracy or 0.0, 5), seconds)
+        for r in done.rounds
+    ]
 
 
 def said(lines: list[TrialLine]) -> str:
-    """Falls, largest fall, accuracy along the curve and at the end, `same` minus `cold` with 95 % intervals."""
+    """Falls, largest fall, accuracy along the curve and at the end, `same` minus `cold` with 95 %
+    intervals.
+    """
     text = []
     for case in dict.fromkeys(x.table for x in lines):
         for strategy in dict.fromkeys(x.variant.split()[1] for x in lines if x.table == case):
@@ -73,12 +87,19 @@ def said(lines: list[TrialLine]) -> str:
             for start in STARTS:
                 f, v = falls[start], both[start]
                 text.append(
-                    f"  {start}: falls {f.sum(1).mean():.2f} points a campaign, the largest {f.max():.1f}; accuracy "
+                    f"  {start}: falls {f.sum(1).mean():.2f} points a campaign, the largest "
+                    f"{f.max():.1f}; accuracy "
                     f"{v.mean():.2f} along the curve, {v[:, -1].mean():.2f} at the end"
                 )
-            for what, of in (("falls", {k: v.sum(1) for k, v in falls.items()}), ("curve", _means(both))):
+            for what, of in (
+                ("falls", {k: v.sum(1) for k, v in falls.items()}),
+                ("curve", _means(both)),
+            ):
                 e = t_interval(of["same"] - of["cold"])
-                text.append(f"  same - cold, {what}: {e.mean:+.2f} ({e.low or 0:+.2f} to {e.high or 0:+.2f})")
+                text.append(
+                    f"  same - cold, {what}: {e.mean:+.2f} ({e.low or 0:+.2f} to "
+                    f"{e.high or 0:+.2f})"
+                )
     return "\n".join(text)
 
 
@@ -96,7 +117,9 @@ def _curves(lines: list[TrialLine], case: str, variant: str) -> dict[int, list[f
 
 def main() -> int:
     """Run what is missing, then say what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--strategies", nargs="*", default=["random", "flip"])

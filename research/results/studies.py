@@ -1,8 +1,9 @@
-"""The pages of the studies, docs/results/studies, from the rows that were measured, research/data/studies.
+"""The pages of the studies, docs/results/studies, from the rows that were measured,
+research/data/studies.
 
-A folder of the data holds settings.toml, rows.csv and machine.json as `python -m research study` left them (the last
-is the "machine" of rows.json). The tables of the exhibits are written beside them as CSV; figures and README.md go to
-the documentation.
+A folder of the data holds settings.toml, rows.csv and machine.json as `python -m research study`
+left them (the last is the "machine" of rows.json). The tables of the exhibits are written beside
+them as CSV; figures and README.md go to the documentation.
 """
 
 import csv
@@ -57,8 +58,8 @@ def read_measured(folder: Path) -> Measured:
 def read_rows(text: str, cells: Sequence[Cell]) -> list[Row]:
     """What `table_text` made of the rows of these cells; an empty place is None.
 
-    A CSV does not tell "2" from 2. A cell's values are known; of the rest, a column has numbers if all of it
-    reads as such within one part of the experiment.
+    A CSV does not tell "2" from 2. A cell's values are known; of the rest, a column has numbers if
+    all of it reads as such within one part of the experiment.
     """
     rows = list(csv.DictReader(StringIO(text)))
     known: dict[tuple[str, ...], dict[tuple[str, ...], Cell]] = {}
@@ -73,7 +74,9 @@ def read_rows(text: str, cells: Sequence[Cell]) -> list[Row]:
     numeric = {at for at, texts in columns.items() if all(_is_json(t) for t in texts if t)}
     return [
         {
-            name: (json.loads(value.lower()) if (owner.get("part"), name) in numeric else value) if value else None
+            name: (json.loads(value.lower()) if (owner.get("part"), name) in numeric else value)
+            if value
+            else None
             for name, value in row.items()
         }
         | dict(owner)
@@ -81,13 +84,18 @@ def read_rows(text: str, cells: Sequence[Cell]) -> list[Row]:
     ]
 
 
-def _owner(row: Row, known: Sequence[tuple[tuple[str, ...], Mapping[tuple[str, ...], Cell]]]) -> Cell:
+def _owner(
+    row: Row, known: Sequence[tuple[tuple[str, ...], Mapping[tuple[str, ...], Cell]]]
+) -> Cell:
     """The cell whose values a row has."""
     for names, cells in known:
         cell = cells.get(tuple(_spelt(row.get(name)) for name in names))
         if cell is not None:
             return cell
-    raise InputError(f"a row belongs to no cell of these settings: {row}; they were changed, or rows.csv is of others")
+    raise InputError(
+        f"a row belongs to no cell of these settings: {row}; they were changed, or rows.csv is of "
+        "others"
+    )
 
 
 def _spelt(value: Any) -> str:
@@ -111,8 +119,10 @@ def readme(name: str, measured: Measured, exhibits: Sequence[Exhibit]) -> str:
     parts = [
         f"# {made.title}",
         _plain(made.question),
-        f"Every measurement is in `research/data/studies/{name}/rows.csv`. `python -m research study {made.name} --config "
-        f"research/data/studies/{name}/settings.toml --out again` measures anew; `make results-page` writes this page "
+        f"Every measurement is in `research/data/studies/{name}/rows.csv`. `python -m research "
+        f"study {made.name} --config "
+        f"research/data/studies/{name}/settings.toml --out again` measures anew; `make "
+        "results-page` writes this page "
         f"and index.html beside it. {about}.",
     ]
     for e in exhibits:
@@ -127,7 +137,9 @@ def readme(name: str, measured: Measured, exhibits: Sequence[Exhibit]) -> str:
 def _cells(table: Sequence[Any]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows, a number as one reads it."""
     names = list(dict.fromkeys(name for row in table for name in row))
-    return [_plain(n) for n in names], [[_plain(cell_text(row.get(n))) for n in names] for row in table]
+    return [_plain(n) for n in names], [
+        [_plain(cell_text(row.get(n))) for n in names] for row in table
+    ]
 
 
 def _plain(text: str) -> str:

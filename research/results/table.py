@@ -1,4 +1,7 @@
-"""The tables of docs/results.md: what is compared in each, read from research/results/tables/*.toml."""
+"""The tables of docs/results.md.
+
+What is compared in each, read from research/results/tables/*.toml.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +13,9 @@ from labelahead.learner.config import Campaign, fill, gather, parse, read
 from labelahead.simulation.comparison.plan import arms
 
 TABLES = Path(__file__).parent / "tables"
-START = "cold"  # how the trainings of all recorded numbers began; `same` has become the usual way since
+START = (
+    "cold"  # how the trainings of all recorded numbers began; `same` has become the usual way since
+)
 PEERS = "peers"  # the group that peers.py runs, in an environment of its own
 
 
@@ -18,9 +23,9 @@ PEERS = "peers"  # the group that peers.py runs, in an environment of its own
 class Written:
     """A table file as it is written. peers: what peers.py runs besides our own strategies.
 
-    peers_learner: what learns from the labels that those choose, if not the campaign's own model. pending: what a later
-    change of the program has made out of date, until it is run again. inconclusive: why the table, as it was run,
-    decides nothing. Both are shown above the numbers.
+    peers_learner: what learns from the labels that those choose, if not the campaign's own model.
+    pending: what a later change of the program has made out of date, until it is run again.
+    inconclusive: why the table, as it was run, decides nothing. Both are shown above the numbers.
     """
 
     title: str
@@ -39,7 +44,9 @@ class Written:
     seconds: bool = False  # of a query, beside each variant
     pending: str = ""
     inconclusive: str = ""
-    outdated: tuple[str, ...] = ()  # strategies measured before a correction; delete it after running the table again
+    outdated: tuple[
+        str, ...
+    ] = ()  # strategies measured before a correction; delete it after running the table again
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,10 @@ class Table:
     outdated: tuple[str, ...] = ()
 
     def read_campaign(self, variant: str, data: Path, pool: Path | None = None) -> Campaign:
-        """Its campaign, checked, with {data} and `pool:NAME` replaced by paths; pool: the latter's file."""
+        """Its campaign, checked, with {data} and `pool:NAME` replaced by paths.
+
+        Pool: the latter's file.
+        """
         changes = dict(_dotted(self.variants[variant]))
         training = {"start": START, **self.campaign.get("training", {})}
         tables = gather(None, (), changes, {**self.campaign, "training": training})
@@ -113,7 +123,10 @@ def read_table(path: Path) -> Table:
         names = (*(a.name for a in arms(w.strategies)), *w.peers)
         unknown = [name for name in w.outdated if name not in names]
         if unknown:
-            raise InputError(f"outdated names {unknown[0]!r}; expected some of the strategies: {', '.join(names)}")
+            raise InputError(
+                f"outdated names {unknown[0]!r}; expected some of the strategies: "
+                f"{', '.join(names)}"
+            )
         return Table(
             path.stem,
             w.title,

@@ -12,7 +12,9 @@ from research.results.table import Table
 
 MARKS = {1: " ▲", 0: "", -1: " ▼"}
 FOLDED = ("hard",)  # groups that the page shows in a matrix first, table by table on demand
-ACROSS = 6  # variants that have room beside each other; more stand one below the other, without a figure
+ACROSS = (
+    6  # variants that have room beside each other; more stand one below the other, without a figure
+)
 
 ByVariant = Mapping[str, Numbers] | None  # variant -> numbers, or nothing measured yet
 
@@ -38,7 +40,10 @@ def _outdated(table: Table) -> str:
     if not table.outdated:
         return ""
     names = ", ".join(f"`{name}`" for name in table.outdated)
-    return f"**From before a correction; rerun pending:** {names} ([what was corrected](errata.md#corrected-since))."
+    return (
+        f"**From before a correction; rerun pending:** {names} ([what was "
+        "corrected](errata.md#corrected-since))."
+    )
 
 
 def _body(table: Table, measured: ByVariant) -> list[str]:
@@ -47,14 +52,25 @@ def _body(table: Table, measured: ByVariant) -> list[str]:
         return [f"Not measured yet: `{command}`."]
     several = len(measured) > 1 or "" not in measured
     many = len(table.variants) > ACROSS
-    rows = _lines(measured) if many else _variants(measured, table.seconds) if several else _one(measured[""])
+    rows = (
+        _lines(measured)
+        if many
+        else _variants(measured, table.seconds)
+        if several
+        else _one(measured[""])
+    )
     sources = f"`{command}` · `research/data/tables/{table.name}.csv`"
     return [
         rows,
         " ".join([*([] if many else _tests(measured)), *_unfinished(measured)]),
         _contrasts(table, measured),
         sources,
-        "" if many else f"![{table.title}: difference from {RANDOM} against labels](results/figures/{table.name}.png)",
+        ""
+        if many
+        else (
+            f"![{table.title}: difference from {RANDOM} against "
+            f"labels](results/figures/{table.name}.png)"
+        ),
     ]
 
 
@@ -110,14 +126,18 @@ def _variants(measured: Mapping[str, Numbers], spent: bool) -> str:
 
 def _lines(measured: Mapping[str, Numbers]) -> str:
     """Variants down, strategies across."""
-    names = list(dict.fromkeys(r.name for n in measured.values() for r in n.rows if r.name != RANDOM))
+    names = list(
+        dict.fromkeys(r.name for n in measured.values() for r in n.rows if r.name != RANDOM)
+    )
     names.sort(key=lambda name: -_average([_gain(n.row(name)) for n in measured.values()]))
     rows = []
     for variant, n in measured.items():
         base = n.row(RANDOM)
         gains = [difference_text(r and r.gain) for r in (n.row(name) for name in names)]
         rows.append([variant, spread(base and base.area), *gains])
-    return grid(["", f"{RANDOM}, curve, %", *(f"{name} − {RANDOM}, points" for name in names)], rows)
+    return grid(
+        ["", f"{RANDOM}, curve, %", *(f"{name} − {RANDOM}, points" for name in names)], rows
+    )
 
 
 def overall_block(blocks: Mapping[str, Numbers], ranked: Sequence[Ranking]) -> str:
@@ -132,7 +152,11 @@ def overall_block(blocks: Mapping[str, Numbers], ranked: Sequence[Ranking]) -> s
     if places:
         held = {n: rows for n, rows in held.items() if any(n in place for place in places)}
     order = sorted(
-        held, key=lambda n: (*(place.get(n, np.inf) for place in places[::-1]), -_average([_gain(r) for r in held[n]]))
+        held,
+        key=lambda n: (
+            *(place.get(n, np.inf) for place in places[::-1]),
+            -_average([_gain(r) for r in held[n]]),
+        ),
     )
     head = [
         "asked by",
@@ -153,7 +177,10 @@ def overall_block(blocks: Mapping[str, Numbers], ranked: Sequence[Ranking]) -> s
         ]
         for n in order
     ]
-    drawn = [f"![Mean ranks: {_ranked(r)}](results/figures/{overall_name(i)}.png)" for i, r in enumerate(ranked)]
+    drawn = [
+        f"![Mean ranks: {_ranked(r)}](results/figures/{overall_name(i)}.png)"
+        for i, r in enumerate(ranked)
+    ]
     few = "" if ranked else "A ranking needs two tables that share three strategies."
     said = "\n".join(f"- {_ranked(r)}: {_friedman(r.friedman, 'tables')}." for r in ranked)
     return "\n\n".join(filter(None, [grid(head, rows), said or few, *drawn]))
@@ -173,7 +200,10 @@ def hard_block(tables: Sequence[Table], measured: Mapping[str, ByVariant]) -> st
     parts = []
     for data in dict.fromkeys(t.name.partition("-")[0] for t in tables):
         there = [
-            (t, n) for t in tables if t.name.partition("-")[0] == data for n in (measured.get(t.name) or {}).values()
+            (t, n)
+            for t in tables
+            if t.name.partition("-")[0] == data
+            for n in (measured.get(t.name) or {}).values()
         ]
         if there:
             parts.append(f"**{data}**\n\n{_matrix(there)}")

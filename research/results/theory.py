@@ -1,4 +1,7 @@
-"""The part of docs/results.md on the studies of the theory: every number in it is read from research/data/studies."""
+"""The part of docs/results.md on the studies of the theory.
+
+Every number in it is read from research/data/studies.
+"""
 
 from collections.abc import Sequence
 from math import inf
@@ -30,7 +33,13 @@ MISSING = "Not measured yet."
 
 def theory_block(e: Evidence) -> str:
     """What each study came to, a point each."""
-    made = {"fidelity": _fidelity, "kernel": _kernel, "wallclock": _time, "lookahead": _retraining, "linear": _lecture}
+    made = {
+        "fidelity": _fidelity,
+        "kernel": _kernel,
+        "wallclock": _time,
+        "lookahead": _retraining,
+        "linear": _lecture,
+    }
     return "\n".join(f"- {make(e)}" for name, make in made.items() if e.has(name)) or MISSING
 
 
@@ -41,15 +50,23 @@ def _page(name: str) -> str:
 def _fidelity(e: Evidence) -> str:
     s, rows = e.study("fidelity")
     table = short(s, where(rows, part="warm")).table
-    best, narrow, new = table[0], *(next(r for r in table if word in r["network"]) for word in ("narrow", "only"))
+    best, narrow, new = (
+        table[0],
+        *(next(r for r in table if word in r["network"]) for word in ("narrow", "only")),
+    )
     return (
-        f"**Does look-ahead tell the truth?** ({_page('fidelity')}) {best['network']}, trained and going on to train: "
+        f"**Does look-ahead tell the truth?** ({_page('fidelity')}) {best['network']}, trained "
+        "and going on to train: "
         "order of the "
-        f"candidates {best['order of candidates']}, direction {best['direction of Δf']}, with the full kernel "
-        f"{best['… with the full kernel']}, predicted over real size {best['predicted / real size']}. "
+        f"candidates {best['order of candidates']}, direction {best['direction of Δf']}, with the "
+        "full kernel "
+        f"{best['… with the full kernel']}, predicted over real size "
+        f"{best['predicted / real size']}. "
         f"{narrow['network']}: direction "
-        f"{narrow['direction of Δf']}; {new['network']}: {new['direction of Δf']}. The residual alone ranks at "
-        f"{best['… by the residual alone']}. Of a retraining from new weights it says little: one label's effect is "
+        f"{narrow['direction of Δf']}; {new['network']}: {new['direction of Δf']}. The residual "
+        "alone ranks at "
+        f"{best['… by the residual alone']}. Of a retraining from new weights it says little: one "
+        "label's effect is "
         "no larger than the "
         "noise of another order (same page)."
     )
@@ -62,8 +79,13 @@ def _kernel(e: Evidence) -> str:
         ("error_pseudo", "against the trace kernel's norm"),
         ("distance_pseudo", "against the full kernel's"),
     ):
-        each = {n: float(np.mean(slopes(where(rows, network=n), "width", value))) for n in values(rows, "network")}
-        told.append(f"{', '.join(f'{n} {v:.2f}' for n, v in each.items())} {what}".replace("-", "−"))
+        each = {
+            n: float(np.mean(slopes(where(rows, network=n), "width", value)))
+            for n in values(rows, "network")
+        }
+        told.append(
+            f"{', '.join(f'{n} {v:.2f}' for n, v in each.items())} {what}".replace("-", "−")
+        )
     _, trained = e.part("kernel", "training")
     better = sum(r["accuracy_pseudo"] >= r["accuracy_full"] for r in trained)
     share = [
@@ -71,11 +93,14 @@ def _kernel(e: Evidence) -> str:
         for n in values(rows, "network")
     ]
     return (
-        f"**How good is the pseudo-kernel?** ({_page('kernel')}) Exponents of the width in its distance from the full "
+        f"**How good is the pseudo-kernel?** ({_page('kernel')}) Exponents of the width in its "
+        "distance from the full "
         "kernel: "
-        f"{'; '.join(told)} (the first norm was chosen after a pilot). No scalar kernel is nearer than the trace "
+        f"{'; '.join(told)} (the first norm was chosen after a pilot). No scalar kernel is nearer "
+        "than the trace "
         "kernel, at "
-        f"{100 * min(share):.0f} to {100 * max(share):.0f} % of its distance. Regression by it is at least as "
+        f"{100 * min(share):.0f} to {100 * max(share):.0f} % of its distance. Regression by it is "
+        "at least as "
         "accurate as by the full one in "
         f"{better} of {len(trained)} cases."
     )
@@ -89,11 +114,16 @@ def _time(e: Evidence) -> str:
             ratio = [100 * r["ratio"] for r in where(rows, classes=classes, what=what)]
             told.append(f"{min(ratio):.0f} to {max(ratio):.0f} % for {name} at {classes} classes")
     parts = ", ".join(told)
-    return f"**Time** ({_page('wallclock')}): the pseudo-kernel takes {parts} of the full kernel's (the thesis: 15 %)."
+    return (
+        f"**Time** ({_page('wallclock')}): the pseudo-kernel takes {parts} of the full "
+        "kernel's (the thesis: 15 %)."
+    )
 
 
 def _retraining(e: Evidence) -> str:
-    told = [_against_retraining(e, study, name) for study, name in LOOKAHEADS.items() if e.has(study)]
+    told = [
+        _against_retraining(e, study, name) for study, name in LOOKAHEADS.items() if e.has(study)
+    ]
     return f"**Against really retraining**: {'; '.join(told)}."
 
 
@@ -102,8 +132,10 @@ def _against_retraining(e: Evidence, study: str, name: str) -> str:
     spent = {arm: float(np.mean(list(seconds(rows, arm).values()))) for arm in ("naive", "ntk-few")}
     ahead = gap(final(s, rows, "ntk-few"), final(s, rows, "naive"))
     return (
-        f"{name} ({_page(study)}) {spent['naive'] / spent['ntk-few']:.0f} times faster on the same {s.few} candidates, "
-        f"{span(ahead, 1)} points apart, {'which is beyond' if sure(ahead) else 'within'} the interval"
+        f"{name} ({_page(study)}) {spent['naive'] / spent['ntk-few']:.0f} times faster on the "
+        f"same {s.few} candidates, "
+        f"{span(ahead, 1)} points apart, {'which is beyond' if sure(ahead) else 'within'} the "
+        "interval"
     )
 
 
@@ -114,13 +146,19 @@ def _lecture(e: Evidence) -> str:
     s, flow = e.part("linear", "flow")
     _, warm = e.part("linear", "warm")
     worst = max(r["difference"] for r in where(warm, kind="fixed kernel", time="∞"))
-    rates = [t_interval(np.array(slopes(r, "width", "error"))) for r in (limit, where(flow, steps=s.flow_marks[-1]))]
+    rates = [
+        t_interval(np.array(slopes(r, "width", "error")))
+        for r in (limit, where(flow, steps=s.flow_marks[-1]))
+    ]
     return (
-        f"**The lecture** ({_page('linear')}): {sum(r['error'] > r['bound'] for r in rows) or 'no'} error is above "
+        f"**The lecture** ({_page('linear')}): "
+        f"{sum(r['error'] > r['bound'] for r in rows) or 'no'} error is above "
         "its bound (the closest "
-        f"{100 * closest:.0f} % of it), the arc-cosine limit is reached with the exponent {span(rates[0])} of the "
+        f"{100 * closest:.0f} % of it), the arc-cosine limit is reached with the exponent "
+        f"{span(rates[0])} of the "
         "width, gradient flow is "
-        f"gradient descent up to the exponent {span(rates[1])}, and warm starts equal cold ones to {worst:.0e} for a "
+        f"gradient descent up to the exponent {span(rates[1])}, and warm starts equal cold ones "
+        f"to {worst:.0e} for a "
         "fixed kernel."
     )
 
@@ -135,7 +173,9 @@ def dynamics_block(e: Evidence) -> str:
 
 
 def _beside_the_paper(e: Evidence, name: str) -> str:
-    """Accuracies of the strategies in some rounds, the paper's in brackets, and where dynamicAL ends."""
+    """Accuracies of the strategies in some rounds, the paper's in brackets, and where dynamicAL
+    ends.
+    """
     s, rows = e.part(name, "rounds")
     shown = [n for n in PAPER_ROUNDS if n <= s.rounds]
     usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", gamma="2")
@@ -144,11 +184,19 @@ def _beside_the_paper(e: Evidence, name: str) -> str:
     for strategy in s.strategies:
         mine, theirs = where(usual, strategy=strategy), PAPER[s.query][strategy]
         cells = [
-            f"{100 * mean(where(mine, round=n), 'accuracy'):.1f} ({theirs[PAPER_ROUNDS.index(n)]:.1f})" for n in shown
+            f"{100 * mean(where(mine, round=n), 'accuracy'):.1f} "
+            f"({theirs[PAPER_ROUNDS.index(n)]:.1f})"
+            for n in shown
         ]
         ends[strategy] = accuracies(where(mine, round=s.rounds))
-        lines.append([strategy, *cells, "" if strategy == RANDOM else span(gap(ends[strategy], base), 1)])
-    head = ["asked by", *(f"{s.initial + s.query * n:,} labels" for n in shown), f"end − {RANDOM}, 95 %"]
+        lines.append(
+            [strategy, *cells, "" if strategy == RANDOM else span(gap(ends[strategy], base), 1)]
+        )
+    head = [
+        "asked by",
+        *(f"{s.initial + s.query * n:,} labels" for n in shown),
+        f"end − {RANDOM}, 95 %",
+    ]
     apart = {n: gap(end, base) for n, end in ends.items() if n != RANDOM}
     told = [
         f"beyond its interval {word} random: {', '.join(names) or 'none'}"
@@ -161,8 +209,10 @@ def _beside_the_paper(e: Evidence, name: str) -> str:
     agrees = "" if agreement is None else f" {agreement[0].upper()}{agreement[1:]}."
     return (
         f"{s.query} a round ({_page(name)}), {s.seeds} seeds:\n\n{grid(head, lines)}\n\n"
-        f"In the paper dynamicAL {LEADS[s.query]}; here it is at rank {ranked(ends).index('dynamical') + 1} of "
-        f"{len(ends)} at the end, {span(apart['dynamical'], 1)} points from random; {'; '.join(told)}." + agrees
+        f"In the paper dynamicAL {LEADS[s.query]}; here it is at rank "
+        f"{ranked(ends).index('dynamical') + 1} of "
+        f"{len(ends)} at the end, {span(apart['dynamical'], 1)} points from random; "
+        f"{'; '.join(told)}." + agrees
     )
 
 
@@ -170,7 +220,8 @@ def _links(e: Evidence, name: str) -> str:
     s, rows = e.part(name, "correlation")
     times = correlation_times(s.times)
     told = [
-        f"{what} {', '.join(span(kendall(rows, f'{kind}_{t:g}', y)) for t in times)} (the paper: {paper})"
+        f"{what} {', '.join(span(kendall(rows, f'{kind}_{t:g}', y)) for t in times)} (the paper: "
+        f"{paper})"
         for what, kind, y, paper in (
             ("with true labels", "true", "alignment", "“strong”"),
             ("with pseudo-labels", "pseudo", "alignment", "0.46"),
@@ -195,10 +246,16 @@ def _wide(e: Evidence) -> str:
     return (
         "That is with the kernel of one new network of 32 channels. With that of infinite width "
         "([page](results/studies/dynamics-infinite/"
-        f"README.md), images averaged to {s.kernel_side}×{s.kernel_side}, sets drawn from {s.pool} items): "
-        f"{_links(e, 'dynamics-infinite')} For pseudo-labels at t = {time:g} τ is {span(wide)} instead of {span(own)} "
+        f"README.md), images averaged to {s.kernel_side}×{s.kernel_side}, sets drawn from "
+        f"{s.pool} items): "
+        f"{_links(e, 'dynamics-infinite')} For pseudo-labels at t = {time:g} τ is {span(wide)} "
+        f"instead of {span(own)} "
         f"(paired over seeds {span(moved)}), {verdict}."
-        + ("" if min(s.times[1:]) < 1 else " Training times below 1 were not measured there: rerun pending.")
+        + (
+            ""
+            if min(s.times[1:]) < 1
+            else " Training times below 1 were not measured there: rerun pending."
+        )
     )
 
 
@@ -209,8 +266,12 @@ def regression_block(e: Evidence) -> str:
     s, rows = e.part("regression", "whole")
     lines = []
     for name in dict.fromkeys(r["set"] for r in rows):
-        new, old = (where(rows, set=name, checkpoint=c)[0] for c in (s.checkpoints[0], s.checkpoints[-1]))
-        shares = [f"{100 * r[k]:.1f} %" for r in (new, old) for k in ("accuracy_f", "accuracy_kernel")]
+        new, old = (
+            where(rows, set=name, checkpoint=c)[0] for c in (s.checkpoints[0], s.checkpoints[-1])
+        )
+        shares = [
+            f"{100 * r[k]:.1f} %" for r in (new, old) for k in ("accuracy_f", "accuracy_kernel")
+        ]
         lines.append(
             [
                 name.removesuffix(".npz"),
@@ -220,8 +281,19 @@ def regression_block(e: Evidence) -> str:
             ]
         )
     ahead = _ahead(rows, s.checkpoints[-1])
-    head = ["", "network, new", "kernel, new", "network, trained", "kernel, trained", "solving, s", "iterations"]
-    said = f"The kernel of the trained network is ahead of the network itself on {ahead} of {len(lines)} sets."
+    head = [
+        "",
+        "network, new",
+        "kernel, new",
+        "network, trained",
+        "kernel, trained",
+        "solving, s",
+        "iterations",
+    ]
+    said = (
+        f"The kernel of the trained network is ahead of the network itself on {ahead} of "
+        f"{len(lines)} sets."
+    )
     return f"{grid(head, lines)}\n\n{said}"
 
 

@@ -1,6 +1,8 @@
-"""What was tried to make `flip` and `resolve` better: run what is missing into research/data/tuning.csv, and tell of it.
+"""What was tried to make `flip` and `resolve` better: run what is missing into
+research/data/tuning.csv, and tell of it.
 
-    python -m research.results.tuning run --data ../shared/data --out runs/results [--only TABLE ...]
+    python -m research.results.tuning run --data ../shared/data --out runs/results [--only TABLE
+    ...]
         [--variants NAME ...] [--seeds 8]
 
 Seeds are 100 and up: those of the tables on the page, 0 to 9, are kept for judging. On three of
@@ -22,7 +24,14 @@ from filelock import FileLock
 
 from labelahead.errors import InputError
 from labelahead.learner.config import parse
-from labelahead.simulation.comparison.statistics import SAME, Estimate, area, holm, pairs, t_interval
+from labelahead.simulation.comparison.statistics import (
+    SAME,
+    Estimate,
+    area,
+    holm,
+    pairs,
+    t_interval,
+)
 from labelahead.simulation.loop import Simulation
 from labelahead.simulation.run import prepare, simulation
 from research.results.lines import NUMBERS, TrialLine, read_csv, write_csv
@@ -31,7 +40,15 @@ from research.results.pools import pool_file
 from research.results.runs import exit_code, played
 from research.results.table import named, read_tables
 from research.results.text import MARKS, ByVariant, bare_p, grid
-from research.results.variants import DEFAULT, MANY_CLASSES, PLAIN, RESOLVE, TWO_CLASSES, VARIANTS, Variant
+from research.results.variants import (
+    DEFAULT,
+    MANY_CLASSES,
+    PLAIN,
+    RESOLVE,
+    TWO_CLASSES,
+    VARIANTS,
+    Variant,
+)
 
 FILE = "tuning.csv"
 CSV = NUMBERS / FILE
@@ -59,7 +76,10 @@ TABLES = {
 
 
 class Beside(NamedTuple):
-    """Where something is tried beside `resolve`, by the exact learner. about: the items, in words."""
+    """Where something is tried beside `resolve`, by the exact learner.
+
+    about: the items, in words.
+    """
 
     source: str
     about: str
@@ -96,7 +116,8 @@ def read_trials(path: Path) -> list[TrialLine]:
     return lines
 
 
-# --- the runs -----------------------------------------------------------------------------------------------
+# --- the runs
+# -----------------------------------------------------------------------------------------------
 
 
 def plan_of(name: str, seed: int, data: Path, out: Path) -> Simulation:
@@ -120,7 +141,13 @@ def plan_of(name: str, seed: int, data: Path, out: Path) -> Simulation:
 
 
 def run(
-    tables: Sequence[str], variants: Sequence[str], seeds: Sequence[int], *, data: Path, out: Path, numbers: Path
+    tables: Sequence[str],
+    variants: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    data: Path,
+    out: Path,
+    numbers: Path,
 ) -> list[str]:
     """Every campaign that is not there yet; what failed, in a sentence each."""
     failed = []
@@ -140,7 +167,10 @@ def run(
                     print(failed[-1], flush=True)
                     continue
                 seconds = time.perf_counter() - start
-                lines = [TrialLine(table, variant, seed, r.labels, r.accuracy or 0.0, seconds) for r in rounds]
+                lines = [
+                    TrialLine(table, variant, seed, r.labels, r.accuracy or 0.0, seconds)
+                    for r in rounds
+                ]
                 add(numbers, out, lines)
                 last = f"{100 * lines[-1].accuracy:.1f} % at {lines[-1].labels} labels"
                 print(f"{what}: {last}, {seconds:.0f} s", flush=True)
@@ -183,12 +213,17 @@ def wanted(only: Sequence[str], names: Sequence[str], seeds: int | None) -> list
     works = [
         Work(tried, variants, chosen_on),
         *(Work([t.name], [PLAIN], range(t.seeds)[:seeds]) for t in judged),
-        *(Work([t], [v for v in BESIDE[t].variants if v in every], chosen_on) for t in tables if t in BESIDE),
+        *(
+            Work([t], [v for v in BESIDE[t].variants if v in every], chosen_on)
+            for t in tables
+            if t in BESIDE
+        ),
     ]
     return [work for work in works if work.tables and work.variants]
 
 
-# --- the numbers --------------------------------------------------------------------------------------------
+# --- the numbers
+# --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -211,7 +246,9 @@ class Trial:
         if not len(gaps):
             return None
         tested = pairs([dict(own), dict(plain)])
-        return cls(name, t_interval(gaps), tested[0].p if tested else None, int((gaps > SAME).sum()))
+        return cls(
+            name, t_interval(gaps), tested[0].p if tested else None, int((gaps > SAME).sum())
+        )
 
     @property
     def verdict(self) -> int:
@@ -289,7 +326,8 @@ def _present(table: str, tables: Mapping[str, ByVariant]) -> list[TrialLine]:
     ]
 
 
-# --- its part of the page -----------------------------------------------------------------------------------
+# --- its part of the page
+# -----------------------------------------------------------------------------------
 
 
 def tuning_block(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) -> str:
@@ -304,12 +342,21 @@ def tuning_block(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) ->
         if t.difference.n >= FEW
     ]
     held = _held_out(judged(lines, tables))
-    parts = [grid(head, rows), _verdict(made) + _dropped(made), held, beside_resolve(lines), _sources(made)]
+    parts = [
+        grid(head, rows),
+        _verdict(made) + _dropped(made),
+        held,
+        beside_resolve(lines),
+        _sources(made),
+    ]
     return "\n\n".join(filter(None, parts))
 
 
 def beside_resolve(lines: Sequence[TrialLine]) -> str:
-    """What was tried beside `resolve`, minus it, a table each place; nothing before it has been run."""
+    """What was tried beside `resolve`, minus it, a table each place.
+
+    Nothing before it has been run.
+    """
     parts = []
     for name, place in BESIDE.items():
         areas = _areas([x for x in lines if x.table == name])
@@ -317,13 +364,23 @@ def beside_resolve(lines: Sequence[TrialLine]) -> str:
         made = corrected([t for v in place.variants if (t := Trial.of(v, areas.get(v, {}), plain))])
         if made:
             labels = f"{place.budget['initial']} to {place.budget['labels']} labels"
-            head = [f"{place.about}, {labels}", "campaigns", f"curve − `{RESOLVE}`, points", "p", "ahead on"]
+            head = [
+                f"{place.about}, {labels}",
+                "campaigns",
+                f"curve − `{RESOLVE}`, points",
+                "p",
+                "ahead on",
+            ]
             ordered = sorted(made, key=lambda t: -t.difference.mean)
             cells = [
-                [place.variants[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)] for t in ordered
+                [place.variants[t.name].about, str(t.difference.n), _points(t), _p(t), str(t.ahead)]
+                for t in ordered
             ]
             parts.append(grid(head, cells))
-    about = f"Beside `{RESOLVE}`, by the exact learner, on seeds of their own too (p after Holm over each table)."
+    about = (
+        f"Beside `{RESOLVE}`, by the exact learner, on seeds of their own too (p after Holm "
+        "over each table)."
+    )
     return "\n\n".join([about, *parts]) if parts else ""
 
 
@@ -346,7 +403,14 @@ def _held_out(made: Sequence[Trial]) -> str:
         return f"{about}: not measured yet."
     head = ["table", "campaigns", "curve − as first built, points", "p", "ahead on"]
     rows = [
-        [t.name if t.name == ALL else f"`{t.name}`", str(t.difference.n), _points(t), _p(t), str(t.ahead)] for t in made
+        [
+            t.name if t.name == ALL else f"`{t.name}`",
+            str(t.difference.n),
+            _points(t),
+            _p(t),
+            str(t.ahead),
+        ]
+        for t in made
     ]
     end = f"{about}." if not lacking else f"{about}; not measured yet: {lacking}."
     return f"{end}\n\n{grid(head, rows)}"
@@ -381,7 +445,8 @@ def _sources(made: Sequence[Trial]) -> str:
     return f"{sources} · not run yet: {lacking}" if lacking else sources
 
 
-# --- the command --------------------------------------------------------------------------------------------
+# --- the command
+# --------------------------------------------------------------------------------------------
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -392,7 +457,13 @@ def main(arguments: list[str] | None = None) -> int:
     job = jobs.add_parser("run", help="run what is missing, into the CSV")
     job.add_argument("--data", type=Path, default=Path("../shared/data"), help="data sets")
     job.add_argument("--out", type=Path, default=Path("runs/results"), help="folder of the pools")
-    job.add_argument("--only", nargs="+", default=[], metavar="TABLE", help=", ".join([*TABLES, *BESIDE, *HELD_OUT]))
+    job.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TABLE",
+        help=", ".join([*TABLES, *BESIDE, *HELD_OUT]),
+    )
     job.add_argument("--variants", nargs="+", default=[], metavar="NAME", help=", ".join(EVERY))
     many = f"so many ({SEEDS}) from {FIRST_SEED} on; from 0 on (10) in tables kept for judging"
     job.add_argument("--seeds", type=int, help=many)
@@ -400,7 +471,11 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     places = {"data": given.data, "out": given.out, "numbers": given.numbers}
     return exit_code(
-        lambda: [text for part in wanted(given.only, given.variants, given.seeds) for text in run(*part, **places)]
+        lambda: [
+            text
+            for part in wanted(given.only, given.variants, given.seeds)
+            for text in run(*part, **places)
+        ]
     )
 
 

@@ -1,4 +1,7 @@
-"""What was tried to make `flip` and `resolve` better: variants, and some other strategies beside them."""
+"""What was tried to make `flip` and `resolve` better.
+
+Variants, and some other strategies beside them.
+"""
 
 import math
 from collections.abc import Callable
@@ -130,7 +133,9 @@ class Flip:
         return total / self.networks, scaled / self.networks
 
 
-def flips(view: View, rng: torch.Generator | None = None, *, classes: int = 2, amplitude: float = 1.0) -> Tensor:
+def flips(
+    view: View, rng: torch.Generator | None = None, *, classes: int = 2, amplitude: float = 1.0
+) -> Tensor:
     """Expected reduction of flips of the first class with each of the next ones. (m,).
 
     As `flip` with own=True and temper=amplitude, summed over the pairs of the largest entry of
@@ -149,7 +154,9 @@ def flips(view: View, rng: torch.Generator | None = None, *, classes: int = 2, a
     return 0.5 * torch.cat(parts).double()
 
 
-def improvement(view: View, rng: torch.Generator | None = None, *, amplitude: float = 1.0) -> Tensor:
+def improvement(
+    view: View, rng: torch.Generator | None = None, *, amplitude: float = 1.0
+) -> Tensor:
     """Expected rise of the larger of the top two outputs when a label is known. (m,).
 
     A label at x' moves their gap m(x) by a normal step of variance s² = a²(v − v₊), so that the
@@ -215,10 +222,12 @@ def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1)
 
 
 def by_labels(view: View, rng: torch.Generator | None = None) -> Tensor:
-    """Error reduction by the two labels that an item may have (Zhao, Dougherty, Yoon, Alexander & Qian 2021). (m,).
+    """Error reduction by the two labels that an item may have (Zhao, Dougherty, Yoon, Alexander &
+    Qian 2021). (m,).
 
-    With h and t the gaps at x and x' over their standard deviations, that of x' with its noise, ρ their correlation and
-    y, y' their signs: Σₓ [Σ_y' max_y P(y, y') − max_y P(y)], x' itself aside. P by Owen's T; scalar kernels only.
+    With h and t the gaps at x and x' over their standard deviations, that of x' with its noise, ρ
+    their correlation and y, y' their signs: Σₓ [Σ_y' max_y P(y, y') − max_y P(y)], x' itself aside.
+    P by Owen's T; scalar kernels only.
     """
     if view.posterior.classes != 2:
         raise InputError(f"there are {view.posterior.classes} classes; expected two")
@@ -229,7 +238,11 @@ def by_labels(view: View, rng: torch.Generator | None = None) -> Tensor:
     t = ((mean[:, 0] - mean[:, 1])[view.candidates] / (wide * root)).numpy()
     parts = []
     for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
-        rho = (view.covariance(pairs).double() / (root[pairs, None] * spread)).clamp(-ALL_BUT_ONE, ALL_BUT_ONE).numpy()
+        rho = (
+            (view.covariance(pairs).double() / (root[pairs, None] * spread))
+            .clamp(-ALL_BUT_ONE, ALL_BUT_ONE)
+            .numpy()
+        )
         first, other = ndtr(h)[None], ndtr(t[pairs.numpy()])[:, None]
         both = _both_positive(h[None], t[pairs.numpy()][:, None], rho)
         after = np.maximum(both, other - both) + np.maximum(first - both, 1 - first - other + both)
@@ -261,7 +274,9 @@ class Scored:
 
     def asking(self, usual: Asking) -> Asking:
         """How a campaign asks that would ask as `usual` otherwise."""
-        return replace(usual, strategy=by_look_ahead("changed", "what was tried", "labelahead", self.score))
+        return replace(
+            usual, strategy=by_look_ahead("changed", "what was tried", "labelahead", self.score)
+        )
 
 
 class Variant(NamedTuple):
@@ -296,21 +311,32 @@ VARIANTS: dict[str, Variant] = {
         "kernel scaled to a diagonal of ones, regulariser 1e-2", Flip(unit=True, noise=1e-2)
     ),
     **{
-        f"amplitude x {text}": Variant(f"amplitude of the prior × {text}", Flip(amplitude=float(text)))
+        f"amplitude x {text}": Variant(
+            f"amplitude of the prior × {text}", Flip(amplitude=float(text))
+        )
         for text in ("0.1", "0.3", "3")
     },
-    "amplitude x 0.3 + noise 1e-2": Variant(f"{_LOW}, regulariser 1e-2", Flip(amplitude=0.3, noise=1e-2)),
+    "amplitude x 0.3 + noise 1e-2": Variant(
+        f"{_LOW}, regulariser 1e-2", Flip(amplitude=0.3, noise=1e-2)
+    ),
     "amplitude x 0.3 + 3000 candidates": Variant(
         f"{_LOW}, 3,000 candidates (summed over 1,000: most curves come out the same)",
         Flip(amplitude=0.3, candidates=3000),
     ),
-    "four classes": Variant("flips of the first class with the next three instead of the next", Flip(classes=4)),
-    "expected improvement": Variant(
-        "expected rise of the larger output instead of flips, amplitude × 10", Flip(score="improvement", amplitude=10.0)
+    "four classes": Variant(
+        "flips of the first class with the next three instead of the next", Flip(classes=4)
     ),
-    "mean start": Variant("kernel regression begins at the mean label instead of at the network", Flip(start="mean")),
+    "expected improvement": Variant(
+        "expected rise of the larger output instead of flips, amplitude × 10",
+        Flip(score="improvement", amplitude=10.0),
+    ),
+    "mean start": Variant(
+        "kernel regression begins at the mean label instead of at the network", Flip(start="mean")
+    ),
     "half-way start": Variant(_HALF, Flip(start="half-way")),
-    "half-way start + noise 1e-2": Variant(f"{_HALF}, regulariser 1e-2", Flip(start="half-way", noise=1e-2)),
+    "half-way start + noise 1e-2": Variant(
+        f"{_HALF}, regulariser 1e-2", Flip(start="half-way", noise=1e-2)
+    ),
     "half-way start + unit diagonal": Variant(
         f"{_HALF}, kernel scaled to a diagonal of ones", Flip(start="half-way", unit=True)
     ),
@@ -331,7 +357,8 @@ MANY_CLASSES: dict[str, Variant] = {
     RESOLVE: Variant("as it is", Named(RESOLVE)),
     **{
         f"resolve, {rivals} rivals": Variant(
-            f"the leading class against its {rivals} nearest", Scored(partial(resolves, rivals=rivals))
+            f"the leading class against its {rivals} nearest",
+            Scored(partial(resolves, rivals=rivals)),
         )
         for rivals in (2, 4, 8)
     },
@@ -340,5 +367,7 @@ MANY_CLASSES: dict[str, Variant] = {
 TWO_CLASSES: dict[str, Variant] = {
     RESOLVE: Variant("as it is", Named(RESOLVE)),
     "by labels": Variant("error reduction by labels (Zhao et al. 2021)", Scored(by_labels)),
-    **{name: Variant(f"`{name}`", Named(name)) for name in ("flip", "uherding", "margin", "random")},
+    **{
+        name: Variant(f"`{name}`", Named(name)) for name in ("flip", "uherding", "margin", "random")
+    },
 }

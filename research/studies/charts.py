@@ -50,7 +50,8 @@ def means(rows: Sequence[Row], x: str, y: Value) -> tuple[list[Any], list[Estima
 
 
 def slopes(rows: Sequence[Row], x: str, y: str) -> list[float]:
-    """The exponent of y in x by least squares on logarithms, for each seed alone; none for a single x.
+    """The exponent of y in x by least squares on logarithms, for each seed alone; none for a single
+    x.
 
     What one seed gives shares its items, so that only seeds are independent.
     """
@@ -70,10 +71,14 @@ def span(estimate: Estimate, digits: int = 2) -> str:
 
 def sure(estimate: Estimate) -> bool:
     """Whether the interval leaves zero out."""
-    return estimate.low is not None and estimate.high is not None and estimate.low * estimate.high > 0
+    return (
+        estimate.low is not None and estimate.high is not None and estimate.low * estimate.high > 0
+    )
 
 
-def panels(count: int = 1, *, height: float = 3.4, share_y: bool = False, columns: int = 3) -> tuple[Any, list[Any]]:
+def panels(
+    count: int = 1, *, height: float = 3.4, share_y: bool = False, columns: int = 3
+) -> tuple[Any, list[Any]]:
     """A figure with so many panels side by side."""
     from matplotlib.figure import Figure
 
@@ -93,7 +98,9 @@ def style(number: int) -> dict[str, str]:
     return {"color": PALETTE[number % len(PALETTE)][0], "marker": MARKERS[number % len(MARKERS)]}
 
 
-def line(axes: Any, x: Sequence[Any], y: Sequence[Estimate], number: int, label: str, band: bool = True) -> None:
+def line(
+    axes: Any, x: Sequence[Any], y: Sequence[Estimate], number: int, label: str, band: bool = True
+) -> None:
     """Means as a line in the style of that number, intervals as a band."""
     dash = DASHES[(number + number // len(PALETTE)) % len(DASHES)]
     axes.plot(x, [e.mean for e in y], **style(number), ms=5, ls=dash, lw=1.8, label=label, zorder=3)
@@ -120,7 +127,9 @@ def ticks(axes: Any, at: Sequence[Any]) -> None:
 
 def legend_below(figure: Any, axes: Any, columns: int, **more: Any) -> None:
     """One legend for all panels: that of the one given."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, **more)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, **more
+    )
 
 
 def close_up(axes: Any, *, least: float = 3.0, low: float = -np.inf, high: float = np.inf) -> None:

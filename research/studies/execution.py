@@ -66,7 +66,8 @@ def settings_of(
     changes: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Settings at a scale, small or another of the study's, with what a file, KEY=VALUE texts and options change.
+    """Settings at a scale, small or another of the study's, with what a file, KEY=VALUE texts and
+    options change.
 
     >>> settings_of(EXPERIMENTS["dynamics"], changes=["seeds=7"]).seeds
     7
@@ -121,12 +122,16 @@ def conduct(
         return Shown(folder / PAGE, exhibits)
 
 
-# --- what is on the disk ------------------------------------------------------------------------------------
+# --- what is on the disk
+# ------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _opened(folder: Path, experiment: Experiment, settings: Any) -> Iterator[Lines]:
-    """A new folder, or one that holds this experiment with these settings; for this process alone."""
+    """A new folder, or one that holds this experiment with these settings.
+
+    For this process alone.
+    """
     with hold(folder, ".lock"):
         _claim(folder, experiment, settings)
         record = Lines(folder / CELLS)
@@ -146,7 +151,8 @@ def _claim(folder: Path, experiment: Experiment, settings: Any) -> None:
     name = tables.pop("experiment", None)
     if name != experiment.name:
         raise InputError(
-            f"{folder} holds the study {name!r}, not {experiment.name!r}; choose another folder with --out"
+            f"{folder} holds the study {name!r}, not {experiment.name!r}; choose another folder "
+            "with --out"
         )
     before = asdict(fill(experiment.settings, tables))
     for key, value in asdict(settings).items():
@@ -164,14 +170,18 @@ def _recorded(folder: Path) -> dict[str, list[Row]]:
         try:
             rows[_key(entry["cell"])] = [entry["cell"] | row for row in entry["rows"]]
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{where} is damaged ({error}); remove the line, and it is measured again") from error
+            raise InputError(
+                f"{where} is damaged ({error}); remove the line, and it is measured again"
+            ) from error
     return rows
 
 
 def _append(record: Lines, cell: Cell, rows: Sequence[Row], seconds: float) -> None:
     """Keep what was measured. No NaN gets in."""
     try:
-        record.append({"cell": dict(cell), "rows": [dict(r) for r in rows], "seconds": round(seconds, 3)})
+        record.append(
+            {"cell": dict(cell), "rows": [dict(r) for r in rows], "seconds": round(seconds, 3)}
+        )
     except ValueError as error:
         raise InputError(f"a measurement of {dict(cell)} is not finite: {rows!r}") from error
 
@@ -191,11 +201,15 @@ def table_text(rows: Sequence[Row]) -> str:
     file = StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()} for row in rows)
+    writer.writerows(
+        {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()}
+        for row in rows
+    )
     return file.getvalue()
 
 
-# --- the work -----------------------------------------------------------------------------------------------
+# --- the work
+# -----------------------------------------------------------------------------------------------
 
 
 def _measured(
@@ -207,7 +221,9 @@ def _measured(
             yield _timed(experiment, settings, cell)
         return
     first = (__name__, use_one_thread.__name__)
-    pool = ProcessPoolExecutor(crew, multiprocessing.get_context("spawn"), initializer=run_in_worker, initargs=first)
+    pool = ProcessPoolExecutor(
+        crew, multiprocessing.get_context("spawn"), initializer=run_in_worker, initargs=first
+    )
     try:
         with born_deaf():  # the pool starts its processes as work comes
             futures = [pool.submit(_timed, experiment, settings, cell) for cell in cells]
@@ -241,13 +257,17 @@ def _named(cell: Cell) -> str:
     return ", ".join(f"{k} {v}" for k, v in cell.items() if v is not None)
 
 
-# --- the page -----------------------------------------------------------------------------------------------
+# --- the page
+# -----------------------------------------------------------------------------------------------
 
 
-def pages(measured: Measured, *, small: bool = False) -> tuple[tuple[Exhibit, ...], dict[str, str | bytes]]:
+def pages(
+    measured: Measured, *, small: bool = False
+) -> tuple[tuple[Exhibit, ...], dict[str, str | bytes]]:
     """What the measurements show, and every file of the folder that says so.
 
-    small: nothing twice, so no SVG beside a PNG and no JSON beside a CSV, and figures of few colours.
+    small: nothing twice, so no SVG beside a PNG and no JSON beside a CSV, and figures of few
+    colours.
     """
     with drawing():
         exhibits = tuple(measured.experiment.exhibits(measured.settings, measured.rows))

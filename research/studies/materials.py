@@ -18,7 +18,16 @@ from labelahead.learner.preparation import Prepared, prepare
 from labelahead.seeds import stream
 from labelahead.simulation.run import Result, run
 
-__all__ = ["StudyData", "answered", "campaign", "items", "one_hot", "peak_memory", "share_right", "some"]
+__all__ = [
+    "StudyData",
+    "answered",
+    "campaign",
+    "items",
+    "one_hot",
+    "peak_memory",
+    "share_right",
+    "some",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,19 +54,34 @@ def items(name: str, root: str | None = None, seed: int = 0) -> StudyData:
         raise InputError(f"{name} has no labels; a study needs a labelled data set")
     labels = answers.take(torch.arange(len(data)))
     pool = answers.known.clone().index_fill_(0, data.test, False)
-    return StudyData(data.inputs[pool], labels[pool], data.inputs[data.test], labels[data.test], len(data.classes))
+    return StudyData(
+        data.inputs[pool],
+        labels[pool],
+        data.inputs[data.test],
+        labels[data.test],
+        len(data.classes),
+    )
 
 
 def some(data: StudyData, n: int, seed: int, *names: str) -> Tensor:
     """(n,) positions, drawn at random."""
     size = len(data.inputs)
     if n > size:
-        raise InputError(f"{n} items are asked for, and there are {size}: choose smaller settings or a larger data set")
+        raise InputError(
+            f"{n} items are asked for, and there are {size}: choose smaller settings or a larger "
+            "data set"
+        )
     return torch.randperm(size, generator=stream(seed, "items", *names))[:n]
 
 
 def campaign(
-    s: Any, seed: int, *, asking: Mapping[str, Any], training: Mapping[str, Any], batch: int, rounds: int
+    s: Any,
+    seed: int,
+    *,
+    asking: Mapping[str, Any],
+    training: Mapping[str, Any],
+    batch: int,
+    rounds: int,
 ) -> Result:
     """A campaign on the data and with the network of some settings, on one thread."""
     tables = {
@@ -66,7 +90,11 @@ def campaign(
         "model": {"name": s.model, "width": s.width},
         "training": training,
         "asking": asking,
-        "budget": {"initial": s.initial, "retrain_every": batch, "labels": s.initial + batch * rounds},
+        "budget": {
+            "initial": s.initial,
+            "retrain_every": batch,
+            "labels": s.initial + batch * rounds,
+        },
         "threads": 1,
     }
     return run(parse(tables))
@@ -91,4 +119,6 @@ def share_right(outputs: Tensor, labels: Tensor) -> float:
 
 def peak_memory() -> int:
     """Resident bytes of this process at its largest so far; mapped files count while in memory."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

@@ -66,7 +66,9 @@ class Spectrum:
     method: str
 
 
-def compare_kernels(model: nn.Module, x: Tensor, *, rows: int | None = None, keep: bool = False) -> KernelQuality:
+def compare_kernels(
+    model: nn.Module, x: Tensor, *, rows: int | None = None, keep: bool = False
+) -> KernelQuality:
     """Compare the full kernel of `model` on x (n, ...) with the scalar ones.
 
     rows: items a panel; by default as many as make 512 MiB. keep: hand back the full kernel too.
@@ -157,7 +159,9 @@ class _Sums:
         )
 
 
-def extreme_eigenvalues(matrix: Tensor, *, method: Literal["auto", "dense", "lanczos"] = "auto") -> Spectrum:
+def extreme_eigenvalues(
+    matrix: Tensor, *, method: Literal["auto", "dense", "lanczos"] = "auto"
+) -> Spectrum:
     """The largest and the smallest eigenvalue of a positive semi-definite matrix.
 
     Lanczos takes the largest from products with the matrix and the smallest from solves with its

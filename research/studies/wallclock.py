@@ -60,7 +60,11 @@ def how_many(s: Settings, classes: int) -> int:
 def cells(s: Settings) -> Sequence[Cell]:
     """Every network with every number of classes."""
     networks = [("wrn2", depth) for depth in s.depths] + [("resnet18", 18)]
-    return [{"network": name, "depth": depth, "classes": C} for C in s.classes for name, depth in networks]
+    return [
+        {"network": name, "depth": depth, "classes": C}
+        for C in s.classes
+        for name, depth in networks
+    ]
 
 
 def _network(s: Settings, cell: Cell) -> nn.Module:
@@ -77,7 +81,9 @@ def measure(s: Settings, cell: Cell) -> Sequence[Row]:
     x = torch.randn(many, *s.shape, generator=stream(0, "pixels"))
     rows: list[Row] = []
     for what, n, other in (("pair", 1, x[1:2]), ("items", many, None)):
-        took = in_turn({kind: _job(model, x[:n], other, kind) for kind in ("full", "pseudo")}, s.repeats)
+        took = in_turn(
+            {kind: _job(model, x[:n], other, kind) for kind in ("full", "pseudo")}, s.repeats
+        )
         seconds = {kind: median(each) for kind, each in took.items()}
         ratios = sorted(p / f for p, f in zip(took["pseudo"], took["full"], strict=True))
         rows.append(
@@ -140,7 +146,10 @@ def _points(axes: Any, rows: Sequence[Row], number: int, fill: str, classes: int
     if not rows:
         return
     y = [r["ratio"] for r in rows]
-    spread = [[r["ratio"] - r["ratio_low"] for r in rows], [r["ratio_high"] - r["ratio"] for r in rows]]
+    spread = [
+        [r["ratio"] - r["ratio_low"] for r in rows],
+        [r["ratio_high"] - r["ratio"] for r in rows],
+    ]
     name = "WideResNet" if rows[0]["network"] == "wrn2" else "ResNet18"
     axes.errorbar(
         [r["depth"] for r in rows],
@@ -161,7 +170,8 @@ def _caption(s: Settings, rows: Sequence[Row]) -> str:
         return f"{min(shares):.1f} to {max(shares):.1f} %"
 
     said = "; ".join(
-        f"{C} classes: {extent('pair', C)} for one pair, {extent('items', C)} for {how_many(s, C)} items"
+        f"{C} classes: {extent('pair', C)} for one pair, {extent('items', C)} for "
+        f"{how_many(s, C)} items"
         for C in s.classes
     )
     kept = ""
@@ -170,11 +180,16 @@ def _caption(s: Settings, rows: Sequence[Row]) -> str:
         within = sum(r["ratio"] <= CLAIM for r in ten)
         kept = f" At ten classes {within} of {len(ten)} cases stay within the 15 %."
     return (
-        f"Both kernels by our engine, in turn, medians of {s.repeats} repeats (bars: smallest and largest ratio). PN "
-        "(Fig 1) show the pseudo-NTK of one pair far faster than the full kernel for ResNets of all depths, and TH "
-        f"(Fig 3.15) 15 % of its time for active learning with ten classes. Here: {said}.{kept} The pseudo kernel "
-        "takes one backward pass where the full one takes C, and its products are 1/C² in number; both share the "
-        "forward pass and the inspection of the network, which weigh most for one pair. Our full kernel is itself "
+        f"Both kernels by our engine, in turn, medians of {s.repeats} repeats (bars: smallest and "
+        "largest ratio). PN "
+        "(Fig 1) show the pseudo-NTK of one pair far faster than the full kernel for ResNets of "
+        "all depths, and TH "
+        f"(Fig 3.15) 15 % of its time for active learning with ten classes. Here: {said}.{kept} "
+        "The pseudo kernel "
+        "takes one backward pass where the full one takes C, and its products are 1/C² in number; "
+        "both share the "
+        "forward pass and the inspection of the network, which weigh most for one pair. Our full "
+        "kernel is itself "
         "factored, so that there is less to save than against plain Jacobians."
     )
 

@@ -7,7 +7,8 @@
     learner = Learner(model, x); learner.query(10); learner.teach(positions, labels)
     result = run()                                          # a whole simulated campaign
 
-Importing does nothing, not even importing torch: what is asked for is fetched then. Errors are in `labelahead.errors`.
+Importing does nothing, not even importing torch: what is asked for is fetched then. Errors are in
+`labelahead.errors`.
 """
 
 from importlib import import_module
@@ -16,7 +17,16 @@ TYPE_CHECKING = False  # as `typing` has it, which takes longer to import than a
 if TYPE_CHECKING:
     from typing import Any
 
-    from labelahead.acquisition import ACQUISITIONS, changes, eer, emoc, flip, mlmoc, resolve, variance
+    from labelahead.acquisition import (
+        ACQUISITIONS,
+        changes,
+        eer,
+        emoc,
+        flip,
+        mlmoc,
+        resolve,
+        variance,
+    )
     from labelahead.acquisition.batch import Selection, best, greedy, sequential, top
     from labelahead.acquisition.view import View, view
     from labelahead.batching import Samples
@@ -31,7 +41,14 @@ if TYPE_CHECKING:
     from labelahead.learner.learner import Learner
     from labelahead.model_loading import load_model
     from labelahead.models.training import Training
-    from labelahead.ntk import directional, features, infinite_kernel, inner_products, kernel, squared_norms
+    from labelahead.ntk import (
+        directional,
+        features,
+        infinite_kernel,
+        inner_products,
+        kernel,
+        squared_norms,
+    )
     from labelahead.simulation.run import Result, resume, run
     from labelahead.strategies import STRATEGIES
     from labelahead.strategies.base import Asking, Picks, Strategy
@@ -91,7 +108,16 @@ __all__ = [
 
 # Where each name is; `if TYPE_CHECKING` above says the same to whoever reads types.
 _PLACES = {
-    "acquisition": ("ACQUISITIONS", "changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"),
+    "acquisition": (
+        "ACQUISITIONS",
+        "changes",
+        "eer",
+        "emoc",
+        "flip",
+        "mlmoc",
+        "resolve",
+        "variance",
+    ),
     "acquisition.batch": ("Selection", "best", "greedy", "sequential", "top"),
     "acquisition.view": ("View", "view"),
     "learner.config": ("Budget", "Campaign", "Network", "Source"),
@@ -109,7 +135,14 @@ _PLACES = {
     "strategies": ("STRATEGIES",),
     "strategies.base": ("Asking", "Picks", "Strategy"),
     "strategies.query": ("Query", "propose"),
-    "ntk": ("directional", "features", "infinite_kernel", "inner_products", "kernel", "squared_norms"),
+    "ntk": (
+        "directional",
+        "features",
+        "infinite_kernel",
+        "inner_products",
+        "kernel",
+        "squared_norms",
+    ),
     "models.training": ("Training",),
 }
 _NAMES = {name: place for place, names in _PLACES.items() for name in names}

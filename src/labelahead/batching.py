@@ -1,7 +1,9 @@
-"""What networks take and give: a tensor, a tuple for `model(*x)`, a mapping for `model(**x)`; and many samples of them.
+"""What networks take and give: a tensor, a tuple for `model(*x)`, a mapping for `model(**x)`; and
+many samples of them.
 
-A tensor (n, ...) is many samples as it is. `Samples` is the same for everything else: a length, samples by
-positions, another device. Held ones are there whole; those of a data set are read where they are needed.
+A tensor (n, ...) is many samples as it is. `Samples` is the same for everything else: a length,
+samples by positions, another device. Held ones are there whole; those of a data set are read where
+they are needed.
 """
 
 import hashlib
@@ -31,18 +33,23 @@ __all__ = [
 Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 """One tensor, a tuple for `model(*x)`, or a mapping for `model(**x)`; samples lead everywhere."""
 
-LABELS = ("label", "labels")  # what no strategy may see, and what makes a network of transformers return its loss
+LABELS = (
+    "label",
+    "labels",
+)  # what no strategy may see, and what makes a network of transformers return its loss
 PIECE = 256  # samples read at a time where all of them pass by
 
 
 class Samples:
     """Samples that are not one tensor, counted and taken by positions like its rows.
 
-        Samples(tokenizer(texts, padding=True, return_tensors="pt"))     # a mapping or tuple of tensors (n, ...)
-        Samples(dataset, collate)                                        # read in batches, never held whole
+        Samples(tokenizer(texts, padding=True, return_tensors="pt"))     # a mapping or tuple of
+        tensors (n, ...) Samples(dataset, collate)                                        # read in
+        batches, never held whole
 
-    source: such a mapping or tuple, or a data set with a length and items by number, as torch and Hugging Face have
-    them. collate: a list of its items -> what the network takes, samples first and without labels; default: torch's.
+    source: such a mapping or tuple, or a data set with a length and items by number, as torch and
+    Hugging Face have them. collate: a list of its items -> what the network takes, samples first
+    and without labels; default: torch's.
 
     >>> import torch
     >>> import labelahead as la
@@ -58,9 +65,14 @@ class Samples:
         if collate is None and isinstance(source, Mapping | tuple):
             self._batch = _checked(source, None)
             return
-        if isinstance(source, Tensor) or not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
+        if (
+            isinstance(source, Tensor)
+            or not hasattr(source, "__getitem__")
+            or not hasattr(source, "__len__")
+        ):
             raise InputError(
-                f"source is a {type(source).__name__}; expected a mapping or tuple of tensors, or a data set with a "
+                f"source is a {type(source).__name__}; expected a mapping or tuple of tensors, or "
+                "a data set with a "
                 "length and items by number (a tensor is taken as it is, without Samples)"
             )
         if not len(source):
@@ -70,7 +82,8 @@ class Samples:
         first, again = (tensors(self[:1].read()) for _ in range(2))
         if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
             raise InputError(
-                "item 0 differs when read twice: the data set or `collate` is random; expected the same each time: "
+                "item 0 differs when read twice: the data set or `collate` is random; expected "
+                "the same each time: "
                 "turn off augmentation"
             )
 
@@ -99,7 +112,9 @@ class Samples:
         if self._batch is not None:
             return self._batch
         at = self._at.tolist()
-        fetch = getattr(self._source, "__getitems__", None)  # as torch's own loader has it: one call for many
+        fetch = getattr(
+            self._source, "__getitems__", None
+        )  # as torch's own loader has it: one call for many
         items = list(fetch(at)) if callable(fetch) else [self._source[i] for i in at]
         batch = _checked(self._collate(items), len(at))
         return batch if self._dtype is None else _moved(batch, self._device, self._dtype)
@@ -133,7 +148,8 @@ def as_inputs(x: Any) -> Tensor | Samples:
     if isinstance(x, Mapping | tuple):
         return Samples(x)
     raise InputError(
-        f"inputs are a {type(x).__name__}; expected a tensor (n, ...), a mapping or tuple of tensors, or "
+        f"inputs are a {type(x).__name__}; expected a tensor (n, ...), a mapping or tuple of "
+        "tensors, or "
         "labelahead.Samples(dataset, collate): torch.as_tensor turns an array into a tensor"
     )
 
@@ -177,7 +193,10 @@ def batch_of(x: Inputs) -> Batch:
 
 
 def invoked(call: Callable[..., Any], x: Batch) -> Any:
-    """What the network returns: a tensor, the first of a tuple, or the `logits` of what has some."""
+    """What the network returns.
+
+    A tensor, the first of a tuple, or the `logits` of what has some.
+    """
     out = call(x) if isinstance(x, Tensor) else call(**x) if isinstance(x, Mapping) else call(*x)
     if isinstance(out, Mapping) and "logits" in out:
         return out["logits"]
@@ -188,11 +207,15 @@ def invoked(call: Callable[..., Any], x: Batch) -> Any:
 def described(x: Batch) -> str:
     """Shapes and dtypes, for messages."""
     names = [f"{key} " for key in x] if isinstance(x, Mapping) else [""] * len(tensors(x))
-    return ", ".join(f"{name}{tuple(t.shape)} {t.dtype}" for name, t in zip(names, tensors(x), strict=True))
+    return ", ".join(
+        f"{name}{tuple(t.shape)} {t.dtype}" for name, t in zip(names, tensors(x), strict=True)
+    )
 
 
 def _moved(x: Batch, device: torch.device | str | None, dtype: torch.dtype) -> Batch:
-    return mapped(x, lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype))
+    return mapped(
+        x, lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
+    )
 
 
 def _checked(batch: Any, n: int | None) -> Batch:
@@ -201,12 +224,17 @@ def _checked(batch: Any, n: int | None) -> Batch:
         batch = tuple(batch)
     if isinstance(batch, Mapping) and any(key in LABELS for key in batch):
         raise InputError(
-            f"the inputs hold {', '.join(map(repr, batch))}; expected what the network may see, without labels: leave "
+            f"the inputs hold {', '.join(map(repr, batch))}; expected what the network may see, "
+            "without labels: leave "
             "them out, and teach them"
         )
     parts = tensors(batch) if isinstance(batch, Tensor | Mapping | tuple) else []
     if not parts or not all(isinstance(t, Tensor) for t in parts):
-        inside = {k: type(t).__name__ for k, t in batch.items()} if isinstance(batch, Mapping) else type(batch).__name__
+        inside = (
+            {k: type(t).__name__ for k, t in batch.items()}
+            if isinstance(batch, Mapping)
+            else type(batch).__name__
+        )
         raise InputError(
             f"the inputs are {inside}; expected a tensor, or a tuple or mapping of tensors: use "
             'return_tensors="pt", with_format("torch"), or a `collate` that makes them'
@@ -214,12 +242,16 @@ def _checked(batch: Any, n: int | None) -> Batch:
     sizes = [len(t) if t.ndim else 0 for t in parts]
     if set(sizes) != {sizes[0] if n is None else n} or not sizes[0]:
         wanted = "the same number of samples" if n is None else f"{n} samples"
-        raise InputError(f"the inputs are {described(batch)}; expected {wanted}, at least one, first in every tensor")
+        raise InputError(
+            f"the inputs are {described(batch)}; expected {wanted}, at least one, first in every "
+            "tensor"
+        )
     for t in parts:
         if t.is_floating_point() and not bool(torch.isfinite(t).all()):
             bad = int((~torch.isfinite(t.reshape(len(t), -1))).any(1).sum())
             raise InputError(
-                f"inputs hold NaN or infinity in {bad} of {len(t)} samples; expected finite numbers: repair or drop "
+                f"inputs hold NaN or infinity in {bad} of {len(t)} samples; expected finite "
+                "numbers: repair or drop "
                 "them"
             )
     return mapped(batch, Tensor.detach)

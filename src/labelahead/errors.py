@@ -77,7 +77,8 @@ class NumericalError(LabelaheadError, ArithmeticError):
 
 
 class StorageError(LabelaheadError, OSError):
-    """A file or folder cannot be used now, whatever was asked for: held by another process, not writable, full.
+    """A file or folder cannot be used now, whatever was asked for: held by another process, not
+    writable, full.
 
     full: there is no room. What was accepted before is safe, and the same may be tried again.
 
@@ -93,7 +94,8 @@ class StorageError(LabelaheadError, OSError):
 
 
 class ClusterError(LabelaheadError, ConnectionError):
-    """Whoever should do the work cannot: no scheduler, no workers, another version there, processes that died.
+    """Whoever should do the work cannot: no scheduler, no workers, another version there, processes
+    that died.
 
     >>> from labelahead.errors import ClusterError
     >>> isinstance(ClusterError("no worker is there"), ConnectionError)
@@ -120,7 +122,8 @@ class VerificationError(LabelaheadError, AssertionError):
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """ "did you mean 'flip'? " for a message about an unknown name, or nothing; capital letters aside.
+    """ "did you mean 'flip'? " for a message about an unknown name, or nothing; capital letters
+    aside.
 
     >>> from labelahead.errors import did_you_mean
     >>> did_you_mean("Flipp", ["flip", "margin"])

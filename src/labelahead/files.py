@@ -1,4 +1,6 @@
-"""Files that are there whole or not at all, lines that are on the disk before they count, folders for one process."""
+"""Files that are there whole or not at all, lines that are on the disk before they count, folders
+for one process.
+"""
 
 import errno
 import json
@@ -20,7 +22,17 @@ try:
 except ImportError:  # Windows, where a file that is open cannot be removed
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FolderLock", "Lines", "file_identity", "hold", "in_one_step", "make", "read_lines", "refused", "replace"]
+__all__ = [
+    "FolderLock",
+    "Lines",
+    "file_identity",
+    "hold",
+    "in_one_step",
+    "make",
+    "read_lines",
+    "refused",
+    "replace",
+]
 
 
 def replace(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
@@ -75,13 +87,18 @@ def sync(folder: Path) -> None:
 
 
 class Lines:
-    """A file of JSON objects, one a line, that only grows; a line is on the disk when `append` returns."""
+    """A file of JSON objects, one a line, that only grows.
+
+    A line is on the disk when `append` returns.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             self._cut_unfinished()
-            self._file = path.open("ab", buffering=0)  # unbuffered: what a full disk refuses must not turn up later
+            self._file = path.open(
+                "ab", buffering=0
+            )  # unbuffered: what a full disk refuses must not turn up later
             sync(path.parent)
         except OSError as error:
             raise refused(path, error) from error
@@ -115,7 +132,10 @@ class Lines:
 
 
 def read_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every finished line of such a file, and where it stands, for messages; nothing if there is no file."""
+    """Every finished line of such a file, and where it stands, for messages.
+
+    Nothing if there is no file.
+    """
     if not path.exists():
         return
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
@@ -124,7 +144,8 @@ def read_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
             row = json.loads(line)
         except ValueError as error:
             raise InputError(
-                f"{where} is damaged ({error}); expected one JSON object: restore the file from a copy, or remove "
+                f"{where} is damaged ({error}); expected one JSON object: restore the file from a "
+                "copy, or remove "
                 "the line by hand"
             ) from error
         if not isinstance(row, dict):
@@ -176,8 +197,9 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 class FolderLock:
     """A lock that this process holds on a folder.
 
-    The lock file can be removed while it is held, and the next process would lock a new one. The folder itself is
-    therefore locked as well, where the file system can lock folders (local ones can, NFS cannot).
+    The lock file can be removed while it is held, and the next process would lock a new one. The
+    folder itself is therefore locked as well, where the file system can lock folders (local ones
+    can, NFS cannot).
     """
 
     path: Path
@@ -190,7 +212,9 @@ class FolderLock:
 
 
 @contextmanager
-def hold(folder: Path, name: str = "lock", *, by: str = "process", instead: str = "") -> Iterator[FolderLock]:
+def hold(
+    folder: Path, name: str = "lock", *, by: str = "process", instead: str = ""
+) -> Iterator[FolderLock]:
     """A folder, made if there is none, for this process alone.
 
     by: who else may hold it. instead: what to do then; default: wait.
@@ -224,7 +248,8 @@ def hold(folder: Path, name: str = "lock", *, by: str = "process", instead: str 
 
 
 def _lock_folder(folder: Path) -> int | None:
-    """Lock the folder itself and return its handle, or None where the system cannot; closing it ends the lock.
+    """Lock the folder itself and return its handle, or None where the system cannot; closing it
+    ends the lock.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -252,4 +277,6 @@ def refused(path: Path, error: OSError) -> StorageError:
         return error
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     todo = "make room" if full else "make it writable, or choose another place"
-    return StorageError(f"{path} cannot be written to ({error.strerror or error}); {todo}", full=full)
+    return StorageError(
+        f"{path} cannot be written to ({error.strerror or error}); {todo}", full=full
+    )

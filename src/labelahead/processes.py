@@ -1,4 +1,5 @@
-"""Ctrl-C: one line and exit code 130 at any moment; and processes that leave it to whoever started them.
+"""Ctrl-C: one line and exit code 130 at any moment; and processes that leave it to whoever started
+them.
 
 It imports nothing large: `listen` is the first thing that the command line does.
 """
@@ -12,7 +13,14 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-__all__ = ["born_deaf", "end_interrupted", "follow_parent", "interruptible", "listen", "run_in_worker"]
+__all__ = [
+    "born_deaf",
+    "end_interrupted",
+    "follow_parent",
+    "interruptible",
+    "listen",
+    "run_in_worker",
+]
 
 INTERRUPTED = 130
 POSIX = hasattr(signal, "pthread_sigmask")
@@ -21,8 +29,9 @@ POSIX = hasattr(signal, "pthread_sigmask")
 def listen() -> None:
     """From now on Ctrl-C ends this process at once, with one line.
 
-    Python's own way, an exception, is no good while modules are imported: some catch all exceptions, others turn them
-    into errors of their own. Where somebody else listens, or nobody shall (a shell's background job), it stays so.
+    Python's own way, an exception, is no good while modules are imported: some catch all
+    exceptions, others turn them into errors of their own. Where somebody else listens, or nobody
+    shall (a shell's background job), it stays so.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
@@ -32,9 +41,12 @@ def listen() -> None:
 def interruptible(hint: Callable[[], str]) -> Iterator[None]:
     """Inside, Ctrl-C is a KeyboardInterrupt, so that what is under way can be put in order.
 
-    Imports end at once also here: whatever is on the disk is whole after any death. hint: what else to say then.
+    Imports end at once also here: whatever is on the disk is whole after any death. hint: what else
+    to say then.
     """
-    if signal.getsignal(signal.SIGINT) is not _leave:  # nobody called `listen`: a library keeps its hands off
+    if (
+        signal.getsignal(signal.SIGINT) is not _leave
+    ):  # nobody called `listen`: a library keeps its hands off
         yield
         return
 
@@ -51,7 +63,10 @@ def interruptible(hint: Callable[[], str]) -> Iterator[None]:
 
 
 def end_interrupted() -> None:
-    """After a Ctrl-C that was put in order: end, if this process is the command line's, without waiting for threads."""
+    """After a Ctrl-C that was put in order.
+
+    End, if this process is the command line's, without waiting for threads.
+    """
     if signal.getsignal(signal.SIGINT) is _leave:
         pools = sys.modules.get("multiprocessing.util")
         if pools is not None:
@@ -63,8 +78,8 @@ def end_interrupted() -> None:
 def _hush_tracker() -> None:
     """End the process that complains of semaphores which are not given back.
 
-    A pool's thread may be in the midst of giving one back, with the name gone and the tracker not yet told; there is
-    nothing to complain of then. It heeds no gentler signal.
+    A pool's thread may be in the midst of giving one back, with the name gone and the tracker not
+    yet told; there is nothing to complain of then. It heeds no gentler signal.
     """
     from multiprocessing import resource_tracker
 
@@ -92,8 +107,9 @@ def _importing(frame: FrameType | None) -> bool:
 def born_deaf() -> Iterator[None]:
     """Processes that are started inside do not hear Ctrl-C, from their first instruction on.
 
-    A terminal tells all processes; these end when they are told by whoever started them. The mask is inherited. What
-    comes meanwhile is heard here afterwards: an exception in the midst of a pool's work leaves its locks locked.
+    A terminal tells all processes; these end when they are told by whoever started them. The mask
+    is inherited. What comes meanwhile is heard here afterwards: an exception in the midst of a
+    pool's work leaves its locks locked.
     """
     if not POSIX:
         yield
@@ -103,7 +119,8 @@ def born_deaf() -> Iterator[None]:
 
     heard: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
-    # A mask is its thread's own, and a signal may go to another one: it is Python's handler that has to wait.
+    # A mask is its thread's own, and a signal may go to another one: it is Python's handler that
+    # has to wait.
     waits = callable(handler) and threading.current_thread() is threading.main_thread()
     if waits:
         signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
@@ -120,7 +137,9 @@ def born_deaf() -> Iterator[None]:
 
 
 def follow_parent() -> None:
-    """From now on this process ends when the one that started it does, killed or not, and at no Ctrl-C."""
+    """From now on this process ends when the one that started it does, killed or not, and at no
+    Ctrl-C.
+    """
     import threading
     from multiprocessing import connection, parent_process
 
@@ -136,10 +155,11 @@ def follow_parent() -> None:
 
 
 def run_in_worker(module: str, function: str, *args: Any) -> Any:
-    """Call a function of a module, which is imported only when this process already watches over its parent.
+    """Call a function of a module, which is imported only when this process already watches over
+    its parent.
 
-    This is what a new process is started with: were it started with the function itself, finding that would import
-    torch first, for seconds in which a process whose parent was killed lives on.
+    This is what a new process is started with: were it started with the function itself, finding
+    that would import torch first, for seconds in which a process whose parent was killed lives on.
     """
     follow_parent()
     return getattr(import_module(module), function)(*args)

@@ -75,7 +75,10 @@ def test_sequential_asks_and_conditions_on_the_truth(p, squared):
 
 @pytest.mark.parametrize("name", ["mlmoc", "changes", "emoc", "eer"])
 def test_sequential_and_greedy_measure_from_the_linearised_network(p, name):
-    """After a label without training the network's outputs are out of date: f_lin is baseline and label."""
+    """After a label without training the network's outputs are out of date.
+
+    F_lin is baseline and label.
+    """
     naive = getattr(ref, name)
 
     def by_hand(answer):
@@ -96,12 +99,16 @@ def test_sequential_and_greedy_measure_from_the_linearised_network(p, name):
         (believed, by_hand(lambda mean, i: ref.one_hot(int(mean[i].argmax()), 3))),
     ):
         assert picked.positions.tolist() == [position for position, _ in expected]
-        ref.close(picked.scores, torch.tensor([score for _, score in expected], dtype=torch.float64), 1e-8)
+        ref.close(
+            picked.scores, torch.tensor([score for _, score in expected], dtype=torch.float64), 1e-8
+        )
 
 
 @pytest.mark.parametrize("name", ["mlmoc", "changes", "emoc", "eer"])
 def test_top_measures_from_the_network_as_in_the_paper(p, name):
-    expected = getattr(ref, name)(p, LABELLED, p.targets[LABELLED], CANDIDATES, CANDIDATES, baseline="outputs")
+    expected = getattr(ref, name)(
+        p, LABELLED, p.targets[LABELLED], CANDIDATES, CANDIDATES, baseline="outputs"
+    )
     picked = top(look(p), name, 6)
     ref.close(picked.scores, expected.sort(descending=True).values, 1e-8)
 

@@ -19,7 +19,10 @@ LABELLED = [20, 3, 11, 7]
 CANDIDATES = [0, 5, 9, 14, 2, 21]
 EVALUATION = [1, 5, 9, 3, 18, 22, 0]
 
-CHANGE = [{"squared": s, "baseline": b} for s, b in itertools.product((False, True), ("outputs", "linearised"))]
+CHANGE = [
+    {"squared": s, "baseline": b}
+    for s, b in itertools.product((False, True), ("outputs", "linearised"))
+]
 CASES = [
     *((mlmoc, ref.mlmoc, o) for o in CHANGE),
     *((emoc, ref.emoc, {**o, "probability": q}) for o in CHANGE for q in ("simplex", "softmax")),
@@ -134,7 +137,10 @@ def test_views_branch_without_disturbing_each_other():
 @pytest.mark.parametrize("name", ACQUISITIONS)
 @pytest.mark.parametrize("kind", ref.KINDS)
 def test_candidates_inside_the_sum_are_not_favoured(kind, name):
-    """Two copies of one point, one of them an evaluation point: a label of either changes the same."""
+    """Two copies of one point, one of them an evaluation point.
+
+    A label of either changes the same.
+    """
     p = ref.problem(kind)
     b, n = p.b, len(p.outputs)
     rows = [*range(n), *CANDIDATES]
@@ -144,11 +150,16 @@ def test_candidates_inside_the_sum_are_not_favoured(kind, name):
     others = [1, 18, 22, 13]
     for labelled in ([], LABELLED):
         for baseline in ("outputs", "linearised"):
-            v = look(q, labelled, [*CANDIDATES, *copies], [*others, *CANDIDATES]).with_baseline(baseline)
+            v = look(q, labelled, [*CANDIDATES, *copies], [*others, *CANDIDATES]).with_baseline(
+                baseline
+            )
             inside, outside = ACQUISITIONS[name](v, None).chunk(2)
-            # A copy outside changes the predictions at its twin inside; that is all by which the two differ.
+            # A copy outside changes the predictions at its twin inside; that is all by which the
+            # two differ.
             for i, own in enumerate(CANDIDATES):
-                less = look(q, labelled, [own, copies[i]], [x for x in v.evaluation.tolist() if x != own])
+                less = look(
+                    q, labelled, [own, copies[i]], [x for x in v.evaluation.tolist() if x != own]
+                )
                 alone = ACQUISITIONS[name](less.with_baseline(baseline), None)
                 ref.close(alone[:1], alone[1:], 1e-6)
                 level = _level(name, q, labelled, own, baseline)
@@ -264,10 +275,16 @@ class TestConformance:
     def test_order_equivariant(self, p, name):
         order = [4, 0, 5, 2, 1, 3]
         shuffled = [CANDIDATES[i] for i in order]
-        ref.close(self.score(look(p, LABELLED, shuffled), name), self.score(look(p, LABELLED), name)[order])
+        ref.close(
+            self.score(look(p, LABELLED, shuffled), name),
+            self.score(look(p, LABELLED), name)[order],
+        )
 
     def test_evaluation_order_does_not_matter(self, p, name):
-        ref.close(self.score(look(p, LABELLED, evaluation=EVALUATION[::-1]), name), self.score(look(p, LABELLED), name))
+        ref.close(
+            self.score(look(p, LABELLED, evaluation=EVALUATION[::-1]), name),
+            self.score(look(p, LABELLED), name),
+        )
 
     def test_consecutive_and_scattered_positions_agree(self, p, name):
         run, scattered = [12, 13, 14, 15], [15, 13, 12, 14]
@@ -284,7 +301,9 @@ class TestConformance:
             assert torch.equal(a, b)
 
     def test_same_seed_same_answer(self, p, name):
-        assert torch.equal(self.score(look(p, LABELLED), name, 3), self.score(look(p, LABELLED), name, 3))
+        assert torch.equal(
+            self.score(look(p, LABELLED), name, 3), self.score(look(p, LABELLED), name, 3)
+        )
         v = look(p, LABELLED)
         assert torch.equal(self.score(v, name), self.score(v, name))
 
@@ -310,7 +329,9 @@ class TestConformance:
         b, n = p.b, len(p.outputs)
         rows = [*range(n), 3, 5]
         features = p.features.view(n, b, -1)[rows].reshape(len(rows) * b, -1)
-        q = ref.Problem(p.outputs[rows], features @ features.T, features, p.targets[rows], p.kind, 1e-5)
+        q = ref.Problem(
+            p.outputs[rows], features @ features.T, features, p.targets[rows], p.kind, 1e-5
+        )
         every = list(dict.fromkeys([*EVALUATION, 5, n, n + 1]))  # one copy as well as the other
         v = look(q, LABELLED, [5, n, n + 1, 9], every)
         scores = self.score(v, name)

@@ -1,4 +1,7 @@
-"""resolve: its closed form against quadrature, draws from the joint Gaussian, and its limits; the table against it."""
+"""resolve: its closed form against quadrature, draws from the joint Gaussian, and its limits.
+
+The table against it.
+"""
 
 import math
 
@@ -18,11 +21,17 @@ TOLERANCE = 1e-4  # of a prediction, for the table
 
 
 def owen(h, rho):
-    return float(_owen(torch.tensor([float(h)]), torch.tensor([float(rho)], dtype=torch.float64) ** 2))
+    return float(
+        _owen(torch.tensor([float(h)]), torch.tensor([float(rho)], dtype=torch.float64) ** 2)
+    )
 
 
 def looked_up(h, rho, dtype=torch.float64):
-    return float(gain_by_table(torch.tensor([float(h)], dtype=dtype))(torch.tensor([[float(rho) ** 2]], dtype=dtype)))
+    return float(
+        gain_by_table(torch.tensor([float(h)], dtype=dtype))(
+            torch.tensor([[float(rho) ** 2]], dtype=dtype)
+        )
+    )
 
 
 HEIGHT = st.floats(0, 8)
@@ -41,7 +50,9 @@ def test_owens_form_is_the_integral_and_the_table_is_close(h, rho):
 def test_the_table_is_close_everywhere():
     """The worst places are where h and ρ are both small: a grid that is fine there, too."""
     h = torch.cat([torch.linspace(0, HIGHEST + 1, 301), torch.logspace(-5, 0, 200)]).double()
-    rho = torch.cat([torch.linspace(0, 1, 401), torch.logspace(-5, 0, 300), 1 - torch.logspace(-8, -1, 100)]).double()
+    rho = torch.cat(
+        [torch.linspace(0, 1, 401), torch.logspace(-5, 0, 300), 1 - torch.logspace(-8, -1, 100)]
+    ).double()
     squared = rho.square()[:, None].expand(-1, len(h))
     error = (gain_by_table(h)(squared.clone()) - _owen(h, squared)).abs()
     assert float(error.max()) <= TOLERANCE
@@ -66,10 +77,15 @@ def test_more_said_is_more_resolved_and_never_less_than_nothing(h, one, other):
 
 @pytest.mark.parametrize(("h", "rho"), [(0.0, 0.5), (0.4, 0.7), (1.2, 0.9), (0.1, 0.2)])
 def test_it_is_the_fall_of_errors_among_draws(h, rho):
-    """Draw the gap and the news of it from their joint Gaussian; count how often each sign is wrong."""
+    """Draw the gap and the news of it from their joint Gaussian.
+
+    Count how often each sign is wrong.
+    """
     rng, n = torch.Generator().manual_seed(3), 2_000_000
     news = torch.randn(n, generator=rng, dtype=torch.float64)
-    gap = h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+    gap = (
+        h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+    )
     wrong_now = (gap < 0).double().mean()
     wrong_after = (gap.sign() != (h + rho * news).sign()).double().mean()
     assert owen(h, rho) == pytest.approx(float(wrong_now - wrong_after), abs=1.5e-3)
@@ -78,23 +94,41 @@ def test_it_is_the_fall_of_errors_among_draws(h, rho):
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0, 3), st.floats(0.05, 0.95), st.floats(-2, 2))
 def test_it_sees_no_less_than_error_reduction_by_labels(h, rho, there):
-    """Its nearest relative in print tells only which side of zero the news is on, and so never more."""
+    """Its nearest relative in print tells only which side of zero the news is on, and so never
+    more.
+    """
     assert ref.gain_by_labels(h, rho, there) <= owen(h, rho) + 1e-9
-    assert ref.gain_by_labels(0.0, rho, 0.0) == pytest.approx(owen(0, rho), abs=1e-9)  # with nothing known, the same
+    assert ref.gain_by_labels(0.0, rho, 0.0) == pytest.approx(
+        owen(0, rho), abs=1e-9
+    )  # with nothing known, the same
 
 
-@pytest.mark.parametrize(("h", "rho", "there"), [(0.3, 0.6, 0.2), (1.0, 0.9, -0.5), (0.0, 0.4, 1.0)])
+@pytest.mark.parametrize(
+    ("h", "rho", "there"), [(0.3, 0.6, 0.2), (1.0, 0.9, -0.5), (0.0, 0.4, 1.0)]
+)
 def test_error_reduction_by_labels_is_what_draws_tell(h, rho, there):
     rng, n = torch.Generator().manual_seed(3), 2_000_000
     news = torch.randn(n, generator=rng, dtype=torch.float64)
-    gap = h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+    gap = (
+        h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+    )
     first, right = news > -there, gap > 0
-    after = sum(float(torch.maximum((right & told).sum(), (~right & told).sum())) for told in (first, ~first)) / n
-    assert ref.gain_by_labels(h, rho, there) == pytest.approx(after - float(right.double().mean()), abs=1.5e-3)
+    after = (
+        sum(
+            float(torch.maximum((right & told).sum(), (~right & told).sum()))
+            for told in (first, ~first)
+        )
+        / n
+    )
+    assert ref.gain_by_labels(h, rho, there) == pytest.approx(
+        after - float(right.double().mean()), abs=1.5e-3
+    )
 
 
 def test_a_label_that_is_foreseen_is_worth_nothing_by_labels_alone():
-    """Where the two part: x' itself may be settled, and a number seen there tells of x all the same."""
+    """Where the two part: x' itself may be settled, and a number seen there tells of x all the
+    same.
+    """
     worth = [ref.gain_by_labels(0.2, 0.7, there) for there in (0.0, 1.0, 2.0, 6.0)]
     assert worth == sorted(worth, reverse=True)
     assert worth[-1] < 1e-8

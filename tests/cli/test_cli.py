@@ -72,8 +72,12 @@ def test_a_budget_that_nobody_chose_is_no_larger_than_the_pool(tmp_path):
     asked = ("run", "--data", path, "--threads=1")
     done = invoke(*asked, "--out", tmp_path / "a")
     assert done.exit_code == 0, done.output
-    assert "the pool has 48 items: 30 labels are asked for, not 100" in " ".join(done.output.split())
-    assert json.loads((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()[-1])["labels"] == 30
+    assert "the pool has 48 items: 30 labels are asked for, not 100" in " ".join(
+        done.output.split()
+    )
+    assert (
+        json.loads((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()[-1])["labels"] == 30
+    )
     for chosen in (("--labels", 100), ("--set", "budget.labels=100")):
         refused = invoke(*asked, *chosen, "--out", tmp_path / "b")
         assert refused.exit_code == 1
@@ -86,24 +90,48 @@ def test_a_table_without_labels_is_told_how_to_name_its_column(tmp_path):
     refused = invoke("run", "--data", path, "--out", tmp_path / "a")
     assert refused.exit_code == 1
     assert "--target (data.target), one of a, topic" in " ".join(refused.output.split())
-    asked = invoke("query", "--data", path, "--classes", "x,y", "--n", 3, "--set", "data.without=topic", "--threads=1")
+    asked = invoke(
+        "query",
+        "--data",
+        path,
+        "--classes",
+        "x,y",
+        "--n",
+        3,
+        "--set",
+        "data.without=topic",
+        "--threads=1",
+    )
     assert asked.exit_code == 0, asked.output
-    assert "1 numeric and 0 categorical columns became 1 numbers a row: a (" in " ".join(asked.output.split())
+    assert "1 numeric and 0 categorical columns became 1 numbers a row: a (" in " ".join(
+        asked.output.split()
+    )
     assert "left out: topic" in asked.output
 
 
 def test_against_another_until_it_is_as_good(tmp_path):
-    done = invoke("run", *QUICK, "--set=training.steps=60", "--against", "random", "--out", tmp_path / "a")
+    done = invoke(
+        "run", *QUICK, "--set=training.steps=60", "--against", "random", "--out", tmp_path / "a"
+    )
     assert done.exit_code == 0, done.output
     text = " ".join(done.output.split())
-    ours = [float(r["accuracy"]) for r in map(json.loads, (tmp_path / "a" / "rounds.jsonl").read_text().splitlines())]
-    rows = re.findall(r"^ +(\d+) +([\d.]+) % +([\d.]+) %$", done.output, re.MULTILINE)  # both, side by side
+    ours = [
+        float(r["accuracy"])
+        for r in map(json.loads, (tmp_path / "a" / "rounds.jsonl").read_text().splitlines())
+    ]
+    rows = re.findall(
+        r"^ +(\d+) +([\d.]+) % +([\d.]+) %$", done.output, re.MULTILINE
+    )  # both, side by side
     assert [row[1] for row in rows] == [f"{100 * value:.1f}" for value in ours]
     assert rows[0][1] == rows[0][2]  # the same first labels, the same weights
     lines = re.findall(r"random round +\d+ +(\d+) labels test accuracy ([\d.]+)%", text)
     theirs = {int(n): float(right) for n, right in lines}
     there = [n for n, right in theirs.items() if right >= round(100 * ours[-1], 1)]
-    said = f"random needed {there[0]} labels for this." if there else f"random had not got there with {max(theirs)}"
+    said = (
+        f"random needed {there[0]} labels for this."
+        if there
+        else f"random had not got there with {max(theirs)}"
+    )
     assert said in text
     assert max(theirs) == max(24, *(there or [4 * 24])[:1])  # it stops then
     assert "one campaign each, an anecdote" in text
@@ -114,14 +142,26 @@ def test_against_another_until_it_is_as_good(tmp_path):
 
 
 def test_several_seeds_give_a_ratio_with_an_interval_and_can_be_resumed(tmp_path):
-    given = ["run", *QUICK, "--model=exact", "--against", "random", "--seeds", 2, "--out", tmp_path / "a"]
+    given = [
+        "run",
+        *QUICK,
+        "--model=exact",
+        "--against",
+        "random",
+        "--seeds",
+        2,
+        "--out",
+        tmp_path / "a",
+    ]
     done = invoke(*given)
     assert done.exit_code == 0, done.output
     text = " ".join(done.output.split())
     assert "campaign 1 of 4: flip, seed 0" in text
     assert re.search(r"campaign 4 of 4: random, seed 1 \(about \d+ s left, until \d\d:\d\d\)", text)
     said = re.search(
-        r"random needed (at least )?[\d.]+ times as many labels as flip \(95 % interval .* 2 seeds\)", text
+        r"random needed (at least )?[\d.]+ times as many labels as flip \(95 % interval .* 2 "
+        r"seeds\)",
+        text,
     )
     assert said
     again = invoke("resume", tmp_path / "a")
@@ -139,18 +179,24 @@ def test_default_folders_do_not_collide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert invoke("run", *QUICK).exit_code == 0
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-flip-0", "digits-flip-0-2"]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [
+        "digits-flip-0",
+        "digits-flip-0-2",
+    ]
 
 
 def test_a_strategy_of_your_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code = "from labelahead.acquisition import flip\n\ndef mine(view, rng):\n    return flip(view)\n"
+    code = (
+        "from labelahead.acquisition import flip\n\ndef mine(view, rng):\n    return flip(view)\n"
+    )
     Path("own.py").write_text(code)
     done = invoke("run", *QUICK, "--strategy", "own.py:mine")
     assert done.exit_code == 0, done.output
     assert invoke("run", *QUICK).exit_code == 0
     labels = [
-        Path("runs", name, "labels.jsonl").read_text().splitlines() for name in ("digits-mine-0", "digits-flip-0")
+        Path("runs", name, "labels.jsonl").read_text().splitlines()
+        for name in ("digits-mine-0", "digits-flip-0")
     ]
     own, named = ([json.loads(line)["position"] for line in lines] for lines in labels)
     assert own == named
@@ -161,7 +207,8 @@ def test_a_strategy_of_any_name_stays_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(
         "from labelahead.strategies.base import Picks, Strategy\n"
-        "def first(s, q, rng, mode, ask):\n    return Picks(s.candidates[:q], s.candidates[:q].double())\n"
+        "def first(s, q, rng, mode, ask):\n    return Picks(s.candidates[:q], "
+        "s.candidates[:q].double())\n"
         "mine = Strategy('../../a b/[c]:*', '', '', first)\n"
     )
     done = invoke("run", *QUICK, "--strategy", "own.py:mine")
@@ -188,7 +235,16 @@ def test_all_that_there_is_by_name():
     done = invoke("list")
     assert done.exit_code == 0, done.output
     words = done.output.replace(",", " ").split()
-    assert {*STRATEGIES, "mlp", "exact", "digits", "strategies", "models", "embeddings", "data"} <= set(words)
+    assert {
+        *STRATEGIES,
+        "mlp",
+        "exact",
+        "digits",
+        "strategies",
+        "models",
+        "embeddings",
+        "data",
+    } <= set(words)
 
 
 COMMANDS = ("run", "resume", "query", "list", "compare", "report", "label")
@@ -262,21 +318,44 @@ def test_query_a_table(tmp_path):
     found = tmp_path / "next.json"
     done = invoke("query", "--data", data, "--n", 3, "--format", "json", "--out", found)
     assert done.exit_code == 0
-    assert [r["position"] for r in json.loads(found.read_text())] == [int(r["position"]) for r in rows]
+    assert [r["position"] for r in json.loads(found.read_text())] == [
+        int(r["position"]) for r in rows
+    ]
 
 
 def test_query_a_table_returns_its_texts(tmp_path):
-    said = [f"Post {i}: the arm cannot\nlift its own weight, {'again and ' * 40}again." for i in range(5)]
+    said = [
+        f"Post {i}: the arm cannot\nlift its own weight, {'again and ' * 40}again."
+        for i in range(5)
+    ]
     with (tmp_path / "posts.csv").open("w", newline="") as file:
         csv.writer(file).writerows(
-            [["text"], *([t] for t in ["=1+1 is the sum that nobody would run here, really", *said])]
+            [
+                ["text"],
+                *([t] for t in ["=1+1 is the sum that nobody would run here, really", *said]),
+            ]
         )
-    arguments = ("query", "--data", tmp_path / "posts.csv", "--n", 6, "--classes", "a,b", "--embedding", "words")
+    arguments = (
+        "query",
+        "--data",
+        tmp_path / "posts.csv",
+        "--n",
+        6,
+        "--classes",
+        "a,b",
+        "--embedding",
+        "words",
+    )
     rows = list(csv.DictReader(io.StringIO(invoke(*arguments).stdout)))
     texts = {int(r["position"]): r["text"] for r in rows}
-    assert texts.pop(0) == "'=1+1 is the sum that nobody would run here, really"  # no formula in a spreadsheet
+    assert (
+        texts.pop(0) == "'=1+1 is the sum that nobody would run here, really"
+    )  # no formula in a spreadsheet
     assert texts == {i + 1: text for i, text in enumerate(said)}
-    whole = {row["position"]: row["text"] for row in json.loads(invoke(*arguments, "--format", "json").stdout)}
+    whole = {
+        row["position"]: row["text"]
+        for row in json.loads(invoke(*arguments, "--format", "json").stdout)
+    }
     assert whole == {0: "=1+1 is the sum that nobody would run here, really", **texts}
 
 
@@ -306,7 +385,19 @@ def test_query_a_folder_with_your_own_network(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    done = invoke("query", "--data", photos, "--labels", labels, "--model", "mynet:make", "--n", 5, "--threads", 1)
+    done = invoke(
+        "query",
+        "--data",
+        photos,
+        "--labels",
+        labels,
+        "--model",
+        "mynet:make",
+        "--n",
+        5,
+        "--threads",
+        1,
+    )
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert len(rows) == 5
@@ -339,7 +430,9 @@ def test_query_leaves_the_test_part_alone(tmp_path):
 
 
 def test_query_adds_a_label_file_to_what_the_data_say(tmp_path):
-    folder = photos(tmp_path / "p", ["a/1.png", "b/2.png", *(f"unlabelled/{i}.png" for i in range(5))])
+    folder = photos(
+        tmp_path / "p", ["a/1.png", "b/2.png", *(f"unlabelled/{i}.png" for i in range(5))]
+    )
     labels = tmp_path / "l.csv"
     labels.write_text("item,label\nunlabelled/0.png,a\nunlabelled/1.png,\n")
     done = invoke("query", "--data", folder, "--labels", labels, "--n", 4, *SMALL)
@@ -406,7 +499,9 @@ def test_names_that_look_like_markup_or_mathematics(tmp_path):
     assert (tmp_path / "r[red]" / "curve.png").exists()
 
 
-CELLS = st.text(max_size=6) | st.sampled_from(["", "1", "-2.5", "nan", "inf", "yes", "no", '"', "\0"])
+CELLS = st.text(max_size=6) | st.sampled_from(
+    ["", "1", "-2.5", "nan", "inf", "yes", "no", '"', "\0"]
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -415,7 +510,9 @@ def test_broken_tables(rows, name, tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")
     path = folder / f"t.{name}"
     path.write_text("\n".join(",".join(r) for r in rows), encoding="utf-8", errors="replace")
-    done = invoke("query", "--data", path, "--n", 1, "--set", "training.steps=2", "--out", folder / "next.csv")
+    done = invoke(
+        "query", "--data", path, "--n", 1, "--set", "training.steps=2", "--out", folder / "next.csv"
+    )
     calm(done)
     assert done.exit_code == 0 or not (folder / "next.csv").exists()
 
@@ -431,7 +528,17 @@ def test_broken_label_files(content, tmp_path_factory):
         text = "item,label\n" + "\n".join(",".join(r) for r in content)
         labels.write_text(text, encoding="utf-8", errors="replace")
     done = invoke(
-        "query", "--data", data, "--labels", labels, "--n", 1, "--classes", "yes,no", "--set", "training.steps=2"
+        "query",
+        "--data",
+        data,
+        "--labels",
+        labels,
+        "--n",
+        1,
+        "--classes",
+        "yes,no",
+        "--set",
+        "training.steps=2",
     )
     calm(done)
 
@@ -440,7 +547,8 @@ def test_broken_label_files(content, tmp_path_factory):
 @given(
     files=st.lists(
         st.tuples(
-            st.sampled_from(["a.png", "b.jpg", "c.gif", "sub/d.png", ".hidden.png", "e.txt"]), st.binary(max_size=40)
+            st.sampled_from(["a.png", "b.jpg", "c.gif", "sub/d.png", ".hidden.png", "e.txt"]),
+            st.binary(max_size=40),
         ),
         max_size=5,
     )
@@ -487,7 +595,9 @@ def start(*arguments, cwd):
 
 def test_interrupted_by_the_keyboard(tmp_path):
     gate = Gate(tmp_path, begun=tmp_path / "a" / "rounds.jsonl")
-    process = start("run", *QUICK, "--model", gate.model, "--labels", "40", "--out", "a", cwd=tmp_path)
+    process = start(
+        "run", *QUICK, "--model", gate.model, "--labels", "40", "--out", "a", cwd=tmp_path
+    )
     until(lambda: (tmp_path / "a" / "rounds.jsonl").exists() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)

@@ -72,7 +72,9 @@ def test_data_reaches_no_label(tmp_path, source):
     for thing in reachable(data):
         assert not isinstance(thing, Answers)
         if isinstance(thing, torch.Tensor | np.ndarray) and len(thing.shape) == 1:
-            assert not (len(thing) == len(labels) and bool((torch.as_tensor(thing) == labels).all()))
+            assert not (
+                len(thing) == len(labels) and bool((torch.as_tensor(thing) == labels).all())
+            )
 
 
 def test_inputs_are_built_once_and_checked():
@@ -82,7 +84,9 @@ def test_inputs_are_built_once_and_checked():
         calls.append(1)
         return torch.zeros(2, 3)
 
-    data = Data("x", (), torch.empty(0, dtype=torch.int64), ("0", "1"), "vector", (), None, (3,), build)
+    data = Data(
+        "x", (), torch.empty(0, dtype=torch.int64), ("0", "1"), "vector", (), None, (3,), build
+    )
     assert data.shape == (3,)
     assert not calls
     assert data.inputs is data.inputs
@@ -421,12 +425,16 @@ def test_torch_data_sets_of_every_form():
     plain, none = from_dataset(TensorDataset(x))
     assert none is None
     assert torch.equal(plain.inputs, x)
-    named, answers = from_dataset(Items([{"x": r, "label": "ab"[int(c)]} for r, c in zip(x, y, strict=True)]))
+    named, answers = from_dataset(
+        Items([{"x": r, "label": "ab"[int(c)]} for r, c in zip(x, y, strict=True)])
+    )
     assert named.classes == ("a", "b")
     assert answers(1) == 1
     bare, _ = from_dataset(Items(list(x.numpy())))
     assert torch.equal(bare.inputs, x)
-    carried, _ = from_dataset(Items([(r, int(c)) for r, c in zip(x, y, strict=True)], classes=["u", "v", "w"]))
+    carried, _ = from_dataset(
+        Items([(r, int(c)) for r, c in zip(x, y, strict=True)], classes=["u", "v", "w"])
+    )
     assert carried.classes == ("u", "v", "w")
 
 

@@ -19,7 +19,10 @@ START = dt.datetime(2024, 1, 25)
 
 def write_csv(path, dates, **columns):
     columns = {"when": dates, **columns}
-    rows = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    rows = [
+        ",".join(columns),
+        *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True)),
+    ]
     path.write_text("\n".join(rows) + "\n")
     return path
 
@@ -45,7 +48,19 @@ def test_seconds_of_text(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["2024", "20240131", "2024-02-30", "2024-13-01", "3/4/2024", "12:30", "soon", "1.2.3", "2024-01-31x", ""]
+    "text",
+    [
+        "2024",
+        "20240131",
+        "2024-02-30",
+        "2024-13-01",
+        "3/4/2024",
+        "12:30",
+        "soon",
+        "1.2.3",
+        "2024-01-31x",
+        "",
+    ],
 )
 def test_what_is_no_date_or_could_be_two_has_no_seconds(text):
     assert seconds_of(text) is None
@@ -68,10 +83,15 @@ def test_csv_dates_become_one_number_in_their_order(tmp_path):
     column = data.inputs[:, 0]
     assert torch.allclose(column.diff(), column.diff()[0], rtol=1e-4)
     assert column.diff()[0] > 0
-    assert any("0 numeric, 1 date and 0 categorical columns became 1 numbers a row: when" in n for n in data.notes)
+    assert any(
+        "0 numeric, 1 date and 0 categorical columns became 1 numbers a row: when" in n
+        for n in data.notes
+    )
 
 
-@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"])
+@pytest.mark.parametrize(
+    "form", ["%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"]
+)
 def test_every_form_gives_the_same_inputs(tmp_path, form):
     moments = [START + dt.timedelta(hours=13 * i) for i in range(40)]
     plain, _ = load(write_csv(tmp_path / "plain.csv", [m.isoformat() for m in moments]))
@@ -122,22 +142,34 @@ def test_new_items_are_read_as_the_pool_was(tmp_path):
     kinds = ["early" if i < 20 else "late" for i in range(40)]
     source = write_csv(tmp_path / "t.csv", [m.strftime("%d/%m/%Y") for m in moments], label=kinds)
     budget = {"initial": 10, "labels": 30, "retrain_every": 10}
-    tables = {"data": {"name": str(source)}, "model": {"name": "exact"}, "budget": budget, "threads": 1}
+    tables = {
+        "data": {"name": str(source)},
+        "model": {"name": "exact"},
+        "budget": budget,
+        "threads": 1,
+    }
     la.run(tables, out=tmp_path / "run", outlook=False)
     model = la.load_model(la.load_model(tmp_path / "run").save(tmp_path / "model", onnx=False))
     new = [dt.date(2024, 2, 3), dt.date(2024, 3, 1)]
     pq.write_table(pa.table({"when": pa.array(new)}), tmp_path / "new.parquet")
     by_parquet = model.predict(tmp_path / "new.parquet")
     assert by_parquet.labels == ["early", "late"]
-    for dates in (["03/02/2024", "01/03/2024"], ["2024-02-03", "2024-03-01 00:00"]):  # the pool has the day first
+    for dates in (
+        ["03/02/2024", "01/03/2024"],
+        ["2024-02-03", "2024-03-01 00:00"],
+    ):  # the pool has the day first
         said = model.predict(write_csv(tmp_path / "new.csv", dates))
         assert torch.equal(said.probabilities, by_parquet.probabilities)
     by_name = model.predict({"when": np.array(new, dtype="datetime64[ns]")})
     assert torch.equal(by_name.probabilities, by_parquet.probabilities)
-    with pytest.raises(InputError, match="column 'when', line 2, is 'soon'; expected a date such as 2024-01-31"):
+    with pytest.raises(
+        InputError, match="column 'when', line 2, is 'soon'; expected a date such as 2024-01-31"
+    ):
         model.predict(write_csv(tmp_path / "bad.csv", ["soon"]))
 
 
 def test_truths_with_gaps_in_parquet_are_categories(tmp_path):
-    pq.write_table(pa.table({"member": pa.array([True, None, False, True])}), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"member": pa.array([True, None, False, True])}), tmp_path / "t.parquet"
+    )
     assert load(tmp_path / "t.parquet")[0].shape == (3,)

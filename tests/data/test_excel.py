@@ -49,7 +49,9 @@ def write_workbook(path, sheets):
 
 def write_csv(path, rows):
     def cell(value):
-        return "" if value is None else value.isoformat() if isinstance(value, dt.date) else str(value)
+        return (
+            "" if value is None else value.isoformat() if isinstance(value, dt.date) else str(value)
+        )
 
     path.write_text("\n".join(",".join(map(cell, row)) for row in rows) + "\n")
     return path
@@ -72,7 +74,11 @@ def test_whole_numbers_are_classes_without_a_fraction(tmp_path):
 
 
 def test_first_visible_sheet_is_read_unless_another_is_named(tmp_path):
-    sheets = {"Old": [["v"], [1], [2]], "Now": [["w"], [3], [4], [5]], "Two words": [["x", "z"], [1, 2], [3, 4]]}
+    sheets = {
+        "Old": [["v"], [1], [2]],
+        "Now": [["w"], [3], [4], [5]],
+        "Two words": [["x", "z"], [1, 2], [3, 4]],
+    }
     path = write_workbook(tmp_path / "book.xlsx", sheets)
     book = openpyxl.load_workbook(path)
     book["Old"].sheet_state = "hidden"
@@ -92,7 +98,14 @@ def test_first_visible_sheet_is_read_unless_another_is_named(tmp_path):
 
 def test_rows_are_numbered_as_in_excel(tmp_path):
     book = openpyxl.Workbook()
-    for place, value in {"C3": "v", "D3": "label", "C4": 1, "C6": 2, "C7": "=1/0", "D9": "x"}.items():
+    for place, value in {
+        "C3": "v",
+        "D3": "label",
+        "C4": 1,
+        "C6": 2,
+        "C7": "=1/0",
+        "D9": "x",
+    }.items():
         book.active[place] = value
     book.active["Z1"].font = openpyxl.styles.Font(bold=True)  # formatted, and empty
     book.save(tmp_path / "t.xlsx")
@@ -104,7 +117,10 @@ def test_rows_are_numbered_as_in_excel(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"no workbook", "cannot be read as an Excel workbook"), (b"", "cannot be read as an Excel workbook")],
+    [
+        (b"no workbook", "cannot be read as an Excel workbook"),
+        (b"", "cannot be read as an Excel workbook"),
+    ],
 )
 def test_broken_workbooks_are_refused(tmp_path, content, message):
     (tmp_path / "t.xlsx").write_bytes(content)
@@ -112,7 +128,9 @@ def test_broken_workbooks_are_refused(tmp_path, content, message):
         load(tmp_path / "t.xlsx")
 
 
-@pytest.mark.parametrize(("rows", "message"), [([], "holds nothing"), ([["a", "b"]], "holds no rows")])
+@pytest.mark.parametrize(
+    ("rows", "message"), [([], "holds nothing"), ([["a", "b"]], "holds no rows")]
+)
 def test_sheets_without_rows_are_refused(tmp_path, rows, message):
     with pytest.raises(InputError, match=message):
         load(write_workbook(tmp_path / "t.xlsx", {"a": rows}))
@@ -138,7 +156,10 @@ def test_label_files(tmp_path):
 def test_page_shows_the_rows_of_a_sheet(tmp_path, monkeypatch):
     write_workbook(tmp_path / "book.xlsx", {"about": [["v"], [1]], "data": [HEADER, *rows_of()]})
     monkeypatch.chdir(tmp_path)
-    with page("book.xlsx#data", None, classes=["high", "low"], start_from_folders=True) as (client, session):
+    with page("book.xlsx#data", None, classes=["high", "low"], start_from_folders=True) as (
+        client,
+        session,
+    ):
         assert session.folder.name == "labels-book-data"
         assert len(session.assignment.tally.labels) == 24
         row = {cell["name"]: cell["value"] for cell in client.get("/api/items/1").json()["row"]}
@@ -154,7 +175,8 @@ def test_commands_take_a_sheet_wherever_they_take_a_table(tmp_path, monkeypatch,
     write_workbook(tmp_path / "known.xlsx", {"about": [["v"], [1]], "data": [HEADER, *rows_of()]})
     options = ["--model", "exact", "--threads", "1"]
     asked = CliRunner().invoke(
-        app, ["query", "--data", "book.xlsx#data", "--labels", "book.xlsx#labels", "--n", "3", *options]
+        app,
+        ["query", "--data", "book.xlsx#data", "--labels", "book.xlsx#labels", "--n", "3", *options],
     )
     assert asked.exit_code == 0, asked.output
     assert asked.stdout.splitlines()[0] == ",".join(
@@ -169,7 +191,9 @@ def test_commands_take_a_sheet_wherever_they_take_a_table(tmp_path, monkeypatch,
     said = CliRunner().invoke(app, ["predict", "../run", "../book.xlsx#data"])
     assert said.exit_code == 0, said.output
     assert len(said.stdout.splitlines()) == 31
-    by_path = la.load_model(tmp_path / "run").predict([f"{tmp_path}/book.xlsx#data", f"{tmp_path}/known.xlsx#data"])
+    by_path = la.load_model(tmp_path / "run").predict(
+        [f"{tmp_path}/book.xlsx#data", f"{tmp_path}/known.xlsx#data"]
+    )
     assert by_path.items[0] == f"{tmp_path}/book.xlsx#data/0"
     with pytest.raises(InputError, match=r"known\.xlsx has no column 'size'"):
         la.load_model(tmp_path / "run").predict(tmp_path / "known.xlsx")

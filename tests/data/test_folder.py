@@ -122,7 +122,10 @@ def test_layouts_by_name_alone():
     assert layout.official.tolist() == [False, False, True]
     assert any("validation folder joins" in note for note in layout.notes)
     assert sort_out(["train/a/1.png", "val/a/2.png"]).official.tolist() == [False, True]
-    assert sort_out(["models/training/1.png", "test/2.png"]).classes == ("test", "train")  # words, not parts
+    assert sort_out(["models/training/1.png", "test/2.png"]).classes == (
+        "test",
+        "train",
+    )  # words, not parts
     wrapped = sort_out(["set/a/1.png", "set/b/2.png"])
     assert wrapped.classes == ("a", "b")
     assert any("only folder, set" in note for note in wrapped.notes)
@@ -149,7 +152,12 @@ def png_announcing(width, height):
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
 
 
 def test_broken_files_are_skipped_and_named(tmp_path):
@@ -168,8 +176,14 @@ def test_broken_files_are_skipped_and_named(tmp_path):
     assert note.startswith("7 files")
     assert "cat/cut.jpg" in note
     assert "cat/empty.png (is empty)" in note
-    assert "dog/large.png (13000 x 13700 pixels; expected at most 178 million: make it smaller)" in note
-    assert "dog/huge.png (too many pixels (Image size (400000000 pixels)); expected at most 178 million" in note
+    assert (
+        "dog/large.png (13000 x 13700 pixels; expected at most 178 million: make it smaller)"
+        in note
+    )
+    assert (
+        "dog/huge.png (too many pixels (Image size (400000000 pixels)); expected at most 178 "
+        "million" in note
+    )
     assert "and 2 more" in note
 
 
@@ -291,7 +305,10 @@ def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path):
     for suffix in ("png", "tif"):
         save(tmp_path / suffix / f"a.{suffix}", Image.fromarray(ramp))
         assert np.array_equal(only(tmp_path / suffix)[0].numpy(), np.round(ramp / 257))
-    save(tmp_path / "f" / "a.tif", Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)))
+    save(
+        tmp_path / "f" / "a.tif",
+        Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)),
+    )
     assert only(tmp_path / "f")[0].flatten().tolist() == [round(255 * i / 63) for i in range(64)]
     wide = np.linspace(-1000, 1000, 64, dtype=np.float32).reshape(8, 8)
     save(tmp_path / "w" / "a.tif", Image.fromarray(wide))
@@ -395,7 +412,9 @@ def test_broken_zips(tmp_path):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_caltech(tmp_path, packed):
-    folder = classes_folder(tmp_path / "101_ObjectCategories", ("ant", "BACKGROUND_Google", "Faces"))
+    folder = classes_folder(
+        tmp_path / "101_ObjectCategories", ("ant", "BACKGROUND_Google", "Faces")
+    )
     if packed:
         pack(folder, tmp_path / "caltech101_128px.zip")
         shutil.rmtree(folder)
@@ -423,11 +442,19 @@ def test_folders_that_are_none_of_the_classes_given_are_just_folders(tmp_path):
     assert answers is None
     assert data.classes == ()
     assert data.ids[0] == "2024-01/0.png"
-    assert said(data, "folders that are none of the classes cat, dog: 2024-01, 2024-02: their pictures have no label")
+    assert said(
+        data,
+        "folders that are none of the classes cat, dog: 2024-01, 2024-02: their pictures have no "
+        "label",
+    )
     classes_folder(tmp_path, ("Cat", "dogs"), n=3)
     data, answers = load(tmp_path, classes=["cat", "dog"], test_fraction=0)
     assert data.classes == ("cat",)
-    assert [data.ids[i] for i in answers.known.nonzero().flatten()] == ["Cat/0.png", "Cat/1.png", "Cat/2.png"]
+    assert [data.ids[i] for i in answers.known.nonzero().flatten()] == [
+        "Cat/0.png",
+        "Cat/1.png",
+        "Cat/2.png",
+    ]
     assert said(data, "did you mean 'dog'?")
 
 

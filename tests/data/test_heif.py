@@ -69,13 +69,20 @@ def test_orientation_of_heic_is_that_of_jpeg(tmp_path, orientation):
     exif[0x0112] = orientation
     (tmp_path / "jpeg").mkdir()
     picture.save(tmp_path / "jpeg" / "a.jpg", quality=95, exif=exif)
-    shown = [load(tmp_path / form, size=64)[0].images.batch(torch.tensor([0]), 64).int() for form in ("heic", "jpeg")]
+    shown = [
+        load(tmp_path / form, size=64)[0].images.batch(torch.tensor([0]), 64).int()
+        for form in ("heic", "jpeg")
+    ]
     assert (shown[0] - shown[1]).abs().float().mean() < 3
 
 
 def test_heic_that_is_called_jpg_is_read(tmp_path):
-    write_heic(tmp_path / "heic.heic", Image.new("RGB", (32, 32), (200, 20, 20))).rename(tmp_path / "a.jpg")
-    (red, green, _) = load(tmp_path, size=8)[0].images.batch(torch.tensor([0]), 8)[0].float().mean((1, 2))
+    write_heic(tmp_path / "heic.heic", Image.new("RGB", (32, 32), (200, 20, 20))).rename(
+        tmp_path / "a.jpg"
+    )
+    (red, green, _) = (
+        load(tmp_path, size=8)[0].images.batch(torch.tensor([0]), 8)[0].float().mean((1, 2))
+    )
     assert red > 150 > 60 > green
 
 
@@ -90,7 +97,11 @@ def test_page_sends_heic_as_a_form_that_browsers_show(tmp_path):
 def test_heic_can_be_queried_and_predicted(tmp_path):
     folder = write_photographs(tmp_path / "photos")
     write_photographs(folder / "unlabelled", n=4, classes=False)
-    tables = {"data": {"name": str(folder), "size": 8, "embedding": "raw"}, "model": {"name": "exact"}, "threads": 1}
+    tables = {
+        "data": {"name": str(folder), "size": 8, "embedding": "raw"},
+        "model": {"name": "exact"},
+        "threads": 1,
+    }
     asked, _ = questions(parse(tables), 2)
     assert all(question.id.startswith("unlabelled/") for question in asked)
     budget = {"initial": 4, "labels": 6, "retrain_every": 2}
@@ -103,5 +114,7 @@ def test_heic_can_be_queried_and_predicted(tmp_path):
 def test_missing_decoder_is_named_with_the_files(tmp_path, monkeypatch):
     folder = write_photographs(tmp_path / "photos", n=7, classes=False)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(MissingExtra, match=r"7 HEIC photographs \(00\.heic, .* and 2 more\).*labelahead\[photos\]"):
+    with pytest.raises(
+        MissingExtra, match=r"7 HEIC photographs \(00\.heic, .* and 2 more\).*labelahead\[photos\]"
+    ):
         load(folder)

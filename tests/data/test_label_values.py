@@ -1,4 +1,7 @@
-"""The one rule for label values: missing words, spellings of one class, several classes in one label."""
+"""The one rule for label values.
+
+Missing words, spellings of one class, several classes in one label.
+"""
 
 import json
 import logging
@@ -23,7 +26,10 @@ KNOWN = [True, True, True, False, False, False, False, True, True, False, False,
 
 
 def write_table(path, labels, name="label"):
-    rows = [f"v,w,{name}", *(f"{i},{i % 3},{json.dumps(label) if label else ''}" for i, label in enumerate(labels))]
+    rows = [
+        f"v,w,{name}",
+        *(f"{i},{i % 3},{json.dumps(label) if label else ''}" for i, label in enumerate(labels)),
+    ]
     path.write_text("\n".join(rows).replace('\\"', '""') + "\n")
     return path
 
@@ -67,7 +73,13 @@ def test_split_names_keeps_commas_within_quotes():
 
 def test_known_names_are_classes_whatever_they_look_like():
     reader = LabelNames(["None", "US", "us"])
-    assert [reader.read(t) for t in ("none", "US", "us", "Us", "NA")] == ["None", "US", "us", "US", None]
+    assert [reader.read(t) for t in ("none", "US", "us", "Us", "NA")] == [
+        "None",
+        "US",
+        "us",
+        "US",
+        None,
+    ]
     assert LabelNames().read("None", literal=True) == "None"
 
 
@@ -79,7 +91,10 @@ def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
     assert data.classes == ("Cat", "dog")
     assert answers.known.tolist() == KNOWN
     assert said(data, "labels that differ in capital letters are one class: 'cat', 'CAT' as 'Cat'")
-    assert said(data, "taken as missing labels: 'NA' (1), 'None' (1), 'nan' (1), 'null' (1), 'n/a' (1), '?' (1)")
+    assert said(
+        data,
+        "taken as missing labels: 'NA' (1), 'None' (1), 'nan' (1), 'null' (1), 'n/a' (1), '?' (1)",
+    )
     by_array, from_array = from_arrays(np.zeros((12, 2)), MIXED)
     assert by_array.classes == ("Cat", "dog")
     assert from_array.known.tolist() == KNOWN
@@ -106,18 +121,33 @@ def test_page_and_simulation_have_the_same_labels(tmp_path):
         assert tally.classes == ("Cat", "dog")
         assert len(tally.labels) == 15
     budget = {"initial": 2, "labels": 4, "retrain_every": 2}
-    done = run(parse({"data": {"name": str(path)}, "model": {"name": "exact"}, "budget": budget, "threads": 1}))
+    done = run(
+        parse(
+            {
+                "data": {"name": str(path)},
+                "model": {"name": "exact"},
+                "budget": budget,
+                "threads": 1,
+            }
+        )
+    )
     assert len(done.rounds) == 2
 
 
 def test_genuine_class_with_the_name_of_a_missing_value(tmp_path):
     labels = ["None", "some", "none", "some", "NA", "None"] * 2
-    data, answers = load(write_table(tmp_path / "t.csv", labels), classes=["None", "some"], test_fraction=0)
+    data, answers = load(
+        write_table(tmp_path / "t.csv", labels), classes=["None", "some"], test_fraction=0
+    )
     assert data.classes == ("None", "some")
     assert answers.known.tolist() == [label != "NA" for label in labels]
     unlabelled = write_table(tmp_path / "u.csv", [""] * 12)
     (tmp_path / "labels.csv").write_text("item,label\n0,None\n1,some\n2,none\n")
-    tables = {"data": {"name": str(unlabelled), "classes": "None,some"}, "model": {"name": "exact"}, "threads": 1}
+    tables = {
+        "data": {"name": str(unlabelled), "classes": "None,some"},
+        "model": {"name": "exact"},
+        "threads": 1,
+    }
     asked, _ = questions(parse(tables), 9, labels=tmp_path / "labels.csv")
     assert sorted(int(question.id) for question in asked) == list(range(3, 12))
 
@@ -136,7 +166,15 @@ def test_exported_labels_and_class_folders_say_what_they_say(tmp_path):
 def test_label_outside_the_list_of_classes_is_refused_in_a_simulation(tmp_path):
     path = write_table(tmp_path / "t.csv", ["a", "b", "c"] * 10)
     with pytest.raises(InputError, match="a label is 'c', but --classes names a, b"):
-        run(parse({"data": {"name": str(path), "classes": ["a", "b"]}, "model": {"name": "exact"}, "threads": 1}))
+        run(
+            parse(
+                {
+                    "data": {"name": str(path), "classes": ["a", "b"]},
+                    "model": {"name": "exact"},
+                    "threads": 1,
+                }
+            )
+        )
 
 
 # --- several classes in one label -------------------------------------------------------------
@@ -185,7 +223,9 @@ SEVERAL = [["World", "World;Breaking"], ["World", "World|Sport"], ["World", "Wor
 @pytest.mark.parametrize("labels", SEVERAL)
 def test_tables_with_several_classes_per_item_are_refused(tmp_path, labels):
     path = write_table(tmp_path / "t.csv", [*labels, "Breaking", "Sport"] * 5)
-    with pytest.raises(InputError, match=r"several classes per item, such as 'World.*not supported yet.*--classes"):
+    with pytest.raises(
+        InputError, match=r"several classes per item, such as 'World.*not supported yet.*--classes"
+    ):
         load(path)
     data, _ = load(path, classes=[*labels, "Breaking", "Sport"])
     assert labels[1] in data.classes
@@ -202,13 +242,17 @@ def test_lists_of_classes_are_refused(tmp_path):
     columns["label"] = pa.array([[0, 1, 1]] * 16)  # one number for each class
     pq.write_table(pa.table(columns), tmp_path / "n.parquet")
     for name in ("t.parquet", "t.jsonl", "t.csv", "n.parquet"):
-        with pytest.raises(InputError, match=r"hold several classes per item, such as .* not supported yet"):
+        with pytest.raises(
+            InputError, match=r"hold several classes per item, such as .* not supported yet"
+        ):
             load(tmp_path / name)
 
 
 def test_lists_of_one_class_are_that_class(tmp_path):
     lists = [["World"], [], ["Sport"], ["World"]] * 4
-    pq.write_table(pa.table({"v": pa.array(range(16)), "label": pa.array(lists)}), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"v": pa.array(range(16)), "label": pa.array(lists)}), tmp_path / "t.parquet"
+    )
     data, answers = load(tmp_path / "t.parquet", test_fraction=0)
     assert data.classes == ("Sport", "World")
     assert answers.known.tolist() == [bool(value) for value in lists]
@@ -221,7 +265,11 @@ def test_label_files_and_imports_with_several_classes_are_refused(tmp_path):
         read_labels(tmp_path / "labels.csv", data)
     with pytest.raises(InputError, match="several classes per item, such as 'World;Sport'"):
         read_import(tmp_path / "labels.csv", data.ids, data.classes)
-    assert read_labels(tmp_path / "labels.csv", data, ["World;Sport"])[2] == ("World", "Sport", "World;Sport")
+    assert read_labels(tmp_path / "labels.csv", data, ["World;Sport"])[2] == (
+        "World",
+        "Sport",
+        "World;Sport",
+    )
 
 
 def test_arrays_with_several_classes_are_refused():

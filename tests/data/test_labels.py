@@ -47,7 +47,10 @@ CAT_DOG = ("cat", "dog")
         ("label,by,item\ncat,me,cat/1.jpg\n", ([0], [0], CAT_DOG)),
         ('\ufeffItem,LABEL\r\n"dog/a, b.jpg","cat"\r\n', ([3], [0], CAT_DOG)),
         ("item;label\ndog/1.jpg;cat\n", ([2], [0], CAT_DOG)),
-        ("item,label\n\ndog/ü.jpg, cow \ncat/1.jpg,ant\n", ([4, 0], [3, 2], (*CAT_DOG, "ant", "cow"))),
+        (
+            "item,label\n\ndog/ü.jpg, cow \ncat/1.jpg,ant\n",
+            ([4, 0], [3, 2], (*CAT_DOG, "ant", "cow")),
+        ),
         ("item,label\ncat/1.jpg,cat\n./cat/1.jpg,cat\n", ([0], [0], CAT_DOG)),  # twice the same
     ],
 )
@@ -100,7 +103,11 @@ def test_json_and_json_lines(tmp_path):
         ("3", "l.json", "JSON int; expected a list"),
         ("[3]", "l.json", "entry 1: 3; expected an object"),
         ('[{"item": "cat/1.jpg"}]', "l.json", "entry 1: columns item"),
-        ('[{"item": "cat/1.jpg", "label": ["cat", "dog"]}]', "l.json", "label holds several classes, cat, dog"),
+        (
+            '[{"item": "cat/1.jpg", "label": ["cat", "dog"]}]',
+            "l.json",
+            "label holds several classes, cat, dog",
+        ),
         ('[{"item": true, "label": "cat"}]', "l.json", "item is True"),
         ('[{"item": "cat/1.jpg", "label": 0}]', "l.json", "did you mean 'cat'"),
         ('{"item": 0, "label": "cat"}\nnonsense\n', "l.jsonl", "line 2: no valid JSON"),
@@ -154,10 +161,16 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), m
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.integers(0, 4), NAMES, min_size=1), st.sampled_from(["csv", "json", "jsonl"]))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.dictionaries(st.integers(0, 4), NAMES, min_size=1), st.sampled_from(["csv", "json", "jsonl"])
+)
 def test_labels_round_trip(tmp_path, labels, kind):
-    if len({n.casefold() for n in (*labels.values(), *CAT_DOG)}) < len({*labels.values(), *CAT_DOG}):
+    if len({n.casefold() for n in (*labels.values(), *CAT_DOG)}) < len(
+        {*labels.values(), *CAT_DOG}
+    ):
         return
     out = io.StringIO(newline="")
     rows = [{"item": IDS[i], "label": name} for i, name in labels.items()]
@@ -221,14 +234,21 @@ def test_label_studio(tmp_path):
     with pytest.raises(InputError, match=r"entry 1: .*'dog' by 1, but 'cat' by 0 at entry 1"):
         read(write(tmp_path, json.dumps([task("cat/1.jpg", "cat", "dog")]), "l.json"))
     two = [{"result": [{"value": {"choices": ["cat", "dog"]}}]}]
-    with pytest.raises(InputError, match="the label holds several classes, cat, dog; expected one class"):
+    with pytest.raises(
+        InputError, match="the label holds several classes, cat, dog; expected one class"
+    ):
         read(write(tmp_path, json.dumps([task("cat/1.jpg", annotations=two)]), "l.json"))
 
 
 def test_what_people_disagree_on_is_an_error_until_it_is_settled(tmp_path):
-    said = [{"who": "anna", "kind": "label", "label": "cat"}, {"who": "ben", "kind": "label", "label": "dog"}]
+    said = [
+        {"who": "anna", "kind": "label", "label": "cat"},
+        {"who": "ben", "kind": "label", "label": "dog"},
+    ]
     row = {"item": "cat/1.jpg", "label": "dog", "source": "label"}
-    with pytest.raises(InputError, match=r"'cat/1.jpg' is labelled 'dog' by ben, but 'cat' by anna at line 1"):
+    with pytest.raises(
+        InputError, match=r"'cat/1.jpg' is labelled 'dog' by ben, but 'cat' by anna at line 1"
+    ):
         read(write(tmp_path, json.dumps(row | {"answers": said}), "l.jsonl"))
     settled = [*said, {"who": "anna", "kind": "settle", "label": "dog"}]
     path = write(tmp_path, json.dumps(row | {"answers": settled}), "l.jsonl")
@@ -238,10 +258,14 @@ def test_what_people_disagree_on_is_an_error_until_it_is_settled(tmp_path):
 
 
 def test_an_address_ends_in_the_item(tmp_path):
-    assert read(write(tmp_path, "item,label\n/home/me/all/cat/1.jpg,cat\nC:\\x\\2.jpg,dog\n"))[:2] == ([0, 1], [0, 1])
+    assert read(write(tmp_path, "item,label\n/home/me/all/cat/1.jpg,cat\nC:\\x\\2.jpg,dog\n"))[
+        :2
+    ] == ([0, 1], [0, 1])
     with pytest.raises(InputError, match=r"no item is called 'x/2.jpg'"):
         read(write(tmp_path, "item,label\nx/2.jpg,cat\n"))
-    with pytest.raises(InputError, match=r"line 3: '/y/2.jpg' and '/x/2.jpg' both end in 'cat/2.jpg'"):
+    with pytest.raises(
+        InputError, match=r"line 3: '/y/2.jpg' and '/x/2.jpg' both end in 'cat/2.jpg'"
+    ):
         read(write(tmp_path, "item,label\n/x/2.jpg,cat\n/y/2.jpg,cat\n"))
 
 

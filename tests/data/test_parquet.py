@@ -28,7 +28,9 @@ def varied(n=3000):
             "number": rng.normal(size=n),
             "count": arrow.array(range(n), arrow.int8() if n < 128 else arrow.int32()),
             "flag": [i % 3 == 0 for i in range(n)],
-            "vector": arrow.array(list(rng.normal(size=(n, 4)).astype(np.float32)), arrow.list_(arrow.float32())),
+            "vector": arrow.array(
+                list(rng.normal(size=(n, 4)).astype(np.float32)), arrow.list_(arrow.float32())
+            ),
             "choices": [[f"c{i % 5}"] * (i % 3) for i in range(n)],
             "inner": [{"a": i, "b": f"b{i % 4}"} for i in range(n)],
             "when": [datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=i) for i in range(n)],
@@ -58,7 +60,9 @@ def test_values_are_those_of_arrow_and_the_bound_holds(tmp_path, how):
     with path.open("rb") as stream:
         opened = parquet.ParquetFile(stream)
         leaves = [
-            i for i in range(len(opened.schema)) if opened.schema.column(i).path.split(".")[0] in plain.schema.names
+            i
+            for i in range(len(opened.schema))
+            if opened.schema.column(i).path.split(".")[0] in plain.schema.names
         ]
         assert decoded_size(stream, opened.metadata, leaves) >= plain.nbytes
     some = read_bounded(path, ["word", "inner"], ALL)
@@ -67,9 +71,15 @@ def test_values_are_those_of_arrow_and_the_bound_holds(tmp_path, how):
 
 def bomb(path, rows=400_000, size=20_000, column="item"):
     """Some kilobytes that stand for rows * size bytes: one long text, again and again."""
-    text = arrow.DictionaryArray.from_arrays(arrow.array(np.zeros(rows, np.int32)), arrow.array(["x" * size]))
-    label = arrow.DictionaryArray.from_arrays(arrow.array(np.zeros(rows, np.int32)), arrow.array(["a"]))
-    parquet.write_table(arrow.table({column: text, "label": label}), path, compression="zstd", store_schema=False)
+    text = arrow.DictionaryArray.from_arrays(
+        arrow.array(np.zeros(rows, np.int32)), arrow.array(["x" * size])
+    )
+    label = arrow.DictionaryArray.from_arrays(
+        arrow.array(np.zeros(rows, np.int32)), arrow.array(["a"])
+    )
+    parquet.write_table(
+        arrow.table({column: text, "label": label}), path, compression="zstd", store_schema=False
+    )
     return path
 
 
@@ -102,10 +112,14 @@ def test_labels_that_repeat_a_long_name_are_refused(tmp_path):
 
 def test_texts_in_lists_that_repeat_are_refused(tmp_path):
     rows = 200_000
-    texts = arrow.DictionaryArray.from_arrays(arrow.array(np.zeros(rows, np.int32)), arrow.array(["x" * 20_000]))
+    texts = arrow.DictionaryArray.from_arrays(
+        arrow.array(np.zeros(rows, np.int32)), arrow.array(["x" * 20_000])
+    )
     lists = arrow.ListArray.from_arrays(arrow.array(np.arange(rows + 1, dtype=np.int32)), texts)
     path = tmp_path / "lists.parquet"
-    parquet.write_table(arrow.table({"item": lists, "label": lists}), path, store_schema=False, compression="zstd")
+    parquet.write_table(
+        arrow.table({"item": lists, "label": lists}), path, store_schema=False, compression="zstd"
+    )
     with pytest.raises(InputError, match="GB of memory unpacked"):
         read_import(path, ["a"], ["a"])
 
@@ -118,10 +132,14 @@ def test_a_small_file_of_large_pages_is_refused_before_it_is_read(tmp_path, monk
         read_bounded(path, ["item", "label"], 2**28)
     with pytest.raises(InputError, match="expected at most 500,000"):
         read_import(path, ["a"], ["a"])
-    monkeypatch.setattr("labelahead.data.table.free_memory", lambda: 2**28)  # what the system says of itself
+    monkeypatch.setattr(
+        "labelahead.data.table.free_memory", lambda: 2**28
+    )  # what the system says of itself
     with pytest.raises(InputError, match="could take"):
         read_parquet(path)
-    assert arrow.default_memory_pool().max_memory() is None or arrow.total_allocated_bytes() == before
+    assert (
+        arrow.default_memory_pool().max_memory() is None or arrow.total_allocated_bytes() == before
+    )
 
 
 def test_pages_that_the_footer_does_not_own_up_to_count(tmp_path):
@@ -132,7 +150,10 @@ def test_pages_that_the_footer_does_not_own_up_to_count(tmp_path):
     with path.open("rb") as stream:
         assert decoded_size(stream, metadata, [0, 1]) >= 2 * 8 * 400_000
     assert declared >= 2 * 8 * 400_000
-    with pytest.raises(InputError, match="no readable header"), (tmp_path / "short").open("w+b") as stream:
+    with (
+        pytest.raises(InputError, match="no readable header"),
+        (tmp_path / "short").open("w+b") as stream,
+    ):
         decoded_size(stream, metadata, [0])  # no page is where the footer says
 
 
@@ -141,7 +162,9 @@ def test_an_import_of_rows_within_the_limit_is_bounded_by_bytes(tmp_path):
     ends = arrow.array(np.arange(rows + 1, dtype=np.int32) * each)
     wide = arrow.ListArray.from_arrays(ends, arrow.array(np.zeros(rows * each)))
     path = tmp_path / "wide.parquet"
-    parquet.write_table(arrow.table({"item": wide, "label": wide}), path, compression="zstd", store_schema=False)
+    parquet.write_table(
+        arrow.table({"item": wide, "label": wide}), path, compression="zstd", store_schema=False
+    )
     assert path.stat().st_size < 2_000_000
     with pytest.raises(InputError, match="unpacked"):
         read_import(path, ["a"], ["a"])

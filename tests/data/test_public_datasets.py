@@ -36,7 +36,9 @@ def write_idx_set(folder, train=30, test=10, packed=True, names="-idx"):
         for what, array in (("images", x[at]), ("labels", y[at])):
             name = f"{part}-{what}{names}{array.ndim}-ubyte"
             content = idx(array)
-            (folder / (name + (".gz" if packed else ""))).write_bytes(gzip.compress(content) if packed else content)
+            (folder / (name + (".gz" if packed else ""))).write_bytes(
+                gzip.compress(content) if packed else content
+            )
     return x, y
 
 
@@ -57,7 +59,9 @@ def test_digits():
     assert data.classes == tuple("0123456789")
     assert answers.known.all()
     assert len(data.test) == round(0.2 * 1797)
-    held = torch.bincount(answers.take(data.test)) / torch.bincount(answers.take(torch.arange(1797)))
+    held = torch.bincount(answers.take(data.test)) / torch.bincount(
+        answers.take(torch.arange(1797))
+    )
     assert ((held - 0.2).abs() < 0.01).all()
     white = data.images.batch(torch.tensor([0]), 8)
     assert torch.equal(white[0, 0], ((data.inputs[0, 0] + 1) * 127.5).round().to(torch.uint8))
@@ -119,15 +123,21 @@ def test_a_limit_keeps_the_whole_test_part(tmp_path):
     assert sorted(answers.take(torch.arange(10)).tolist()) == list(range(10))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(arrays(np.uint8, array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=6)), st.booleans())
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    arrays(np.uint8, array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=6)), st.booleans()
+)
 def test_idx_round_trip(tmp_path, array, packed):
     path = tmp_path / "any"
     path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
     assert np.array_equal(read_idx(path, array.ndim), array)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data(), st.booleans())
 def test_any_cut_or_longer_idx_file_is_refused(tmp_path, data, packed):
     content = idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
@@ -137,7 +147,9 @@ def test_any_cut_or_longer_idx_file_is_refused(tmp_path, data, packed):
     path.write_bytes(content[:cut])
     with pytest.raises(InputError):
         read_idx(path, 3)
-    path.write_bytes(content + b"x" * 9 if not packed else gzip.compress(gzip.decompress(content) + b"x"))
+    path.write_bytes(
+        content + b"x" * 9 if not packed else gzip.compress(gzip.decompress(content) + b"x")
+    )
     with pytest.raises(InputError, match="more than"):
         read_idx(path, 3)
 
@@ -185,7 +197,9 @@ def test_mnist_is_not_taken_for_fashion(tmp_path):
 def test_pictures_of_another_size_are_another_set(tmp_path):
     write_idx_set(tmp_path)
     for part, n in (("train", 30), ("t10k", 10)):
-        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((n, 8, 8)))))
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(
+            gzip.compress(idx(np.zeros((n, 8, 8))))
+        )
     with pytest.raises(InputError, match=r"\(1, 8, 8\); expected \(1, 28, 28\)"):
         bring("mnist", tmp_path)
 
@@ -316,7 +330,8 @@ def test_a_pickle_cannot_run_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("builtins", "eval"), ("os", "system"), ("numpy", "load"), ("numpy.f2py", "x")]
+    ("module", "name"),
+    [("builtins", "eval"), ("os", "system"), ("numpy", "load"), ("numpy.f2py", "x")],
 )
 def test_no_other_name_is_admitted(module, name):
     content = b"c" + module.encode() + b"\n" + name.encode() + b"\n."
@@ -333,8 +348,14 @@ def test_no_other_name_is_admitted(module, name):
         (pickle.dumps({"data": np.zeros((2, 3072), np.uint8)}), "expected data and labels"),
         (pickle.dumps({"data": np.zeros((2, 7), np.uint8), "labels": [0, 1]}), "expected uint8"),
         (pickle.dumps({"data": [1], "labels": [0]}), "expected uint8"),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), "one number for each"),
-        (pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [10]}), "is 10; expected 0 to 9"),
+        (
+            pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}),
+            "one number for each",
+        ),
+        (
+            pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [10]}),
+            "is 10; expected 0 to 9",
+        ),
     ],
 )
 def test_broken_cifar_batches(tmp_path, content, message):
@@ -352,7 +373,9 @@ def test_broken_cifar_batches(tmp_path, content, message):
 def test_npz_of_known_sets(tmp_path, name, file):
     x = RNG.integers(0, 256, (30, 32, 32, 3)).astype(np.uint8)
     y = np.arange(30) % 10
-    np.savez(tmp_path / file.format(name), x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
+    np.savez(
+        tmp_path / file.format(name), x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:]
+    )
     data, answers = bring(name, tmp_path)
     assert data.test.tolist() == list(range(20, 30))
     assert answers.take(torch.arange(30)).tolist() == y.tolist()
@@ -406,7 +429,15 @@ def test_broken_svhn(tmp_path):
 
 
 def test_every_source_has_what_the_page_shows():
-    assert list(DATASETS) == ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "caltech101"]
+    assert list(DATASETS) == [
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "cifar100",
+        "svhn",
+        "caltech101",
+    ]
     for name, source in DATASETS.items():
         assert source.name == name
         assert source.summary
@@ -469,8 +500,12 @@ def test_a_failed_download_is_quick_and_leaves_nothing(tmp_path, monkeypatch):
     source = known.DATASETS["svhn"].load
     there = [known.Remote(r.file, "http://127.0.0.1:9/", r.md5) for r in source.remote]
     monkeypatch.setattr(source, "remote", there)
-    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waited {seconds} s before another try"))
-    with pytest.raises(InputError, match=r"127\.0\.0\.1:9/train_32x32\.mat failed .*network") as error:
+    monkeypatch.setattr(
+        time, "sleep", lambda seconds: pytest.fail(f"it waited {seconds} s before another try")
+    )
+    with pytest.raises(
+        InputError, match=r"127\.0\.0\.1:9/train_32x32\.mat failed .*network"
+    ) as error:
         load("svhn", root=tmp_path)
     assert str(tmp_path / "svhn") in str(error.value)
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []

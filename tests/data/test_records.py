@@ -18,7 +18,16 @@ from labelahead.errors import InputError
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(7, "7"), (7.0, "7"), ("7", "7"), ("007", "007"), (" a ", "a"), (None, ""), (float("nan"), ""), (True, "true")],
+    [
+        (7, "7"),
+        (7.0, "7"),
+        ("7", "7"),
+        ("007", "007"),
+        (" a ", "a"),
+        (None, ""),
+        (float("nan"), ""),
+        (True, "true"),
+    ],
 )
 def test_text_of_id_is_one_text_for_one_id(value, text):
     assert text_of_id(value) == text
@@ -47,7 +56,9 @@ def test_choose_id_column_prefers_the_likely_column():
 
 
 def test_choose_id_column_refuses_what_is_no_id():
-    with pytest.raises(InputError, match=r"no column 'dok' that could be the id; did you mean 'doc'.*--id none"):
+    with pytest.raises(
+        InputError, match=r"no column 'dok' that could be the id; did you mean 'doc'.*--id none"
+    ):
         choose_id_column("t.csv", ["doc", "x"], "dok")
     with pytest.raises(InputError, match="the column 'y' holds the labels"):
         choose_id_column("t.csv", ["y", "x"], "y", "y")
@@ -55,16 +66,23 @@ def test_choose_id_column_refuses_what_is_no_id():
 
 def test_ids_from_names_the_first_empty_and_repeated_ids():
     places = [f"line {i + 2}" for i in range(6)]
-    with pytest.raises(InputError, match=r"2 rows have no id in the column 'k' \(line 3, line 5\).*--id none"):
+    with pytest.raises(
+        InputError, match=r"2 rows have no id in the column 'k' \(line 3, line 5\).*--id none"
+    ):
         ids_from("t.csv", "k", ["a", "", "b", None, "c", "d"], places)
-    with pytest.raises(InputError, match=r"2 rows repeat an id.*'a' \(line 2 and line 4\), '1' \(line 5 and line 7\)"):
+    with pytest.raises(
+        InputError,
+        match=r"2 rows repeat an id.*'a' \(line 2 and line 4\), '1' \(line 5 and line 7\)",
+    ):
         ids_from("t.csv", "k", ["a", "b", "a", 1, "c", 1.0], places)
 
 
 def test_load_refuses_duplicate_ids_and_takes_row_numbers_instead(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("id,size\n" + "".join(f"{i // 2},{i}\n" for i in range(8)))
-    with pytest.raises(InputError, match=r"4 rows repeat an id in the column 'id': '0' \(line 2 and line 3\)"):
+    with pytest.raises(
+        InputError, match=r"4 rows repeat an id in the column 'id': '0' \(line 2 and line 3\)"
+    ):
         load(path)
     data, _ = load(path, id="none")
     assert data.ids == tuple(map(str, range(8)))
@@ -75,8 +93,12 @@ def test_load_keeps_the_ids_of_the_rows_that_a_limit_keeps(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("id,size,label\n" + "".join(f"r{i},{i},{'ab'[i % 2]}\n" for i in range(20)))
     data, answers = load(path, limit=6)
-    assert all(data.records.columns["size"][p] == name.removeprefix("r") for p, name in enumerate(data.ids))
-    assert [data.records.row_numbers[p] for p in range(len(data))] == [int(name[1:]) for name in data.ids]
+    assert all(
+        data.records.columns["size"][p] == name.removeprefix("r") for p, name in enumerate(data.ids)
+    )
+    assert [data.records.row_numbers[p] for p in range(len(data))] == [
+        int(name[1:]) for name in data.ids
+    ]
     assert "label" not in data.records.columns
     assert answers.column == ("label", ["ab"[int(name[1:]) % 2] for name in data.ids])
 
@@ -84,7 +106,9 @@ def test_load_keeps_the_ids_of_the_rows_that_a_limit_keeps(tmp_path):
 def test_load_refuses_an_id_column_of_a_folder(tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.txt").write_text("some text")
-    with pytest.raises(InputError, match=r"id is 'doc'.*leave --id out: its ids are the file names"):
+    with pytest.raises(
+        InputError, match=r"id is 'doc'.*leave --id out: its ids are the file names"
+    ):
         load(tmp_path / "set", id="doc")
 
 
@@ -102,14 +126,20 @@ def test_ids_of_arrays_name_items_in_label_files(tmp_path):
 
 
 def test_label_files_go_by_the_id_column(tmp_path):
-    """Rows have ids that are also row numbers of others; a file of the user's own has more columns."""
+    """Rows have ids that are also row numbers of others.
+
+    A file of the user's own has more columns.
+    """
     path = tmp_path / "t.csv"
     path.write_text("id,text,size\n" + "".join(f"{5 - i},text {i},{i}\n" for i in range(6)))
     data, _ = load(path)
     labels = tmp_path / "labels.csv"
     labels.write_text("id,text,label\n5,text 0,a\n2,text 3,b\n")
     positions, numbers, names = read_labels(labels, data)
-    assert {p: names[c] for p, c in zip(positions.tolist(), numbers.tolist(), strict=True)} == {0: "a", 3: "b"}
+    assert {p: names[c] for p, c in zip(positions.tolist(), numbers.tolist(), strict=True)} == {
+        0: "a",
+        3: "b",
+    }
     numbered = tmp_path / "studio.csv"  # Label Studio's own, whose id is the number of the task
     numbered.write_text("annotation_id,id,item_id,label,lead_time\n1,4,5,a,0.1\n")
     assert read_labels(numbered, data)[0].tolist() == [0]
@@ -128,7 +158,9 @@ def test_original_names_lose_nothing():
 
 
 def test_join_records_fills_what_a_source_does_not_have():
-    joined = join_records([Records({"a": [1, 2]}), None, Records({"b": np.array([[1.0, 2.0]])})], [2, 1, 1])
+    joined = join_records(
+        [Records({"a": [1, 2]}), None, Records({"b": np.array([[1.0, 2.0]])})], [2, 1, 1]
+    )
     assert {name: as_python(column) for name, column in joined.columns.items()} == {
         "a": [1, 2, None, None],
         "b": [None, None, None, [1.0, 2.0]],

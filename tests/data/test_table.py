@@ -20,7 +20,10 @@ def csv(tmp_path, text, name="t.csv", encoding="utf-8"):
 
 
 def table(tmp_path, columns, name="t.csv"):
-    rows = [",".join(columns), *(",".join(map(str, r)) for r in zip(*columns.values(), strict=True))]
+    rows = [
+        ",".join(columns),
+        *(",".join(map(str, r)) for r in zip(*columns.values(), strict=True)),
+    ]
     return csv(tmp_path, "\n".join(rows) + "\n", name)
 
 
@@ -164,7 +167,9 @@ def test_enormous_numbers_stay_finite(tmp_path):
 
 
 def test_target_by_name_and_by_default(tmp_path):
-    text = "a,kind,y,Class\n" + "".join(f"{i},{'uv'[i % 2]},{i % 3},{'st'[i % 2]}\n" for i in range(12))
+    text = "a,kind,y,Class\n" + "".join(
+        f"{i},{'uv'[i % 2]},{i % 3},{'st'[i % 2]}\n" for i in range(12)
+    )
     path = csv(tmp_path, text)
     data, _ = load(path)
     assert data.classes == ("s", "t")
@@ -180,12 +185,16 @@ def test_columns_that_are_left_out_are_neither_learnt_from_nor_shown(tmp_path):
     path.write_text("a,topic,b\n" + "\n".join(f"{i},{'xy'[i % 2]},{i * i % 7}" for i in range(20)))
     plain, _ = load(path)
     assert said(plain, "--target names another of a, topic, b")
-    assert said(plain, "a, b, topic (--set data.without=NAME leaves one out)") or said(plain, "a, topic, b (--set")
+    assert said(plain, "a, b, topic (--set data.without=NAME leaves one out)") or said(
+        plain, "a, topic, b (--set"
+    )
     data, _ = load(path, without=["topic"])
     assert data.shape == (2,)
     assert list(data.rows.columns) == ["a", "b"]
     assert said(data, "left out: topic")
-    with pytest.raises(InputError, match="no column 'topik' that could be left out; did you mean 'topic'"):
+    with pytest.raises(
+        InputError, match="no column 'topik' that could be left out; did you mean 'topic'"
+    ):
         load(path, without=["topik"])
     with pytest.raises(InputError, match="digits has no columns"):
         load("digits", without=["a"])
@@ -359,7 +368,8 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [("x", "y"), ("X", "y"), ("inputs", "labels"), ("data", "target"), ("features", "Labels")]
+    ("x", "y"),
+    [("x", "y"), ("X", "y"), ("inputs", "labels"), ("data", "target"), ("features", "Labels")],
 )
 def test_npz_keys(tmp_path, x, y):
     values, labels = RNG.normal(5, 3, (30, 4)), np.arange(30) % 3
@@ -377,7 +387,9 @@ def test_npz_with_a_test_part_and_names(tmp_path):
     x = RNG.normal(size=(10, 3, 6, 6))
     names = np.array(["u", "v"])
     y = names[np.arange(10) % 2]
-    np.savez(tmp_path / "a.npz", x_train=x[:7], y_train=y[:7], x_test=x[7:], y_test=y[7:], classes=names)
+    np.savez(
+        tmp_path / "a.npz", x_train=x[:7], y_train=y[:7], x_test=x[7:], y_test=y[7:], classes=names
+    )
     data, answers = load(tmp_path / "a.npz", limit=4)
     assert data.test.tolist() == [4, 5, 6]
     assert data.ids[4:] == ("7", "8", "9")

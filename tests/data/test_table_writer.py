@@ -44,8 +44,15 @@ def test_csv_holds_every_kind_of_value():
 
 
 def test_json_rows_are_json():
-    (row,) = json_rows({"a": [float("inf")], "b": [np.float32(0.5)], "c": [arrow.scalar(3).as_py()], "d": [(1, 2)]})
-    assert json.loads(json.dumps(row, allow_nan=False)) == {"a": "inf", "b": 0.5, "c": 3, "d": [1, 2]}
+    (row,) = json_rows(
+        {"a": [float("inf")], "b": [np.float32(0.5)], "c": [arrow.scalar(3).as_py()], "d": [(1, 2)]}
+    )
+    assert json.loads(json.dumps(row, allow_nan=False)) == {
+        "a": "inf",
+        "b": 0.5,
+        "c": 3,
+        "d": [1, 2],
+    }
 
 
 def test_nanoseconds_are_written_as_text():

@@ -1,4 +1,7 @@
-"""Texts as people have them: folders of .txt files, JSON lines, columns of tables; and what is wrong with them."""
+"""Texts as people have them.
+
+Folders of .txt files, JSON lines, columns of tables; and what is wrong with them.
+"""
 
 import json
 import zipfile
@@ -31,7 +34,9 @@ def corpus(n=12):
 
 def lines(tmp_path, rows, name="t.jsonl"):
     path = tmp_path / name
-    path.write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n", encoding="utf-8")
+    path.write_text(
+        "\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n", encoding="utf-8"
+    )
     return path
 
 
@@ -66,7 +71,9 @@ def test_texts_without_folders_and_in_a_zip(tmp_path):
 
 
 def test_an_official_test_part_of_texts(tmp_path):
-    files = {f"{part}/{name}": text for part in ("train", "test") for name, text in corpus(6).items()}
+    files = {
+        f"{part}/{name}": text for part in ("train", "test") for name, text in corpus(6).items()
+    }
     data, _ = load(write(tmp_path / "c", files))
     assert [data.ids[i].split("/")[0] for i in data.test.tolist()] == ["test"] * 6
 
@@ -94,7 +101,9 @@ def test_odd_texts_are_kept_and_said(tmp_path):
 def test_pictures_come_before_texts_and_size_means_nothing_for_texts(tmp_path):
     with pytest.raises(InputError, match=r"size is 8, but .* holds no images"):
         load(write(tmp_path / "c", corpus()), size=8)
-    with pytest.raises(InputError, match=r"holds no pictures \(a\.pdf\); expected files such as .*\.txt"):
+    with pytest.raises(
+        InputError, match=r"holds no pictures \(a\.pdf\); expected files such as .*\.txt"
+    ):
         load(write(tmp_path / "d", {"a.pdf": "x"}))
 
 
@@ -112,7 +121,10 @@ def test_json_lines_are_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (['{"text": "a b c"}', '{"text": "a b'], r"line 2: no valid JSON .*; expected an object on every line"),
+        (
+            ['{"text": "a b c"}', '{"text": "a b'],
+            r"line 2: no valid JSON .*; expected an object on every line",
+        ),
         (['{"text": "a b c"}', "", "[1, 2]"], "line 3: a list; expected one JSON object a line"),
         ([""], "holds nothing; expected one JSON object a line"),
         (['{"label": "a"}', '{"label": "b"}'], "has no column to learn from"),
@@ -124,7 +136,9 @@ def test_broken_json_lines(tmp_path, rows, message):
 
 
 def test_a_missing_target_is_named(tmp_path):
-    with pytest.raises(InputError, match="no column 'lable' that could be the target; did you mean 'label'"):
+    with pytest.raises(
+        InputError, match="no column 'lable' that could be the target; did you mean 'label'"
+    ):
         load(lines(tmp_path, [{"text": SAID[0], "label": "a"}]), target="lable")
 
 
@@ -142,7 +156,9 @@ def test_a_text_of_a_megabyte(tmp_path, suffix):
 
 def test_short_texts_may_come_twice(tmp_path):
     titles = [
-        f"the {thing} {fault} again" for thing in ("lamp", "door", "pump") for fault in ("burns", "leaks", "hums")
+        f"the {thing} {fault} again"
+        for thing in ("lamp", "door", "pump")
+        for fault in ("burns", "leaks", "hums")
     ]
     twice = [{"id": i, "title": title} for i, title in enumerate([*titles, titles[0]])]
     data, _ = load(lines(tmp_path, twice))
@@ -162,9 +178,13 @@ def test_short_texts_are_texts_where_there_is_nothing_else(tmp_path):
 
 
 def test_words_that_say_nothing_are_an_error_only_when_they_are_needed(tmp_path):
-    rows = [{"text": " ".join(f"w{i}x{j}" for j in range(12)), "label": "ab"[i % 2]} for i in range(6)]
+    rows = [
+        {"text": " ".join(f"w{i}x{j}" for j in range(12)), "label": "ab"[i % 2]} for i in range(6)
+    ]
     data, _ = load(lines(tmp_path, rows), test_fraction=0)
-    with pytest.raises(InputError, match=r"no word stands in two texts \(text\).*labelahead\[texts\]"):
+    with pytest.raises(
+        InputError, match=r"no word stands in two texts \(text\).*labelahead\[texts\]"
+    ):
         _ = data.inputs
 
 

@@ -33,7 +33,9 @@ def gaussian(seed=0, n=60, labelled=25, classes=4, noise=1e-2, wrong=0):
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, dtype=torch.float64, generator=rng)
     K = torch.exp(-torch.cdist(x, x).square() / 4)
-    truth = torch.linalg.cholesky(K + 1e-8 * torch.eye(n)) @ torch.randn(n, classes, dtype=torch.float64, generator=rng)
+    truth = torch.linalg.cholesky(K + 1e-8 * torch.eye(n)) @ torch.randn(
+        n, classes, dtype=torch.float64, generator=rng
+    )
     labels = truth.argmax(1)
     given = labels[:labelled].clone()
     given[:wrong] = (given[:wrong] + 1) % classes
@@ -53,7 +55,9 @@ def test_the_chance_to_lead_is_the_integral_and_what_draws_say(classes):
         others = np.delete(m, a)
         value, _ = quad(lambda z: norm.pdf(z) * norm.cdf(z + (m[a] - others) / s).prod(), -9, 9)  # noqa: B023
         assert abs(float(ours[i]) - value) < 1e-4
-    draws = mean + variance.sqrt()[:, None] * torch.randn(200_000, 5, classes, dtype=torch.float64, generator=rng)
+    draws = mean + variance.sqrt()[:, None] * torch.randn(
+        200_000, 5, classes, dtype=torch.float64, generator=rng
+    )
     share = (draws.argmax(2) == mean.argmax(1)).double().mean(0)
     assert float((ours - share).abs().max()) < 5e-3
 
@@ -100,14 +104,23 @@ def test_one_step_ahead_is_a_fit_to_the_labels_before():
 
 
 def test_labels_that_agree_because_of_how_they_were_chosen_do_not_narrow_the_interval():
-    """Random labels, of the most undecided item each time: what agrees by luck is left alone, as in active learning."""
+    """Random labels, of the most undecided item each time.
+
+    What agrees by luck is left alone, as in active learning.
+    """
     rng = torch.Generator().manual_seed(0)
-    x = torch.nn.functional.normalize(torch.randn(400, 40, generator=rng, dtype=torch.float64), dim=1)
+    x = torch.nn.functional.normalize(
+        torch.randn(400, 40, generator=rng, dtype=torch.float64), dim=1
+    )
     labels = torch.randint(2, (400,), generator=rng)
     start = torch.full((400, 2), 0.5, dtype=torch.float64)
     post, chosen = prior(start, x @ x.T, noise=0.3), list[int]()
     for _ in range(80):
-        gap = (post.mean[:, 0] - post.mean[:, 1]).abs().index_fill(0, torch.tensor(chosen, dtype=torch.int64), 9.0)
+        gap = (
+            (post.mean[:, 0] - post.mean[:, 1])
+            .abs()
+            .index_fill(0, torch.tensor(chosen, dtype=torch.int64), 9.0)
+        )
         chosen.append(int(gap.argmin()))
         post = post.condition([chosen[-1]], labels[chosen[-1]][None])
     rest = torch.tensor([i for i in range(400) if i not in set(chosen)])
@@ -131,13 +144,21 @@ def test_the_scale_makes_left_out_labels_likeliest():
 
 
 def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_one():
-    """Naive twin in float64: every scale, every lapse rate, every label by itself, no interpolation."""
+    """Naive twin in float64.
+
+    Every scale, every lapse rate, every label by itself, no interpolation.
+    """
     post, _ = gaussian(1, n=120, labelled=30)
     at, labels, classes = torch.arange(30, 120), post.targets.argmax(1).tolist(), post.classes
     mean, variance = left_out(post)
     counts = Counter(labels)
     left, ahead = (
-        {s: leading(m, s * s * post.amplitude() * v, torch.tensor(labels)).clamp_min(1e-12).tolist() for s in SCALES}
+        {
+            s: leading(m, s * s * post.amplitude() * v, torch.tensor(labels))
+            .clamp_min(1e-12)
+            .tolist()
+            for s in SCALES
+        }
         for m, v in ((mean, variance), one_step_ahead(post))
     )
     repeated = [i for i in range(30) if counts[labels[i]] > 1]
@@ -147,7 +168,9 @@ def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_on
         weights = []
         for lapse, likely in zip(LAPSES, LAPSE_PRIOR, strict=True):
             for s, width in zip(SCALES, SCALE_PRIOR, strict=True):
-                fit = sum(math.log(lapse / classes + (1 - lapse) * chances_of[s][i]) for i in admitted)
+                fit = sum(
+                    math.log(lapse / classes + (1 - lapse) * chances_of[s][i]) for i in admitted
+                )
                 weights.append(likely * width * math.exp(fit / TEMPERATURE))
         parts.append(np.array(weights) / sum(weights))
     spread = post.amplitude() * post.variance()[at]
@@ -171,7 +194,9 @@ def signal(kind, seed, n=600, labelled=80):
     elif kind == "40 % wrong":
         labels = labels ^ (torch.rand(n, generator=rng) < 0.4).long()
     start = torch.full((n, 2), 0.5, dtype=torch.float64)
-    return prior(start, x @ x.T, noise=0.3).condition(torch.arange(labelled), labels[:labelled]), labels
+    return prior(start, x @ x.T, noise=0.3).condition(
+        torch.arange(labelled), labels[:labelled]
+    ), labels
 
 
 @pytest.mark.parametrize("kind", ["noise", "chessboard", "40 % wrong"])
@@ -193,7 +218,10 @@ def test_interval_is_never_narrower_than_the_binomial_uncertainty_of_the_labels(
 
 
 def test_interval_is_wide_where_every_class_has_one_label():
-    """Without its only label no class can be predicted: leave-one-out is always wrong, and says nothing of the pool."""
+    """Without its only label no class can be predicted.
+
+    Leave-one-out is always wrong, and says nothing of the pool.
+    """
     x = torch.eye(40, dtype=torch.float64).repeat(3, 1) + 0.05
     x = torch.nn.functional.normalize(x, dim=1)
     start = torch.full((120, 40), 1 / 40, dtype=torch.float64)
@@ -206,12 +234,17 @@ def test_interval_is_wide_where_every_class_has_one_label():
 
 
 def test_labels_without_a_vote_are_learnt_from_but_not_asked():
-    """Of labels that were taken over from predictions: the likelihood of the others alone decides."""
+    """Of labels that were taken over from predictions.
+
+    The likelihood of the others alone decides.
+    """
     post = gaussian(3, labelled=30)[0]
     votes = torch.arange(30) % 3 > 0
     mean, variance = left_out(post)
     every = post.targets.argmax(1)
-    told = votes & (torch.bincount(every)[every] > 1)  # a class with one label cannot be predicted without it
+    told = votes & (
+        torch.bincount(every)[every] > 1
+    )  # a class with one label cannot be predicted without it
     labels, spread = every[told], post.amplitude() * variance[told]
     fits = [float(leading(mean[told], s * s * spread, labels).log().sum()) for s in SCALES]
     assert calibrate(post, votes).scale == SCALES[int(np.argmax(fits))]
@@ -240,10 +273,14 @@ def test_the_error_rate_is_near_the_truth_over_many_worlds():
 
 def test_where_labels_cannot_tell_nothing_is_scaled():
     post, _ = gaussian(labelled=25)
-    one = prior(post.outputs, post.covariance.prior.matrix, noise=1e-2).condition([0, 1], torch.tensor([2, 2]))
+    one = prior(post.outputs, post.covariance.prior.matrix, noise=1e-2).condition(
+        [0, 1], torch.tensor([2, 2])
+    )
     assert calibrate(one).scale == 1.0
     assert error_rate(one, torch.zeros(0, dtype=torch.int64)).rate == 0.0
-    narrow = prior(torch.zeros(4, 1, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=1e-2)
+    narrow = prior(
+        torch.zeros(4, 1, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=1e-2
+    )
     with pytest.raises(InputError, match="two or more outputs"):
         calibrate(narrow)
 
@@ -257,7 +294,10 @@ def test_likelihoods_keep_the_order_of_the_outputs(classes):
     assert torch.allclose(p.sum(1), torch.ones(50, dtype=torch.float64))
     order = mean.argsort(1)
     assert bool((p.gather(1, order).diff(dim=1) >= -1e-12).all())
-    drawn = mean[:, None] + variance.sqrt()[:, None, None] * torch.randn(50, 20_000, classes, generator=rng).double()
+    drawn = (
+        mean[:, None]
+        + variance.sqrt()[:, None, None] * torch.randn(50, 20_000, classes, generator=rng).double()
+    )
     counted = torch.stack([(drawn.argmax(2) == c).double().mean(1) for c in range(classes)], 1)
     assert (p - counted).abs().max() < (0.015 if classes <= 12 else 0.25)
     assert (p.amax(1) - counted.gather(1, mean.argmax(1, keepdim=True))[:, 0]).abs().max() < (
@@ -267,7 +307,10 @@ def test_likelihoods_keep_the_order_of_the_outputs(classes):
 
 @pytest.mark.parametrize("count", [60, 150])
 def test_confidence_is_how_often_it_is_right(count):
-    """On digits: 15 bins of what is said to be sure, against what was right; before, it was 20 points too low."""
+    """On digits: 15 bins of what is said to be sure, against what was right.
+
+    Before, it was 20 points too low.
+    """
     from sklearn.datasets import load_digits
 
     from labelahead.inference.exact import ExactLearner, ExactModel
@@ -280,7 +323,9 @@ def test_confidence_is_how_often_it_is_right(count):
     learnt = learner.learn(known, y[known])
     points = torch.cat([known, rest])
     start = torch.full((len(points), 10), 0.1, dtype=torch.float64)
-    post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise).condition(known, y[known])
+    post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise).condition(
+        known, y[known]
+    )
     sure = chances(post, rest, calibrate(post).scale).amax(1)
     right = (post.mean[rest].argmax(1) == y[rest]).double()
     bins = (15 * sure).long().clamp_max(14)

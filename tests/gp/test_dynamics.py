@@ -38,7 +38,10 @@ def per_sample(model, x, cotangents):
     for i in range(len(x)):
         f = model(x[i : i + 1])[0]
         found = torch.autograd.grad((f * cotangents[i]).sum(), params, allow_unused=True)
-        parts = [(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(found, params, strict=True)]
+        parts = [
+            (torch.zeros_like(p) if g is None else g).flatten()
+            for g, p in zip(found, params, strict=True)
+        ]
         out.append(torch.cat(parts))
     return torch.stack(out)
 
@@ -95,7 +98,9 @@ def test_the_exact_gain_of_a_batch_is_the_change_of_the_dynamics():
     _, products = norms_and_products(model, x[Q], d[Q], direction)
     assert math.isclose(joint_gain(gram, products), after - before, rel_tol=1e-8)
     single = sum(dynamics(model, x[[*S, i]], d[[*S, i]]) - before for i in Q)
-    assert math.isclose(approximation_ratio(gram, products), single / (after - before), rel_tol=1e-8)
+    assert math.isclose(
+        approximation_ratio(gram, products), single / (after - before), rel_tol=1e-8
+    )
 
 
 def test_residuals_are_the_losses_gradients():

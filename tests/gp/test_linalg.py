@@ -110,11 +110,19 @@ def test_conjugate_gradients():
     ref.close(x, exact, 1e-8)
     x1, _ = linalg.conjugate_gradients(lambda v: GRAM @ v, b[:, 0], tolerance=1e-12)
     ref.close(x1, exact[:, 0], 1e-8)
-    scaled = GRAM * torch.logspace(0, 3, 12, dtype=torch.float64).outer(torch.logspace(0, 3, 12, dtype=torch.float64))
+    scaled = GRAM * torch.logspace(0, 3, 12, dtype=torch.float64).outer(
+        torch.logspace(0, 3, 12, dtype=torch.float64)
+    )
     diagonal = scaled.diagonal()[:, None]
-    _, plain = linalg.conjugate_gradients(lambda v: scaled @ v, b, max_iterations=500, tolerance=1e-6)
+    _, plain = linalg.conjugate_gradients(
+        lambda v: scaled @ v, b, max_iterations=500, tolerance=1e-6
+    )
     _, helped = linalg.conjugate_gradients(
-        lambda v: scaled @ v, b, max_iterations=500, tolerance=1e-6, precondition=lambda r: r / diagonal
+        lambda v: scaled @ v,
+        b,
+        max_iterations=500,
+        tolerance=1e-6,
+        precondition=lambda r: r / diagonal,
     )
     assert helped < plain
 

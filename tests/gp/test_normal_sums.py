@@ -34,7 +34,9 @@ def many_classes(items, classes, labelled):
     rng = torch.Generator().manual_seed(0)
     mean = torch.zeros(items, classes, dtype=torch.float64)
     mean[:, :labelled] = 0.1 * torch.randn(items, labelled, generator=rng, dtype=torch.float64)
-    mean[torch.arange(items), torch.randint(0, labelled, (items,), generator=rng)] += torch.rand(items, generator=rng)
+    mean[torch.arange(items), torch.randint(0, labelled, (items,), generator=rng)] += torch.rand(
+        items, generator=rng
+    )
     return mean, (0.3 * torch.rand(items, generator=rng).double()).square() + 1e-9
 
 
@@ -42,7 +44,9 @@ def many_classes(items, classes, labelled):
 @pytest.mark.parametrize("given", [False, True])
 def test_leading_of_many_classes_equals_the_naive_sum(monkeypatch, labelled, given):
     mean, variance = many_classes(50, 600, labelled)
-    label = torch.randint(0, 600, (50,), generator=torch.Generator().manual_seed(1)) if given else None
+    label = (
+        torch.randint(0, 600, (50,), generator=torch.Generator().manual_seed(1)) if given else None
+    )
     fast = leading(mean, variance, label)
     monkeypatch.setattr(calibration, "MAX_CLASSES_SUMMED_ONE_BY_ONE", 10**9)
     torch.testing.assert_close(fast, leading(mean, variance, label), rtol=0, atol=1e-6)

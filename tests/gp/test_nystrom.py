@@ -1,4 +1,6 @@
-"""Condensed labels against the same with matrices of all points written out in float64, and a refit for each label."""
+"""Condensed labels against the same with matrices of all points written out in float64, and a refit
+for each label.
+"""
 
 import pytest
 import torch
@@ -26,7 +28,9 @@ def _precisely(monkeypatch):
 
 
 def units(dtype=torch.float64):
-    return normalize(torch.randn(N, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).to(dtype)
+    return normalize(
+        torch.randn(N, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ).to(dtype)
 
 
 def begun(dtype=torch.float64):
@@ -39,7 +43,10 @@ def theta():
 
 
 class Twin:
-    """Θ̂ = Q + diag(own), own = κ·diag(Θ − Q) at points without a label, noise at those with one; all by inverses."""
+    """Θ̂ = Q + diag(own), own = κ·diag(Θ − Q) at points without a label, noise at those with one.
+
+    All by inverses.
+    """
 
     def __init__(self, targets):
         full, z = theta(), AT[evenly(L, K)]
@@ -47,21 +54,31 @@ class Twin:
         self.missed = 1 - self.q.diagonal()
         self.noise = SIGMA + float(self.missed[AT].mean())
         self.targets = targets
-        self.precision = torch.linalg.inv(full[AT][:, AT] + SIGMA * torch.eye(L, dtype=torch.float64))
+        self.precision = torch.linalg.inv(
+            full[AT][:, AT] + SIGMA * torch.eye(L, dtype=torch.float64)
+        )
         system = self.q[AT][:, AT] + self.noise * torch.eye(L, dtype=torch.float64)
         self.spanned = self.q - self.q[:, AT] @ torch.linalg.solve(system, self.q[AT])
         probes = REST.sort().values[evenly(len(REST), PROBES)]
         near = full[probes][:, AT]
         true = 1 - ((near @ self.precision) * near).sum(1)
-        self.own = self.missed * float((true - self.spanned.diagonal()[probes]).sum() / self.missed[probes].sum())
+        self.own = self.missed * float(
+            (true - self.spanned.diagonal()[probes]).sum() / self.missed[probes].sum()
+        )
 
     def covariance(self):
         return self.spanned + torch.diag(self.own)
 
     def others(self):
-        """What the others say of each label, and the variance: α by the whole kernel, its divisor by each one's own."""
+        """What the others say of each label, and the variance.
+
+        Α by the whole kernel, its divisor by each one's own.
+        """
         own = torch.diag(self.missed[AT] + SIGMA)
-        left, true = 1 / torch.linalg.inv(self.q[AT][:, AT] + own).diagonal(), 1 / self.precision.diagonal()
+        left, true = (
+            1 / torch.linalg.inv(self.q[AT][:, AT] + own).diagonal(),
+            1 / self.precision.diagonal(),
+        )
         inside = evenly(L, K)
         for places in (inside, torch.tensor([i for i in range(L) if i not in inside.tolist()])):
             some = places[evenly(len(places), PROBES)]
@@ -71,7 +88,9 @@ class Twin:
 
 
 def same(a, b, tolerance=1e-6):
-    assert torch.allclose(a.double(), b.double(), atol=tolerance, rtol=tolerance), float((a - b).abs().max())
+    assert torch.allclose(a.double(), b.double(), atol=tolerance, rtol=tolerance), float(
+        (a - b).abs().max()
+    )
 
 
 def test_predictions_are_those_of_all_labels_and_the_whole_kernel():
@@ -109,14 +128,20 @@ def test_what_the_others_say_of_each_is_their_whole_kernels_word_divided_by_the_
 def test_what_the_others_say_of_each_is_nearly_a_refit_without_it():
     """By the whole kernel; the features' own regression misses it twice as far."""
     mean, _ = left_out(condensed(begun(), AT, LABELS, K))
-    full, targets, system = theta(), one_hot(LABELS).double(), SIGMA * torch.eye(L - 1, dtype=torch.float64)
+    full, targets, system = (
+        theta(),
+        one_hot(LABELS).double(),
+        SIGMA * torch.eye(L - 1, dtype=torch.float64),
+    )
     twin = Twin(targets)
     away, before = [], []
     for i in range(L):
         rest, keep = AT[torch.arange(L) != i], targets[torch.arange(L) != i] - 1 / C
         refit = 1 / C + full[AT[i], rest] @ torch.linalg.solve(full[rest][:, rest] + system, keep)
         average = twin.noise * torch.eye(L - 1, dtype=torch.float64)
-        by_features = 1 / C + twin.q[AT[i], rest] @ torch.linalg.solve(twin.q[rest][:, rest] + average, keep)
+        by_features = 1 / C + twin.q[AT[i], rest] @ torch.linalg.solve(
+            twin.q[rest][:, rest] + average, keep
+        )
         away.append((mean[i] - refit).square().mean())
         before.append((by_features - refit).square().mean())
     away, before = (float(torch.stack(x).mean().sqrt()) for x in (away, before))
@@ -125,14 +150,19 @@ def test_what_the_others_say_of_each_is_nearly_a_refit_without_it():
 
 def test_outputs_that_differ_are_refused():
     start = prior(
-        torch.rand(N, C, generator=torch.Generator().manual_seed(3)), mixture_kernel(units(), WEIGHTS), noise=SIGMA
+        torch.rand(N, C, generator=torch.Generator().manual_seed(3)),
+        mixture_kernel(units(), WEIGHTS),
+        noise=SIGMA,
     )
     with pytest.raises(InputError, match="outputs are the same"):
         condensed(start, AT, LABELS, K)
 
 
 def test_where_every_point_is_labelled_no_point_is_left_to_probe():
-    every, labels = torch.arange(N), torch.randint(0, C, (N,), generator=torch.Generator().manual_seed(4))
+    every, labels = (
+        torch.arange(N),
+        torch.randint(0, C, (N,), generator=torch.Generator().manual_seed(4)),
+    )
     same(condensed(begun(), every, labels, K).mean, begun().condition(every, labels).mean)
 
 
@@ -143,7 +173,9 @@ def later(post):
 def test_later_labels_are_conditioned_on_and_taken_back():
     post, at = condensed(begun(), AT, LABELS, K), REST[[3, 8]]
     after, k = later(post), post.block(torch.arange(N), torch.arange(N))
-    gain = torch.linalg.solve(k[at][:, at] + SIGMA * torch.eye(2), one_hot(torch.tensor([0, 2]), C) - post.mean[at])
+    gain = torch.linalg.solve(
+        k[at][:, at] + SIGMA * torch.eye(2), one_hot(torch.tensor([0, 2]), C) - post.mean[at]
+    )
     others = torch.tensor([p for p in REST.tolist() if p not in at.tolist()])
     same(after.mean[others], post.mean[others] + k[others][:, at] @ gain)
     back = after.without_last(2)
@@ -152,7 +184,10 @@ def test_later_labels_are_conditioned_on_and_taken_back():
 
 
 def test_a_correction_is_the_same_as_other_targets_from_the_beginning():
-    """By the spanned kernel: what a change of target moves is its column; the mean itself is of the whole kernel."""
+    """By the spanned kernel.
+
+    What a change of target moves is its column; the mean itself is of the whole kernel.
+    """
     post, other = later(condensed(begun(), AT, LABELS, K)), LABELS.clone()
     other[4] = (LABELS[4] + 1) % C
     targets = one_hot(other, C).double()
@@ -169,7 +204,9 @@ def test_a_guess_shortens_the_way_and_changes_nothing():
     post = condensed(begun(), AT, LABELS, K)
     guess = torch.zeros(N, C, dtype=torch.float64).index_copy(0, AT, post.settled.weights)
     same(condensed(begun(), AT, LABELS, K, guess).mean, post.mean, 1e-9)
-    same(condensed(begun(), AT, LABELS, K, 100 * guess).mean, post.mean, 1e-9)  # one that misleads is left
+    same(
+        condensed(begun(), AT, LABELS, K, 100 * guess).mean, post.mean, 1e-9
+    )  # one that misleads is left
 
 
 def test_copies_among_the_labelled_are_no_trouble():

@@ -37,13 +37,20 @@ def test_prior_is_the_network_and_its_kernel(p):
 
 
 def test_system_and_weights_are_those_of_the_regression(p):
-    post = p.prior().condition(LABELLED[:2], p.targets[LABELLED[:2]]).condition(LABELLED[2:], p.targets[LABELLED[2:]])
+    post = (
+        p.prior()
+        .condition(LABELLED[:2], p.targets[LABELLED[:2]])
+        .condition(LABELLED[2:], p.targets[LABELLED[2:]])
+    )
     x = ref.flat(LABELLED, p.b)
     system = p.kernel[x][:, x] + p.sigma * torch.eye(len(x), dtype=torch.float64)
     residual = (p.targets - p.outputs)[LABELLED]
     ref.close(post.system(), system)
     ref.close(post.factor() @ post.factor().T, system)
-    ref.close(post.weights(), torch.linalg.solve(system, residual.reshape(len(x), -1)).reshape(residual.shape))
+    ref.close(
+        post.weights(),
+        torch.linalg.solve(system, residual.reshape(len(x), -1)).reshape(residual.shape),
+    )
     moved = p.kernel[:, x] @ post.weights().reshape(len(x), -1)
     ref.close(post.mean, p.outputs + moved.reshape(p.outputs.shape))
 
@@ -119,7 +126,9 @@ def test_condition_equals_a_refit(p):
     if p.b == 1:
         ref.close(post.variance(), cov.diagonal())
     else:
-        ref.close(post.variance(), torch.stack([cov_block(p, cov, [i], [i])[0, :, 0] for i in every]))
+        ref.close(
+            post.variance(), torch.stack([cov_block(p, cov, [i], [i])[0, :, 0] for i in every])
+        )
     assert post.labelled.tolist() == LABELLED
     assert torch.equal(post.targets, p.targets[LABELLED])
     assert post.amplitude() == pytest.approx(ref.amplitude(p, LABELLED, p.targets[LABELLED]))
@@ -263,7 +272,9 @@ class TestFlow:
     def test_directions_the_kernel_cannot_move_stay(self, kind):
         """A singular Θ(X,X) at noise 0: the flow is finite at every time and has a limit."""
         p = ref.problem(kind, rank=3)
-        flows = gradient_flow(p.outputs, p.kernel, LABELLED, p.targets[LABELLED], [1.0, 1e6, 1e30, math.inf])
+        flows = gradient_flow(
+            p.outputs, p.kernel, LABELLED, p.targets[LABELLED], [1.0, 1e6, 1e30, math.inf]
+        )
         assert bool(torch.isfinite(flows).all())
         ref.close(flows[2], flows[3], 1e-6)
 

@@ -70,7 +70,10 @@ def test_the_linear_one_is_the_cosine():
 def test_leave_one_out_is_leaving_out_one():
     x, y = clouds(12)
     rows = unit(x, range(12))
-    K, targets = mixed(rows @ rows.T, (0.5, 0.25, 0.25)), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    K, targets = (
+        mixed(rows @ rows.T, (0.5, 0.25, 0.25)),
+        torch.nn.functional.one_hot(y, C).double() - 1 / C,
+    )
     alpha, residual, spread = residuals(K, 0.03, targets)
     assert torch.allclose((K + 0.03 * torch.eye(12)) @ alpha, targets)
     for i in range(12):
@@ -84,8 +87,13 @@ def test_leave_one_out_is_leaving_out_one():
 def test_the_mixture_has_the_least_error_or_nearly_and_is_flat():
     x, y = clouds(30)
     rows = unit(x, range(30))
-    c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
-    errors = {m: float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum()) for m in GRID}
+    c, targets = (
+        (rows @ rows.T).fill_diagonal_(1.0),
+        torch.nn.functional.one_hot(y, C).double() - 1 / C,
+    )
+    errors = {
+        m: float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum()) for m in GRID
+    }
     chosen = choose_mixture(c, targets)
     near = [m for m in GRID if errors[m] <= 1.03 * min(errors.values())]
     assert chosen in near
@@ -95,18 +103,27 @@ def test_the_mixture_has_the_least_error_or_nearly_and_is_flat():
 def test_with_many_labels_it_walks_to_where_the_whole_grid_leads(monkeypatch):
     x, y = clouds(60, seed=2)
     rows = unit(x, range(60))
-    c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    c, targets = (
+        (rows @ rows.T).fill_diagonal_(1.0),
+        torch.nn.functional.one_hot(y, C).double() - 1 / C,
+    )
     every = choose_mixture(c, targets)
     monkeypatch.setattr("labelahead.inference.exact.FEW", 10)
     walked = choose_mixture(c, targets)
-    errors = [float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum()) for m in (walked, every)]
+    errors = [
+        float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum())
+        for m in (walked, every)
+    ]
     assert errors[0] <= 1.04 * errors[1]
 
 
 def test_of_very_many_labels_some_choose_the_mixture(monkeypatch):
     x, y = clouds(61, seed=3)
     rows = unit(x, range(61))
-    c, targets = (rows @ rows.T).fill_diagonal_(1.0), torch.nn.functional.one_hot(y, C).double() - 1 / C
+    c, targets = (
+        (rows @ rows.T).fill_diagonal_(1.0),
+        torch.nn.functional.one_hot(y, C).double() - 1 / C,
+    )
     some = torch.arange(0, 61, 3)  # 21 of them, from the first to the last
     expected = choose_mixture(c[some][:, some], targets[some])
     monkeypatch.setattr("labelahead.inference.exact.MANY", 21)
@@ -129,14 +146,18 @@ def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_poo
     other = ExactModel(torch.zeros(D), 2)  # as read from a file: nothing of it is known beforehand
     other.load_state_dict(copy.deepcopy(learnt.model.state_dict()))
     assert torch.allclose(other(new), naive[N:], atol=1e-9)
-    assert learnt.trained.accuracy == float((naive[labelled].argmax(1) == y[labelled]).double().mean())
+    assert learnt.trained.accuracy == float(
+        (naive[labelled].argmax(1) == y[labelled]).double().mean()
+    )
 
 
 def test_before_any_label_all_classes_are_alike():
     x, _ = clouds()
     learnt = learner(x).learn(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     assert learnt.trained is None
-    assert torch.allclose(learnt.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64))
+    assert torch.allclose(
+        learnt.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64)
+    )
 
 
 def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
@@ -171,14 +192,17 @@ def test_a_kernel_that_is_never_formed_is_the_same_kernel(dtype):
     outputs = torch.full((N, C), 1 / C, dtype=torch.float64)
     for labelled in ([], [3, 8, 20, 11]):
         lazy, stored = (
-            prior(outputs, kernel, noise=1e-2) for kernel in (CosineKernel(rows, lambda c: mixed(c, weights)), dense)
+            prior(outputs, kernel, noise=1e-2)
+            for kernel in (CosineKernel(rows, lambda c: mixed(c, weights)), dense)
         )
         if labelled:
             lazy, stored = (post.condition(labelled, y[labelled]) for post in (lazy, stored))
         assert lazy.noise == pytest.approx(stored.noise, rel=1e-6)
         assert torch.allclose(lazy.mean, stored.mean, atol=tolerance)
         assert torch.allclose(lazy.variance(), stored.variance(), atol=tolerance)
-        assert torch.allclose(lazy.block([1, 5, 9], [5, 2]), stored.block([1, 5, 9], [5, 2]), atol=tolerance)
+        assert torch.allclose(
+            lazy.block([1, 5, 9], [5, 2]), stored.block([1, 5, 9], [5, 2]), atol=tolerance
+        )
         left = [p for p in range(N) if p not in labelled]
         for criterion in (resolve, flip, variance):
             one, other = (criterion(view(post, left, left[:20])) for post in (lazy, stored))
@@ -199,13 +223,17 @@ def test_blocks_are_worked_out_in_parts(monkeypatch):
 def test_beliefs_on_it_take_new_classes():
     x, _ = clouds()
     kernel = CosineKernel(unit(x, range(N)), lambda c: mixed(c, (1.0, 0.0, 0.0)))
-    belief = Belief(torch.arange(N), prior(torch.full((N, C), 1 / C).double(), kernel, noise=0.1), {0: 0, 1: 1})
+    belief = Belief(
+        torch.arange(N), prior(torch.full((N, C), 1 / C).double(), kernel, noise=0.1), {0: 0, 1: 1}
+    )
     wider = belief.told({0: 0, 1: 1, 5: 3}, 4)
     assert wider.classes == 4
     assert int(wider.mean([5]).argmax()) == 3
 
 
-@pytest.mark.parametrize("strategy", ["resolve", "flip", "random", "margin", "coreset", "badge", "typiclust"])
+@pytest.mark.parametrize(
+    "strategy", ["resolve", "flip", "random", "margin", "coreset", "badge", "typiclust"]
+)
 def test_a_campaign_resumes_to_the_same_end(tmp_path, strategy):
     tables = {
         "model": {"name": "exact"},
@@ -223,7 +251,9 @@ def test_a_campaign_resumes_to_the_same_end(tmp_path, strategy):
 
 
 def test_a_mixture_that_was_walked_to_is_walked_to_again_after_a_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelahead.inference.exact.FEW", 4)  # from the second round on only neighbours are tried
+    monkeypatch.setattr(
+        "labelahead.inference.exact.FEW", 4
+    )  # from the second round on only neighbours are tried
     monkeypatch.setattr("labelahead.inference.exact.NEAR", 0.0)
     tables = {"model": {"name": "exact"}, "asking": {"strategy": "random"}, "threads": 1}
     budget = {"initial": 4, "labels": 28, "retrain_every": 8}
@@ -269,7 +299,8 @@ def test_every_strategy_works_with_it_or_says_why_not(strategy):
     data = from_arrays(x, y, test=range(50, 60))
     if strategy in ("bald", "batchbald", "egl", "dynamical", "ll4al", "naive"):
         with pytest.raises(
-            ModelError, match=f"{strategy} takes gradients.*nothing to train; expected another strategy"
+            ModelError,
+            match=f"{strategy} takes gradients.*nothing to train; expected another strategy",
         ):
             la.run(tables, data=data)
     else:
@@ -286,7 +317,10 @@ def test_the_scale_of_the_features_is_nothing_to_it(scale):
 
 
 def test_its_own_predictions_are_the_baseline_of_look_ahead():
-    """It begins at 1/C everywhere: as a hypothetical label that would be the first class, whatever the item."""
+    """It begins at 1/C everywhere.
+
+    As a hypothetical label that would be the first class, whatever the item.
+    """
     x, y = blobs(60, (8,))
     model = la.exact(x, C)
     pool = la.Pool(60)
@@ -315,7 +349,11 @@ def test_learner_with_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("inputs", "classes", "message"),
-    [([[1.0]], 2, "no tensor"), (torch.zeros(3), 2, "no tensor"), (torch.zeros(3, 2), 1, "two or more")],
+    [
+        ([[1.0]], 2, "no tensor"),
+        (torch.zeros(3), 2, "no tensor"),
+        (torch.zeros(3, 2), 1, "two or more"),
+    ],
 )
 def test_what_makes_no_model_is_said(inputs, classes, message):
     with pytest.raises(InputError, match=message):
@@ -332,7 +370,10 @@ def test_an_item_that_is_the_mean_itself_gives_no_nan():
 
 
 def test_few_columns_are_told_apart_by_their_length_too():
-    """Low, middle and high of one column; a disc inside a square: directions alone say nothing of them."""
+    """Low, middle and high of one column.
+
+    A disc inside a square: directions alone say nothing of them.
+    """
     rng = torch.Generator().manual_seed(0)
     line = torch.rand(300, 1, generator=rng)
     square = 2 * torch.rand(300, 2, generator=rng) - 1
@@ -372,12 +413,16 @@ def test_with_labels_condensed_it_learns_and_judges_as_without():
 
 
 def test_a_mixture_depends_on_the_labels_alone(monkeypatch):
-    monkeypatch.setattr("labelahead.inference.exact.FEW", 12)  # beyond, the search begins at a choice by twelve of them
+    monkeypatch.setattr(
+        "labelahead.inference.exact.FEW", 12
+    )  # beyond, the search begins at a choice by twelve of them
     x, y = clouds(60, seed=5)
     at = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
     one = learner(x).learn(at, y[at])
     order = at.argsort(descending=True)
-    other = learner(x).learn(at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))})
+    other = learner(x).learn(
+        at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))}
+    )
     assert one.mixture == other.mixture
     rest = torch.arange(60)
     assert torch.allclose(one.predict_proba(rest), other.predict_proba(rest), atol=1e-9)
@@ -393,17 +438,23 @@ def test_probabilities_are_calibrated_and_the_same_one_by_one():
     assert torch.allclose(p, single, atol=1e-12)
     model = learnt.kernel_model
     outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.weights(), C)
-    assert torch.allclose(model.variance(model.unit(x[rest])), torch.from_numpy(variances), atol=1e-6)
+    assert torch.allclose(
+        model.variance(model.unit(x[rest])), torch.from_numpy(variances), atol=1e-6
+    )
     assert torch.allclose(model.leave_one_out_variance(), torch.from_numpy(alone), atol=1e-6)
     draws = torch.randn(200_000, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for i in range(0, 40, 8):  # P(f of the class is the largest), drawn
         spread = model.fitted_variance_scale() * max(variances[i], 1e-9)
         leads = (torch.from_numpy(outputs[i]) + spread**0.5 * draws).argmax(1)
-        assert torch.allclose(p[i], torch.bincount(leads, minlength=C).double() / len(draws), atol=6e-3)
+        assert torch.allclose(
+            p[i], torch.bincount(leads, minlength=C).double() / len(draws), atol=6e-3
+        )
 
 
 def test_before_any_label_every_class_is_as_likely():
     x, _ = clouds(10)
-    assert torch.equal(la.exact(x, 4).predict_proba(x), torch.full((10, 4), 0.25, dtype=torch.float64))
+    assert torch.equal(
+        la.exact(x, 4).predict_proba(x), torch.full((10, 4), 0.25, dtype=torch.float64)
+    )
     one = la.exact(x, 2)
     assert torch.equal(one.predict_proba(x, 1), torch.ones(10, 1, dtype=torch.float64))

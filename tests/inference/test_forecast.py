@@ -21,12 +21,19 @@ def digits():
 
 
 def test_the_error_falls_with_labels_as_it_really_does(digits):
-    """Intervals hold nine times in ten, so that one of six may miss: with 60 labels the first does, by a point."""
+    """Intervals hold nine times in ten, so that one of six may miss.
+
+    With 60 labels the first does, by a point.
+    """
     inside = 0
     for shuffle in range(3):
         order = torch.randperm(1797, generator=torch.Generator().manual_seed(shuffle))
         x, y = (values[order] for values in digits) if shuffle else digits
-        learner, rest, told = ExactLearner(x, ExactModel(x.mean(0), 10)), torch.arange(400, 1400), []
+        learner, rest, told = (
+            ExactLearner(x, ExactModel(x.mean(0), 10)),
+            torch.arange(400, 1400),
+            [],
+        )
         for count in (60, 200):
             at = torch.arange(count)
             learnt = learner.learn(at, y[at])
@@ -47,7 +54,9 @@ def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
     at = torch.arange(40, 500)
     told, scale = outlook(post, at), calibrate(post).scale
     some = at[:LOOKED_AT]
-    picks = greedy(view(post, some, some), lambda v, r: resolve(v, r, temper=scale**2), AHEAD, believe="mean")
+    picks = greedy(
+        view(post, some, some), lambda v, r: resolve(v, r, temper=scale**2), AHEAD, believe="mean"
+    )
     assert told.error == error_rate(post, at)
     brought = BRINGS * float(picks.scores.sum()) / len(some)
     assert told.fall == pytest.approx(min(fastest(told.error.rate, 40), brought), rel=1e-6)
@@ -56,6 +65,8 @@ def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
 
 def test_nothing_left_to_ask_brings_nothing(digits):
     _, y = digits
-    post = prior(torch.zeros(4, 10, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=0.1)
+    post = prior(
+        torch.zeros(4, 10, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=0.1
+    )
     post = post.condition(torch.arange(4), y[:4])
     assert outlook(post, torch.arange(4)).fall == 0.0

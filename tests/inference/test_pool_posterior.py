@@ -26,7 +26,10 @@ def start(classes=C, rank=None, seed=0):
 
 
 def from_scratch(labels, classes=C, rank=None):
-    """The posterior in the naive way: the prior once more, all labels at once, places counted by hand."""
+    """The posterior in the naive way.
+
+    The prior once more, all labels at once, places counted by hand.
+    """
     post = start(classes, rank)
     inside = {p: c for p, c in labels.items() if p in POINTS.tolist()}
     if not inside:
@@ -80,10 +83,15 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans(), st.sampled_from(["flip", "mlmoc", "eer"])
+    st.lists(STEP, max_size=12),
+    st.sampled_from([None, 6]),
+    st.booleans(),
+    st.sampled_from(["flip", "mlmoc", "eer"]),
 )
 def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
-    """Sums over evaluation points are carried along through corrections, undone labels and new classes."""
+    """Sums over evaluation points are carried along through corrections, undone labels and new
+    classes.
+    """
     belief, labels, classes = Belief(POINTS, start(rank=rank), hold=hold), {}, C
     for step in steps:
         classes = done(step, labels, classes)
@@ -91,7 +99,9 @@ def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
         if not len(belief.view.candidates):
             continue
         naive = Belief(POINTS, start(classes, rank), labels)
-        naive.view = view(naive.posterior, belief.view.candidates, belief.view.evaluation, baseline="linearised")
+        naive.view = view(
+            naive.posterior, belief.view.candidates, belief.view.evaluation, baseline="linearised"
+        )
         assert torch.allclose(belief.scores(criterion), naive.scores(criterion), atol=1e-7)
 
 
@@ -129,9 +139,13 @@ def test_what_takes_milliseconds():
     assert belief.nearby({40: 0, 3: 1})
     assert belief.nearby({})
     assert not belief.nearby({3: 1, 17: 2})
-    wide = Belief(POINTS[:4], prior(torch.zeros(4, 2).double(), torch.eye(8).double(), noise=1e-2), {40: 0})
+    wide = Belief(
+        POINTS[:4], prior(torch.zeros(4, 2).double(), torch.eye(8).double(), noise=1e-2), {40: 0}
+    )
     assert not wide.nearby({40: 1})
-    assert torch.allclose(wide.told({40: 1}).posterior.mean[0], torch.tensor([0, 1 / 1.01]).double())
+    assert torch.allclose(
+        wide.told({40: 1}).posterior.mean[0], torch.tensor([0, 1 / 1.01]).double()
+    )
 
 
 def test_labels_given_at_once_are_as_told():
@@ -188,7 +202,9 @@ def test_scores_that_are_no_numbers_are_refused():
 
 
 def chosen_from(seed, labels, n=300, classes=4):
-    """A pool whose items lie in clusters, what is believed of it after so many labels, and its classes."""
+    """A pool whose items lie in clusters, what is believed of it after so many labels, and its
+    classes.
+    """
     rng = torch.Generator().manual_seed(seed)
     truth = torch.randint(0, classes, (n,), generator=rng)
     x = torch.randn(classes, 12, generator=rng, dtype=torch.float64)[truth]
@@ -214,7 +230,10 @@ def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, criterion):
         short, whole = short.told(labels), belief.told(labels)
         left = short.points[short.view.candidates]
         mine, theirs = short.scores(criterion), whole.scores(criterion)
-        there = {int(p): float(s) for p, s in zip(whole.points[whole.view.candidates], theirs, strict=True)}
+        there = {
+            int(p): float(s)
+            for p, s in zip(whole.points[whole.view.candidates], theirs, strict=True)
+        }
         expected = torch.tensor([there[int(p)] for p in left], dtype=torch.float64)
         assert torch.allclose(mine, expected, rtol=1e-8, atol=1e-10)
         assert torch.allclose(short.mean(left.tolist()), whole.mean(left.tolist()), atol=1e-10)
@@ -223,7 +242,10 @@ def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, criterion):
 
 
 def test_the_best_of_a_shortlist_is_the_best_of_all():
-    """What an answer makes of the others, the shortlist does not see: the item to ask for is nearly always on it."""
+    """What an answer makes of the others, the shortlist does not see.
+
+    The item to ask for is nearly always on it.
+    """
     same, gaps, asked = 0, [], 0
     for seed in range(12):
         belief, labels, truth = chosen_from(seed, 8 + 4 * seed)
@@ -232,7 +254,10 @@ def test_the_best_of_a_shortlist_is_the_best_of_all():
             short = belief.shortlist("flip", 40)
             labels[position] = truth[position]
             belief = belief.told(labels)
-            (there, score), (best, most) = short.told(labels).best("flip", ()), belief.best("flip", ())
+            (there, score), (best, most) = (
+                short.told(labels).best("flip", ()),
+                belief.best("flip", ()),
+            )
             same, asked = same + (there == best), asked + 1
             gaps.append((most - score) / most)
     assert same >= 0.9 * asked
@@ -256,7 +281,9 @@ def test_a_shortlist_knows_classes_that_are_new_and_refuses_what_it_cannot_take_
 def cosines(n=60, classes=C):
     rng = torch.Generator().manual_seed(3)
     rows = torch.nn.functional.normalize(torch.randn(n, 5, generator=rng, dtype=torch.float64))
-    return prior(torch.full((n, classes), 1 / classes), mixture_kernel(rows, (0.5, 0.5, 0.0)), noise=0.05)
+    return prior(
+        torch.full((n, classes), 1 / classes), mixture_kernel(rows, (0.5, 0.5, 0.0)), noise=0.05
+    )
 
 
 def many(n):
@@ -264,7 +291,10 @@ def many(n):
 
 
 def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
-    lean, whole = (Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=m) for m in (20, None))
+    lean, whole = (
+        Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=m)
+        for m in (20, None)
+    )
     assert lean.posterior.settled is not None
     assert whole.posterior.settled is None
     assert torch.allclose(lean.posterior.mean, whole.posterior.mean, atol=2e-2)
@@ -306,6 +336,14 @@ def test_a_shortlist_of_condensed_labels_scores_as_they_do():
     assert short.ranked("flip") == best
     label = {best[0]: 1}
     after, of_all = short.told(label), belief.told({**belief.labels, **label})
-    scores = dict(zip(of_all.points[of_all.view.candidates].tolist(), of_all.scores("flip").tolist(), strict=True))
-    for p, score in zip(after.points[after.view.candidates].tolist(), after.scores("flip").tolist(), strict=True):
+    scores = dict(
+        zip(
+            of_all.points[of_all.view.candidates].tolist(),
+            of_all.scores("flip").tolist(),
+            strict=True,
+        )
+    )
+    for p, score in zip(
+        after.points[after.view.candidates].tolist(), after.scores("flip").tolist(), strict=True
+    ):
         assert score == pytest.approx(scores[p], rel=1e-4, abs=1e-6)

@@ -33,7 +33,10 @@ def test_what_is_written_reads_back(tmp_path):
         ({"budget": {"label": 1}}, r"in \[budget\]; did you mean 'labels'"),
         ({"training": {"rte": 1}}, "did you mean 'rate'"),
         ({"asking": {"strategy": "flop"}}, "did you mean 'flip'"),
-        ({"asking": {"strategy": 5}}, "strategy is 5; expected a name, or your own as file.py:name"),
+        (
+            {"asking": {"strategy": 5}},
+            "strategy is 5; expected a name, or your own as file.py:name",
+        ),
         ({"asking": {"mode": "best"}}, "mode"),
         ({"asking": {"strategy": "random", "mode": "greedy"}}, "works as top"),
         ({"asking": {"kernel": "rbf"}}, "kernel"),
@@ -124,13 +127,19 @@ VALUES = st.recursive(
     lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=8), one, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from(["seed", "data", "model", "training", "asking", "budget", "threads", "device", "track"])
-INNER = st.sampled_from(["name", "root", "size", "limit", "labels", "initial", "strategy", "mode", "rate", "width"])
+KEYS = st.sampled_from(
+    ["seed", "data", "model", "training", "asking", "budget", "threads", "device", "track"]
+)
+INNER = st.sampled_from(
+    ["name", "root", "size", "limit", "labels", "initial", "strategy", "mode", "rate", "width"]
+)
 TABLES = st.dictionaries(INNER, VALUES, max_size=3)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.dictionaries(KEYS | st.text(max_size=6), VALUES | st.dictionaries(INNER, VALUES, max_size=3)))
+@given(
+    st.dictionaries(KEYS | st.text(max_size=6), VALUES | st.dictionaries(INNER, VALUES, max_size=3))
+)
 def test_two_hundred_broken_configurations(tables):
     try:
         found = parse(tables)
@@ -139,7 +148,9 @@ def test_two_hundred_broken_configurations(tables):
     assert isinstance(found, Campaign)
 
 
-@pytest.mark.parametrize(("module", "act"), [("pydantic", lambda: parse({})), ("tomli_w", lambda: to_toml(Campaign()))])
+@pytest.mark.parametrize(
+    ("module", "act"), [("pydantic", lambda: parse({})), ("tomli_w", lambda: to_toml(Campaign()))]
+)
 def test_the_light_core_says_what_it_lacks(monkeypatch, module, act):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"{module}.*labelahead\[app\]"):

@@ -1,4 +1,6 @@
-"""What a network sees: embeddings by name, vectors that came with the data, a user's own function, side by side."""
+"""What a network sees: embeddings by name, vectors that came with the data, a user's own function,
+side by side.
+"""
 
 import json
 import subprocess
@@ -71,7 +73,9 @@ def table(tmp_path, n=30, **more):
 
 
 def prepared(path, model="exact", progress=None, **data):
-    return prepare(parse({"data": {"name": str(path), **data}, "model": {"name": model}}), progress=progress)
+    return prepare(
+        parse({"data": {"name": str(path), **data}, "model": {"name": model}}), progress=progress
+    )
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
@@ -90,13 +94,16 @@ def test_vectors_of_a_column_beside_the_other_columns(tmp_path, model):
         given = torch.tensor([r["v"] for r in rows], dtype=torch.float64)
         want = given - given[pool].mean(0)
         assert torch.allclose(
-            ready.inputs[:, :3].double() / want, (ready.inputs[0, 0].double() / want[0, 0]).expand(30, 3)
+            ready.inputs[:, :3].double() / want,
+            (ready.inputs[0, 0].double() / want[0, 0]).expand(30, 3),
         )
 
 
 def test_side_by_side_ends_where_nothing_varies():
     pool = torch.tensor([True, True, False])
-    both = side_by_side(torch.tensor([[1.0, 2], [1, 2], [1, 2]]), torch.tensor([[0.0], [2], [8]]), pool)
+    both = side_by_side(
+        torch.tensor([[1.0, 2], [1, 2], [1, 2]]), torch.tensor([[0.0], [2], [8]]), pool
+    )
     assert torch.isfinite(both).all()
     assert (both[:, :2] == 0).all()
 
@@ -150,7 +157,11 @@ def test_what_is_wrong_with_an_own_function_is_said(tmp_path, own, name, message
 @pytest.mark.parametrize(
     ("embedding", "message"),
     [
-        ("w", "'w', but t has no vectors of that name; .*expected one of .*v, or your own as file.py:function"),
+        (
+            "w",
+            "'w', but t has no vectors of that name; .*expected one of .*v, or your own as "
+            "file.py:function",
+        ),
         ("lite0", "sees pictures, but t has none"),
     ],
 )
@@ -183,7 +194,10 @@ def test_numbers_weigh_a_quarter_of_texts(tmp_path):
     variance = ready.inputs.double().var(0)
     assert ready.inputs.shape == (30, 384 + 1)
     assert float(variance[:384].sum() / variance[384]) == pytest.approx(4, abs=2)
-    assert any("the other columns, 1 numbers, weigh a quarter of the embedding's 384" in n for n in ready.notes)
+    assert any(
+        "the other columns, 1 numbers, weigh a quarter of the embedding's 384" in n
+        for n in ready.notes
+    )
 
 
 @pytest.mark.skipif(not available(), reason="needs the extra photos")
@@ -221,5 +235,7 @@ prepare(parse({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"nam
 print(sum(asked))
 """
     for expected in ("4", "0"):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         assert done.stdout.strip() == expected

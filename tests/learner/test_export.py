@@ -1,4 +1,6 @@
-"""What people leave with, against the learner by hand, onnxruntime, and the campaign that it came from."""
+"""What people leave with, against the learner by hand, onnxruntime, and the campaign that it came
+from.
+"""
 
 import csv
 import io
@@ -28,7 +30,12 @@ BUDGET = {"initial": 12, "labels": 24, "retrain_every": 6}
 
 def campaign(tmp_path, model="exact", **more):
     strategy = "resolve" if model == "exact" else "flip"
-    config = {"model": {"name": model}, "asking": {"strategy": strategy}, "budget": BUDGET, "training": {"steps": 40}}
+    config = {
+        "model": {"name": model},
+        "asking": {"strategy": strategy},
+        "budget": BUDGET,
+        "training": {"steps": 40},
+    }
     return la.run({**config, **more}, out=tmp_path / "run")
 
 
@@ -41,9 +48,15 @@ def table(path, n=60, seed=0, label=True, missing=()):
         kind = i % 2
         row = [
             "" if rng.random() < 0.1 else f"{rng.normal(3 * kind, 1):.3f}",
-            "" if rng.random() < 0.1 else str(rng.choice(["red", "blue"] if kind else ["green", "blue"])),
+            ""
+            if rng.random() < 0.1
+            else str(rng.choice(["red", "blue"] if kind else ["green", "blue"])),
             str(bool(kind) if rng.random() < 0.9 else not kind),
-            " ".join(rng.choice(["wing", "fly", "air", "sing"] if kind else ["fin", "swim", "sea", "deep"], 12)),
+            " ".join(
+                rng.choice(
+                    ["wing", "fly", "air", "sing"] if kind else ["fin", "swim", "sea", "deep"], 12
+                )
+            ),
         ]
         rows.append([*row, *(["bird" if kind else "fish"] if label else [])])
     keep = [i for i, name in enumerate(names) if name not in missing]
@@ -57,19 +70,28 @@ def pictures(folder, n=24, seed=0, classes=("dark", "light")):
     for i in range(n):
         kind = classes[i % 2] if classes else ""
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        pixels = ((40 if i % 2 else 200) + rng.integers(-35, 35, (24, 32, 3))).clip(0, 255).astype(np.uint8)
+        pixels = (
+            ((40 if i % 2 else 200) + rng.integers(-35, 35, (24, 32, 3)))
+            .clip(0, 255)
+            .astype(np.uint8)
+        )
         Image.fromarray(pixels).save(folder / kind / f"{i:02d}.png")
     return folder
 
 
 def onnx_says(folder, values):
     onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, {"items": values})
 
 
 def likely(model, outputs, variance):
-    """What the outputs say: as sure as the labels are right when left out, or of a network as they stand."""
+    """What the outputs say.
+
+    As sure as the labels are right when left out, or of a network as they stand.
+    """
     if not isinstance(model.network, ExactModel):
         return simplex(outputs)
     spread = model.network.fitted_variance_scale()
@@ -109,7 +131,9 @@ def test_noise_is_unlike_anything_labelled_and_the_pool_is_not(tmp_path):
     campaign(tmp_path, budget={"initial": 20, "labels": 100, "retrain_every": 40})
     model = run_model(tmp_path / "run")
     data, _ = load("digits")
-    noise = torch.randint(0, 17, (200, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    noise = torch.randint(
+        0, 17, (200, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     assert float(model.predict(noise).unlike.double().mean()) > 0.95
     assert float(model.predict(data.images.values).unlike.double().mean()) < 0.1
 
@@ -144,7 +168,8 @@ def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
     with torch.no_grad():
         outputs = done.model(data.inputs).double().numpy()
     assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-4)
-    # Others, of another file whose columns stand elsewhere, are judged by the pool's statistics alone.
+    # Others, of another file whose columns stand elsewhere, are judged by the pool's statistics
+    # alone.
     fresh = table(tmp_path / "more.csv", 40, seed=1)
     said = la.load_model(folder).predict(fresh)
     truth = [("bird" if i % 2 else "fish") for i in range(40)]
@@ -154,7 +179,9 @@ def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
     rows = list(csv.DictReader(fresh.open()))
     by_name = {name: [row[name] for row in rows] for name in reversed(rows[0])}
     assert torch.equal(finished.predict(by_name).probabilities, said.probabilities)
-    (tmp_path / "strange.csv").write_text("size,colour,legs,said\n1.5,violet,True,a word nobody knows\n,,False,\n")
+    (tmp_path / "strange.csv").write_text(
+        "size,colour,legs,said\n1.5,violet,True,a word nobody knows\n,,False,\n"
+    )
     assert len(finished.predict(tmp_path / "strange.csv")) == 2
     with pytest.raises(InputError, match="no column 'colour', which the model learnt from"):
         finished.predict(table(tmp_path / "less.csv", 3, missing=("colour",)))
@@ -163,14 +190,20 @@ def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
         finished.predict(tmp_path / "bad.csv")
 
 
-BIRDS = ["the {} sings in the old tree", "a {} flew over the roof", "wings of the {} beat in the wind"]
+BIRDS = [
+    "the {} sings in the old tree",
+    "a {} flew over the roof",
+    "wings of the {} beat in the wind",
+]
 FISH = ["the {} swims in the deep sea", "a {} hid under the reef", "fins of the {} cut the water"]
 
 
 def documents(folder, n=24, seed=0, classes=True):
     rng = np.random.default_rng(seed)
     for i in range(n):
-        lines, names = (BIRDS, ["wren", "lark", "gull"]) if i % 2 else (FISH, ["cod", "carp", "eel"])
+        lines, names = (
+            (BIRDS, ["wren", "lark", "gull"]) if i % 2 else (FISH, ["cod", "carp", "eel"])
+        )
         text = ". ".join(str(rng.choice(lines)).format(rng.choice(names)) for _ in range(3))
         inside = folder / (("bird" if i % 2 else "fish") if classes else "")
         inside.mkdir(parents=True, exist_ok=True)
@@ -223,11 +256,14 @@ def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
 
 def test_an_embedding_of_your_own_does_not_leave(tmp_path):
     (tmp_path / "own.py").write_text(
-        "import torch\ndef encode(texts):\n    return torch.tensor([[len(t), t.count('e')] for t in texts])\n"
+        "import torch\ndef encode(texts):\n    return torch.tensor([[len(t), t.count('e')] for t "
+        "in texts])\n"
     )
     source = table(tmp_path / "animals.csv")
     campaign(tmp_path, data={"name": str(source), "embedding": f"{tmp_path / 'own.py'}:encode"})
-    with pytest.raises(InputError, match=r"by your own .*own\.py:encode, whose code cannot leave with it"):
+    with pytest.raises(
+        InputError, match=r"by your own .*own\.py:encode, whose code cannot leave with it"
+    ):
         la.load_model(tmp_path / "run")
 
 
@@ -251,12 +287,17 @@ def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypat
     folder = model.save(tmp_path / "out", onnx=True)
     assert "Those of 'said' come from the encoder minilm." in (folder / "README.md").read_text()
     features = torch.randn(7, *model.reading.shape, generator=torch.Generator().manual_seed(1))
-    assert np.allclose(onnx_says(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4)
+    assert np.allclose(
+        onnx_says(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4
+    )
 
 
 def test_vectors_that_came_with_the_data(tmp_path):
     x, y = blobs(60, (16,))
-    rows = [{"id": f"n{i}", "code": v.tolist(), "label": int(c)} for i, (v, c) in enumerate(zip(x, y, strict=True))]
+    rows = [
+        {"id": f"n{i}", "code": v.tolist(), "label": int(c)}
+        for i, (v, c) in enumerate(zip(x, y, strict=True))
+    ]
     (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     campaign(tmp_path, data={"name": str(tmp_path / "v.jsonl"), "embedding": "code"})
     finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
@@ -296,7 +337,10 @@ def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
     monkeypatch.setattr(inputs, "available", lambda: False)  # without the extra `photos`
     source = pictures(tmp_path / "photos")
     done = campaign(
-        tmp_path, model, data={"name": str(source), "size": 16}, budget={"initial": 6, "labels": 12, "retrain_every": 6}
+        tmp_path,
+        model,
+        data={"name": str(source), "size": 16},
+        budget={"initial": 6, "labels": 12, "retrain_every": 6},
     )
     folder = run_model(tmp_path / "run").save(tmp_path / "out")
     finished = la.load_model(folder)
@@ -322,7 +366,10 @@ def test_photographs_by_features_and_by_onnx_from_their_pixels(tmp_path, monkeyp
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     source = pictures(tmp_path / "photos", 16)
     campaign(
-        tmp_path, model, data={"name": str(source), "size": 64}, budget={"initial": 6, "labels": 10, "retrain_every": 4}
+        tmp_path,
+        model,
+        data={"name": str(source), "size": 64},
+        budget={"initial": 6, "labels": 10, "retrain_every": 4},
     )
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     finished = la.load_model(folder)
@@ -367,7 +414,9 @@ def test_your_own_network_needs_your_own_code(tmp_path):
         la.load_model(folder)
     values = load("digits")[0].images.values[:5]
     wanted = run_model(tmp_path / "run").predict(values).probabilities
-    assert torch.equal(la.load_model(folder, network=f"{own}:make").predict(values).probabilities, wanted)
+    assert torch.equal(
+        la.load_model(folder, network=f"{own}:make").predict(values).probabilities, wanted
+    )
     other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     assert torch.equal(la.load_model(folder, network=other).predict(values).probabilities, wanted)
     assert done.rounds
@@ -402,7 +451,9 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
         raise MissingExtra(f"{purpose} needs {module}")
 
     monkeypatch.setattr(graph, "need", missing)
-    assert "There is no ONNX form of it" in (model.save(tmp_path / "plain") / "README.md").read_text()
+    assert (
+        "There is no ONNX form of it" in (model.save(tmp_path / "plain") / "README.md").read_text()
+    )
     with pytest.raises(MissingExtra):
         model.save(tmp_path / "asked", onnx=True)
     assert not (tmp_path / "asked").exists()
@@ -433,7 +484,10 @@ def test_data_from_python_leave_with_the_model(tmp_path):
         la.load_model(tmp_path / "run")
     model = run_model(tmp_path / "run", data=data)
     said = load_finished(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
-    assert np.mean([ord(label) - ord("a") == int(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
+    assert (
+        np.mean([ord(label) - ord("a") == int(c) for label, c in zip(said.labels, y, strict=True)])
+        > 0.9
+    )
 
 
 def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
@@ -442,7 +496,10 @@ def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
     run = campaign(tmp_path)
     model = run_model(tmp_path / "run")
     assert run.rounds
-    old, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    old, limits = (
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, limits[1]))
     try:
         with pytest.raises(StorageError, match="cannot be written to") as refused:
@@ -455,7 +512,10 @@ def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
 
 
 def picture_files(folder):
-    """Pictures of all forms that a reader has to know: turned, transparent, grey, large, in colour."""
+    """Pictures of all forms that a reader has to know.
+
+    Turned, transparent, grey, large, in colour.
+    """
     rng = np.random.default_rng(3)
     folder.mkdir()
     noise = Image.fromarray(rng.integers(0, 255, (31, 50, 3)).astype(np.uint8))
@@ -467,21 +527,38 @@ def picture_files(folder):
     noise.save(folder / "small.png")
     noise.convert("L").save(folder / "grey.png")
     noise.convert("P").save(folder / "palette.gif", transparency=3)
-    Image.fromarray(rng.integers(0, 255, (41, 33, 4)).astype(np.uint8)).save(folder / "transparent.png")
+    Image.fromarray(rng.integers(0, 255, (41, 33, 4)).astype(np.uint8)).save(
+        folder / "transparent.png"
+    )
     smooth.crop((0, 0, 641, 322)).save(folder / "odd.bmp")
     return folder
 
 
-@pytest.mark.parametrize(("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)])
+@pytest.mark.parametrize(
+    ("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)]
+)
 def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
-    """What the card's own code makes of files, with Pillow and numpy alone, is what our reader makes of them."""
+    """What the card's own code makes of files, with Pillow and numpy alone, is what our reader
+    makes of them.
+    """
     from labelahead.data.new_items import fresh_items
     from labelahead.data.preprocessing import PICTURES, Reading
     from labelahead.learner.model_card import card
 
     reading = Reading(PICTURES, shape, white=white)
-    about = {"classes": ["a"], "labels": {"a": 1}, "network": {"name": "exact"}, "accuracy": {}, "labelahead": "0"}
-    about |= {"made": "now", "data": {"name": "set", "items": 1}, "threshold": None, "reading": reading.plain()[0]}
+    about = {
+        "classes": ["a"],
+        "labels": {"a": 1},
+        "network": {"name": "exact"},
+        "accuracy": {},
+        "labelahead": "0",
+    }
+    about |= {
+        "made": "now",
+        "data": {"name": "set", "items": 1},
+        "threshold": None,
+        "reading": reading.plain()[0],
+    }
     text = card(about)
     assert f"Resize the square to {shape[1]} x {shape[1]}, bilinear" in text
     assert "nothing is stretched or padded" in text
@@ -519,7 +596,10 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
     assert set(said.failed) == {"bad.png", f"{new}/empty.jpg"}
     done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png"), str(new)])
     assert done.exit_code == 0
-    assert "bad.png cannot be read (it is no picture of a kind that can be read): left out" in done.output
+    assert (
+        "bad.png cannot be read (it is no picture of a kind that can be read): left out"
+        in done.output
+    )
     assert "3 items" in done.output
     done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png")])
     assert done.exit_code == 1
@@ -534,7 +614,11 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
         ("model.json", b"\xff\xfe\x00", "UnicodeDecodeError"),
         ("model.json", b"[]", "it holds a list"),
         ("model.json", b'{"format": 1}', "classes is missing"),
-        ("model.json", b'{"format": 1, "classes": [], "loss": "squared", "reading": {}, "network": {}}', "KeyError"),
+        (
+            "model.json",
+            b'{"format": 1, "classes": [], "loss": "squared", "reading": {}, "network": {}}',
+            "KeyError",
+        ),
         ("weights.pt", b"", "EOFError"),
         ("weights.pt", b"junk", "weights.pt is damaged"),
     ],
@@ -542,14 +626,19 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
 def test_a_damaged_file_of_a_model_is_named(tmp_path, name, content, cause):
     model = exported_once(tmp_path)
     (model / name).write_bytes(content)
-    with pytest.raises(InputError, match="copy the folder again, or export the model again") as raised:
+    with pytest.raises(
+        InputError, match="copy the folder again, or export the model again"
+    ) as raised:
         la.load_model(model)
     assert str(raised.value).startswith(f"{model / name} is damaged (")
     assert cause in str(raised.value)
 
 
 def exported_once(tmp_path):
-    """A folder that has all of a model's files; what is in the one that is not damaged does not matter."""
+    """A folder that has all of a model's files.
+
+    What is in the one that is not damaged does not matter.
+    """
     folder = tmp_path / "model"
     folder.mkdir()
     plain = {"format": 1, "classes": ["a", "b"], "loss": "squared", "reading": None}

@@ -57,7 +57,14 @@ def test_drift_is_known_after_training_and_warned_of(caplog):
     assert learner.drift is not None
     assert learner.drift <= 0.1
     assert not [r for r in caplog.records if "train longer" in r.getMessage()]
-    hasty = Learner(own(), learner.inputs, "flip", training=Training(steps=0), test=range(50, 60), retrain_every=1)
+    hasty = Learner(
+        own(),
+        learner.inputs,
+        "flip",
+        training=Training(steps=0),
+        test=range(50, 60),
+        retrain_every=1,
+    )
     hasty.teach(range(9), y[:9])
     hasty.query(1)
     assert hasty.drift > 0.1
@@ -99,7 +106,9 @@ def test_your_own_training_loop():
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(30):
             optimiser.zero_grad()
-            torch.nn.functional.mse_loss(model(inputs), torch.nn.functional.one_hot(labels, 3).float()).backward()
+            torch.nn.functional.mse_loss(
+                model(inputs), torch.nn.functional.one_hot(labels, 3).float()
+            ).backward()
             optimiser.step()
 
     learner = Learner(own(), x, training=fit, retrain_every=3)
@@ -126,7 +135,10 @@ def test_saved_and_loaded_it_asks_the_same(tmp_path):
     assert torch.equal(other.predict(), learner.predict())
     learner.train()
     other.train()
-    assert all(torch.equal(a, b) for a, b in zip(learner.model.parameters(), other.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(learner.model.parameters(), other.model.parameters(), strict=True)
+    )
 
 
 def test_bad_files_and_arguments(tmp_path):
@@ -174,7 +186,9 @@ def test_your_own_loop_with_cross_entropy_gives_its_probabilities():
 def test_trains_no_more_often_than_asked(strategy):
     x, y = blobs(60)
     calls = []
-    learner = Learner(own(), x, strategy, training=lambda m, i, t: calls.append(len(t)), retrain_every=4)
+    learner = Learner(
+        own(), x, strategy, training=lambda m, i, t: calls.append(len(t)), retrain_every=4
+    )
     learner.teach([0, 1, 2], y[:3])
     for _ in range(8):
         asked = learner.query(1)
@@ -217,7 +231,8 @@ def test_a_strategy_handed_over_is_handed_over_again(tmp_path):
 def test_before_the_first_label_look_ahead_covers_the_pool():
     x, y = blobs(60)
     asked = {
-        name: Learner(own(), x, Asking(name, candidates=None), seed=3).query(4) for name in ("resolve", "variance")
+        name: Learner(own(), x, Asking(name, candidates=None), seed=3).query(4)
+        for name in ("resolve", "variance")
     }
     for name in ("flip", "mlmoc", "changes", "eer"):
         learner = Learner(own(), x, Asking(name, candidates=None), seed=3)
@@ -236,6 +251,8 @@ def test_the_exact_learner_predicts_items_outside_its_kernel_with_every_answer()
     learner.query(1)  # the kernel is of candidates alone
     learner.teach(list(range(12)), truth[:12].tolist())
     told = learner.predict(test)
-    assert (told.argmax(1) == truth[40:]).float().mean() > 0.9  # a third, if the answers were not heard
+    assert (
+        told.argmax(1) == truth[40:]
+    ).float().mean() > 0.9  # a third, if the answers were not heard
     learner.train()
     torch.testing.assert_close(told, learner.predict(test))

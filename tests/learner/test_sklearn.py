@@ -15,12 +15,18 @@ from labelahead.learner.sklearn import Classifier
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand
 
-NOT_APPLICABLE = {"check_array_api_input"}  # asks for SCIPY_ARRAY_API=1 in the environment of the whole process
+NOT_APPLICABLE = {
+    "check_array_api_input"
+}  # asks for SCIPY_ARRAY_API=1 in the environment of the whole process
 
 
 @pytest.mark.parametrize(
     ("estimator", "check"),
-    [(e, c) for e, c in estimator_checks_generator(Classifier()) if c.func.__name__ not in NOT_APPLICABLE],
+    [
+        (e, c)
+        for e, c in estimator_checks_generator(Classifier())
+        if c.func.__name__ not in NOT_APPLICABLE
+    ],
     ids=lambda value: getattr(getattr(value, "func", None), "__name__", ""),
 )
 def test_scikit_learns_own_checks(estimator, check):
@@ -36,9 +42,13 @@ def test_it_is_the_exact_learner_by_hand():
     x, y = clouds()
     fitted = Classifier().fit(x[:30], y[:30])
     codes = np.searchsorted(fitted.classes_, y)
-    outputs, variances, _ = by_hand(x[:30], codes[:30], x[30:], x[:30].mean(0), fitted.model_.weights(), 3)
+    outputs, variances, _ = by_hand(
+        x[:30], codes[:30], x[30:], x[:30].mean(0), fitted.model_.weights(), 3
+    )
     scale = fitted.model_.fitted_variance_scale()
-    wanted = likelihoods(torch.from_numpy(outputs), scale * torch.from_numpy(variances).clamp_min(1e-9))
+    wanted = likelihoods(
+        torch.from_numpy(outputs), scale * torch.from_numpy(variances).clamp_min(1e-9)
+    )
     assert np.allclose(fitted.predict_proba(x[30:]), wanted, atol=1e-6)
     assert fitted.score(x[30:], y[30:]) > 0.9
     part = Classifier().partial_fit(x[:10], y[:10]).partial_fit(x[10:30], y[10:30])
@@ -62,7 +72,8 @@ def test_queries_are_those_of_propose_and_begin_without_any_label():
     assert asked.tolist() == (wanted.positions - 9).tolist()
     assert clone(fitted).query(x, 3).tolist() == Classifier().query(x, 3).tolist()
     random = [
-        Classifier(strategy="random", random_state=s).fit(x[:9], y[:9]).query(x[9:], 5).tolist() for s in (1, 1, 2)
+        Classifier(strategy="random", random_state=s).fit(x[:9], y[:9]).query(x[9:], 5).tolist()
+        for s in (1, 1, 2)
     ]
     assert random[0] == random[1] != random[2]
 
@@ -76,7 +87,10 @@ def test_asking_beats_taking_what_comes_on_digits():
         taken += left[Classifier().fit(x[taken], y[taken]).query(x[left], 20)].tolist()
     asked = Classifier().fit(x[taken], y[taken]).score(x[rest], y[rest])
     came = np.mean(
-        [Classifier().fit(x[a : a + 100], y[a : a + 100]).score(x[rest], y[rest]) for a in range(0, 1000, 200)]
+        [
+            Classifier().fit(x[a : a + 100], y[a : a + 100]).score(x[rest], y[rest])
+            for a in range(0, 1000, 200)
+        ]
     )
     assert asked > came + 0.02
 
@@ -88,7 +102,9 @@ def test_pipelines_and_cross_validation():
 
 def test_a_module_is_trained_and_left_as_it_was():
     x, y = blobs(60)
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    module = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+    )
     before = [p.clone() for p in module.parameters()]
     training = la.Training(steps=60, loss="cross-entropy")
     for kind in (np.float64, np.float32):

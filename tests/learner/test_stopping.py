@@ -54,7 +54,10 @@ def test_advice_needs_several_readings_over_many_labels():
 
 
 def test_advice_does_not_flicker():
-    """Offered at 80 labels, withdrawn at 160 and back at 240: one reading neither offers nor withdraws it."""
+    """Offered at 80 labels, withdrawn at 160 and back at 240.
+
+    One reading neither offers nor withdraws it.
+    """
     assert stop_advice([*good(80), *poor(160), *good(240)]) is None
     held = good(80, 100, 120)
     assert stop_advice([*held, *poor(140)]) is not None
@@ -73,7 +76,14 @@ def test_advice_begins_anew_when_answers_are_taken_back():
 def test_bar_is_full_exactly_when_advice_stands():
     assert enough([]) is None
     assert enough([Reading(60, None, None, None, None)]) is None
-    histories = [good(25), good(60), good(60, 80), good(60, 80, 100), [*good(60, 80, 100), *poor(120)], poor(60, 90)]
+    histories = [
+        good(25),
+        good(60),
+        good(60, 80),
+        good(60, 80, 100),
+        [*good(60, 80, 100), *poor(120)],
+        poor(60, 90),
+    ]
     shares = [enough(h) for h in histories]
     assert [share == 1.0 for share in shares] == [stop_advice(h) is not None for h in histories]
     assert shares[0] == pytest.approx(0.5)
@@ -111,7 +121,9 @@ def test_advice_is_never_offered_on_noise(kind, seed):
 def test_trained_networks_have_no_estimate():
     """Their error was once told by the kernel before training: 74 % right where 51 % were."""
     tables = {"model": {"name": "mlp", "width": 8}, "training": {"steps": 5}, "threads": 1}
-    rounds = run(tables | {"budget": {"initial": 10, "labels": 20, "retrain_every": 10}}, data=data()).rounds
+    rounds = run(
+        tables | {"budget": {"initial": 10, "labels": 20, "retrain_every": 10}}, data=data()
+    ).rounds
     assert [r.error for r in rounds] == [None, None]
 
 

@@ -134,7 +134,9 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         raw(10, cache=tmp_path, fingerprint="a", batch=2, progress=stop)
     seen = []
-    out, asked = raw(10, cache=tmp_path, fingerprint="a", batch=2, progress=lambda *p: seen.append(p))
+    out, asked = raw(
+        10, cache=tmp_path, fingerprint="a", batch=2, progress=lambda *p: seen.append(p)
+    )
     assert asked == 6  # the first block of four was kept
     assert seen == [(4, 10), (6, 10), (8, 10), (10, 10)]
     assert torch.equal(out, raw(10, cache=None, batch=2)[0])

@@ -120,7 +120,9 @@ def test_classical_sizes():
     assert len(layers) == 8
     assert len([m for m in build("fcn", (9,), 2).modules() if isinstance(m, nn.Linear)]) == 4
     wide = build("wrn16", (3, 32, 32), 10, width=4)
-    assert len([m for m in wide.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] == 3]) == 13
+    assert (
+        len([m for m in wide.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] == 3]) == 13
+    )
     assert count(wide) == 2_748_890  # WRN-16-4 of Zagoruyko & Komodakis: 2.7 M
     paper = build("wrn16", (3, 32, 32), 10, width=2, groups=2, stem=32)
     assert paper.head.in_features == 64
@@ -171,7 +173,9 @@ def test_a_seed_fixes_the_weights_and_touches_nothing_else(name):
     assert torch.equal(torch.random.get_rng_state(), state)
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_the_generator_is_restored_after_an_error_too():

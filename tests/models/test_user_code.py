@@ -84,7 +84,8 @@ def make(file, factory, **options):
 
 
 @pytest.mark.parametrize(
-    "factory", ["plain", "full", "other_names", "anything", "Net", "Nested.make", "tokens", "lazy", "late"]
+    "factory",
+    ["plain", "full", "other_names", "anything", "Net", "Nested.make", "tokens", "lazy", "late"],
 )
 def test_factories_of_many_kinds(file, factory):
     path = list(sys.path)

@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 import labelahead as la
-from labelahead.errors import DeviceError, InputError, LabelaheadError, ModelError, NumericalError, VerificationError
+from labelahead.errors import (
+    DeviceError,
+    InputError,
+    LabelaheadError,
+    ModelError,
+    NumericalError,
+    VerificationError,
+)
 from tests.support import architectures
 
 
@@ -27,7 +34,9 @@ def expect(error, match, model, x, **options):
 def test_inputs(net):
     expect(InputError, "empty", net, X[:0])
     expect(InputError, "empty", net, X, x2=X[:0])
-    expect(InputError, "NaN or infinity in 1 of 6", net, X.index_fill(0, torch.tensor([2]), torch.nan))
+    expect(
+        InputError, "NaN or infinity in 1 of 6", net, X.index_fill(0, torch.tensor([2]), torch.nan)
+    )
     expect(InputError, "NaN or infinity", net, X / 0)
     expect(InputError, r"x2 holds NaN", net, X, x2=X * torch.nan)
     expect(InputError, r"samples of shape \(3,\)", net, X[:, :3])
@@ -50,7 +59,10 @@ def test_networks(net):
     expect(ModelError, "torch.nn.Module", lambda x: x, X)
     expect(ModelError, "requires a gradient", net.requires_grad_(False), X)
     expect(
-        ModelError, r"returned shape \(2, 2, 2\) for n=2", nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), X
+        ModelError,
+        r"returned shape \(2, 2, 2\) for n=2",
+        nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))),
+        X,
     )
     with torch.no_grad():
         net[0].weight[0, 0] = torch.nan
@@ -65,14 +77,21 @@ def test_numbers_that_were_spoilt_unseen(net):
 
 
 def test_premises_that_modules_show():
-    expect(ModelError, r"train mode.*model.eval\(\)", nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), X)
+    expect(
+        ModelError,
+        r"train mode.*model.eval\(\)",
+        nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
+        X,
+    )
     expect(
         ModelError,
         "running statistics",
         nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)).eval(),
         X,
     )
-    expect(ModelError, r"drops out.*model.eval\(\)", nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)), X)
+    expect(
+        ModelError, r"drops out.*model.eval\(\)", nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)), X
+    )
     transformer = architectures.Transformer(tokens=3).train()
     expect(ModelError, r"model.eval\(\)", transformer, torch.randn(4, 3, 6))
 
@@ -158,7 +177,9 @@ def test_the_network_and_its_input_come_back_untouched(name):
     assert {k: p.requires_grad for k, p in model.named_parameters()} == flags
     assert [len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules()] == hooks
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
-    assert all(torch.equal(t, g) for t, g in zip(x if isinstance(x, tuple) else (x,), given, strict=True))
+    assert all(
+        torch.equal(t, g) for t, g in zip(x if isinstance(x, tuple) else (x,), given, strict=True)
+    )
     assert torch.equal(first.grad, torch.ones_like(first))
     assert all(p.grad is None for p in parameters.values() if p is not first)
 

@@ -63,7 +63,9 @@ def test_duals_are_the_expectations(activation, triple):
 def test_the_second_dual_is_the_slope_of_the_first(activation):
     k, v1, v2 = (torch.tensor(t, dtype=torch.float64) for t in (0.4, 0.9, 1.3))
     up, down = (DUALS[activation](k + h, v1, v2, False)[0] for h in (1e-5, -1e-5))
-    assert float(DUALS[activation](k, v1, v2, True)[1]) == pytest.approx(float(up - down) / 2e-5, rel=1e-8)
+    assert float(DUALS[activation](k, v1, v2, True)[1]) == pytest.approx(
+        float(up - down) / 2e-5, rel=1e-8
+    )
 
 
 def test_relu_of_depth_one_by_hand():
@@ -75,7 +77,9 @@ def test_relu_of_depth_one_by_hand():
     kappa1 = (np.sin(angle) + (pi - angle) * np.cos(angle)) / pi
     kappa0 = (pi - angle) / pi
     assert float(K[0, 1]) == pytest.approx(length * kappa1, rel=1e-14)
-    assert float(T[0, 1]) == pytest.approx(length * kappa1 + length * np.cos(angle) * kappa0, rel=1e-14)
+    assert float(T[0, 1]) == pytest.approx(
+        length * kappa1 + length * np.cos(angle) * kappa0, rel=1e-14
+    )
     assert float(K[0, 0]) == pytest.approx(1, rel=1e-15)
     assert float(T[0, 0]) == pytest.approx(2, rel=1e-15)
     assert float(K[0, 2]) == pytest.approx(0, abs=1e-15)
@@ -177,18 +181,29 @@ def test_conv_against_matrices_of_all_pixels(activation, pools):
     np.testing.assert_allclose(infinite_kernel(x, **options), ntk, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("depth", "skips", "pools"), [(3, (2,), ()), (2, (1,), (2,)), (5, (2, 4), (3,))])
+@pytest.mark.parametrize(
+    ("depth", "skips", "pools"), [(3, (2,), ()), (2, (1,), (2,)), (5, (2, 4), (3,))]
+)
 def test_residual_blocks_against_matrices_of_all_pixels(depth, skips, pools):
     x = normal(3, 2, 4, 5)
     nngp, ntk = naive_conv(x.numpy(), depth, "relu", 1.3, 0.2, pools, skips)
-    options = {"network": "conv", "depth": depth, "weight_std": 1.3, "bias_std": 0.2, "pools": pools, "skips": skips}
+    options = {
+        "network": "conv",
+        "depth": depth,
+        "weight_std": 1.3,
+        "bias_std": 0.2,
+        "pools": pools,
+        "skips": skips,
+    }
     np.testing.assert_allclose(infinite_kernel(x, kind="nngp", **options), nngp, rtol=1e-9)
     np.testing.assert_allclose(infinite_kernel(x, **options), ntk, rtol=1e-8)
     np.testing.assert_allclose(infinite_kernel(x[:1], x, **options), ntk[:1], rtol=1e-8)
 
 
 class Residual(nn.Module):
-    """A stem and one block, as in `wrn1` without BatchNorm, in the NTK parametrisation without biases."""
+    """A stem and one block, as in `wrn1` without BatchNorm, in the NTK parametrisation without
+    biases.
+    """
 
     def __init__(self, channels, width):
         super().__init__()
@@ -266,7 +281,9 @@ def test_invariances():
             again = infinite_kernel(same, network="conv", activation=activation, pools=[1])
             torch.testing.assert_close(again, C, rtol=1e-10, atol=1e-10)
     for network in ("fc", "conv"):  # ReLU without biases is homogeneous, of degree two in the pair
-        one, three = (infinite_kernel(s * x, network=network, depth=2, bias_std=None) for s in (1, 3))
+        one, three = (
+            infinite_kernel(s * x, network=network, depth=2, bias_std=None) for s in (1, 3)
+        )
         torch.testing.assert_close(three, 9 * one, rtol=1e-10, atol=1e-10)
 
 
@@ -320,7 +337,13 @@ def test_wide_networks_of_the_ntk_parametrisation_come_to_it():
 
 
 OWN = {  # name -> network of a width, its weights, its biases, the kernel's name, two widths
-    "fcn": (lambda w: fcn((1, 8, 8), 2, w, depth=2), [sqrt(2), sqrt(2), 1.0], lambda w: 0.0, "fc", (32, 1024)),
+    "fcn": (
+        lambda w: fcn((1, 8, 8), 2, w, depth=2),
+        [sqrt(2), sqrt(2), 1.0],
+        lambda w: 0.0,
+        "fc",
+        (32, 1024),
+    ),
     "mlp": (
         lambda w: mlp((1, 8, 8), 2, w),
         1 / sqrt(3),
@@ -328,11 +351,19 @@ OWN = {  # name -> network of a width, its weights, its biases, the kernel's nam
         "fc",
         (32, 1024),
     ),
-    "convnet": (lambda w: convnet((1, 8, 8), 2, w, depth=3), [sqrt(2), sqrt(2), 1.0], lambda w: 0.0, "conv", (8, 128)),
+    "convnet": (
+        lambda w: convnet((1, 8, 8), 2, w, depth=3),
+        [sqrt(2), sqrt(2), 1.0],
+        lambda w: 0.0,
+        "conv",
+        (8, 128),
+    ),
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), [("fcn", "single"), ("mlp", "pseudo"), ("convnet", "trace")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("fcn", "single"), ("mlp", "pseudo"), ("convnet", "trace")]
+)
 def test_our_own_networks_come_to_it(name, kind):
     """One network strays by 3/√width; the mean of eight must be near, and the strays shrink."""
     make, weight, bias, network, widths = OWN[name]

@@ -177,7 +177,11 @@ def test_float32_and_bit_for_bit_repeatable():
 def test_parameters_by_name_prefix_wildcard_and_predicate():
     model, x = architectures.make("resnet")
     everything = [k for k, _ in model.named_parameters()]
-    cases = {"5": ["5.weight", "5.bias"], "*.bn1.*": [k for k in everything if ".bn1." in k], "0.weight": ["0.weight"]}
+    cases = {
+        "5": ["5.weight", "5.bias"],
+        "*.bn1.*": [k for k in everything if ".bn1." in k],
+        "0.weight": ["0.weight"],
+    }
     for given_names, names in cases.items():
         J = jacobian(model, x, names)
         assert relative(la.kernel(model, x, params=[given_names]), kernels(J, J)["pseudo"]) < 1e-8
@@ -288,7 +292,11 @@ def test_fallback_is_said_once_and_names_the_module(caplog):
 
 
 def test_no_fallback_where_rules_are_promised(caplog):
-    promised = set(architectures.ARCHITECTURES) - {"custom_parameters", "bilinear_two_inputs", "transposed_convolution"}
+    promised = set(architectures.ARCHITECTURES) - {
+        "custom_parameters",
+        "bilinear_two_inputs",
+        "transposed_convolution",
+    }
     with caplog.at_level(logging.WARNING, logger="labelahead"):
         for name in sorted(promised):
             model, x = architectures.make(name)
@@ -410,10 +418,9 @@ def one_head_reordered():
 
 
 def single_value_norm():
-    return nn.Sequential(nn.Linear(5, 1), nn.Unflatten(1, (1, 1)), nn.GroupNorm(1, 1), nn.Flatten(), nn.Linear(1, 2)), (
-        6,
-        5,
-    )
+    return nn.Sequential(
+        nn.Linear(5, 1), nn.Unflatten(1, (1, 1)), nn.GroupNorm(1, 1), nn.Flatten(), nn.Linear(1, 2)
+    ), (6, 5)
 
 
 TRAPS = (
@@ -487,7 +494,9 @@ def test_features_of_batches_go_together_whatever_the_probe_saw():
 
 
 def test_sparse_embedding_gradients_and_mixed_dtypes():
-    model = Made(lambda s, i: s.o(s.e(i).sum(1)), e=nn.Embedding(9, 4, sparse=True), o=nn.Linear(4, 2))
+    model = Made(
+        lambda s, i: s.o(s.e(i).sum(1)), e=nn.Embedding(9, 4, sparse=True), o=nn.Linear(4, 2)
+    )
     x = torch.randint(0, 9, (5, 3))
     J = one_by_one(model, x)
     assert relative(la.kernel(model, x, verify=False), kernels(J, J)["pseudo"]) < TOLERANCE

@@ -1,4 +1,6 @@
-"""Layers that run another way while gradients are taken, and convolutions by offsets in memory, against torch's own."""
+"""Layers that run another way while gradients are taken, and convolutions by offsets in memory,
+against torch's own.
+"""
 
 import pytest
 import torch
@@ -89,7 +91,9 @@ def test_batch_norm(shape):
         out = F.batch_norm(x, mean, var, weight, bias, eps=1e-3)
         return [out.detach(), *torch.autograd.grad(out, (x, weight, bias), g.view(x.shape))]
 
-    want = gradients(x.flatten(2) if x.ndim > 2 else x)  # torch's own is wrong for images one pixel wide
+    want = gradients(
+        x.flatten(2) if x.ndim > 2 else x
+    )  # torch's own is wrong for images one pixel wide
     with FastLayers():
         ours = gradients(x)
     for a, b in zip(ours, want, strict=True):
@@ -99,9 +103,17 @@ def test_batch_norm(shape):
 def test_batch_norm_without_affine_and_of_mixed_precision():
     x, mean, var = torch.randn(5, 4, 3, 1), torch.randn(4), torch.rand(4) + 0.5
     for given in (x, x.bfloat16()):
-        want = F.batch_norm(given, mean.float(), var.float()) if given is not x else F.batch_norm(given, mean, var)
+        want = (
+            F.batch_norm(given, mean.float(), var.float())
+            if given is not x
+            else F.batch_norm(given, mean, var)
+        )
         with FastLayers():
-            ours = F.batch_norm(given, mean.float(), var.float()) if given is not x else F.batch_norm(given, mean, var)
+            ours = (
+                F.batch_norm(given, mean.float(), var.float())
+                if given is not x
+                else F.batch_norm(given, mean, var)
+            )
         assert torch.equal(ours, want)
 
 
@@ -149,7 +161,9 @@ def test_convolutions_by_offsets(layer, space, monkeypatch):
     monkeypatch.setattr(factors, "SCRATCH", 1 << 14)  # a few samples at a time
     ran = []
     real = factors._convolved_by_offset
-    monkeypatch.setattr(factors, "_convolved_by_offset", lambda *given: ran.append(1) or real(*given))
+    monkeypatch.setattr(
+        factors, "_convolved_by_offset", lambda *given: ran.append(1) or real(*given)
+    )
     torch.manual_seed(0)
     model = nn.Sequential(layer.double(), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3).double())
     x = torch.randn(7, layer.in_channels, *space)

@@ -1,4 +1,7 @@
-"""Networks of others and nn.LSTM in all its forms, against explicit Jacobians in float64; plans that are used again."""
+"""Networks of others and nn.LSTM in all its forms, against explicit Jacobians in float64.
+
+Plans that are used again.
+"""
 
 import copy
 
@@ -12,7 +15,19 @@ from labelahead.ntk import plan, recurrence
 from research.competitors.zoo import make
 from tests.support.reference_tangent import errors_of, jacobian, kernels, relative, tolerance_of
 
-NAMES = ("bert", "gpt2", "distilbert", "roberta", "electra", "llama", "t5 encoder", "vit", "swin", "convnext", "resnet")
+NAMES = (
+    "bert",
+    "gpt2",
+    "distilbert",
+    "roberta",
+    "electra",
+    "llama",
+    "t5 encoder",
+    "vit",
+    "swin",
+    "convnext",
+    "resnet",
+)
 
 
 @pytest.mark.parametrize("name", [*(f"hf {name}" for name in NAMES), "torch LSTM"])
@@ -47,7 +62,9 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_lstm_in_all_its_forms(bidirectional, bias, batch_first):
     torch.manual_seed(0)
-    model = Recurrent(num_layers=2, bidirectional=bidirectional, bias=bias, batch_first=batch_first).double()
+    model = Recurrent(
+        num_layers=2, bidirectional=bidirectional, bias=bias, batch_first=batch_first
+    ).double()
     x = torch.randn(5, 6, 3, dtype=torch.float64)
     want = kernels(jacobian(model, x), jacobian(model, x))
     for kind in want:
@@ -60,7 +77,10 @@ def test_lstm_in_all_its_forms(bidirectional, bias, batch_first):
 def test_lstm_backward_by_any_number_of_steps(block, steps, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr(recurrence, "BLOCK", block)
-    model, x = Recurrent(num_layers=2, batch_first=True).double(), torch.randn(5, steps, 3, dtype=torch.float64)
+    model, x = (
+        Recurrent(num_layers=2, batch_first=True).double(),
+        torch.randn(5, steps, 3, dtype=torch.float64),
+    )
     J = jacobian(model, x)
     assert relative(la.kernel(model, x, kind="full"), kernels(J, J)["full"]) < 1e-10
 
@@ -142,7 +162,9 @@ def test_a_network_that_mixes_only_other_samples_is_found_though_its_plan_is_kno
 
 
 class Branching(nn.Module):
-    """A network that vmap cannot follow where it looks at its data, with a parameter that no rule knows."""
+    """A network that vmap cannot follow where it looks at its data, with a parameter that no rule
+    knows.
+    """
 
     def __init__(self, looks):
         super().__init__()
@@ -160,7 +182,9 @@ def test_the_log_says_what_ran(looks, way, caplog):
     with caplog.at_level("INFO", logger="labelahead"):
         la.kernel(model, x)
         la.kernel(model, x)
-    (said,) = [r.getMessage() for r in caplog.records if "gradients of parameters" in r.getMessage()]
+    (said,) = [
+        r.getMessage() for r in caplog.records if "gradients of parameters" in r.getMessage()
+    ]
     assert "2 by rules" in said
     assert f"1 by {way}" in said.replace("a loop", "loop")
     assert "(power)" in said

@@ -1,4 +1,6 @@
-"""Where in a sample gradients arrive, tables that are looked up, and batches that go ways of their own; in float64."""
+"""Where in a sample gradients arrive, tables that are looked up, and batches that go ways of their
+own; in float64.
+"""
 
 import pytest
 import torch
@@ -14,13 +16,21 @@ KINDS = ("full", "pseudo", "single", "trace")
 
 
 class ReadOff(nn.Module):
-    """One layer of attention over tokens; what is read off at the end is up to `weights`, from the samples."""
+    """One layer of attention over tokens.
+
+    What is read off at the end is up to `weights`, from the samples.
+    """
 
     def __init__(self, weights):
         super().__init__()
         self.weights = weights
         self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
-        self.up, self.down, self.norm, self.head = nn.Linear(4, 9), nn.Linear(9, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+        self.up, self.down, self.norm, self.head = (
+            nn.Linear(4, 9),
+            nn.Linear(9, 4),
+            nn.LayerNorm(4),
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x):
         scores = self.q(x) @ self.k(x).mT
@@ -59,7 +69,9 @@ def test_gradients_that_arrive_at_one_token_or_at_several(weights, positive):
     want = kernels(J, J)
     for kind in KINDS:
         assert relative(la.kernel(model, x, kind=kind), want[kind]) < 1e-10
-        assert relative(la.kernel(model, x[:4], x[4:], kind=kind), kernels(J[:4], J[4:])[kind]) < 1e-10
+        assert (
+            relative(la.kernel(model, x[:4], x[4:], kind=kind), kernels(J[:4], J[4:])[kind]) < 1e-10
+        )
         assert relative(la.kernel(model, x, kind=kind, chunk=3), want[kind]) < 1e-10
     v = torch.randn(8, 3, dtype=torch.float64)
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters()}
@@ -110,7 +122,14 @@ class Tables(nn.Module):
         return self.head(q.transpose(1, 2).reshape(len(x), 4, 4).mean(1))
 
 
-WAYS = ["index", "from the end", "embedding", "looked up twice", "looked up in a product", "as a whole as well"]
+WAYS = [
+    "index",
+    "from the end",
+    "embedding",
+    "looked up twice",
+    "looked up in a product",
+    "as a whole as well",
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -229,7 +248,9 @@ def test_later_batches_alone_are_sorted(how, always, flagged):
     J = one_by_one(model, x)
     want = kernels(J, J)
     for kind, chunk in (("pseudo", 7), ("full", 8)):
-        assert relative(la.kernel(model, x, kind=kind, chunk=chunk, verify=False), want[kind]) < 1e-10
+        assert (
+            relative(la.kernel(model, x, kind=kind, chunk=chunk, verify=False), want[kind]) < 1e-10
+        )
     crossed = la.kernel(model, x[:6], x[6:], verify=False)
     assert relative(crossed, kernels(J[:6], J[6:])["pseudo"]) < 1e-10
     v = torch.randn(15, 3, dtype=torch.float64)
@@ -279,7 +300,11 @@ class Nasty(nn.Module):
             return self.c(self.b(h) + checkpoint(self.b, h, use_reentrant=True))
         if self.how == "views":
             w = self.b.weight
-            return nn.functional.linear(h, w[:3]) + nn.functional.linear(h, w.flip(0)[:3]) + (h @ w.T)[:, 2:]
+            return (
+                nn.functional.linear(h, w[:3])
+                + nn.functional.linear(h, w.flip(0)[:3])
+                + (h @ w.T)[:, 2:]
+            )
         return nn.functional.linear(self.b(h), self.b.weight[:3]) + self.c(h)
 
 
@@ -293,7 +318,12 @@ def test_parameters_out_of_sight(how):
         model.zero_grad()
         (model(x[i : i + 1]).sum() / 3**0.5).backward()
         rows.append(
-            torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()])
+            torch.cat(
+                [
+                    (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+                    for p in model.parameters()
+                ]
+            )
         )
     J = torch.stack(rows)
     for _ in range(2):

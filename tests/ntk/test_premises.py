@@ -1,4 +1,7 @@
-"""Networks that break what the engine takes for granted: said or differentiated another way, never wrong in silence."""
+"""Networks that break what the engine takes for granted.
+
+Said or differentiated another way, never wrong in silence.
+"""
 
 import logging
 
@@ -10,7 +13,13 @@ from torch.utils.checkpoint import checkpoint
 
 import labelahead as la
 from labelahead import ntk as tangent
-from labelahead.errors import InputError, LabelaheadError, ModelError, NumericalError, VerificationError
+from labelahead.errors import (
+    InputError,
+    LabelaheadError,
+    ModelError,
+    NumericalError,
+    VerificationError,
+)
 from tests.support.architectures import Made
 from tests.support.reference_tangent import jacobian, kernels, one_by_one, relative
 
@@ -40,7 +49,10 @@ def agrees(model, x, J, tolerance=TOLERANCE, **options):
 
 
 class InnerBackward(torch.autograd.Function):
-    """A reversible block in small: the forward keeps nothing, the backward runs a backward of its own."""
+    """A reversible block in small.
+
+    The forward keeps nothing, the backward runs a backward of its own.
+    """
 
     @staticmethod
     def forward(ctx, x, block):
@@ -60,7 +72,9 @@ class InnerBackward(torch.autograd.Function):
 
 
 def fresh_input(s, x):
-    return s.head(torch.tanh(checkpoint(s.a, x.detach().clone().requires_grad_(), use_reentrant=True)))
+    return s.head(
+        torch.tanh(checkpoint(s.a, x.detach().clone().requires_grad_(), use_reentrant=True))
+    )
 
 
 def dummy_tensor(s, x):
@@ -87,7 +101,14 @@ def hook_with_a_backward(s, x):
     return s.head(torch.tanh(h))
 
 
-HIDING = (fresh_input, dummy_tensor, after_a_layer, reversible, seen_and_hidden, hook_with_a_backward)
+HIDING = (
+    fresh_input,
+    dummy_tensor,
+    after_a_layer,
+    reversible,
+    seen_and_hidden,
+    hook_with_a_backward,
+)
 
 
 def accumulated(model, x):
@@ -98,7 +119,11 @@ def accumulated(model, x):
         for c in range(model(x[:1]).shape[1]):
             model.zero_grad()
             model(x[i : i + 1])[0, c].backward()
-            rows.append(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params]))
+            rows.append(
+                torch.cat(
+                    [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params]
+                )
+            )
     model.zero_grad()
     return torch.stack(rows).view(len(x), -1, rows[0].numel())
 
@@ -214,27 +239,40 @@ def shifted_by_global_mean(s, x):
     return torch.tanh((z - mean) + mean)
 
 
-MEETING = (softmax_by_global_maximum, logsumexp_by_global_maximum, normalised_by_global_norm, shifted_by_global_mean)
+MEETING = (
+    softmax_by_global_maximum,
+    logsumexp_by_global_maximum,
+    normalised_by_global_norm,
+    shifted_by_global_mean,
+)
 
 
 def small_network(forward, seed):
     torch.manual_seed(seed)
-    return Made(forward, net=nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))).eval(), torch.randn(24, 5)
+    return Made(
+        forward, net=nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    ).eval(), torch.randn(24, 5)
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("forward", MEETING, ids=lambda f: f.__name__)
 def test_kernel_is_exact_where_samples_cancel(forward):
-    """The statistic of all samples has no effect on the outputs, but rounding errors flow through it."""
+    """The statistic of all samples has no effect on the outputs, but rounding errors flow through
+    it.
+    """
     for seed in range(12):
         model, x = small_network(forward, seed)
         want = kernels(J := one_by_one(model, x), J)
         for kind in ("single", "trace", "full"):
             for verify in (False, True):
-                assert relative(la.kernel(model, x, kind=kind, verify=verify), want[kind]) < 1e-12, (seed, kind)
+                assert (
+                    relative(la.kernel(model, x, kind=kind, verify=verify), want[kind]) < 1e-12
+                ), (seed, kind)
 
 
-@pytest.mark.parametrize(("dtype", "share", "tolerance"), [(torch.float64, 5e-8, 1e-6), (torch.float32, 3e-4, 5e-3)])
+@pytest.mark.parametrize(
+    ("dtype", "share", "tolerance"), [(torch.float64, 5e-8, 1e-6), (torch.float32, 3e-4, 5e-3)]
+)
 def test_faint_mixing_of_samples_stays_faint(dtype, share, tolerance):
     for seed in range(12):
         model, x = small_network(lambda s, x: (z := s.net(x)) + share * z.max(), seed)
@@ -275,7 +313,10 @@ def test_samples_moved_by_a_product_with_a_vector():
     x[3, 0] = x[5, 0] = 9.0
     want = kernels(J := one_by_one(model, x), J)["single"]
     for chunk in (None, 7):
-        assert relative(la.kernel(model, x, kind="single", chunk=chunk, verify=False), want) < TOLERANCE
+        assert (
+            relative(la.kernel(model, x, kind="single", chunk=chunk, verify=False), want)
+            < TOLERANCE
+        )
 
 
 # 3. A pseudo-kernel of nothing
@@ -348,7 +389,10 @@ def test_buffers_and_counters_come_back_as_they_were(rules):
     assert float(model.calls) == 0.0
 
     def normed(s, x):
-        return s.head(F.batch_norm(x, s.mean, s.var) + 0 * F.batch_norm(x.detach(), s.mean, s.var, training=True))
+        return s.head(
+            F.batch_norm(x, s.mean, s.var)
+            + 0 * F.batch_norm(x.detach(), s.mean, s.var, training=True)
+        )
 
     model = Made(normed, head=nn.Linear(4, 2))
     model.register_buffer("mean", torch.zeros(4))
@@ -359,7 +403,9 @@ def test_buffers_and_counters_come_back_as_they_were(rules):
 
 
 class Remembering(nn.Module):
-    """As LeViT: in eval mode a table is worked out once and kept, graph and all, until train() is called."""
+    """As LeViT: in eval mode a table is worked out once and kept, graph and all, until train() is
+    called.
+    """
 
     def __init__(self):
         super().__init__()
@@ -406,7 +452,10 @@ def test_a_table_kept_from_an_earlier_pass_is_worked_out_again(before):
 
 def test_a_float32_body_with_a_float64_head():
     torch.manual_seed(0)
-    body, head = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh()), nn.Linear(256, 2)
+    body, head = (
+        nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh()),
+        nn.Linear(256, 2),
+    )
     mixed = Made(lambda s, x: s.head(s.body(x).double()), body=body, head=head.double())
     x = torch.randn(20, 64)
     K = la.kernel(mixed, x, verify=True)
@@ -438,7 +487,9 @@ def test_overflow_is_an_error(net):
         lambda: la.kernel(big, x, rules=False),
         lambda: tangent.gradient_gram(big, x, torch.ones(5, 3)),
         lambda: la.squared_norms(big, x, torch.ones(5, 3)),
-        lambda: tangent.norms_and_products(big, x, torch.ones(5, 3), {"0.weight": torch.ones(3, 4)}),
+        lambda: tangent.norms_and_products(
+            big, x, torch.ones(5, 3), {"0.weight": torch.ones(3, 4)}
+        ),
         lambda: la.inner_products(big, x, torch.ones(5, 3), {"0.weight": torch.full((3, 4), 1e25)}),
         lambda: la.directional(big, x, {"0.weight": torch.full((3, 4), 1e25)}),
     ]
@@ -452,17 +503,24 @@ def test_overflow_is_an_error(net):
 
 @pytest.mark.usefixtures("float64")
 def test_batch_norm_of_images_one_pixel_wide():
-    """torch 2.13 takes the strides of such an image for another memory format and mixes its gradient up."""
+    """torch 2.13 takes the strides of such an image for another memory format and mixes its
+    gradient up.
+    """
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4)
     nn.init.normal_(norm.weight)
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2)
     parts = {"i": nn.Linear(5, 4), "norm": norm, "o": nn.Linear(24, 2)}
-    wide = Made(lambda s, x: s.o(torch.tanh(s.norm(s.i(x).mT.unsqueeze(-1)).flatten(1))), **parts).eval()
+    wide = Made(
+        lambda s, x: s.o(torch.tanh(s.norm(s.i(x).mT.unsqueeze(-1)).flatten(1))), **parts
+    ).eval()
     plain = nn.BatchNorm1d(4)
     plain.load_state_dict(norm.state_dict())
-    right = Made(lambda s, x: s.o(torch.tanh(s.norm(s.i(x).mT.contiguous()).flatten(1))), **(parts | {"norm": plain}))
+    right = Made(
+        lambda s, x: s.o(torch.tanh(s.norm(s.i(x).mT.contiguous()).flatten(1))),
+        **(parts | {"norm": plain}),
+    )
     x = torch.randn(7, 6, 5)
     J = jacobian(right.eval(), x)
     agrees(wide, x, J)
@@ -497,11 +555,17 @@ def test_the_self_check_says_whose_gradient_is_wrong(net, monkeypatch, caplog):
             la.kernel(net, x, verify=True)
 
     # Rules that are right beside an autograd that is not: the kernel stands, and it is said.
-    model = Made(lambda s, x: s.head(WrongBackward.apply(torch.tanh(x), s.w)), w=torch.ones(4), head=nn.Linear(4, 2))
+    model = Made(
+        lambda s, x: s.head(WrongBackward.apply(torch.tanh(x), s.w)),
+        w=torch.ones(4),
+        head=nn.Linear(4, 2),
+    )
     monkeypatch.setitem(
         rules.RULES,
         "WrongBackwardBackward",
-        lambda node, site, shape: rules.Broadcast(node.saved_tensors[0], shape) if site.argument == 1 else None,
+        lambda node, site, shape: (
+            rules.Broadcast(node.saved_tensors[0], shape) if site.argument == 1 else None
+        ),
     )
     with caplog.at_level(logging.WARNING, logger="labelahead"):
         K = la.kernel(model, x, verify=True)
@@ -568,7 +632,9 @@ def test_directions_named_as_a_compiled_module_names_them(net):
     want = la.inner_products(net, x, v, {"0.bias": torch.ones(5)})
     compiled = torch.compile(net)
     assert torch.equal(la.inner_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)}), want)
-    assert torch.equal(tangent.norms_and_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)})[1], want)
+    assert torch.equal(
+        tangent.norms_and_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)})[1], want
+    )
     assert la.directional(compiled, x, {"_orig_mod.0.bias": torch.ones(5)}).shape == (6, 3)
 
 
@@ -578,4 +644,6 @@ def test_outputs_that_have_learnt_one_hot_targets_are_no_softmax():
         net.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
         net.bias.zero_()
     x = torch.eye(3, dtype=torch.float64)[[0, 1, 0, 1]]
-    torch.testing.assert_close(la.kernel(net, x), x @ x.T + 1)  # (PN-2): each logit's own, summed and halved
+    torch.testing.assert_close(
+        la.kernel(net, x), x @ x.T + 1
+    )  # (PN-2): each logit's own, summed and halved

@@ -43,7 +43,9 @@ def pool(tmp_path_factory, local):
     x, y = clouds(PARTS * ROWS, d=64)
     (folder / "source").mkdir()
     for i in range(PARTS):
-        np.save(folder / "source" / f"part-{i}.npy", x[i * ROWS : (i + 1) * ROWS].astype(np.float16))
+        np.save(
+            folder / "source" / f"part-{i}.npy", x[i * ROWS : (i + 1) * ROWS].astype(np.float16)
+        )
     embed(folder / "source", folder / "store", executor=local)
     labels = {f"part-{i % PARTS}.npy:{i}": CLASSES[y[i % PARTS * ROWS + i]] for i in range(200)}
     held = LargePool(folder / "store", executor=local).hold(labels, evaluation=1000, candidates=300)
@@ -68,7 +70,10 @@ def test_what_is_refused_is_collected_or_raised(local):
 
 
 def test_a_local_process_that_dies_is_said():
-    with at_work(workers=1) as engine, pytest.raises(ClusterError, match=r"whoever should work was lost.*are kept"):
+    with (
+        at_work(workers=1) as engine,
+        pytest.raises(ClusterError, match=r"whoever should work was lost.*are kept"),
+    ):
         each(engine, "work", dies, [("a", 1, (1,))])
     assert BrokenProcessPool in engine.lost
 
@@ -95,8 +100,12 @@ def test_a_worker_killed_mid_run_changes_no_bit(pool, tmp_path):
                 if len(seen) == 1:
                     cluster.kill(cluster.workers[0])
 
-            held = LargePool(store, executor=client, progress=watch).hold(labels, evaluation=1000, candidates=300)
-            names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.task_prefixes))
+            held = LargePool(store, executor=client, progress=watch).hold(
+                labels, evaluation=1000, candidates=300
+            )
+            names = client.run_on_scheduler(
+                lambda dask_scheduler: list(dask_scheduler.task_prefixes)
+            )
         assert seen[-1] == ("score items", PARTS * ROWS)
         assert cluster.workers[0].poll() is not None
         assert len(seen) == PARTS
@@ -119,13 +128,20 @@ def test_a_lost_scheduler_is_said_and_features_are_kept(tmp_path):
             if len(seen) == 1:
                 cluster.kill(cluster.scheduler)
 
-        with pytest.raises(ClusterError, match=r"whoever should embed items was lost.*goes on from there"):
+        with pytest.raises(
+            ClusterError, match=r"whoever should embed items was lost.*goes on from there"
+        ):
             embed(tmp_path / "source", tmp_path / "store", executor=cluster.address, progress=watch)
     kept = sorted((tmp_path / "store" / "parts").glob("*.json"))
     assert 1 <= len(kept) < 200
     dates = [path.stat().st_mtime_ns for path in kept]
     again = []
-    embed(tmp_path / "source", tmp_path / "store", workers=1, progress=lambda *said: again.append(said))
+    embed(
+        tmp_path / "source",
+        tmp_path / "store",
+        workers=1,
+        progress=lambda *said: again.append(said),
+    )
     assert len(again) == 200 - len(kept)
     assert again[-1] == ("embed items", 40_000, 40_000)
     assert [path.stat().st_mtime_ns for path in kept] == dates
@@ -156,18 +172,38 @@ def test_other_versions_and_missing_workers_are_refused(tmp_path, monkeypatch):
 
 def test_no_scheduler_is_said(monkeypatch):
     monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 1)
-    with pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127.0.0.1:9"), at_work("tcp://127.0.0.1:9"):
+    with (
+        pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127.0.0.1:9"),
+        at_work("tcp://127.0.0.1:9"),
+    ):
         pass
 
 
 def test_tls_of_the_engine_is_passed_through(tmp_path):
     ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
     try:
         subprocess.run([*made, "-keyout", key, "-out", ca], check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("no openssl")
-    files = [*("--tls-ca-file", str(ca)), *("--tls-cert", str(ca)), *("--tls-key", str(key)), "--protocol", "tls"]
+    files = [
+        *("--tls-ca-file", str(ca)),
+        *("--tls-cert", str(ca)),
+        *("--tls-key", str(key)),
+        "--protocol",
+        "tls",
+    ]
     with Cluster(tmp_path, workers=1, security=files) as cluster:
         assert cluster.address.startswith("tls://127.0.0.1")
         with at_work(cluster.address, security=secured(str(ca), str(ca), str(key))) as engine:

@@ -1,4 +1,7 @@
-"""A large pool as one object: labels by name, predictions part by part, the error estimate, the command line."""
+"""A large pool as one object.
+
+Labels by name, predictions part by part, the error estimate, the command line.
+"""
 
 import csv
 import json
@@ -23,8 +26,18 @@ HERE = Inline()
 @pytest.fixture
 def pool(tmp_path):
     x, y = clouds(N)
-    embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", dtype="float32", rows=20, executor=HERE)
-    return LargePool(tmp_path / "store", executor=HERE, dtype=torch.float64), x.astype(np.float32).astype(float), y
+    embed(
+        parquet_pool(tmp_path / "pool", x),
+        tmp_path / "store",
+        dtype="float32",
+        rows=20,
+        executor=HERE,
+    )
+    return (
+        LargePool(tmp_path / "store", executor=HERE, dtype=torch.float64),
+        x.astype(np.float32).astype(float),
+        y,
+    )
 
 
 def written(path, rows, header=("item", "label")):
@@ -35,7 +48,10 @@ def written(path, rows, header=("item", "label")):
 
 def test_labels_are_found_by_name_or_by_file_and_row(pool, tmp_path):
     large, _, y = pool
-    rows = [(f"item {i}", CLASSES[y[i]]) for i in (100, 3, 41)] + [("part-2.parquet:5", CLASSES[y[85]]), ("item 9", "")]
+    rows = [(f"item {i}", CLASSES[y[i]]) for i in (100, 3, 41)] + [
+        ("part-2.parquet:5", CLASSES[y[85]]),
+        ("item 9", ""),
+    ]
     told = large.labelled(written(tmp_path / "labels.csv", rows), (), HERE)
     assert told.positions.tolist() == [3, 41, 85, 100]  # in the order of the pool
     assert [told.classes[i] for i in told.numbers] == [CLASSES[y[i]] for i in (3, 41, 85, 100)]
@@ -57,7 +73,9 @@ def test_labels_that_cannot_be_meant_are_refused(pool, tmp_path, rows, message):
 
 def test_an_index_is_no_name_of_an_item_of_a_large_pool(pool, tmp_path):
     with pytest.raises(InputError, match="by their own name"):
-        pool[0].ask(2, written(tmp_path / "labels.csv", [(4, "ash")], ("index", "label")), evaluation=10)
+        pool[0].ask(
+            2, written(tmp_path / "labels.csv", [(4, "ash")], ("index", "label")), evaluation=10
+        )
 
 
 def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_path):
@@ -94,17 +112,24 @@ def test_predictions_of_a_larger_pool_of_before_are_no_more(pool, tmp_path):
     embed(parquet_pool(tmp_path / "fewer", x[:40], files=1), tmp_path / "store", executor=HERE)
     LargePool(tmp_path / "store", executor=HERE).predict(labels, tmp_path / "out", evaluation=20)
     assert before > 2
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"part-000000.parquet", "part-mine.parquet"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "part-000000.parquet",
+        "part-mine.parquet",
+    }
 
 
 def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)
-    held = large.hold({f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=20)
+    held = large.hold(
+        {f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=20
+    )
     belief = held.belief()
     position = belief.best("resolve")[0]
     more = belief.told(belief.labels | {position: int(y[position])})
-    every = posterior_at(held.model, *seen(held.model, torch.from_numpy(x)), torch.zeros(0, dtype=torch.int64))
+    every = posterior_at(
+        held.model, *seen(held.model, torch.from_numpy(x)), torch.zeros(0, dtype=torch.int64)
+    )
     naive = every.condition([*at.tolist(), position], torch.as_tensor(y[[*at.tolist(), position]]))
     assert len(held.positions) > 30
     assert torch.allclose(more.mean(held.positions.tolist()), naive.mean[held.positions])
@@ -145,7 +170,9 @@ def test_the_best_at_once_are_those_by_the_whole_pool(pool):
     best = large.hold(labels, **every).best.positions
     assert [q.position for q in large.ask(20, labels, mode="top")] == best.tolist()
     assert [q.position for q in large.ask(20, labels, mode="top", evaluation=10)] == best.tolist()
-    assert [q.position for q in large.ask(20, labels, mode="top", evaluation=10, finalists=0)] != best.tolist()
+    assert [
+        q.position for q in large.ask(20, labels, mode="top", evaluation=10, finalists=0)
+    ] != best.tolist()
 
 
 def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):
@@ -161,16 +188,46 @@ def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):
 def test_the_command_line_from_parts_to_predictions(tmp_path):
     x, y = clouds(N)
     parquet_pool(tmp_path / "pool", x)
-    labels = written(tmp_path / "labels.csv", [(f"item {i}", CLASSES[y[i]]) for i in range(0, N, 6)])
+    labels = written(
+        tmp_path / "labels.csv", [(f"item {i}", CLASSES[y[i]]) for i in range(0, N, 6)]
+    )
     store, run = str(tmp_path / "store"), CliRunner().invoke
     done = run(app, ["pool", "embed", str(tmp_path / "pool"), "--store", store, "--workers", "1"])
     assert done.exit_code == 0, done.output
     assert "120 items in 3 parts, 6 numbers each" in done.output
-    asked = run(app, ["pool", "ask", store, "--labels", str(labels), "--n", "3", "--format", "json", "--workers", "1"])
+    asked = run(
+        app,
+        [
+            "pool",
+            "ask",
+            store,
+            "--labels",
+            str(labels),
+            "--n",
+            "3",
+            "--format",
+            "json",
+            "--workers",
+            "1",
+        ],
+    )
     assert asked.exit_code == 0, asked.output
     items = [row["id"] for row in json.loads(asked.stdout)]
     assert items == [q.id for q in LargePool(store, executor=HERE).ask(3, labels)]
-    told = run(app, ["pool", "predict", store, "--labels", str(labels), "--out", str(tmp_path / "p"), "--workers", "1"])
+    told = run(
+        app,
+        [
+            "pool",
+            "predict",
+            store,
+            "--labels",
+            str(labels),
+            "--out",
+            str(tmp_path / "p"),
+            "--workers",
+            "1",
+        ],
+    )
     assert "120 predictions are in" in told.output
     assert "estimated share of wrong ones" in told.output
     assert dataset.dataset(tmp_path / "p").count_rows() == N

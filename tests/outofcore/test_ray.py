@@ -1,4 +1,7 @@
-"""A Ray of this machine, where it is installed (`make test-ray`): its processes are killed, results stay the same."""
+"""A Ray of this machine, where it is installed (`make test-ray`).
+
+Its processes are killed, results stay the same.
+"""
 
 import importlib.util
 import os
@@ -19,7 +22,9 @@ from labelahead.outofcore.execution import at_work, each
 from tests.support.large_pools import CLASSES, clouds
 
 # Not imported here: it must be told before to keep to this machine.
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: make test-ray")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs ray: make test-ray"
+)
 PARTS, ROWS = 6, 4_000
 
 
@@ -48,11 +53,16 @@ def engine(tmp_path_factory):
 def test_results_and_refusals(engine):
     tasks = [(str(i), 10 * i, (i,)) for i in (5, 1, 4)]
     assert each(engine, "double", doubled, tasks) == [10, 2, 8]
-    assert engine.gather([engine.submit(doubled, engine.scatter(i), name="double") for i in (4, 2)]) == [8, 4]
+    assert engine.gather(
+        [engine.submit(doubled, engine.scatter(i), name="double") for i in (4, 2)]
+    ) == [8, 4]
     with pytest.raises(InputError, match=r"^three is refused$"):
         each(engine, "double", doubled, [("a", 1, (3,))])
     refused = {}
-    assert each(engine, "double", doubled, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused) == [None, 8]
+    assert each(engine, "double", doubled, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused) == [
+        None,
+        8,
+    ]
     assert list(refused) == [0]
     with pytest.raises(ClusterError, match="whoever should work was lost"):
         each(engine, "work", dies, [("a", 1, (1,))])
@@ -61,7 +71,12 @@ def test_results_and_refusals(engine):
 
 
 def test_it_listens_on_loopback_alone(engine):
-    ports = {c.laddr.ip for p in psutil.Process().children(recursive=True) for c in p.net_connections() if not c.raddr}
+    ports = {
+        c.laddr.ip
+        for p in psutil.Process().children(recursive=True)
+        for c in p.net_connections()
+        if not c.raddr
+    }
     assert ports
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     assert all(ip.removeprefix("::ffff:").startswith("127.") for ip in ports if ip), ports
@@ -71,7 +86,9 @@ def test_a_worker_killed_changes_no_bit(engine, tmp_path):
     x, y = clouds(PARTS * ROWS, d=64)
     (tmp_path / "source").mkdir()
     for i in range(PARTS):
-        np.save(tmp_path / "source" / f"part-{i}.npy", x[i * ROWS : (i + 1) * ROWS].astype(np.float16))
+        np.save(
+            tmp_path / "source" / f"part-{i}.npy", x[i * ROWS : (i + 1) * ROWS].astype(np.float16)
+        )
     embed(tmp_path / "source", tmp_path / "store", executor=engine)
     labels = {f"part-{i % PARTS}.npy:{i}": CLASSES[y[i % PARTS * ROWS + i]] for i in range(200)}
     how = {"evaluation": 1000, "candidates": 300}
@@ -111,13 +128,19 @@ def test_one_that_was_imported_before_is_not_started(engine, monkeypatch):
 
 def test_another_version_is_refused(engine, monkeypatch):
     monkeypatch.setattr("labelahead.__version__", "0.0.9")
-    with pytest.raises(ClusterError, match=r"the node 127.* has labelahead .*, here is 0"), at_work(engine.ray):
+    with (
+        pytest.raises(ClusterError, match=r"the node 127.* has labelahead .*, here is 0"),
+        at_work(engine.ray),
+    ):
         pass
     with pytest.raises(ClusterError, match="a worker has labelahead"):
         each(engine, "double", doubled, [("a", 1, (4,))])
 
 
 def test_nobody_there_is_said():
-    code = "from labelahead.outofcore.execution import at_work\nwith at_work('ray://127.0.0.1:9'): pass"
+    code = (
+        "from labelahead.outofcore.execution import at_work\nwith "
+        "at_work('ray://127.0.0.1:9'): pass"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert "no Ray answers at ray://127.0.0.1:9" in run.stderr

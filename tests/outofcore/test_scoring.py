@@ -27,18 +27,24 @@ def name(i):
     return f"a.npy:{i}" if i < 60 else f"b.npy:{i - 60}"
 
 
-@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc", "eer"])
+@pytest.mark.parametrize(
+    "criterion", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc", "eer"]
+)
 @pytest.mark.parametrize("count", [0, 12])
 def test_scores_are_those_of_one_process_with_all_items(pool, criterion, count):
     large, x, y = pool
     at = torch.arange(0, N, 7)[:count]
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
-    held = large.hold(labels or None, classes=CLASSES, strategy=criterion, evaluation=40, candidates=N)
+    held = large.hold(
+        labels or None, classes=CLASSES, strategy=criterion, evaluation=40, candidates=N
+    )
     sample = held.positions[count : count + 40]
     naive = "resolve" if not count and criterion != "variance" else criterion
     left, scores, learnt = all_at_once(x, at, torch.as_tensor(y[at]), sample, naive)
     assert held.model.weights() == learnt.mixture
-    assert set(held.best.positions.tolist()) == set(left.tolist())  # labelled ones are not asked for
+    assert set(held.best.positions.tolist()) == set(
+        left.tolist()
+    )  # labelled ones are not asked for
     ours = dict(zip(held.best.positions.tolist(), held.best.scores.tolist(), strict=True))
     assert np.allclose([ours[i] for i in left.tolist()], scores, rtol=1e-9, atol=1e-12)
     assert held.best.scores.tolist() == sorted(held.best.scores.tolist(), reverse=True)
@@ -53,7 +59,9 @@ def test_finalists_are_scored_by_the_whole_pool(pool, criterion):
     rest = torch.tensor([i for i in range(N) if i not in set(at.tolist())])
     left, scores, _ = all_at_once(x, at, torch.as_tensor(y[at]), rest, criterion)
     exact = dict(zip(left.tolist(), (scores * 30 / len(rest)).tolist(), strict=True))
-    assert np.allclose(best.scores[:25], [exact[i] for i in best.positions[:25].tolist()], rtol=1e-9)
+    assert np.allclose(
+        best.scores[:25], [exact[i] for i in best.positions[:25].tolist()], rtol=1e-9
+    )
     assert best.scores.tolist() == sorted(best.scores.tolist(), reverse=True)
     by_sample = large.hold(labels, strategy=criterion, evaluation=30, candidates=60).best.positions
     assert set(best.positions[:25].tolist()) == set(by_sample[:25].tolist())
@@ -81,12 +89,16 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
     from labelahead.acquisition.batch import greedy
     from labelahead.acquisition.view import view
 
-    _, _, learnt = all_at_once(x, at, torch.as_tensor(y[at]), held.positions[len(at) : len(at) + 40], "resolve")
+    _, _, learnt = all_at_once(
+        x, at, torch.as_tensor(y[at]), held.positions[len(at) : len(at) + 40], "resolve"
+    )
     start = torch.full((N, 3), 1 / 3, dtype=torch.float64)
     post = prior(start, **learnt.tangent(torch.arange(N), "pseudo"), noise=learnt.noise)
     post = post.condition(at, torch.as_tensor(y[at]))
     left = (~post.is_labelled).nonzero().squeeze(1)
-    naive = greedy(view(post, left, held.positions[len(at) : len(at) + 40]), "resolve", 6, believe="mean")
+    naive = greedy(
+        view(post, left, held.positions[len(at) : len(at) + 40]), "resolve", 6, believe="mean"
+    )
     assert [q.position for q in asked] == naive.positions.tolist()
     assert np.allclose([q.score for q in asked], naive.scores)
     assert [q.id for q in asked] == [name(q.position) for q in asked]
@@ -101,7 +113,9 @@ def test_best_of_does_not_depend_on_the_order(pool):
 
 def test_a_posterior_goes_on_elsewhere():
     rng = torch.Generator().manual_seed(1)
-    units = torch.nn.functional.normalize(torch.randn(40, 5, generator=rng, dtype=torch.float64), dim=1)
+    units = torch.nn.functional.normalize(
+        torch.randn(40, 5, generator=rng, dtype=torch.float64), dim=1
+    )
     start = torch.rand(40, 3, generator=rng, dtype=torch.float64)
     kernel = lambda n: mixture_kernel(units[:n], (0.25, 0.5, 0.25))  # noqa: E731
     targets = torch.randint(3, (7,), generator=rng)
@@ -115,4 +129,6 @@ def test_a_posterior_goes_on_elsewhere():
     assert torch.allclose(more.block(at, at), whole.block(at, at))
     assert torch.allclose(more.variance(), whole.variance())
     assert more.amplitude() == few.amplitude()
-    assert torch.allclose(more.condition([30], targets[:1]).mean, whole.condition([30], targets[:1]).mean)
+    assert torch.allclose(
+        more.condition([30], targets[:1]).mean, whole.condition([30], targets[:1]).mean
+    )

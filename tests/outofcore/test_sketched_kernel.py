@@ -1,4 +1,7 @@
-"""Networks' kernels by sketched features: what parts make of them is what one posterior makes of all, in float64."""
+"""Networks' kernels by sketched features.
+
+What parts make of them is what one posterior makes of all, in float64.
+"""
 
 import json
 
@@ -79,7 +82,9 @@ def test_scores_are_those_of_one_posterior_on_the_same_features(tmp_path, loss, 
     naive = score_candidates(view(post, left, judged, baseline="linearised"), criterion)
     mine = dict(zip(held.best.positions.tolist(), held.best.scores.tolist(), strict=True))
     assert sorted(mine) == left.tolist()
-    assert torch.allclose(torch.tensor([mine[p] for p in left.tolist()], dtype=torch.float64), naive, rtol=1e-8)
+    assert torch.allclose(
+        torch.tensor([mine[p] for p in left.tolist()], dtype=torch.float64), naive, rtol=1e-8
+    )
 
 
 @pytest.mark.parametrize("loss", [None, "squared"])
@@ -105,7 +110,9 @@ def test_predictions_and_a_further_label_are_exact_given_the_features(tmp_path, 
 def test_the_best_by_all_items_are_those_of_one_posterior(tmp_path):
     large, psi, start, y = store_of(tmp_path, "squared")
     at = torch.arange(0, N, 9)
-    held = large.hold({f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=N, finalists=N)
+    held = large.hold(
+        {f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=N, finalists=N
+    )
     post = prior(start, features=psi, noise=held.model.noise).condition(at, torch.as_tensor(y[at]))
     left = (~post.is_labelled).nonzero().squeeze(1)
     naive = score_candidates(view(post, left, left), "resolve")
@@ -116,7 +123,12 @@ def test_the_key_knows_the_weights(tmp_path):
     store_of(tmp_path, None)
     before = {p.name for p in (tmp_path / "store" / "parts").iterdir()}
     told = []
-    how = {"model": f"{tmp_path / 'code' / 'net.py'}:make", "classes": CLASSES, "sketch": K, "dtype": "float32"}
+    how = {
+        "model": f"{tmp_path / 'code' / 'net.py'}:make",
+        "classes": CLASSES,
+        "sketch": K,
+        "dtype": "float32",
+    }
     again = {"rows": 20, "executor": HERE, "progress": lambda *said: told.append(said)}
     embed(tmp_path / "pool", tmp_path / "store", **how, **again)
     assert not told
@@ -150,7 +162,9 @@ def test_other_weights_on_a_worker_are_refused(tmp_path):
 def test_what_is_no_network_for_this_pool_is_refused(tmp_path, how, message):
     x, _ = clouds(30)
     made(tmp_path / "code")
-    (tmp_path / "code" / "net.py").write_text(NET.replace("SEED", "5").replace("16, classes", "16, 3"))
+    (tmp_path / "code" / "net.py").write_text(
+        NET.replace("SEED", "5").replace("16, classes", "16, 3")
+    )
     given = {"model": f"{tmp_path / 'code' / 'net.py'}:make", "classes": CLASSES} | how
     with pytest.raises(LabelaheadError, match=message):
         embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE, **given)
@@ -173,13 +187,30 @@ def test_from_the_command_line_with_npy(tmp_path):
     np.save(tmp_path / "x.npy", x)
     made(tmp_path)
     run = CliRunner().invoke
-    how = ["--model", f"{tmp_path / 'net.py'}:make", "--classes", ",".join(CLASSES), "--sketch", "32"]
+    how = [
+        "--model",
+        f"{tmp_path / 'net.py'}:make",
+        "--classes",
+        ",".join(CLASSES),
+        "--sketch",
+        "32",
+    ]
     store = str(tmp_path / "s")
-    done = run(app, ["pool", "embed", str(tmp_path / "x.npy"), "--store", store, *how, "--workers", "1"])
+    done = run(
+        app, ["pool", "embed", str(tmp_path / "x.npy"), "--store", store, *how, "--workers", "1"]
+    )
     assert done.exit_code == 0, done.output
     assert "60 items in 1 parts" in done.output
-    assert json.loads((tmp_path / "s" / "manifest.json").read_text())["reading"]["network"]["sketch"] == 32
-    (tmp_path / "l.csv").write_text("item,label\n" + "".join(f"x.npy:{i},{CLASSES[y[i]]}\n" for i in range(0, 60, 4)))
-    asked = run(app, ["pool", "ask", store, "--labels", str(tmp_path / "l.csv"), "--n", "2", "--workers", "1"])
+    assert (
+        json.loads((tmp_path / "s" / "manifest.json").read_text())["reading"]["network"]["sketch"]
+        == 32
+    )
+    (tmp_path / "l.csv").write_text(
+        "item,label\n" + "".join(f"x.npy:{i},{CLASSES[y[i]]}\n" for i in range(0, 60, 4))
+    )
+    asked = run(
+        app,
+        ["pool", "ask", store, "--labels", str(tmp_path / "l.csv"), "--n", "2", "--workers", "1"],
+    )
     assert asked.exit_code == 0, asked.output
     assert len(asked.stdout.strip().splitlines()) == 3

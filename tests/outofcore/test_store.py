@@ -1,4 +1,6 @@
-"""Features on disk: every kind of pool, written once, resumed, and refused where they cannot be right."""
+"""Features on disk: every kind of pool, written once, resumed, and refused where they cannot be
+right.
+"""
 
 import json
 import os
@@ -40,33 +42,56 @@ def test_vectors_of_parquet_parts(tmp_path):
     assert manifest.reading.kind == "vectors"
     assert sum(e.rows for e in manifest.entries) == 47
     assert np.array_equal(features(manifest), x.astype(np.float32).astype(np.float16))
-    assert [name for e in manifest.entries for name in ids_of(e)] == [f"item {i}" for i in range(47)]
+    assert [name for e in manifest.entries for name in ids_of(e)] == [
+        f"item {i}" for i in range(47)
+    ]
     large = LargePool(tmp_path / "store", executor=HERE, dtype=torch.float64)
     stored = features(manifest).astype(np.float64)
     assert torch.allclose(large.centre, torch.from_numpy(stored.mean(0)))
     rows, names = large.take(torch.tensor([46, 0, 20]), HERE)
     assert np.array_equal(rows.numpy(), stored[[46, 0, 20]])
     assert names == ["item 46", "item 0", "item 20"]
-    assert large.find(["item 20", "part-1.parquet:3", "nobody"], HERE) == {"item 20": 20, "part-1.parquet:3": 19}
+    assert large.find(["item 20", "part-1.parquet:3", "nobody"], HERE) == {
+        "item 20": 20,
+        "part-1.parquet:3": 19,
+    }
     assert read_manifest(tmp_path / "store") == manifest
 
 
 def test_a_fixed_size_list_and_another_id(tmp_path):
     x, _ = clouds(9)
     values = pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float64).ravel()), 6)
-    table = pa.table({"id": [*"pqrspqrsp"], "one": ["same"] * 9, "own": [str(100 + i) for i in range(9)], "v": values})
+    table = pa.table(
+        {
+            "id": [*"pqrspqrsp"],
+            "one": ["same"] * 9,
+            "own": [str(100 + i) for i in range(9)],
+            "v": values,
+        }
+    )
     pq.write_table(table, tmp_path / "one.parquet", row_group_size=4)
-    manifest = embed(tmp_path / "one.parquet", tmp_path / "store", id="own", dtype="float32", rows=3, executor=HERE)
+    manifest = embed(
+        tmp_path / "one.parquet",
+        tmp_path / "store",
+        id="own",
+        dtype="float32",
+        rows=3,
+        executor=HERE,
+    )
     assert np.array_equal(features(manifest), x.astype(np.float32))
     large = LargePool(tmp_path / "store", executor=HERE)
     assert large.find(["104"], HERE) == {"104": 4}
     embed(tmp_path / "one.parquet", tmp_path / "store", rows=3, executor=HERE)
     with pytest.raises(InputError, match="3 items are called 'p'"):
         LargePool(tmp_path / "store", executor=HERE).find(["p"], HERE)
-    with pytest.raises(InputError, match=r"repeat an id in the column 'one': 'same' \(row 0 and row 1\)"):
+    with pytest.raises(
+        InputError, match=r"repeat an id in the column 'one': 'same' \(row 0 and row 1\)"
+    ):
         embed(tmp_path / "one.parquet", tmp_path / "other", id="one", executor=HERE)
     embed(tmp_path / "one.parquet", tmp_path / "numbered", id="none", executor=HERE)
-    assert LargePool(tmp_path / "numbered", executor=HERE).find(["one.parquet:8"], HERE) == {"one.parquet:8": 8}
+    assert LargePool(tmp_path / "numbered", executor=HERE).find(["one.parquet:8"], HERE) == {
+        "one.parquet:8": 8
+    }
 
 
 @pytest.mark.skipif(not sentences_available(), reason="the extra 'texts' is not installed")
@@ -75,7 +100,9 @@ def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
     pool = tmp_path / "pool"
     pool.mkdir()
     texts[4] = None
-    pq.write_table(pa.table({"id": list(range(23)), "text": texts}), pool / "a.parquet", row_group_size=10)
+    pq.write_table(
+        pa.table({"id": list(range(23)), "text": texts}), pool / "a.parquet", row_group_size=10
+    )
     manifest = embed(pool, tmp_path / "store", dtype="float32", rows=8, executor=HERE)
     assert (manifest.reading.kind, len(manifest.entries)) == ("text", 3)
     naive = embed_texts([t or "" for t in texts], cache=None).numpy()
@@ -95,18 +122,25 @@ def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
         Image.fromarray(rng.integers(0, 255, (40, 50 + i, 3), dtype=np.uint8)).save(pool / name)
     (pool / "b" / "broken.jpg").write_bytes(b"no picture")
     how = {"rows": 2, "dtype": "float32", "executor": HERE}
-    with pytest.raises(InputError, match=r"1 of 3 parts cannot be read: .*b/broken.jpg cannot be read \(it is no pic"):
+    with pytest.raises(
+        InputError,
+        match=r"1 of 3 parts cannot be read: .*b/broken.jpg cannot be read \(it is no pic",
+    ):
         embed(pool, tmp_path / "store", **how)
     done = {p: p.stat().st_mtime_ns for p in (tmp_path / "store" / "parts").iterdir()}
     assert done
     manifest = embed(pool, tmp_path / "store", skip_unreadable=True, **how)
     assert {p: p.stat().st_mtime_ns for p in done} == done  # nothing is worked out twice
     assert list(manifest.left_out) == ["b/broken.jpg"]
-    with pytest.raises(InputError, match=r"1 of 3 parts cannot be read"):  # nor left out unless that is asked for
+    with pytest.raises(
+        InputError, match=r"1 of 3 parts cannot be read"
+    ):  # nor left out unless that is asked for
         embed(pool, tmp_path / "store", **how)
     names = [name for entry in manifest.entries for name in ids_of(entry)]
     assert names == ["a.png", "b/c.png", "b/d.png", "z.png"]
-    (tmp_path / "store" / "parts" / f"{next(iter(done)).stem}.npy.77.partial").write_bytes(b"of one who was killed")
+    (tmp_path / "store" / "parts" / f"{next(iter(done)).stem}.npy.77.partial").write_bytes(
+        b"of one who was killed"
+    )
     alone = embed(
         pool, tmp_path / "store", skip_unreadable=True, **(how | {"rows": 1})
     )  # a part that is left out whole
@@ -119,7 +153,9 @@ def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
     data, _ = load(pool, test_fraction=0.0)
     naive = embed_pictures(data.images, 4, cache=None, standardised=False)
     at = [list(data.ids).index(name) for name in names]
-    assert np.allclose(features(read_manifest(tmp_path / "store")), naive[at].numpy(), rtol=1e-3, atol=1e-4)
+    assert np.allclose(
+        features(read_manifest(tmp_path / "store")), naive[at].numpy(), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_npy_files_are_used_where_they_are(tmp_path):
@@ -136,7 +172,12 @@ def test_a_store_in_memory_or_anywhere_else(tmp_path):
     fs = fsspec.filesystem("memory")
     for i in range(2):
         with fs.open(f"/bucket/p{i}.parquet", "wb") as file:
-            pq.write_table(pa.table({"id": list(range(10 * i, 10 * i + 10)), "v": list(x[10 * i : 10 * i + 10])}), file)
+            pq.write_table(
+                pa.table(
+                    {"id": list(range(10 * i, 10 * i + 10)), "v": list(x[10 * i : 10 * i + 10])}
+                ),
+                file,
+            )
     manifest = embed("memory://bucket", "memory://features", executor=HERE)
     assert np.array_equal(features(manifest), x.astype(np.float16))
     assert fs.exists("/features/manifest.json")
@@ -171,7 +212,9 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
     pool = tmp_path / "pool"
     pool.mkdir()
     for i in range(20):
-        table = pa.table({"id": np.arange(2000) + 2000 * i, "v": list(x[2000 * i : 2000 * i + 2000])})
+        table = pa.table(
+            {"id": np.arange(2000) + 2000 * i, "v": list(x[2000 * i : 2000 * i + 2000])}
+        )
         pq.write_table(table, pool / f"{i:02d}.parquet")
     store = tmp_path / "store"
     script = f"""
@@ -221,8 +264,14 @@ def test_a_part_that_cannot_be_read_is_named_and_left_out_if_asked(tmp_path):
     ("spoil", "message"),
     [
         (lambda x: x.__setitem__((13, 2), np.nan), r"part-1.parquet, row 3 holds NaN or infinity"),
-        (lambda x: x.__setitem__((13, 2), 1e6), r"part-1.parquet, row 3: 1e\+06 is too large for float16.*float32"),
-        (lambda x: x.__setitem__(13, x[13] * 1e-8), r"part-1.parquet, row 3: its numbers are too small for float16"),
+        (
+            lambda x: x.__setitem__((13, 2), 1e6),
+            r"part-1.parquet, row 3: 1e\+06 is too large for float16.*float32",
+        ),
+        (
+            lambda x: x.__setitem__(13, x[13] * 1e-8),
+            r"part-1.parquet, row 3: its numbers are too small for float16",
+        ),
     ],
 )
 def test_numbers_that_cannot_be_kept_are_refused(tmp_path, spoil, message):
@@ -252,7 +301,12 @@ def test_what_is_no_pool_is_refused(tmp_path):
     with pytest.raises(InputError, match="did you mean 'vector'"):
         embed(pool, tmp_path / "store", column="vectro", executor=HERE)
     with pytest.raises(InputError, match="column 'number' holds int64"):
-        embed(parquet_pool(tmp_path / "n", x, number=list(range(10))), tmp_path / "s", column="number", executor=HERE)
+        embed(
+            parquet_pool(tmp_path / "n", x, number=list(range(10))),
+            tmp_path / "s",
+            column="number",
+            executor=HERE,
+        )
     with pytest.raises(InputError, match="dtype is 'int8'"):
         embed(pool, tmp_path / "store", dtype="int8", executor=HERE)
 
@@ -272,8 +326,13 @@ def test_a_storage_that_is_away_is_said(tmp_path):
     fsspec.register_implementation("away", Away, clobber=True)
     x, _ = clouds(10)
     np.save(tmp_path / "x.npy", x)
-    for source, store, done in (("away://pool", tmp_path / "a", "read"), (tmp_path / "x.npy", "away://store", "read")):
-        with pytest.raises(StorageError, match=rf"away://.* cannot be {done} \(could not connect to the endpoint\)"):
+    for source, store, done in (
+        ("away://pool", tmp_path / "a", "read"),
+        (tmp_path / "x.npy", "away://store", "read"),
+    ):
+        with pytest.raises(
+            StorageError, match=rf"away://.* cannot be {done} \(could not connect to the endpoint\)"
+        ):
             embed(source, store, executor=HERE)
     with pytest.raises(StorageError, match=r"cannot be written to \(could not connect"):
         write("away://store/x", b"content")
@@ -282,23 +341,34 @@ def test_a_storage_that_is_away_is_said(tmp_path):
 
 
 def test_parts_with_other_columns(tmp_path):
-    """One that lacks what is learnt from, or the names, is refused; columns to look at may be missing."""
+    """One that lacks what is learnt from, or the names, is refused.
+
+    Columns to look at may be missing.
+    """
     x, _ = clouds(20)
     pool = parquet_pool(tmp_path / "pool", x[:10], files=1, note=[str(i) for i in range(10)])
     vectors = list(x[10:].astype(np.float32))
     pq.write_table(pa.table({"name": ["a"] * 10, "vector": vectors}), pool / "part-1.parquet")
-    with pytest.raises(InputError, match=r"1 of 2 parts .* part-1.parquet has no column 'id' \(name, vector\)"):
+    with pytest.raises(
+        InputError, match=r"1 of 2 parts .* part-1.parquet has no column 'id' \(name, vector\)"
+    ):
         embed(pool, tmp_path / "store", executor=HERE)
     assert len(embed(pool, tmp_path / "store", skip_unreadable=True, executor=HERE).left_out) == 1
     pq.write_table(
-        pa.table({"id": [f"b{i}" for i in range(10)], "vector": [*vectors[:9], None]}), pool / "part-1.parquet"
+        pa.table({"id": [f"b{i}" for i in range(10)], "vector": [*vectors[:9], None]}),
+        pool / "part-1.parquet",
     )
-    with pytest.raises(InputError, match=r"read: part-1.parquet, row 9: no vector; expected 6 numbers"):
+    with pytest.raises(
+        InputError, match=r"read: part-1.parquet, row 9: no vector; expected 6 numbers"
+    ):
         embed(pool, tmp_path / "store", executor=HERE)
     pq.write_table(
-        pa.table({"id": [f"b{i}" for i in range(10)], "vector": [*vectors[:9], [1.0]]}), pool / "part-1.parquet"
+        pa.table({"id": [f"b{i}" for i in range(10)], "vector": [*vectors[:9], [1.0]]}),
+        pool / "part-1.parquet",
     )
-    with pytest.raises(InputError, match=r"read: part-1.parquet, row 9: a vector of 1 numbers; expected 6"):
+    with pytest.raises(
+        InputError, match=r"read: part-1.parquet, row 9: a vector of 1 numbers; expected 6"
+    ):
         embed(pool, tmp_path / "store", executor=HERE)
 
 
@@ -390,7 +460,9 @@ def test_a_flipped_bit_is_noticed_and_said_how_to_mend(tmp_path, in_place):
     manifest = embed(pool, store, rows=10, executor=HERE)
     before = features(manifest)
     damaged = pool / "x.npy" if in_place else parts_of(store, ".npy")[0]
-    entry = next(e for e in reversed(read_manifest(store).entries) if e.features == f"file://{damaged}")
+    entry = next(
+        e for e in reversed(read_manifest(store).entries) if e.features == f"file://{damaged}"
+    )
     flip_bit(damaged)
     from labelahead.outofcore import store as module
 
@@ -417,7 +489,9 @@ def test_a_header_of_another_type_is_noticed(tmp_path):
     embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
     path = parts_of(tmp_path / "store", ".npy")[0]
     path.write_bytes(path.read_bytes().replace(b"<f2", b">f2"))
-    entry = next(e for e in read_manifest(tmp_path / "store").entries if e.features.endswith(path.name))
+    entry = next(
+        e for e in read_manifest(tmp_path / "store").entries if e.features.endswith(path.name)
+    )
     with pytest.raises(StorageError, match="is damaged"):
         list(read_blocks(entry, 100))
 

@@ -116,15 +116,25 @@ def test_labels_come_back_the_next_day(tmp_path):
     before = session.assignment.items.ids
     photo(folder / "a-new.png")
     with page(folder, tmp_path / "out") as (client, session):
-        assert session.assignment.items.ids == (*before, "a-new.png")  # positions stay what they were
+        assert session.assignment.items.ids == (
+            *before,
+            "a-new.png",
+        )  # positions stay what they were
         assert client.get("/api/history").json()[0]["item"] == before[2]
         assert any("1 new pictures" in note for note in session.notes)
     gone = folder / before[0]
     gone.unlink()
     with page(folder, tmp_path / "out") as (client, session):
         assert any(f"1 pictures are gone: {before[0]}" in note for note in session.notes)
-        asked = [client.get("/api/question?fresh=1", headers={"Cookie": f"la_who={i}"}).json() for i in range(4)]
-        assert {a.get("position") for a in asked} == {3, 4, None}  # 0 is gone, 1 is still with somebody
+        asked = [
+            client.get("/api/question?fresh=1", headers={"Cookie": f"la_who={i}"}).json()
+            for i in range(4)
+        ]
+        assert {a.get("position") for a in asked} == {
+            3,
+            4,
+            None,
+        }  # 0 is gone, 1 is still with somebody
     photo(folder / before[2], size=(50, 40))
     with pytest.raises(InputError, match=f"1 labelled pictures have another content: {before[2]}"):
         page(folder, tmp_path / "out").__enter__()
@@ -164,7 +174,10 @@ def test_folders_and_hf_come_zipped(tmp_path):
             assert "README.md" in archive.namelist()
         (folder / "01.png").unlink()
         gone = client.get("/api/export/folders")
-        assert (gone.status_code, gone.json()["error"][:28]) == (400, "01.png is no regular file; p")
+        assert (gone.status_code, gone.json()["error"][:28]) == (
+            400,
+            "01.png is no regular file; p",
+        )
 
 
 def test_class_folders_give_names_and_if_wanted_labels(tmp_path):
@@ -210,7 +223,8 @@ def test_items_to_measure_on_are_never_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tables", "message"), [({"asking": {"strategy": "entropy"}}, "flip"), ({"asking": {"kernel": "full"}}, "pseudo")]
+    ("tables", "message"),
+    [({"asking": {"strategy": "entropy"}}, "flip"), ({"asking": {"kernel": "full"}}, "pseudo")],
 )
 def test_what_the_page_cannot_do_is_said_at_once(tmp_path, tables, message):
     with pytest.raises(InputError, match=message):
@@ -250,7 +264,10 @@ def test_tables_show_their_rows_and_never_the_target(tmp_path):
     data, _ = load(tmp_path / "t.csv", test_fraction=0)
     items = Items(data)
     assert items.kind == "row"
-    assert items.describe(0)["row"] == [{"name": "age", "value": "30"}, {"name": "town", "value": "Bonn"}]
+    assert items.describe(0)["row"] == [
+        {"name": "age", "value": "30"},
+        {"name": "town", "value": "Bonn"},
+    ]
     assert "yes" not in json.dumps([items.describe(i) for i in range(3)])
     vectors = Items(from_arrays(np.arange(6.0).reshape(3, 2))[0])
     assert vectors.kind == "vector"
@@ -296,7 +313,8 @@ def test_running_text_is_shown_as_text_and_learnt_from(tmp_path):
 
 @pytest.mark.parametrize("model", ["exact", "auto"])
 @pytest.mark.parametrize(
-    ("kind", "module", "extra"), [("texts", sentences, "labelahead[texts]"), ("photos", backbone, "labelahead[photos]")]
+    ("kind", "module", "extra"),
+    [("texts", sentences, "labelahead[texts]"), ("photos", backbone, "labelahead[photos]")],
 )
 def test_the_page_and_the_terminal_name_the_network_and_what_is_missing(
     tmp_path, monkeypatch, kind, module, extra, model
@@ -311,7 +329,10 @@ def test_the_page_and_the_terminal_name_the_network_and_what_is_missing(
     for missing in (False, True):
         if missing:
             monkeypatch.setattr(module, "PACKAGES", ("not_there_at_all",))
-        with page(source, tmp_path / f"out{missing}", tables={"model": {"name": model}}) as (client, session):
+        with page(source, tmp_path / f"out{missing}", tables={"model": {"name": model}}) as (
+            client,
+            session,
+        ):
             shown = client.get("/api/progress").json()["training"]["model"]
             told = " ".join(session.notes)
             assert (extra in shown, extra in told) == (missing, missing)

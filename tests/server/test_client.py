@@ -20,7 +20,9 @@ def server(monkeypatch):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            content = json.dumps({"error": "the disk is full"} if codes[0] != 200 else {"labels": 1}).encode()
+            content = json.dumps(
+                {"error": "the disk is full"} if codes[0] != 200 else {"labels": 1}
+            ).encode()
             self.send_response(codes.pop(0))
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

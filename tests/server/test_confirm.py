@@ -50,10 +50,9 @@ def undo(client, **body):
 
 
 def test_a_grid_is_confirmed_and_undone_as_one(tmp_path):
-    with page(clouds(tmp_path / "x.npz"), tmp_path / "out", tables=EXACT, start=True, classes=NAMES) as (
-        client,
-        session,
-    ):
+    with page(
+        clouds(tmp_path / "x.npz"), tmp_path / "out", tables=EXACT, start=True, classes=NAMES
+    ) as (client, session):
         assert client.get("/api/confirmations").json() == {"label": None, "items": [], "sure": []}
         before = taught(client)["labels"]
         grid = client.get("/api/confirmations?n=8").json()
@@ -61,7 +60,9 @@ def test_a_grid_is_confirmed_and_undone_as_one(tmp_path):
         assert len(at) == 8
         assert {p % 3 for p in at} == {grid["label"]}
         assert all(item["p"] >= 0.8 for item in grid["items"])
-        assert [item["p"] for item in grid["items"]] == sorted((item["p"] for item in grid["items"]), reverse=True)
+        assert [item["p"] for item in grid["items"]] == sorted(
+            (item["p"] for item in grid["items"]), reverse=True
+        )
         other = next(row["label"] for row in grid["sure"] if row["label"] != grid["label"])
         assert client.get(f"/api/confirmations?label={other}").json()["label"] == other
         answer(client, at[0], grid["label"], who="anna")  # somebody was faster
@@ -69,26 +70,38 @@ def test_a_grid_is_confirmed_and_undone_as_one(tmp_path):
         for _ in range(2):  # sent twice, recorded once
             done = post(client, "/api/confirmations", body)
             assert (done["confirmed"], done["labels"]) == (at[1:], before + 8)
-        assert post(client, "/api/confirmations", {**body, "positions": at[3:]}, status=400)["error"]
+        assert post(client, "/api/confirmations", {**body, "positions": at[3:]}, status=400)[
+            "error"
+        ]
         tally = session.assignment.tally
         assert tally.confirmed == set(at[1:])
         kinds = [e.kind for e in session.assignment.journal.events()]
         assert kinds.count("confirm") == 7
         rows = {row["position"]: row["kind"] for row in client.get("/api/history?n=100").json()}
         assert {rows[p] for p in at[1:]} == {"confirm"}
-        assert not set(at) & {i["position"] for i in client.get("/api/confirmations?n=100").json()["items"]}
+        assert not set(at) & {
+            i["position"] for i in client.get("/api/confirmations?n=100").json()["items"]
+        }
         taken = undo(client)
         assert (taken["undone"]["kind"], taken["undone"]["together"]) == ("confirm", 7)
         assert session.assignment.tally.labels.keys() >= {at[0]}
         assert not session.assignment.tally.labels.keys() & set(at[1:])
         assert client.get("/api/progress").json()["labels"] == before + 1
         again = post(client, "/api/confirmations", {**body, "key": None})
-        one = max(e.seq for e in session.assignment.journal.events() if e.kind == "confirm" and e.position == at[5])
+        one = max(
+            e.seq
+            for e in session.assignment.journal.events()
+            if e.kind == "confirm" and e.position == at[5]
+        )
         assert undo(client, seq=one)["undone"]["together"] == 1  # one of them alone, by its number
         assert len(again["confirmed"]) == 7
         assert session.assignment.tally.confirmed == set(at[1:]) - {at[5]}
-        assert post(client, "/api/confirmations", {"positions": [10**6], "label": 0}, status=400)["error"]
-        assert post(client, "/api/confirmations", {"positions": at, "label": 7}, status=400)["error"]
+        assert post(client, "/api/confirmations", {"positions": [10**6], "label": 0}, status=400)[
+            "error"
+        ]
+        assert post(client, "/api/confirmations", {"positions": at, "label": 7}, status=400)[
+            "error"
+        ]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and kill -9")
@@ -128,7 +141,10 @@ def test_a_killed_writer_leaves_whole_grids(tmp_path):
 
 
 def test_what_was_confirmed_is_no_random_sample(tmp_path):
-    with page(clouds(tmp_path / "x.npz"), tmp_path / "out", tables=EXACT, classes=NAMES) as (_, session):
+    with page(clouds(tmp_path / "x.npz"), tmp_path / "out", tables=EXACT, classes=NAMES) as (
+        _,
+        session,
+    ):
         page_ = session.assignment
         order = page_._random
         for p in order[:30]:
@@ -143,25 +159,39 @@ def test_what_was_confirmed_is_no_random_sample(tmp_path):
 
 def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
     out = tmp_path / "out"
-    with page(clouds(tmp_path / "x.npz"), out, tables=EXACT, start=True, classes=NAMES) as (client, session):
+    with page(clouds(tmp_path / "x.npz"), out, tables=EXACT, start=True, classes=NAMES) as (
+        client,
+        session,
+    ):
         taught(client)
         labels = dict(session.assignment.tally.labels)
 
         def change(number, kind, name=None, status=200):
-            return post(client, f"/api/classes/{number}", {"kind": kind, "name": name}, status=status)
+            return post(
+                client, f"/api/classes/{number}", {"kind": kind, "name": name}, status=status
+            )
 
         def guesses():
             belief = session.assignment.opinion.belief
             return dict(zip(belief.points.tolist(), belief.guesses.tolist(), strict=True))
 
         before = guesses()
-        assert [c["name"] for c in change(0, "rename", "LEFT hand")["classes"]] == ["LEFT hand", "right", "up"]
+        assert [c["name"] for c in change(0, "rename", "LEFT hand")["classes"]] == [
+            "LEFT hand",
+            "right",
+            "up",
+        ]
         assert "already" in change(0, "rename", "Up", 400)["error"]
         for _ in range(2):  # sent twice, recorded once
             done = post(client, "/api/classes/2", {"kind": "rename", "name": "UP", "key": "k"})
         assert done["event"]["seq"] == session.assignment.tally.seq
-        for other in ({"kind": "remove", "key": "k"}, {"kind": "rename", "name": "down", "key": "k"}):
-            assert "expected a new one" in post(client, "/api/classes/2", other, status=400)["error"]
+        for other in (
+            {"kind": "remove", "key": "k"},
+            {"kind": "rename", "name": "down", "key": "k"},
+        ):
+            assert (
+                "expected a new one" in post(client, "/api/classes/2", other, status=400)["error"]
+            )
         undo(client)
         merged = change(2, "merge", "right")
         assert [c["number"] for c in merged["classes"]] == [0, 1]
@@ -173,10 +203,15 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         assert "expected more" in change(0, "remove", status=400)["error"]
         assert (
             "is no more"
-            in post(client, "/api/answers", {"position": 80, "kind": "label", "label": 2}, status=400)["error"]
+            in post(
+                client, "/api/answers", {"position": 80, "kind": "label", "label": 2}, status=400
+            )["error"]
         )
         rows = client.get("/api/export/jsonl?rest=1").text.splitlines()
-        assert {json.loads(row)["label"] or json.loads(row)["prediction"] for row in rows} == {"LEFT hand", "right"}
+        assert {json.loads(row)["label"] or json.loads(row)["prediction"] for row in rows} == {
+            "LEFT hand",
+            "right",
+        }
         progress_once(client, lambda p: p["training"]["idle"])
         model = page_model(session.assignment, session.schedule)
         assert model.about["labels"].keys() == {"LEFT hand", "right"}
@@ -194,8 +229,14 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         progress_once(client, lambda p: p["training"]["idle"])
         assert 2 not in guesses().values()
     # The same command again brings no removed or renamed class back.
-    with page(clouds(tmp_path / "x.npz"), out, tables=EXACT, start=True, classes=NAMES) as (client, session):
-        assert [c["name"] for c in client.get("/api/session").json()["classes"]] == ["LEFT hand", "right"]
+    with page(clouds(tmp_path / "x.npz"), out, tables=EXACT, start=True, classes=NAMES) as (
+        client,
+        session,
+    ):
+        assert [c["name"] for c in client.get("/api/session").json()["classes"]] == [
+            "LEFT hand",
+            "right",
+        ]
         progress_once(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])
         belief = session.assignment.opinion.belief
         assert 2 not in belief.guesses.tolist()
@@ -210,10 +251,14 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
 def test_a_network_trained_before_a_class_was_removed_never_guesses_it(tmp_path):
     """Until the next training its outputs for that class are the other classes'."""
     tables = {"training": {"steps": 60}}
-    with page(photos(tmp_path / "set", 20), tmp_path / "out", start=True, every=6, tables=tables, classes=NAMES) as (
-        client,
-        session,
-    ):
+    with page(
+        photos(tmp_path / "set", 20),
+        tmp_path / "out",
+        start=True,
+        every=6,
+        tables=tables,
+        classes=NAMES,
+    ) as (client, session):
         for p in range(6):
             answer(client, p, p % 3)
         progress_once(client, lambda p: p["training"]["round"] == 1 and p["training"]["idle"])

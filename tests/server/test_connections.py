@@ -1,4 +1,7 @@
-"""The limit of connections holds, over real sockets; a client that asks is served among many that do not."""
+"""The limit of connections holds, over real sockets.
+
+A client that asks is served among many that do not.
+"""
 
 import contextlib
 import http.client
@@ -100,7 +103,9 @@ async def answer(scope, receive, send):
         pass
     body = LARGE if scope["path"] == "/large" else b"hello"
     length = str(len(body)).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]}
+    )
     await send({"type": "http.response.body", "body": body})
 
 
@@ -108,9 +113,18 @@ async def answer(scope, receive, send):
 def served(limiter):
     """The port of a server with this limiter, in a thread."""
     listening = listen("127.0.0.1", 0)
-    options = {"log_level": "critical", "lifespan": "off", "ws": "none", "timeout_graceful_shutdown": 1}
+    options = {
+        "log_level": "critical",
+        "lifespan": "off",
+        "ws": "none",
+        "timeout_graceful_shutdown": 1,
+    }
     config = uvicorn.Config(
-        answer, http=limited_protocol(limiter), backlog=MAX_ACCEPTED_AT_ONCE, timeout_keep_alive=10**6, **options
+        answer,
+        http=limited_protocol(limiter),
+        backlog=MAX_ACCEPTED_AT_ONCE,
+        timeout_keep_alive=10**6,
+        **options,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -152,7 +166,12 @@ def ask(port):
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"]
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+    ],
 )
 def test_silent_connections_beyond_the_limit_are_closed(sent):
     limit, excess = 30, 200
@@ -160,12 +179,17 @@ def test_silent_connections_beyond_the_limit_are_closed(sent):
     with served(limiter) as port, contextlib.ExitStack() as opened:
         silent = []
         for _ in range(limit + excess):
-            silent.append(opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)))
+            silent.append(
+                opened.enter_context(
+                    socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+                )
+            )
             with contextlib.suppress(ConnectionError):
                 silent[-1].sendall(sent)
         left = set(silent) - wait_closed(silent, excess)
         assert ask(port) == 200
-        # The request came after all others, so that each that has to go has gone; and one more, to make room for it.
+        # The request came after all others, so that each that has to go has gone; and one more, to
+        # make room for it.
         left -= wait_closed(left, 1)
         with selectors.DefaultSelector() as selector:
             for one in left:
@@ -179,7 +203,9 @@ def test_clients_that_do_not_read_make_room_too():
     limiter = ConnectionLimiter(limit, NEVER, NEVER)
     with served(limiter) as port, contextlib.ExitStack() as opened:
         for _ in range(limit):
-            one = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
+            one = opened.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            )
             one.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
             assert one.recv(1) == b"H"  # it is being answered
         until(lambda: all(waiting is Waiting.TRANSFER for waiting in limiter._held.values()))
@@ -189,8 +215,12 @@ def test_clients_that_do_not_read_make_room_too():
 def test_clients_that_are_overdue_are_closed():
     limiter = ConnectionLimiter(10, request_timeout=0.0, transfer_timeout=NEVER)
     with served(limiter) as port, contextlib.ExitStack() as opened:
-        silent = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
-        sending = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
+        silent = opened.enter_context(
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        )
+        sending = opened.enter_context(
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        )
         sending.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
         assert wait_closed([silent], 1) == {silent}
         until(lambda: len(limiter) == 1)

@@ -93,7 +93,9 @@ def opener(position):
 
 def export(now, ids, guesses, form, out, *, opener=None):
     """Of items that have nothing but an id, and perhaps a file."""
-    return export_items(now, ExportItems(ids, open_file=opener), form, out, predicted=Predicted(guesses or {}))
+    return export_items(
+        now, ExportItems(ids, open_file=opener), form, out, predicted=Predicted(guesses or {})
+    )
 
 
 @pytest.mark.parametrize("rest", [False, True])
@@ -110,7 +112,10 @@ def test_what_is_exported_comes_back(tmp_path, form, rest):
     counted = {p: name for p, name, _ in back.labels}  # the last of an item is the newest
     assert counted == {p: CLASSES[c] for p, c in now.labels.items()}
     everyone = {
-        (p, CLASSES[a.label], a.who) for p, answers in now.answers.items() for a in answers if a.label is not None
+        (p, CLASSES[a.label], a.who)
+        for p, answers in now.answers.items()
+        for a in answers
+        if a.label is not None
     }
     newest = {p: [a for a in now.answers[p] if a.label is not None][-1].who for p in now.labels}
     if form in ("jsonl", "label-studio"):
@@ -124,13 +129,18 @@ def test_what_is_exported_comes_back(tmp_path, form, rest):
 
 
 def through(door, path, items, classes):
-    """What `query --labels` and `label --test` read, or what the page takes in: position -> class name."""
+    """What `query --labels` and `label --test` read, or what the page takes in.
+
+    Position -> class name.
+    """
     if door == "import":
         back = read_import(path, items, classes)
         assert (back.unknown, back.unclear) == ((), ())
         return {position: name for position, name, _ in back.labels}
     none = torch.empty(0, dtype=torch.int64)
-    data = Data("x", classes, none, items, "vector", (), None, (1,), lambda: torch.zeros(len(items), 1))
+    data = Data(
+        "x", classes, none, items, "vector", (), None, (1,), lambda: torch.zeros(len(items), 1)
+    )
     positions, numbers, names = read_labels(path, data)
     return {p: names[c] for p, c in zip(positions.tolist(), numbers.tolist(), strict=True)}
 
@@ -140,11 +150,15 @@ def through(door, path, items, classes):
 @pytest.mark.parametrize("door", ["import", "labels"])
 def test_both_doors_read_every_form_and_no_prediction(tmp_path, door, form, rest, caplog):
     answers = [("anna", "label", i, i) for i in range(len(ITEMS) - 4)]
-    now = tally([*answers, ("=ben", "label", 2, 2), ("cy", "skip", 1, None), ("cy", "unsure", 16, None)])
+    now = tally(
+        [*answers, ("=ben", "label", 2, 2), ("cy", "skip", 1, None), ("cy", "unsure", 16, None)]
+    )
     guesses = dict.fromkeys(range(len(ITEMS)), (1, 0.75)) if rest else None
     out = tmp_path / f"out{SUFFIX.get(form, '')}"
     export(now, ITEMS, guesses, form, out, opener=opener)
-    for classes in (CLASSES, ()) if form != "folders" else (CLASSES,):  # long names there end in a hash
+    for classes in (
+        (CLASSES, ()) if form != "folders" else (CLASSES,)
+    ):  # long names there end in a hash
         caplog.clear()
         assert through(door, out, ITEMS, classes) == {i: CLASSES[i] for i in range(len(ITEMS) - 4)}
         said = "4 predictions" in caplog.text
@@ -179,7 +193,9 @@ def test_one_journal_to_another(tmp_path, form):
     for now, labels in ((before, before.labels), (after, after.labels)):
         assert {p: now.classes[c] for p, c in labels.items()} == {0: "@x", 1: "..", 8: "/etc"}
         assert [a.who for a in now.answers[0]] == ["=ben", "anna"]
-    assert (after.conflicts, after.agreement) == (before.conflicts, before.agreement) == ((0,), (1, 0))
+    assert (
+        (after.conflicts, after.agreement) == (before.conflicts, before.agreement) == ((0,), (1, 0))
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -262,7 +278,10 @@ def test_guarding_a_cell_can_be_taken_back(text):
 @example('x;"=1+1"')
 @example("x; =1+1")
 def test_no_cell_holds_a_formula_where_semicolons_or_tabs_separate(text):
-    """Spreadsheets of many countries split lines there; a quote that does not begin a field means nothing to them."""
+    """Spreadsheets of many countries split lines there.
+
+    A quote that does not begin a field means nothing to them.
+    """
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(["a.jpg", guarded(text), "b"])
     for field in re.split("[;\t\r\n]", line.getvalue().partition(",")[2].rpartition(",")[0])[1:]:
@@ -353,7 +372,11 @@ def test_hf_folder(tmp_path):
     now = some()
     export(now, ITEMS, {17: (2, 0.25)}, "hf", out)
     names = sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file())
-    assert names == ["README.md", "data/predicted-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"]
+    assert names == [
+        "README.md",
+        "data/predicted-00000-of-00001.parquet",
+        "data/train-00000-of-00001.parquet",
+    ]
     table = parquet.read_table(out / names[2])
     assert table.column("label").to_pylist() == [now.labels[p] for p in sorted(now.labels)]
     assert str(table.schema.field("label").type) == "int64"
@@ -362,7 +385,9 @@ def test_hf_folder(tmp_path):
     assert features["prediction"] == features["label"]
     assert str(table.schema.field("probability").type) == "double"
     guess = parquet.read_table(out / names[1]).to_pylist()
-    assert [(r["id"], r["label"], r["prediction"], r["probability"]) for r in guess] == [("z.jpg", None, 2, 0.25)]
+    assert [(r["id"], r["label"], r["prediction"], r["probability"]) for r in guess] == [
+        ("z.jpg", None, 2, 0.25)
+    ]
 
     text = (out / "README.md").read_bytes().decode()
     lines = text.split("\n")
@@ -381,7 +406,12 @@ def test_label_studio_export_is_a_list_of_tasks(tmp_path):
     assert first["data"] == {"item_id": "cats/3.jpg"}
     assert [a["annotator"] for a in first["annotations"]] == ["anna", "ben"]
     assert first["annotations"][1]["result"] == [
-        {"from_name": "label", "to_name": "text", "type": "choices", "value": {"choices": ["../../up"]}}
+        {
+            "from_name": "label",
+            "to_name": "text",
+            "type": "choices",
+            "value": {"choices": ["../../up"]},
+        }
     ]
     assert all("completed_by" not in a for a in first["annotations"])
     assert first["predictions"] == []
@@ -406,20 +436,33 @@ def test_label_studios_several_shapes(tmp_path):
                 {"result": [choice("dog")], "completed_by": 9, "was_cancelled": True},
             ],
         },
-        {"id": 2, "data": {"image": "/data/upload/1/0a1b2c3d-1.jpg"}, "completions": [{"result": [choice("cat")]}]},
+        {
+            "id": 2,
+            "data": {"image": "/data/upload/1/0a1b2c3d-1.jpg"},
+            "completions": [{"result": [choice("cat")]}],
+        },
         {
             "id": 3,
             "data": {"image": "https://host/bucket/photos/2%2Ejpg?sig=1"},
             "annotations": [{"result": [choice("cat"), choice("box", kind="rectanglelabels")]}],
         },
-        {"id": 4, "data": {"image": "photos/3.jpg"}, "annotations": [{"result": [choice("cat", "dog")]}]},
+        {
+            "id": 4,
+            "data": {"image": "photos/3.jpg"},
+            "annotations": [{"result": [choice("cat", "dog")]}],
+        },
         {
             "id": 5,
             "data": {"image": "photos/4.jpg"},
             "annotations": [{"result": [choice("box", kind="rectanglelabels")]}],
         },
         {"id": 6, "data": {"image": "photos/5.jpg"}, "annotations": [{"result": []}]},
-        {"id": 7, "data": {"image": "photos/6.jpg"}, "annotations": [], "predictions": [{"result": [choice("cat")]}]},
+        {
+            "id": 7,
+            "data": {"image": "photos/6.jpg"},
+            "annotations": [],
+            "predictions": [{"result": [choice("cat")]}],
+        },
         {"id": 8, "data": {"image": "photos/99.jpg"}, "annotations": [{"result": [choice("cat")]}]},
         {"id": 9, "image": "photos/7.jpg", "choice": "wolf", "annotator": 7},
         {"id": 10, "image": "photos/8.jpg", "animal": {"choices": ["wolf"]}},
@@ -450,9 +493,18 @@ def test_label_studios_several_shapes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.csv", "\ufeffItem,Label,Who\r\n3.jpg,Cat,anna\r\ndogs/4.jpg,wolf,\r\nnone.jpg,cat,x\r\n5,,\r\n"),
-        ("a.csv", "filename;class;annotator\n3;cat;anna\n./dogs/4.jpg;wolf;\nnone.jpg;cat;x\n5;;\n"),
-        ("a.tsv", "path\ttarget\tby\ncats\\3.jpg\tCAT\tanna\ndogs/4.jpg\twolf\t\nnone.jpg\tcat\tx\n5\t\t\n"),
+        (
+            "a.csv",
+            "\ufeffItem,Label,Who\r\n3.jpg,Cat,anna\r\ndogs/4.jpg,wolf,\r\nnone.jpg,cat,x\r\n5,,\r\n",
+        ),
+        (
+            "a.csv",
+            "filename;class;annotator\n3;cat;anna\n./dogs/4.jpg;wolf;\nnone.jpg;cat;x\n5;;\n",
+        ),
+        (
+            "a.tsv",
+            "path\ttarget\tby\ncats\\3.jpg\tCAT\tanna\ndogs/4.jpg\twolf\t\nnone.jpg\tcat\tx\n5\t\t\n",
+        ),
         (
             "a.jsonl",
             '{"item":"3.jpg","label":"cat","who":"anna"}\n\n'
@@ -556,7 +608,11 @@ def test_unknown_form(tmp_path):
 
 
 def test_texts_are_sorted_into_folders_too(tmp_path):
-    said = {"a.txt": "the first text, in some words", "sub/b.txt": "the second one: größer", "c.txt": "and a third one"}
+    said = {
+        "a.txt": "the first text, in some words",
+        "sub/b.txt": "the second one: größer",
+        "c.txt": "and a third one",
+    }
     for name, text in said.items():
         (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "set" / name).write_text(text, encoding="utf-8")

@@ -23,7 +23,10 @@ def label(client, position: int, label: int) -> None:
 
 
 def trained(client, labels: int) -> None:
-    progress_once(client, lambda p: p["curve"] and p["curve"][-1]["labels"] == labels and p["training"]["idle"])
+    progress_once(
+        client,
+        lambda p: p["curve"] and p["curve"][-1]["labels"] == labels and p["training"]["idle"],
+    )
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -1,4 +1,7 @@
-"""From the user's data, through labels, to every form of export and back: columns, ids and labels are as they were."""
+"""From the user's data, through labels, to every form of export and back.
+
+Columns, ids and labels are as they were.
+"""
 
 import csv
 import io
@@ -37,7 +40,10 @@ OURS = ["label", "annotator", "labelled_at", "source", "prediction", "probabilit
 
 @dataclass
 class Source:
-    """Data as a user has them. columns: by their names in exports; ids: of the items, in the order of positions."""
+    """Data as a user has them.
+
+    columns: by their names in exports; ids: of the items, in the order of positions.
+    """
 
     path: Path
     ids: list[str]
@@ -51,7 +57,22 @@ def texts() -> list[str]:
 
 
 def awkward_cells() -> list[str]:
-    return ["=1+1", "+49 30", "-x", "@me", "'quoted", "a,b", "ü\nß", "  padded ", "", "\t", "1.50", "007", "NA", "x"]
+    return [
+        "=1+1",
+        "+49 30",
+        "-x",
+        "@me",
+        "'quoted",
+        "a,b",
+        "ü\nß",
+        "  padded ",
+        "",
+        "\t",
+        "1.50",
+        "007",
+        "NA",
+        "x",
+    ]
 
 
 def csv_source(folder: Path) -> Source:
@@ -87,7 +108,9 @@ def parquet_source(folder: Path) -> Source:
     }
     path = folder / "table.parquet"
     parquet.write_table(arrow.table(columns), path)
-    expected = {"probability_original" if n == "probability" else n: values for n, values in columns.items()}
+    expected = {
+        "probability_original" if n == "probability" else n: values for n, values in columns.items()
+    }
     return Source(path, [str(n) for n in numbers], expected, "record", {"id": "doc"})
 
 
@@ -102,22 +125,41 @@ def text_source(folder: Path) -> Source:
 
 def photo_source(folder: Path) -> Source:
     ids = [f"{i:02d}.png" for i in range(COUNT)]
-    return Source(photos(folder / "photos", COUNT), ids, {"file_name": ids}, "image", {"embedding": "raw", "size": 16})
+    return Source(
+        photos(folder / "photos", COUNT),
+        ids,
+        {"file_name": ids},
+        "image",
+        {"embedding": "raw", "size": 16},
+    )
 
 
-SOURCES = {"csv": csv_source, "parquet": parquet_source, "texts": text_source, "photos": photo_source}
+SOURCES = {
+    "csv": csv_source,
+    "parquet": parquet_source,
+    "texts": text_source,
+    "photos": photo_source,
+}
 
 
 @contextmanager
 def labelled(source: Source, out: Path):
     """A page on which some items are labelled, and the others predicted."""
-    tables = {"data": {"name": str(source.path), **source.settings}, "model": {"name": "exact"}, "threads": 1}
+    tables = {
+        "data": {"name": str(source.path), **source.settings},
+        "model": {"name": "exact"},
+        "threads": 1,
+    }
     ready = prepare(parse({**tables, "data": {**tables["data"], "test_fraction": 0.0}}))
     with page(source.path, out, classes=CLASSES, tables=tables) as (client, session):
         session.assignment.take(Opinion.of(snapshot(ready, Order(0, (), 2)), {}, 2))
         ids = list(session.assignment.items.ids)
         for position in LABELLED:
-            body = {"position": ids.index(source.ids[position]), "kind": "label", "label": position % 2}
+            body = {
+                "position": ids.index(source.ids[position]),
+                "kind": "label",
+                "label": position % 2,
+            }
             assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
         yield client
 
@@ -196,7 +238,10 @@ def check_hugging_face(content: bytes, folder: Path, source: Source) -> None:
     zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
     loaded = datasets.load_dataset(str(folder), cache_dir=str(folder.parent / "cache"))
     assert set(loaded) == {"train", "predicted"}
-    for split, positions in (("train", list(LABELLED)), ("predicted", list(range(len(LABELLED), COUNT)))):
+    for split, positions in (
+        ("train", list(LABELLED)),
+        ("predicted", list(range(len(LABELLED), COUNT))),
+    ):
         part = loaded[split]
         assert part.features["label"].names == part.features["prediction"].names == CLASSES
         assert [str(v) for v in part["id"]] == [source.ids[p] for p in positions]
@@ -219,7 +264,9 @@ def check_tasks(tasks: list[dict[str, Any]], config: str, source: Source) -> Non
         assert task["data"][source.shown]
         for name, column in source.columns.items():
             own = (
-                name.removesuffix("_original") if name in ("source_original", "probability_original") else name
+                name.removesuffix("_original")
+                if name in ("source_original", "probability_original")
+                else name
             )  # no field of ours
             assert task["data"][own] == as_json(column)[i], name
         given = task["annotations"] if i in LABELLED else task["predictions"]
@@ -234,8 +281,12 @@ def test_every_export_is_read_back_as_labels(tmp_path, exported):
     source, sent = exported
     data = {"name": str(source.path), **source.settings}
     for form in ("csv", "jsonl", "parquet", "label-studio"):
-        with page(source.path, tmp_path / f"again-{form}", classes=CLASSES, tables={"data": data}) as (client, session):
-            done = client.post(f"/api/import?form={form}", content=sent[form].content, headers=CHANGE).json()
+        with page(
+            source.path, tmp_path / f"again-{form}", classes=CLASSES, tables={"data": data}
+        ) as (client, session):
+            done = client.post(
+                f"/api/import?form={form}", content=sent[form].content, headers=CHANGE
+            ).json()
             assert (done["labels"], done["unknown"], done["unclear"]) == (len(LABELLED), 0, 0), form
             ids = session.assignment.items.ids
             labels = {ids[p]: CLASSES[c] for p, c in session.assignment.tally.labels.items()}
@@ -251,18 +302,37 @@ def command(*words: str) -> str:
 def test_query_and_label_take_labels_by_id(tmp_path):
     source = csv_source(tmp_path)
     labels = tmp_path / "labels.csv"
-    labels.write_text("id,label\n" + "".join(f"{source.ids[i]},{CLASSES[i % 2]}\n" for i in LABELLED))
+    labels.write_text(
+        "id,label\n" + "".join(f"{source.ids[i]},{CLASSES[i % 2]}\n" for i in LABELLED)
+    )
     out = tmp_path / "next.csv"
     network = ("--model", "exact", "--embedding", "words", "--threads", "1")
-    command("query", "--data", str(source.path), "--labels", str(labels), "--n", "8", "--out", str(out), *network)
+    command(
+        "query",
+        "--data",
+        str(source.path),
+        "--labels",
+        str(labels),
+        "--n",
+        "8",
+        "--out",
+        str(out),
+        *network,
+    )
     with out.open(encoding="utf-8", newline="") as file:
-        rows = [{unguarded(k): unguarded(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        rows = [
+            {unguarded(k): unguarded(v) for k, v in row.items()} for row in csv.DictReader(file)
+        ]
     assert {row["id"] for row in rows} == {source.ids[i] for i in range(len(LABELLED), COUNT)}
     for row in rows:
         at = source.ids.index(row["id"])
         assert row["prediction"] in CLASSES
         assert 0 < float(row["probability"]) <= 1
-        assert (row["Bewertung"], row["Notiz"], row["source"]) == (texts()[at], awkward_cells()[at], "shop")
+        assert (row["Bewertung"], row["Notiz"], row["source"]) == (
+            texts()[at],
+            awkward_cells()[at],
+            "shop",
+        )
 
     folder, sent = tmp_path / "page", tmp_path / "sent.csv"
     shared = ("label", str(source.path), "--out", str(folder), "--classes", ",".join(CLASSES))
@@ -277,13 +347,25 @@ def test_old_exports_are_read_by_row_number(tmp_path):
     source = parquet_source(tmp_path)
     data = {"name": str(source.path), "id": "doc"}
     old = tmp_path / "old.csv"
-    old.write_text("item,label,who,at,source,confidence\n2,gut,anna,t,label,\n3,schlecht,,,prediction,0.9\n")
-    with page(source.path, tmp_path / "out", classes=CLASSES, tables={"data": data}) as (client, session):
+    old.write_text(
+        "item,label,who,at,source,confidence\n2,gut,anna,t,label,\n3,schlecht,,,prediction,0.9\n"
+    )
+    with page(source.path, tmp_path / "out", classes=CLASSES, tables={"data": data}) as (
+        client,
+        session,
+    ):
         done = client.post("/api/import?form=csv", content=old.read_bytes(), headers=CHANGE).json()
         assert (done["labels"], done["unknown"]) == (1, 0)
         assert session.assignment.tally.labels == {2: 0}
-        task = [{"data": {"item": "4"}, "annotations": [{"result": [{"value": {"choices": ["gut"]}}], "who": "anna"}]}]
-        done = client.post("/api/import?form=label-studio", content=json.dumps(task), headers=CHANGE).json()
+        task = [
+            {
+                "data": {"item": "4"},
+                "annotations": [{"result": [{"value": {"choices": ["gut"]}}], "who": "anna"}],
+            }
+        ]
+        done = client.post(
+            "/api/import?form=label-studio", content=json.dumps(task), headers=CHANGE
+        ).json()
         assert (done["labels"], session.assignment.tally.labels) == (1, {2: 0, 4: 0})
 
 
@@ -292,7 +374,10 @@ def test_a_session_by_row_numbers_opens_by_ids(tmp_path):
     source = parquet_source(tmp_path)
     for wanted, names in (("none", [str(i) for i in range(COUNT)]), ("doc", source.ids)):
         tables = {"data": {"name": str(source.path), "id": wanted}}
-        with page(source.path, tmp_path / "out", classes=CLASSES, tables=tables) as (client, session):
+        with page(source.path, tmp_path / "out", classes=CLASSES, tables=tables) as (
+            client,
+            session,
+        ):
             assert list(session.assignment.items.ids) == names
             if wanted == "none":
                 body = {"position": 3, "kind": "label", "label": 1}
@@ -303,7 +388,9 @@ def test_a_session_by_row_numbers_opens_by_ids(tmp_path):
 def test_predict_returns_the_records(tmp_path):
     source = parquet_source(tmp_path)
     labels = tmp_path / "labels.csv"
-    labels.write_text("id,label\n" + "".join(f"{source.ids[i]},{CLASSES[i % 2]}\n" for i in LABELLED))
+    labels.write_text(
+        "id,label\n" + "".join(f"{source.ids[i]},{CLASSES[i % 2]}\n" for i in LABELLED)
+    )
     folder = tmp_path / "page"
     tables = {"data": {"name": str(source.path), "id": "doc"}, "model": {"name": "exact"}}
     with page(source.path, folder, classes=CLASSES, tables=tables, labels=labels):

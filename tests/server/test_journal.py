@@ -5,7 +5,13 @@ import threading
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from labelahead.errors import InputError, StorageError
 from labelahead.server.journal import MIGRATIONS, Journal, connect
@@ -29,7 +35,8 @@ class Plain:
         self.held = {}  # person -> (position, until)
         self.kept = {}  # position -> [its row of said, whether there was a conflict]
         self.begun = list(classes)
-        self.changes = []  # rows of said: [person, None, kind, class, seq, still there, into which, name]
+        # rows of said: [person, None, kind, class, seq, still there, into which, name]
+        self.changes = []
         self.grids = []  # lists of rows that were confirmed together
 
     def as_now(self, label):
@@ -133,7 +140,9 @@ class Plain:
 
     def rulings(self, position):
         rows = [r for r in self.said if r[1] == position and r[5] and r[2] == "settle"]
-        return [[*r[:3], self.as_now(r[3]), *r[4:]] for r in rows[-1:] if self.as_now(r[3]) is not None]
+        return [
+            [*r[:3], self.as_now(r[3]), *r[4:]] for r in rows[-1:] if self.as_now(r[3]) is not None
+        ]
 
     def open(self, position):
         """The last settlement's label, and those that were given after it."""
@@ -154,7 +163,9 @@ class Plain:
             order = sorted(now, key=lambda who: now[who][2])
             got = [(a.who, a.kind, a.label, a.seq) for a in tally.answers.get(position, ())]
             assert got == [(who, *now[who]) for who in order]
-            assert set(order) == {who for who, answered in tally.answered.items() if position in answered}
+            assert set(order) == {
+                who for who, answered in tally.answered.items() if position in answered
+            }
             given = [now[who][1] for who in order if now[who][1] is not None]
             rulings, open_now = self.rulings(position), self.open(position)
             if open_now:
@@ -177,7 +188,9 @@ class Plain:
         assert (tally.skipped, tally.unsure) == (skipped, unsure)
         assert tally.agreement == (compared, compared - differ)
         kept = {p: (a.who, a.label, a.seq) for p, a in tally.kept.items()}
-        assert kept == {p: (row[0], self.as_now(row[3]), row[4]) for p, (row, _) in self.kept.items()}
+        assert kept == {
+            p: (row[0], self.as_now(row[3]), row[4]) for p, (row, _) in self.kept.items()
+        }
 
 
 people, positions = st.sampled_from(PEOPLE), st.integers(0, len(ITEMS) - 1)
@@ -250,12 +263,18 @@ class Machine(RuleBasedStateMachine):
         self.journal.add(kind, who, position)
         self.plain.answer(who, position, kind, None)
 
-    @rule(who=people, at=st.lists(positions, min_size=1, max_size=4, unique=True), label=st.integers(0, 9))
+    @rule(
+        who=people,
+        at=st.lists(positions, min_size=1, max_size=4, unique=True),
+        label=st.integers(0, 9),
+    )
     def confirm(self, who, at, label):
         label = self.some(label)
         events = self.journal.confirm(who, at, label)
         free = [p for p in at if not self.plain.open(p)]
-        assert [(e.position, e.label, e.ref) for e in events] == [(p, label, events[0].seq) for p in free]
+        assert [(e.position, e.label, e.ref) for e in events] == [
+            (p, label, events[0].seq) for p in free
+        ]
         for position in free:
             self.plain.answer(who, position, "confirm", label)
         if free:
@@ -456,7 +475,12 @@ def test_an_older_answer_counts_again_after_undo():
         return Event(seq, "t", who, kind, 0, label, ref)
 
     classes = [Event(i + 1, "t", "", "class", label=i, text=n) for i, n in enumerate("xyz")]
-    events = [*classes, event(4, "anna", "label", 0), event(5, "ben", "label", 1), event(6, "anna", "label", 2)]
+    events = [
+        *classes,
+        event(4, "anna", "label", 0),
+        event(5, "ben", "label", 1),
+        event(6, "anna", "label", 2),
+    ]
     assert fold(events).labels == {0: 2}
     assert fold(events).conflicts == (0,)
     events.append(event(7, "anna", "undo", ref=6))
@@ -585,7 +609,9 @@ def test_an_empty_file_is_migrated_and_a_failed_migration_changes_nothing(tmp_pa
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
-    """Version 1 knew no settling, version 2 no keeping, version 3 no sizes, version 4 no confirming and no merging."""
+    """Version 1 knew no settling, version 2 no keeping, version 3 no sizes, version 4 no confirming
+    and no merging.
+    """
     db = connect(tmp_path / "labels.db", MIGRATIONS[:version])
     db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
     db.executemany("INSERT INTO items (position, item) VALUES (?, ?)", enumerate(["x", "y"]))
@@ -714,7 +740,10 @@ def test_a_file_that_is_gone_takes_no_more_answers_and_is_rescued(tmp_path, repl
 def test_settings_of_the_database(tmp_path):
     with journal(tmp_path) as b:
         b.add("label", "anna", 0, 1)
-        read = {n: b._db.execute(f"PRAGMA {n}").fetchone()[0] for n in ("journal_mode", "synchronous", "foreign_keys")}
+        read = {
+            n: b._db.execute(f"PRAGMA {n}").fetchone()[0]
+            for n in ("journal_mode", "synchronous", "foreign_keys")
+        }
         assert read == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 0}
         # another program may look at the record while it is open
         db = sqlite3.connect(tmp_path / "labels.db")
@@ -774,7 +803,9 @@ def test_a_record_that_goes_bad_while_it_is_open_is_no_wrong_input(tmp_path):
     with journal(tmp_path) as b:
         b.add("label", "anna", 0, 1)
         other = sqlite3.connect(tmp_path / "labels.db")
-        other.execute("INSERT INTO events (seq, at, who, kind, position) VALUES (9, 't', 'x', 'skip', 0)")
+        other.execute(
+            "INSERT INTO events (seq, at, who, kind, position) VALUES (9, 't', 'x', 'skip', 0)"
+        )
         other.commit()
         with pytest.raises(StorageError, match="after event 3 comes"):
             b.tally  # noqa: B018

@@ -1,4 +1,7 @@
-"""The files of a journal: labels.db alone is enough, and nothing goes on in silence when one of them is missing."""
+"""The files of a journal.
+
+Labels.db alone is enough, and nothing goes on in silence when one of them is missing.
+"""
 
 import errno
 import json
@@ -21,7 +24,9 @@ from labelahead.server.journal import Journal, copy_journal, recorded, recorded_
 
 ITEMS = [f"{i}.jpg" for i in range(4000)]
 COMPANIONS = ("labels.db-wal", "labels.db-shm")
-posix = pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9, and files that can be removed while open")
+posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="needs kill -9, and files that can be removed while open"
+)
 
 
 def open_journal(folder, **more):
@@ -63,7 +68,9 @@ def test_answers_are_refused_once_a_companion_file_is_gone(tmp_path, name, repla
         (tmp_path / name).unlink()
         if replaced:
             (tmp_path / name).touch()
-        with pytest.raises(StorageError, match=rf"{name} was removed or replaced.*labels-rescued-22\.db"):
+        with pytest.raises(
+            StorageError, match=rf"{name} was removed or replaced.*labels-rescued-22\.db"
+        ):
             journal.add("label", "anna", 20, 1)
         with pytest.raises(StorageError, match="removed or replaced"):
             journal.lease(21, "anna", 60)
@@ -85,7 +92,10 @@ def test_an_orphaned_log_is_refused_and_kept(tmp_path, emptied):
         (tmp_path / "labels.db").touch()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before["labels.db-wal"]
-    said = r"labels.db is (empty|missing), but labels.db-wal .* holds answers; .* put back the labels.db that it belo"
+    said = (
+        r"labels.db is (empty|missing), but labels.db-wal .* holds answers; .* put back the "
+        r"labels.db that it belo"
+    )
     for start in (open_journal, recorded_items, recorded, copy_journal):
         with pytest.raises(InputError, match=said):
             start(tmp_path)
@@ -100,7 +110,9 @@ def test_a_failed_checkpoint_keeps_the_answer_and_is_tried_again(tmp_path):
         reader = sqlite3.connect(tmp_path / "labels.db", isolation_level=None)
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
-        journal.add("label", "anna", 0, 1)  # cannot be checkpointed: the reader sees the state before it
+        journal.add(
+            "label", "anna", 0, 1
+        )  # cannot be checkpointed: the reader sees the state before it
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
         assert journal._not_checkpointed == 1
         reader.execute("COMMIT")
@@ -116,10 +128,15 @@ def test_a_journal_that_rounds_know_more_labels_of_is_refused(tmp_path):
             journal.add("label", "anna", position, 1)
         journal.undo("anna")
         assert len(journal.tally.labels) == 2
-    rounds.write_text(json.dumps({"labels": 3}) + '\n{"labels": 99')  # 3 before the undo; the last line was cut short
+    rounds.write_text(
+        json.dumps({"labels": 3}) + '\n{"labels": 99'
+    )  # 3 before the undo; the last line was cut short
     open_journal(tmp_path).close()
     rounds.write_text('{"labels": 3}\n{"labels": 4}\n{"labels": 1}\n')
-    said = r"holds labels of 3 items, but rounds.jsonl tells of a training with 4.*move labels.seq, rounds.jsonl and"
+    said = (
+        r"holds labels of 3 items, but rounds.jsonl tells of a training with 4.*move "
+        r"labels.seq, rounds.jsonl and"
+    )
     for start in (open_journal, lambda folder: open_journal(folder, copy=copy_journal(folder))):
         with pytest.raises(InputError, match=said):
             start(tmp_path)
@@ -135,7 +152,9 @@ def test_an_older_copy_of_labels_db_is_refused(tmp_path):
         journal.add("label", "anna", 1, 1)
     newest = (tmp_path / "labels.db").read_bytes()
     shutil.copy(tmp_path / "old.db", tmp_path / "labels.db")
-    with pytest.raises(InputError, match=r"ends at event 3, but labels.seq names event 4: answers are missing"):
+    with pytest.raises(
+        InputError, match=r"ends at event 3, but labels.seq names event 4: answers are missing"
+    ):
         open_journal(tmp_path)
     (tmp_path / "labels.db").unlink()
     with pytest.raises(InputError, match=r"ends at event 0, but labels.seq names event 4"):
@@ -203,7 +222,9 @@ def test_a_removed_lock_file_ends_the_answers_where_folders_cannot_be_locked(tmp
     with open_journal(tmp_path) as journal:
         journal.add("label", "anna", 0, 1)
         (tmp_path / "labels.lock").unlink()
-        with pytest.raises(StorageError, match=r"labels.lock was removed or replaced .* another labelahead may use"):
+        with pytest.raises(
+            StorageError, match=r"labels.lock was removed or replaced .* another labelahead may use"
+        ):
             journal.add("label", "anna", 1, 1)
         assert journal.tally.labels == {0: 1}
 

@@ -1,4 +1,7 @@
-"""The page on a pool of millions, here of hundreds: it begins with a sample, grows, is exact among what it holds."""
+"""The page on a pool of millions, here of hundreds.
+
+It begins with a sample, grows, is exact among what it holds.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +30,21 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "SAMPLE", 60)
     monkeypatch.setattr(large, "CANDIDATES", 20)
     x, y = clouds(N)
-    embed(text_pool(tmp_path / "pool", x), tmp_path / "store", column="v", dtype="float32", executor=Inline())
+    embed(
+        text_pool(tmp_path / "pool", x),
+        tmp_path / "store",
+        column="v",
+        dtype="float32",
+        executor=Inline(),
+    )
     return tmp_path / "store", y
 
 
 def settled(client):
     """What the page says of its learning, once nothing is under way."""
-    return progress_once(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])["training"]
+    return progress_once(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])[
+        "training"
+    ]
 
 
 def number(item):
@@ -54,9 +65,15 @@ def naive(place, session):
     rows, names = pool.take(torch.tensor([number(name) for name in items.ids]), Inline())
     assert names == list(items.ids)
     none = torch.zeros(0, dtype=torch.int64)
-    units = pool.learn(Labelled(none, none, CLASSES), rows).unit(rows).double()[opinion.belief.points]
+    units = (
+        pool.learn(Labelled(none, none, CLASSES), rows).unit(rows).double()[opinion.belief.points]
+    )
     kernel = mixed(units @ units.T, opinion.snapshot.weights)
-    start = prior(torch.full((len(units), 3), 1 / 3, dtype=torch.float64), kernel, noise=opinion.snapshot.noise)
+    start = prior(
+        torch.full((len(units), 3), 1 / 3, dtype=torch.float64),
+        kernel,
+        noise=opinion.snapshot.noise,
+    )
     labels = session.assignment.tally.labels
     return Belief(opinion.belief.points, start, labels, evaluation=opinion.snapshot.evaluation)
 
@@ -70,8 +87,12 @@ def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, t
         pool = LargePool(place, executor=Inline())
         drawn = pool.sample(60, torch.zeros(0, dtype=torch.int64), 0)
         assert first[:60] == [f"doc {p}" for p in drawn.tolist()]
-        best = pool.hold(classes=CLASSES, strategy="flip", evaluation=60, candidates=20).best.positions.tolist()
-        assert set(first) == {f"doc {p}" for p in (*drawn.tolist(), *best)}  # the best of all 400 are there
+        best = pool.hold(
+            classes=CLASSES, strategy="flip", evaluation=60, candidates=20
+        ).best.positions.tolist()
+        assert set(first) == {
+            f"doc {p}" for p in (*drawn.tolist(), *best)
+        }  # the best of all 400 are there
         asked = client.get("/api/question").json()
         assert asked["text"] == f"the text of number {number(asked['item'])}"
         for _ in range(25):
@@ -84,7 +105,9 @@ def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, t
         twin, belief = naive(place, session), opinion.belief
         assert len(belief.labels) == 25
         assert torch.allclose(belief.posterior.mean, twin.posterior.mean, atol=1e-4)
-        assert torch.allclose(belief.scores("resolve"), twin.scores("resolve"), rtol=1e-2, atol=1e-5)
+        assert torch.allclose(
+            belief.scores("resolve"), twin.scores("resolve"), rtol=1e-2, atol=1e-5
+        )
         labels = dict(session.assignment.tally.labels)
     assert recorded_items(tmp_path / "labels") == items
     with page(place, tmp_path / "labels", start=True, **more) as (client, session):
@@ -98,7 +121,9 @@ def test_the_pool_is_scored_again_after_so_many_labels_alone(store, tmp_path, mo
     place, y = store
     known, hold = [], LargePool.hold
     monkeypatch.setattr(
-        LargePool, "hold", lambda self, told, **how: known.append(len(told.positions)) or hold(self, told, **how)
+        LargePool,
+        "hold",
+        lambda self, told, **how: known.append(len(told.positions)) or hold(self, told, **how),
     )
     more = HOW | {"refresh_every": 6}
     with page(place, tmp_path / "labels", start=True, **more) as (client, _):
@@ -111,7 +136,10 @@ def test_the_pool_is_scored_again_after_so_many_labels_alone(store, tmp_path, mo
         asked = answer(client, asked, y)
         settled(client)
         assert known == [0, 6]
-    with page(place, tmp_path / "labels", start=True, **more) as (client, _):  # nothing has come since
+    with page(place, tmp_path / "labels", start=True, **more) as (
+        client,
+        _,
+    ):  # nothing has come since
         settled(client)
         assert known == [0, 6]
 
@@ -122,20 +150,29 @@ def test_labels_of_any_item_of_the_pool_are_taken_in(store, tmp_path):
     (tmp_path / "known.csv").write_text("\n".join(["item,label", *lines]))
     with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
         items, labels = session.assignment.items.ids, session.assignment.tally.labels
-        assert {number(items[p]): c for p, c in labels.items()} == {p: y[p] for p in range(0, N, 10)}
+        assert {number(items[p]): c for p, c in labels.items()} == {
+            p: y[p] for p in range(0, N, 10)
+        }
 
 
 def test_parts_may_have_columns_of_their_own(store, tmp_path):
     """Those that are there are shown."""
     place, _ = store
-    extra = {"id": ["more 0", "more 1"], "note": ["n0", "n1"], "v": list(clouds(2)[0].astype(np.float32))}
+    extra = {
+        "id": ["more 0", "more 1"],
+        "note": ["n0", "n1"],
+        "v": list(clouds(2)[0].astype(np.float32)),
+    }
     pq.write_table(pa.table(extra), tmp_path / "pool" / "4.parquet")
     embed(tmp_path / "pool", place, column="v", dtype="float32", executor=Inline())
     (tmp_path / "known.csv").write_text("item,label\nmore 1,oak\ndoc 3,elm\n")
     with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
         items = session.assignment.items
         shown = items.describe(items.ids.index("more 1"))
-        assert {cell["name"]: cell["value"] for cell in shown["row"]} == {"id": "more 1", "note": "n1"}
+        assert {cell["name"]: cell["value"] for cell in shown["row"]} == {
+            "id": "more 1",
+            "note": "n1",
+        }
         assert shown["text"] == ""
         assert items.describe(items.ids.index("doc 3"))["text"] == "the text of number 3"
 
@@ -147,10 +184,16 @@ def test_what_a_large_pool_cannot_do_is_refused(store, tmp_path):
         ({"refresh_every": 0}, "refresh-every is 0"),
         ({"tables": {"model": {"name": "mlp"}}}, "a large pool expects exact"),
     ):
-        with pytest.raises(InputError, match=message), page(place, tmp_path / "labels", **(HOW | more)):
+        with (
+            pytest.raises(InputError, match=message),
+            page(place, tmp_path / "labels", **(HOW | more)),
+        ):
             pass
     np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
-    with pytest.raises(InputError, match="is no store"), page(tmp_path / "x.npy", tmp_path / "other", **HOW):
+    with (
+        pytest.raises(InputError, match="is no store"),
+        page(tmp_path / "x.npy", tmp_path / "other", **HOW),
+    ):
         pass
     with page(place, tmp_path / "labels", **HOW):
         pass
@@ -164,5 +207,8 @@ def test_a_record_of_another_pool_is_refused(store, tmp_path):
     embed(tmp_path / "x.npy", tmp_path / "another", executor=Inline())
     with page(place, tmp_path / "labels", **HOW):
         pass
-    with pytest.raises(InputError, match="is not in"), page(tmp_path / "another", tmp_path / "labels", **HOW):
+    with (
+        pytest.raises(InputError, match="is not in"),
+        page(tmp_path / "another", tmp_path / "labels", **HOW),
+    ):
         pass

@@ -1,4 +1,6 @@
-"""What a server bears: silent connections, guesses at the token, files that blow up, names that turn text around."""
+"""What a server bears: silent connections, guesses at the token, files that blow up, names that
+turn text around.
+"""
 
 import contextlib
 import http.client
@@ -36,7 +38,17 @@ TOKEN = "a-token-of-some-length"
 @contextlib.contextmanager
 def served(folder, out, *more, limits="", env=None):
     """The command itself; the port that it found. limits: of the shell."""
-    command = [sys.executable, "-m", "labelahead", "label", str(folder), "--classes", "a,b", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "labelahead",
+        "label",
+        str(folder),
+        "--classes",
+        "a,b",
+        "--out",
+        str(out),
+    ]
     command += ["--no-browser", "--port", "0", "--model", "mlp", *more]
     started = subprocess.Popen(
         ["bash", "-c", f'{limits} exec "$@"', "bash", *command],
@@ -61,7 +73,11 @@ def served(folder, out, *more, limits="", env=None):
 
 def test_silent_connections_keep_nobody_out(tmp_path):
     """Far more than files may be open at first, half of them in the middle of a request."""
-    with served(photos(tmp_path / "set", 4), tmp_path / "out", limits="ulimit -S -n 400;") as (port, server, _):
+    with served(photos(tmp_path / "set", 4), tmp_path / "out", limits="ulimit -S -n 400;") as (
+        port,
+        server,
+        _,
+    ):
         silent = []
         for i in range(700):
             one = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
@@ -101,18 +117,29 @@ def test_two_pages_of_one_machine_keep_their_tokens_apart(tmp_path):
     env = {"LABELAHEAD_TOKEN": f"{TOKEN}-1"}
     with (
         served(photos(tmp_path / "one", 4), tmp_path / "out1", env=env) as (one, _, _),
-        served(photos(tmp_path / "two", 4), tmp_path / "out2", "--token", f"@{secret}") as (two, process, _),
+        served(photos(tmp_path / "two", 4), tmp_path / "out2", "--token", f"@{secret}") as (
+            two,
+            process,
+            _,
+        ),
     ):
         browser.open(f"http://127.0.0.1:{one}/?token={TOKEN}-1").read()
         browser.open(f"http://127.0.0.1:{two}/?token={TOKEN}-2").read()
         for port in (one, two, one):
-            assert json.loads(browser.open(f"http://127.0.0.1:{port}/api/session").read())["items"] == 4
+            assert (
+                json.loads(browser.open(f"http://127.0.0.1:{port}/api/session").read())["items"]
+                == 4
+            )
         with open(f"/proc/{process.pid}/cmdline") as shown:
             assert TOKEN not in shown.read()
 
 
 def test_beyond_this_machine_it_is_said_that_nothing_is_encrypted(tmp_path):
-    with served(photos(tmp_path / "set", 4), tmp_path / "out", "--host", "0.0.0.0") as (_, _, lines):
+    with served(photos(tmp_path / "set", 4), tmp_path / "out", "--host", "0.0.0.0") as (
+        _,
+        _,
+        lines,
+    ):
         assert any("encrypted" in line for line in lines)
 
 
@@ -120,12 +147,20 @@ def test_wrong_tokens_are_limited_and_a_right_one_passes(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", token=TOKEN) as (client, _):
         client.cookies.clear()
         for i in range(MAX_FAILED_ATTEMPTS):
-            assert client.get("/api/session", headers={"Authorization": f"Bearer guess-{i}"}).status_code == 401
+            assert (
+                client.get(
+                    "/api/session", headers={"Authorization": f"Bearer guess-{i}"}
+                ).status_code
+                == 401
+            )
         refused = client.get("/api/session", headers={"Authorization": "Bearer another-guess"})
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "60"
         assert client.get("/api/session").status_code == 401  # no token at all is no attempt
-        assert client.get("/api/session", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert (
+            client.get("/api/session", headers={"Authorization": f"Bearer {TOKEN}"}).status_code
+            == 200
+        )
         assert client.get("/", params={"token": TOKEN}, follow_redirects=False).status_code == 303
 
 
@@ -134,7 +169,11 @@ def test_old_cookies_do_not_lock_out_others_behind_the_same_address(tmp_path):
         client.cookies.clear()
         statuses = {"right": set(), "first": set(), "second": set()}
         for _ in range(3 * MAX_FAILED_ATTEMPTS):
-            for who, token in (("first", "old-token-1"), ("second", "old-token-2"), ("right", TOKEN)):
+            for who, token in (
+                ("first", "old-token-1"),
+                ("second", "old-token-2"),
+                ("right", TOKEN),
+            ):
                 reply = client.get("/api/session", headers={"Cookie": f"la_token_8765={token}"})
                 statuses[who].add(reply.status_code)
         assert statuses == {"right": {200}, "first": {401, 429}, "second": {401, 429}}
@@ -142,8 +181,13 @@ def test_old_cookies_do_not_lock_out_others_behind_the_same_address(tmp_path):
 
 def test_a_body_whose_length_is_given_twice_is_refused(tmp_path):
     """Over a real socket: what reaches the application is what the HTTP library makes of it."""
-    smuggled = b"POST /api/me HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Labelahead: 1\r\nContent-Type: application/json\r\n"
-    smuggled += b'Content-Length: 13\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{"who":"eve"}\r\n0\r\n\r\n'
+    smuggled = (
+        b"POST /api/me HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Labelahead: 1\r\nContent-Type: "
+        b"application/json\r\n"
+    )
+    smuggled += (
+        b'Content-Length: 13\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{"who":"eve"}\r\n0\r\n\r\n'
+    )
     smuggled += b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     reply = b""
     with (
@@ -165,7 +209,10 @@ def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
     pyarrow.parquet.write_table(table, tmp_path / "bomb", compression="zstd")
     content = (tmp_path / "bomb").read_bytes()
     assert len(content) < 65_000
-    with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, session):
+    with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (
+        client,
+        session,
+    ):
         said = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
         assert said.status_code == 400
         assert "the file could take 7.5 GB of memory unpacked; expected at most 0.5 GB" in said.text
@@ -173,12 +220,17 @@ def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
 
 
 def test_files_that_blow_up_are_refused(tmp_path):
-    with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, session):
+    with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (
+        client,
+        session,
+    ):
         strange = json.dumps([{"data": {"item": "0"}, "predictions": 5}])
         reply = client.post("/api/import?form=label-studio", content=strange, headers=CHANGE)
         assert reply.status_code == 400
         assert "predictions are 5; expected a list" in reply.json()["error"]
-        column = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(2_000_000, np.int32)), ["00.png"])
+        column = pyarrow.DictionaryArray.from_arrays(
+            pyarrow.array(np.zeros(2_000_000, np.int32)), ["00.png"]
+        )
         table = pyarrow.table({"item": column, "label": column})
         pyarrow.parquet.write_table(table, tmp_path / "many.parquet")
         content = (tmp_path / "many.parquet").read_bytes()
@@ -240,7 +292,9 @@ def test_a_campaign_with_a_position_below_zero_is_damaged(tmp_path):
         store.add_label(3, 0, 0)
     path = tmp_path / "run" / "labels.jsonl"
     path.write_text(
-        path.read_text().replace('"position": 3', '"position": -5').replace('"position":3', '"position":-5')
+        path.read_text()
+        .replace('"position": 3', '"position": -5')
+        .replace('"position":3', '"position":-5')
     )
     with Store.open(tmp_path / "run") as store, pytest.raises(InputError, match="says position -5"):
         store.labels()

@@ -33,7 +33,10 @@ def labelled(tmp_path, monkeypatch):
     tables = {**EXACT, "data": {"name": str(source), "size": 16}}
     with page(source, out, classes=["light", "dark"], tables=tables) as (client, session):
         refused = client.get("/api/model")
-        assert (refused.status_code, "at least two classes" in refused.json()["error"]) == (400, True)
+        assert (refused.status_code, "at least two classes" in refused.json()["error"]) == (
+            400,
+            True,
+        )
         for position in range(10):
             body = {"position": position, "kind": "label", "label": position % 2}
             assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
@@ -53,7 +56,10 @@ def test_the_page_hands_its_model_over(labelled, tmp_path):
     about = json.loads((tmp_path / "model" / "model.json").read_text())
     assert about["labels"] == {"light": 5, "dark": 5}
     assert 0.6 < about["accuracy"]["estimated"] <= 1.0
-    assert "estimated for items without a label, by 10 labels (" in (tmp_path / "model" / "README.md").read_text()
+    assert (
+        "estimated for items without a label, by 10 labels ("
+        in (tmp_path / "model" / "README.md").read_text()
+    )
     # By hand: what the learner makes of these labels, whose inputs the page holds, too.
     data, _ = la_load(source)
     learner = la.Learner(la.exact(data.inputs, 2), data.inputs, "resolve")
@@ -99,7 +105,9 @@ def test_the_commands_take_it_away_and_use_it(labelled, tmp_path):
     assert "broken.jpg cannot be read" in said
     assert "4 items" in said
     rows = list(csv.DictReader((tmp_path / "p.csv").open()))
-    assert [(r["id"], r["prediction"]) for r in rows] == [(f"{i:02d}.png", ["light", "dark"][i % 2]) for i in range(4)]
+    assert [(r["id"], r["prediction"]) for r in rows] == [
+        (f"{i:02d}.png", ["light", "dark"][i % 2]) for i in range(4)
+    ]
     assert set(rows[0]) == {"id", "file_name", "prediction", "probability", "unlike_labelled"}
     code, direct = say("predict", out, new)
     assert code == 0, direct

@@ -48,7 +48,8 @@ def scratch(taken, labels, classes):
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from([*POSITIONS.tolist(), 1000]), st.sampled_from([None, 0, 1, 2, 3])), max_size=25
+    st.tuples(st.sampled_from([*POSITIONS.tolist(), 1000]), st.sampled_from([None, 0, 1, 2, 3])),
+    max_size=25,
 )
 
 
@@ -67,7 +68,9 @@ def test_any_sequence_ends_where_scratch_does(sequence, dense):
         opinion = opinion.told(labels, classes)
     post = scratch(taken, labels, opinion.belief.classes)
     torch.testing.assert_close(opinion.belief.posterior.mean, post.mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(opinion.belief.posterior.variance(), post.variance(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        opinion.belief.posterior.variance(), post.variance(), rtol=1e-4, atol=1e-4
+    )
     assert opinion.belief.labels == {p: c for p, c in labels.items() if p != 1000}
     left = set(POSITIONS.tolist()) - set(labels)
     assert {int(taken.points[i]) for i in opinion.belief.view.candidates} == left
@@ -76,7 +79,9 @@ def test_any_sequence_ends_where_scratch_does(sequence, dense):
 def test_a_criterion_of_ones_own_is_read_once(tmp_path):
     """An edit, or a file that goes away, must not stop a page that is open."""
     path = tmp_path / "own.py"
-    path.write_text("from labelahead import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n")
+    path.write_text(
+        "from labelahead import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n"
+    )
     opinion = Opinion.of(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
     path.unlink()
     labels = {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}
@@ -125,7 +130,10 @@ def test_why_is_what_a_refit_says():
 
 
 def effect_of(means, *, correlated, classes=2):
-    """What a label of item 0 does to two others, whose means are given; how far it moves them is `correlated`."""
+    """What a label of item 0 does to two others, whose means are given.
+
+    How far it moves them is `correlated`.
+    """
     kernel = torch.eye(3, dtype=torch.float64)
     kernel[0, 1:] = kernel[1:, 0] = correlated
     taken = Snapshot(
@@ -144,18 +152,26 @@ def effect_of(means, *, correlated, classes=2):
 def test_effect_where_the_predicted_answer_changes_other_classes():
     found = effect_of([[0.6, 0.4], [0.49, 0.51], [0.0, 1.0]], correlated=0.5)
     assert found["affected"][0][:3] == (1, 1, 0)  # what changes class is shown first
-    assert found["effect"].sentence(["cat", "dog"]) == "If it is “cat”, as predicted, 1 other prediction changes class."
+    assert (
+        found["effect"].sentence(["cat", "dog"])
+        == "If it is “cat”, as predicted, 1 other prediction changes class."
+    )
 
 
 def test_effect_where_only_a_surprise_changes_other_classes():
     found = effect_of([[1.0, 0.0], [0.8, 0.2], [0.9, 0.1]], correlated=0.5)
     assert all(before == after for _, before, after, _ in found["affected"])
     assert found["if"] == [(0, 0), (1, 2)]
-    variance = (found["effect"].variance_share, 0.25 / 1.01)  # k²/u for each of two, over variances of one each
+    variance = (
+        found["effect"].variance_share,
+        0.25 / 1.01,
+    )  # k²/u for each of two, over variances of one each
     assert variance[0] == pytest.approx(variance[1])
     assert found["effect"].sentence(["cat", "dog"]) == (
-        "If it is “cat”, as predicted, no other prediction changes class. If it is “dog” (less than 1 %), 2 other "
-        "predictions change class. Its label makes the other predictions more certain: the sum of their variances "
+        "If it is “cat”, as predicted, no other prediction changes class. If it is “dog” (less "
+        "than 1 %), 2 other "
+        "predictions change class. Its label makes the other predictions more certain: the sum of "
+        "their variances "
         "falls by 25 %."
     )
 
@@ -164,7 +180,8 @@ def test_effect_where_no_answer_changes_any_class():
     found = effect_of([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1)
     assert {changes for _, changes in found["if"]} == {0}
     assert found["effect"].sentence(["cat", "dog"]) == (
-        "No answer changes the class of another prediction. Its label makes the other predictions more certain: the "
+        "No answer changes the class of another prediction. Its label makes the other predictions "
+        "more certain: the "
         "sum of their variances falls by less than 1 %."
     )
 
@@ -172,7 +189,11 @@ def test_effect_where_no_answer_changes_any_class():
 def test_effect_of_more_answers_than_are_tried():
     found = effect_of([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1, classes=20)
     names = [f"class {c}" for c in range(20)]
-    assert found["effect"].sentence(names).startswith("None of the 12 likeliest answers changes the class")
+    assert (
+        found["effect"]
+        .sentence(names)
+        .startswith("None of the 12 likeliest answers changes the class")
+    )
 
 
 def test_labels_that_speak_for_the_guess_add_up_to_it():
@@ -230,7 +251,9 @@ def test_how_many_changed_their_mind():
     taken = snapshot()
     opinion = Opinion.of(taken, {}, C)
     told = opinion.told({int(POSITIONS[4]): 1}, C)
-    differ = int((told.belief.posterior.mean.argmax(1) != opinion.belief.posterior.mean.argmax(1)).sum())
+    differ = int(
+        (told.belief.posterior.mean.argmax(1) != opinion.belief.posterior.mean.argmax(1)).sum()
+    )
     assert told.changed_from(opinion) == differ
 
 

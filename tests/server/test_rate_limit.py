@@ -24,7 +24,9 @@ def test_add_limits_tokens_that_are_new_for_an_address():
     failed = FailedAttempts(max_attempts=3)
     assert [failed.add("a", f"guess {i}") for i in range(5)] == [False, False, False, True, True]
     assert not failed.add("b", "guess 9")
-    assert not failed.add("a", "guess 0")  # the second time only: its own counter is far from the limit
+    assert not failed.add(
+        "a", "guess 0"
+    )  # the second time only: its own counter is far from the limit
 
 
 def test_add_begins_a_new_window():

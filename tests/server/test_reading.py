@@ -1,4 +1,7 @@
-"""Commands that read a session while its server runs: they get the labels accepted so far, and disturb nothing."""
+"""Commands that read a session while its server runs.
+
+They get the labels accepted so far, and disturb nothing.
+"""
 
 import csv
 import json
@@ -52,9 +55,15 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
 
         answer(*range(10))
         page.wait()
-        before = {path.name: path.read_bytes() for path in out.iterdir() if not path.name.startswith("labels.")}
+        before = {
+            path.name: path.read_bytes()
+            for path in out.iterdir()
+            if not path.name.startswith("labels.")
+        }
 
-        run_command("label", source, "--out", out, "--export", "csv", "--to", tmp_path / "labels.csv")
+        run_command(
+            "label", source, "--out", out, "--export", "csv", "--to", tmp_path / "labels.csv"
+        )
         labels = {row["id"]: row["label"] for row in read_rows(tmp_path / "labels.csv")}
         items, _ = recorded(out)
         assert labels == {items[position]: name for position, name in accepted.items()}
@@ -67,7 +76,9 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
 
         answer(11)
         run_command("predict", out, source, "--out", tmp_path / "predicted.csv")
-        assert [row["class"] for row in read_rows(tmp_path / "predicted.csv")] == [CLASSES[i % 2] for i in range(40)]
+        assert [row["prediction"] for row in read_rows(tmp_path / "predicted.csv")] == [
+            CLASSES[i % 2] for i in range(40)
+        ]
 
         answer(12)
         rest = ("--export", "csv", "--to", tmp_path / "rest.csv", "--rest")
@@ -76,7 +87,11 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
 
         answer(13)
         page.wait()
-        after = {path.name: path.read_bytes() for path in out.iterdir() if not path.name.startswith("labels.")}
+        after = {
+            path.name: path.read_bytes()
+            for path in out.iterdir()
+            if not path.name.startswith("labels.")
+        }
         assert (after.keys(), after["session.toml"]) == (before.keys(), before["session.toml"])
     finally:
         server.kill()
@@ -86,16 +101,44 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
 
 
 def test_export_without_a_session_is_refused_and_makes_no_folder(source, tmp_path):
-    arguments = ["label", str(source), "--out", str(tmp_path / "out"), "--export", "csv", "--to", str(tmp_path / "a")]
+    arguments = [
+        "label",
+        str(source),
+        "--out",
+        str(tmp_path / "out"),
+        "--export",
+        "csv",
+        "--to",
+        str(tmp_path / "a"),
+    ]
     done = CliRunner().invoke(app, arguments)
-    assert (done.exit_code, "holds no labels" in " ".join(done.output.split())) == (1, True), done.output
+    assert (done.exit_code, "holds no labels" in " ".join(done.output.split())) == (1, True), (
+        done.output
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_export_that_takes_labels_in_writes_to_the_session(source, tmp_path):
     (tmp_path / "given.csv").write_text("item,label\n0,left\n3,right\n")
-    arguments = ("--out", tmp_path / "out", "--labels", tmp_path / "given.csv", "--export", "csv", "--to")
+    arguments = (
+        "--out",
+        tmp_path / "out",
+        "--labels",
+        tmp_path / "given.csv",
+        "--export",
+        "csv",
+        "--to",
+    )
     run_command("label", source, "--classes", "left,right", *arguments, tmp_path / "first.csv")
-    run_command("label", source, "--out", tmp_path / "out", "--export", "csv", "--to", tmp_path / "second.csv")
+    run_command(
+        "label",
+        source,
+        "--out",
+        tmp_path / "out",
+        "--export",
+        "csv",
+        "--to",
+        tmp_path / "second.csv",
+    )
     assert (tmp_path / "second.csv").read_bytes() == (tmp_path / "first.csv").read_bytes()
     assert [row["label"] for row in read_rows(tmp_path / "second.csv")] == ["left", "right"]

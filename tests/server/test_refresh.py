@@ -1,4 +1,7 @@
-"""The exact learner on the page: a refresh in place is what a campaign would learn from the same labels."""
+"""The exact learner on the page.
+
+A refresh in place is what a campaign would learn from the same labels.
+"""
 
 from dataclasses import replace
 
@@ -58,7 +61,9 @@ def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
 
 
 def test_a_class_that_turns_up_later(ready):
-    there = refreshed(snapshot(ready, order(0, 0)), Order(1, tuple((p, p % 3) for p in range(12)), 5))
+    there = refreshed(
+        snapshot(ready, order(0, 0)), Order(1, tuple((p, p % 3) for p in range(12)), 5)
+    )
     assert there.outputs.shape == (80, 5)
     assert there.belief(there.labels, 5).classes == 5
 

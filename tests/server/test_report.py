@@ -50,7 +50,13 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
         session.assignment.answer("ben", 2, "label", 0)
         session.assignment.answer("ben", 6, "skip")
         rounds = [
-            {"labels": 4, "accuracy": None, "error_rate": 0.25, "error_low": 0.1, "error_high": 0.5},
+            {
+                "labels": 4,
+                "accuracy": None,
+                "error_rate": 0.25,
+                "error_low": 0.1,
+                "error_high": 0.5,
+            },
             {"labels": 5, "accuracy": 0.875},
         ]
         lines = [*map(json.dumps, rounds), '{"labels": 6, "accu']
@@ -60,7 +66,9 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
     seen = Cells(written.page.read_text())
     assert "script" not in seen.tags  # what people type is shown, not run
     assert re.search(r"First answer \d{4}-\d\d-\d\d \d\d:\d\d UTC,", written.page.read_text())
-    assert 'points="480.0,100.0 480.0,20.0"' in written.page.read_text()  # 50 to 90 % at 4 of 5 labels
+    assert (
+        'points="480.0,100.0 480.0,20.0"' in written.page.read_text()
+    )  # 50 to 90 % at 4 of 5 labels
     rows = [tuple(row[:3]) for row in seen.rows]
     for row in [
         ("dark", "4", ""),

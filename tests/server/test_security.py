@@ -27,7 +27,10 @@ def plain(tmp_path_factory):
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory):
     room = tmp_path_factory.mktemp("locked")
-    with page(photos(room / "set", 4), room / "out", token=TOKEN, classes=["a", "b"]) as (client, _):
+    with page(photos(room / "set", 4), room / "out", token=TOKEN, classes=["a", "b"]) as (
+        client,
+        _,
+    ):
         yield client
 
 
@@ -75,7 +78,9 @@ def test_no_path_leads_out(plain, path):
 
 def raw(client, path):
     """A request whose path is not normalised on the way."""
-    url = client.base_url.copy_with(raw_path=path.encode())  # whichever library the client is made with
+    url = client.base_url.copy_with(
+        raw_path=path.encode()
+    )  # whichever library the client is made with
     return client.send(client.build_request("GET", url), follow_redirects=False)
 
 
@@ -133,7 +138,9 @@ def test_other_host_names_are_refused(plain, host):
         assert plain.get(path, headers={"Host": host}).status_code == 403
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1234", "LOCALHOST", "[::1]:8765", "localhost."])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost:1234", "LOCALHOST", "[::1]:8765", "localhost."]
+)
 def test_own_host_names_are_accepted(plain, host):
     assert plain.get("/api/health", headers={"Host": host}).status_code == 200
 
@@ -340,7 +347,9 @@ def test_an_unforeseen_error_says_nothing_of_the_inside(tmp_path):
         session.assignment.items.data = None
         reply = client.get("/api/session")
         assert reply.status_code == 500
-        assert reply.json() == {"error": "something went wrong here; the labels are safe: try again"}
+        assert reply.json() == {
+            "error": "something went wrong here; the labels are safe: try again"
+        }
         assert "content-security-policy" in reply.headers
 
 
@@ -382,7 +391,10 @@ def test_who_is_a_cookie_that_scripts_cannot_read(plain):
         assert plain.post("/api/me", json={"who": bad}, headers=CHANGE).status_code == 400
     plain.cookies.clear()
     for strange in ("la_who=" + "x" * 100, 'junk="{;la_who=', "la_who=%00", "la_who=%ff"):
-        assert plain.get("/api/session", headers={"Cookie": strange}).json()["who"] in (None, "\ufffd")
+        assert plain.get("/api/session", headers={"Cookie": strange}).json()["who"] in (
+            None,
+            "\ufffd",
+        )
     kept = plain.get("/api/session", headers={"Cookie": 'other={"a":1}; la_who=anna'})
     assert kept.json()["who"] == "anna"
 
@@ -391,7 +403,9 @@ def test_numbers_that_json_has_no_word_for(tmp_path):
     values = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
     np.savez(tmp_path / "v.npz", x=values)
     with page(tmp_path / "v.npz", tmp_path / "out", classes=["a", "b"]) as (client, session):
-        session.schedule.rounds.append({"labels": 1, "gain": float("nan"), "accuracy": None, "loo_error": float("inf")})
+        session.schedule.rounds.append(
+            {"labels": 1, "gain": float("nan"), "accuracy": None, "loo_error": float("inf")}
+        )
         reply = client.get("/api/progress")
         assert reply.status_code == 200
         assert json.loads(reply.text, parse_constant=pytest.fail)["curve"][0]["gain"] is None

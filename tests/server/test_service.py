@@ -162,7 +162,9 @@ def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, co
             answer(client, asked["position"], asked["position"] % 2)
             sample.append(asked["position"])
         chosen = session.assignment._random[-1]
-        answer(client, chosen, chosen % 2)  # it is no part of the sample: others before it have no answer
+        answer(
+            client, chosen, chosen % 2
+        )  # it is no part of the sample: others before it have no answer
         order = session.schedule._due()
         assert [p for p, _ in order.labels] == [*sample, chosen]  # as they were given
         assert order.trusted == (tuple(sample) if count == 20 else ())
@@ -170,7 +172,9 @@ def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, co
         progress = progress_once(client, lambda p: p["curve"])
         last = progress["curve"][-1]
         assert last["loo_all"] is not None
-        assert last["error_rate"] is None  # a trained network has seen its labels: they estimate nothing
+        assert (
+            last["error_rate"] is None
+        )  # a trained network has seen its labels: they estimate nothing
         assert progress["accuracy"]["estimated"] is None
         if count == 20:
             assert last["loo"] * 20 == pytest.approx(round(last["loo"] * 20))  # of twenty labels
@@ -181,7 +185,11 @@ def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, co
 def test_what_is_trusted_changes_the_estimate_and_not_the_network(tmp_path):
     rng = torch.Generator().manual_seed(0)
     np.savez(tmp_path / "set.npz", x=torch.randn((40, 3), generator=rng).numpy())
-    tables = {"data": {"name": str(tmp_path / "set.npz")}, "model": {"name": "mlp", "width": 16}, "threads": 1}
+    tables = {
+        "data": {"name": str(tmp_path / "set.npz")},
+        "model": {"name": "mlp", "width": 16},
+        "threads": 1,
+    }
     ready = prepare(parse(tables | {"training": {"steps": 5}}))
     labels = tuple((p, p % 2) for p in range(20))
     biased = snapshot(ready, Order(1, labels, 2))
@@ -198,12 +206,18 @@ def test_what_is_trusted_changes_the_estimate_and_not_the_network(tmp_path):
 
 
 def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
-    """labels.db was moved away, or put back from an old copy: class 0 may be another class, and labels are missing."""
+    """labels.db was moved away, or put back from an old copy.
+
+    Class 0 may be another class, and labels are missing.
+    """
     rows = torch.randn((12, 3), generator=torch.Generator().manual_seed(0))
     np.savez(tmp_path / "set.npz", x=rows.numpy())
     tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}, "threads": 1}
     ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
-    with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes=["a", "b"]) as (client, session):
+    with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes=["a", "b"]) as (
+        client,
+        session,
+    ):
         for position in range(4):
             answer(client, position, position % 2)
         trained = tuple(session.assignment.tally.labels.items())
@@ -214,14 +228,20 @@ def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
         assert len(session.schedule.rounds) == 1
     (tmp_path / "out/labels.db").unlink()
     again = {"tables": tables, "classes": ["b", "a"]}
-    with pytest.raises(InputError, match=r"0 items, but rounds.jsonl tells of a training with 4: answers are missing"):
+    with pytest.raises(
+        InputError,
+        match=r"0 items, but rounds.jsonl tells of a training with 4: answers are missing",
+    ):
         page(tmp_path / "set.npz", tmp_path / "out", **again).__enter__()
     assert not (tmp_path / "out/labels.db").exists()
     (tmp_path / "out/rounds.jsonl").unlink()
     (tmp_path / "out/labels.seq").unlink()
     with page(tmp_path / "set.npz", tmp_path / "out", **again) as (client, session):
         answer(client, 0, 1)
-        with pytest.raises(InputError, match=r"no label of 3 items that snapshot-1.pt was trained on: answers are mi"):
+        with pytest.raises(
+            InputError,
+            match=r"no label of 3 items that snapshot-1.pt was trained on: answers are mi",
+        ):
             session.schedule.start()
         (tmp_path / "out/snapshot-1.pt").unlink()
         session.schedule.remember()
@@ -230,11 +250,16 @@ def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
 
 
 def test_add_class_answers_although_the_class_is_removed_at_once(tmp_path, monkeypatch):
-    with page(photos(tmp_path / "set", 8), tmp_path / "out", classes=["a", "b"]) as (client, session):
+    with page(photos(tmp_path / "set", 8), tmp_path / "out", classes=["a", "b"]) as (
+        client,
+        session,
+    ):
         learn, removed = session.assignment._learn, []
 
         def remove_the_new_class_first():
-            if not removed:  # as another request does that comes between adding and describing the class
+            if (
+                not removed
+            ):  # as another request does that comes between adding and describing the class
                 removed.append(2)
                 session.assignment.change_class("ben", "remove", 2, None)
             return learn()
@@ -248,7 +273,11 @@ def test_add_class_answers_although_the_class_is_removed_at_once(tmp_path, monke
 
 def test_a_disk_that_refuses_a_snapshot_is_said_without_its_place(tmp_path):
     """The process that trains finds a file in place of the folder."""
-    ready = {"data": {"name": str(photos(tmp_path / "set", 8))}, "model": {"name": "mlp"}, "training": {"steps": 5}}
+    ready = {
+        "data": {"name": str(photos(tmp_path / "set", 8))},
+        "model": {"name": "mlp"},
+        "training": {"steps": 5},
+    }
     (tmp_path / "out").touch()
     worker = Worker(ready, tmp_path / "out")
     try:
@@ -260,13 +289,18 @@ def test_a_disk_that_refuses_a_snapshot_is_said_without_its_place(tmp_path):
 
 
 def test_a_criterion_that_fails_does_not_stop_the_page_at_its_start(tmp_path):
-    (tmp_path / "own.py").write_text("def mine(view, rng):\n    return view.outputs[:, 0] * float('nan')\n")
+    (tmp_path / "own.py").write_text(
+        "def mine(view, rng):\n    return view.outputs[:, 0] * float('nan')\n"
+    )
     rows = torch.randn((12, 3), generator=torch.Generator().manual_seed(0))
     np.savez(tmp_path / "set.npz", x=rows.numpy())
     tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}}
     tables["asking"] = {"strategy": f"{tmp_path}/own.py:mine"}
     ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
-    with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes=["a", "b"]) as (client, session):
+    with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes=["a", "b"]) as (
+        client,
+        session,
+    ):
         for position in range(4):
             answer(client, position, position % 2)
         trained = tuple(session.assignment.tally.labels.items())
@@ -286,30 +320,45 @@ def test_a_mishap_after_a_training_is_not_the_end_of_training(tmp_path):
         for position in range(4):
             answer(client, position, position % 2)
         progress_once(client, lambda p: "the last training failed" in p["training"]["message"])
-        assert str(tmp_path) not in client.get("/api/progress").text  # the server's folders are nobody's business
+        assert (
+            str(tmp_path) not in client.get("/api/progress").text
+        )  # the server's folders are nobody's business
         hindrance.rmdir()
         for position in range(4, 8):
             answer(client, position, position % 2)
-        progress_once(client, lambda p: p["curve"] and p["curve"][-1]["labels"] == 8 and p["training"]["idle"])
+        progress_once(
+            client, lambda p: p["curve"] and p["curve"][-1]["labels"] == 8 and p["training"]["idle"]
+        )
 
 
 def test_the_exact_learner_on_the_page(tmp_path):
-    """From no label on: covers the pool, learns from every answer, is right about what it has not seen."""
+    """From no label on: covers the pool, learns from every answer, is right about what it has not
+    seen.
+    """
     rng = torch.Generator().manual_seed(0)
-    rows = torch.randn(60, 4, generator=rng) + torch.tensor([[3.0, 0, 0, 0], [0, 3.0, 0, 0]])[torch.arange(60) % 2]
+    rows = (
+        torch.randn(60, 4, generator=rng)
+        + torch.tensor([[3.0, 0, 0, 0], [0, 3.0, 0, 0]])[torch.arange(60) % 2]
+    )
     path = tmp_path / "rows.npz"
     np.savez(path, x_train=rows.numpy(), y_train=np.arange(60) % 2)
     tables = {"model": {"name": "exact"}}
-    with page(path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")) as (client, session):
+    with page(
+        path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")
+    ) as (client, session):
         progress_once(client, lambda p: p["training"]["round"] == 0)
         asked = client.get("/api/question").json()
         assert asked["reason"] == "covers the pool"
         for rounds in (1, 2):
             for _ in range(4):
                 asked = answer(client, asked["position"], asked["position"] % 2)["next"]
-            done = progress_once(client, lambda p, rounds=rounds: len(p["curve"]) == rounds and p["training"]["idle"])
+            done = progress_once(
+                client, lambda p, rounds=rounds: len(p["curve"]) == rounds and p["training"]["idle"]
+            )
         assert done["labels"] == 8
-        assert session.schedule.worker._process is None  # nothing is trained, so nobody is kept for it
+        assert (
+            session.schedule.worker._process is None
+        )  # nothing is trained, so nobody is kept for it
         assert 0 <= done["curve"][-1]["error_rate"] <= 1
         assert [row["labels"] for row in done["curve"]] == [4, 8]
         belief = session.assignment.opinion.belief
@@ -318,22 +367,34 @@ def test_the_exact_learner_on_the_page(tmp_path):
         assert client.get(f"/api/why/{asked['position']}").json()["if"]
         assert client.get("/api/map").json()["points"]
         weights = belief.posterior.weights()
-    with page(path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")) as (client, session):
+    with page(
+        path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")
+    ) as (client, session):
         progress_once(client, lambda p: p["training"]["round"] and p["training"]["idle"])
-        again = session.assignment.opinion.belief  # nothing but the labels and the features had to be kept
+        again = (
+            session.assignment.opinion.belief
+        )  # nothing but the labels and the features had to be kept
         assert torch.equal(again.guesses, belief.guesses)
         assert torch.allclose(again.posterior.weights(), weights)
 
 
 def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monkeypatch):
-    """The next question knows the last answer before the pool does; once the pool does, it says the same."""
+    """The next question knows the last answer before the pool does.
+
+    Once the pool does, it says the same.
+    """
     monkeypatch.setattr("labelahead.server.service.AT_ONCE", 0)  # every pool is large
     rng = np.random.default_rng(1)
     truth = np.arange(300) % 3
     np.savez(tmp_path / "rows.npz", x=rng.normal(size=(3, 8))[truth] + rng.normal(size=(300, 8)))
     tables = {"model": {"name": "exact"}}
-    with page(tmp_path / "rows.npz", tmp_path / "out", tables=tables, every=10**6, classes="abc") as (client, session):
-        desk, ready = session.assignment, prepare(parse({"data": {"name": str(tmp_path / "rows.npz")}, **tables}))
+    with page(
+        tmp_path / "rows.npz", tmp_path / "out", tables=tables, every=10**6, classes="abc"
+    ) as (client, session):
+        desk, ready = (
+            session.assignment,
+            prepare(parse({"data": {"name": str(tmp_path / "rows.npz")}, **tables})),
+        )
         desk.take(Opinion.of(snapshot(ready, Order(0, (), 3)), {}, 3))
         asked = desk.question("me")
         asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]

@@ -29,7 +29,9 @@ def test_dated_folders_do_not_become_classes_when_a_session_goes_on(tmp_path):
         client.post("/api/classes", json={"name": "fox"}, headers=CHANGE)
     with page(source, tmp_path / "out") as (_, session):
         assert classes_of(session) == ["cat", "dog", "fox"]
-        assert any("none of the classes cat, dog, fox: 2024-01, 2024-02" in note for note in session.notes)
+        assert any(
+            "none of the classes cat, dog, fox: 2024-01, 2024-02" in note for note in session.notes
+        )
     with page(source, tmp_path / "out", classes=["owl"]) as (_, session):
         assert classes_of(session) == ["cat", "dog", "fox", "owl"]
 

@@ -1,4 +1,7 @@
-"""Items that a network must look at first come into play little by little; what cannot be read is left out."""
+"""Items that a network must look at first come into play little by little.
+
+What cannot be read is left out.
+"""
 
 import os
 import signal
@@ -57,7 +60,11 @@ def few_first(monkeypatch):
 def made(asked, order, test=(), given=None):
     shop = Workshop(asked, given or load_from(asked.data, asked.seed), dict(test))
     told = []
-    return shop, [s for s, _ in shop.snapshots(order, lambda what, done: told.append((what, done)))], told
+    return (
+        shop,
+        [s for s, _ in shop.snapshots(order, lambda what, done: told.append((what, done)))],
+        told,
+    )
 
 
 @pytest.mark.usefixtures("few_first")
@@ -101,17 +108,30 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path, embedding):
     (folder / "11.png").write_bytes((folder / "12.png").read_bytes()[:200])
     asked = campaign(folder, tmp_path)
     if not embedding:  # pixels as they are
-        asked = parse({"data": {"name": str(folder), "checked": False, "embedding": "raw"}, "model": {"name": "exact"}})
+        asked = parse(
+            {
+                "data": {"name": str(folder), "checked": False, "embedding": "raw"},
+                "model": {"name": "exact"},
+            }
+        )
     shop, several, _ = made(asked, Order(0, (), 2))
     assert sorted(shop.unreadable) == [3, 11]
     assert sorted(several[-1].points.tolist()) == [p for p in range(20) if p not in (3, 11)]
     assert several[-1].facts["unreadable"] == shop.unreadable
     trained = parse(
-        {"data": {"name": str(folder), "checked": False}, "model": {"name": "mlp"}, "training": {"steps": 3}}
+        {
+            "data": {"name": str(folder), "checked": False},
+            "model": {"name": "mlp"},
+            "training": {"steps": 3},
+        }
     )
     _, (snap,), _ = made(trained, Order(1, ((19, 1), (12, 0)), 2))
     assert snap.labels == {19: 1, 12: 0}
-    assert set(snap.facts["map"]["points"]) == set(snap.points.tolist()) == {p for p in range(20) if p not in (3, 11)}
+    assert (
+        set(snap.facts["map"]["points"])
+        == set(snap.points.tolist())
+        == {p for p in range(20) if p not in (3, 11)}
+    )
     assert sorted(row[0] for row in snap.facts["second_look"]) == [12, 19]
 
 
@@ -122,7 +142,10 @@ def test_a_folder_that_has_grown_keeps_its_order(tmp_path):
     assert data.ids == ("05.png", "gone.png", "01.png", "00.png", "02.png", "03.png", "04.png")
     assert answers is None
     plain, _ = load_from(asked.data, 0)
-    here, there = data.images.batch(torch.tensor([0, 2, 6]), 8), plain.images.batch(torch.tensor([5, 1, 4]), 8)
+    here, there = (
+        data.images.batch(torch.tensor([0, 2, 6]), 8),
+        plain.images.batch(torch.tensor([5, 1, 4]), 8),
+    )
     assert torch.equal(here, there)
     assert data.images.sizes()[1] is None
 
@@ -133,21 +156,31 @@ def test_a_pool_beyond_what_is_in_play(tmp_path, monkeypatch):
     np.savez(tmp_path / "set.npz", x=rows)
     (tmp_path / "own.py").write_text("def twice(rows):\n    return 2 * rows\n")
     data = {"name": str(tmp_path / "set.npz"), "embedding": f"{tmp_path / 'own.py'}:twice"}
-    _, several, _ = made(parse({"data": data, "model": {"name": "exact"}}), Order(0, ((999, 0), (998, 1)), 2))
+    _, several, _ = made(
+        parse({"data": data, "model": {"name": "exact"}}), Order(0, ((999, 0), (998, 1)), 2)
+    )
     assert [len(s.points) for s in several] == [258, 301]
     assert {998, 999} < set(several[0].points.tolist())
 
 
 def test_questions_look_ahead_while_the_rest_is_looked_at(tmp_path):
-    """While the embedding stands still after 256 of 600 pictures, the page asks by these; then by all."""
+    """While the embedding stands still after 256 of 600 pictures, the page asks by these.
+
+    Then by all.
+    """
     folder = photos(tmp_path / "set", 600)
     (tmp_path / "own.py").write_text(STANDING.format(first=256, opened=str(tmp_path / "go on")))
-    tables = {"data": {"name": str(folder), "embedding": f"{tmp_path / 'own.py'}:mean"}, "model": {"name": "exact"}}
+    tables = {
+        "data": {"name": str(folder), "embedding": f"{tmp_path / 'own.py'}:mean"},
+        "model": {"name": "exact"},
+    }
 
     def status(client, wanted):
         return progress_once(client, lambda p: wanted(p["training"]))["training"]
 
-    with page(folder, tmp_path / "out", tables=tables, start=True, every=4, classes=["dark", "light"]) as (client, _):
+    with page(
+        folder, tmp_path / "out", tables=tables, start=True, every=4, classes=["dark", "light"]
+    ) as (client, _):
         assert client.get("/api/question").json()["reason"] == "random start"
         begun = status(client, lambda s: s["in_play"] or s["first"]["seconds_left"] is not None)
         if not begun["in_play"]:
@@ -162,7 +195,11 @@ def test_questions_look_ahead_while_the_rest_is_looked_at(tmp_path):
         asked = client.get("/api/question?fresh=1").json()
         assert asked["reason"] == "covers the pool"
         for _ in range(4):
-            body = {"position": asked["position"], "kind": "label", "label": 1 - int(asked["item"][:-4]) % 2}
+            body = {
+                "position": asked["position"],
+                "kind": "label",
+                "label": 1 - int(asked["item"][:-4]) % 2,
+            }
             asked = client.post("/api/answers", json=body, headers=CHANGE).json()["next"]
         between = status(client, lambda s: s["round"] == 1)
         assert between["in_play"] == 256
@@ -192,7 +229,11 @@ def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
     (tmp_path / "own.py").write_text(SLOWLY.format(seconds=600))
     script = tmp_path / "server.py"
     folder = photos(tmp_path / "set", 8)
-    script.write_text(SERVER.format(folder=str(folder), own=f"{tmp_path / 'own.py'}:mean", out=str(tmp_path / "out")))
+    script.write_text(
+        SERVER.format(
+            folder=str(folder), own=f"{tmp_path / 'own.py'}:mean", out=str(tmp_path / "out")
+        )
+    )
     server = subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
@@ -203,7 +244,9 @@ def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
     time.sleep(after)
     server.send_signal(signal.SIGKILL)
     server.wait()
-    assert until(lambda: not _running(worker))  # one that is still being started looks around when it has been
+    assert until(
+        lambda: not _running(worker)
+    )  # one that is still being started looks around when it has been
 
 
 def _running(pid):

@@ -49,18 +49,36 @@ def test_ratio_is_the_geometric_mean_with_a_t_interval_of_logs():
 
 def test_ratio_of_one_seed_has_no_interval_and_a_baseline_given_up_counts_as_tried():
     found = summarise_ratio([SeedPair(0, 0.9, 50, None, 200)])
-    assert (found.ratio, found.low, found.high, found.at_least) == (pytest.approx(4.0), None, None, 1)
+    assert (found.ratio, found.low, found.high, found.at_least) == (
+        pytest.approx(4.0),
+        None,
+        None,
+        1,
+    )
 
 
 def test_pairs_are_the_campaigns_run_one_by_one(tmp_path):
     seen = []
-    found = run_paired(PLAN, "random", 2, out=tmp_path / "p", data=items(), on_campaign=lambda *at: seen.append(at))
-    assert seen == [(0, 4, 5, "flip"), (1, 4, 5, "random"), (2, 4, 6, "flip"), (3, 4, 6, "random"), (4, 4, 6, "random")]
+    found = run_paired(
+        PLAN, "random", 2, out=tmp_path / "p", data=items(), on_campaign=lambda *at: seen.append(at)
+    )
+    assert seen == [
+        (0, 4, 5, "flip"),
+        (1, 4, 5, "random"),
+        (2, 4, 6, "flip"),
+        (3, 4, 6, "random"),
+        (4, 4, 6, "random"),
+    ]
     for pair in found.pairs:
         ours = run(PLAN | {"seed": pair.seed}, data=items(), outlook=False).rounds
-        assert (pair.accuracy, pair.strategy) == (ours[-1].accuracy, labels_to_reach(ours, ours[-1].accuracy))
+        assert (pair.accuracy, pair.strategy) == (
+            ours[-1].accuracy,
+            labels_to_reach(ours, ours[-1].accuracy),
+        )
         other = PLAN | {"seed": pair.seed, "asking": {**PLAN["asking"], "strategy": "random"}}
-        theirs = list(rounds_of(parse(other | {"budget": {**PLAN["budget"], "labels": 48}}), data=items()))
+        theirs = list(
+            rounds_of(parse(other | {"budget": {**PLAN["budget"], "labels": 48}}), data=items())
+        )
         assert pair.baseline == labels_to_reach(theirs, pair.accuracy)
 
 
@@ -76,8 +94,12 @@ def test_interrupted_pairs_end_as_uninterrupted_ones(tmp_path):
     kept = (tmp_path / "half" / "seed-5" / "strategy" / "labels.jsonl").read_bytes()
     assert is_paired_folder(tmp_path / "half")
     assert resume_paired(tmp_path / "half", data=items()).pairs == whole.pairs
-    assert (tmp_path / "half" / "seed-5" / "strategy" / "labels.jsonl").read_bytes() == kept  # nothing is asked again
-    assert resume_paired(tmp_path / "half", data=items()).pairs == whole.pairs  # and once more, when all is done
+    assert (
+        tmp_path / "half" / "seed-5" / "strategy" / "labels.jsonl"
+    ).read_bytes() == kept  # nothing is asked again
+    assert (
+        resume_paired(tmp_path / "half", data=items()).pairs == whole.pairs
+    )  # and once more, when all is done
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path):

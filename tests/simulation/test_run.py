@@ -9,7 +9,13 @@ from labelahead.acquisition.probability import probabilities
 from labelahead.data import Answers, from_arrays
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learner.config import Budget, Campaign, Network, parse
-from labelahead.simulation.comparison.plan import Comparison, arms, comparison_text, joined, read_comparison
+from labelahead.simulation.comparison.plan import (
+    Comparison,
+    arms,
+    comparison_text,
+    joined,
+    read_comparison,
+)
 from labelahead.simulation.final_model import run_model
 from labelahead.simulation.run import resume, run
 from labelahead.simulation.store import Store
@@ -53,7 +59,10 @@ def test_where_the_rounds_begin(start):
 
     def weights(rounds, seed=0):
         budget = Budget(initial=5, labels=5 + 4 * rounds, retrain_every=4)
-        done = run(replace(SMALL, seed=seed, training={"steps": 0, "start": start}, budget=budget), data=data())
+        done = run(
+            replace(SMALL, seed=seed, training={"steps": 0, "start": start}, budget=budget),
+            data=data(),
+        )
         return torch.cat([p.detach().flatten() for p in done.model.parameters()])
 
     assert [torch.equal(weights(0), weights(later)) for later in (1, 2)] == [start == "same"] * 2
@@ -89,7 +98,10 @@ def test_rounds_record_how_far_the_linearised_network_is_off():
     assert all(r.drift > 0.1 and any("train longer" in note for note in r.notes) for r in asked)
     assert done.rounds[-1].drift is None  # nothing was looked ahead for
     converged = run(replace(SMALL, training={"steps": 400, "rate": 0.02}), data=data())
-    assert all(r.drift <= 0.1 and not any("train longer" in note for note in r.notes) for r in converged.rounds[:-1])
+    assert all(
+        r.drift <= 0.1 and not any("train longer" in note for note in r.notes)
+        for r in converged.rounds[:-1]
+    )
     for other in (Asking("margin"), Asking("random")):
         assert {r.drift for r in run(replace(SMALL, asking=other), data=data()).rounds} == {None}
     exact = replace(SMALL, model=Network("exact"), training={})
@@ -224,7 +236,9 @@ def test_an_absent_class_leaves_the_others_in_their_random_order():
         run(replace(SMALL, budget=Budget(initial=n, labels=n, absent=a)), data=data()).pool
         for n, a in ((60, 0), (20, 1))
     )
-    others = [p for p, c in zip(plain.labelled.tolist(), plain.labels.tolist(), strict=True) if c < 2]
+    others = [
+        p for p, c in zip(plain.labelled.tolist(), plain.labels.tolist(), strict=True) if c < 2
+    ]
     assert short.labelled.tolist() == others[:20]
 
 
@@ -254,7 +268,9 @@ def test_a_campaign_with_an_absent_class_is_resumed(tmp_path, balanced):
 
 
 def confirming(missed):
-    budget = Budget(initial=5, labels=17, retrain_every=4, confirm=8, confirm_cost=0.25, missed=missed)
+    budget = Budget(
+        initial=5, labels=17, retrain_every=4, confirm=8, confirm_cost=0.25, missed=missed
+    )
     return replace(SMALL, training={"steps": 15}, budget=budget)
 
 
@@ -262,7 +278,12 @@ def test_what_is_surest_is_confirmed_at_a_cost():
     _, answers = data()
     for missed in (0.0, 1.0):
         result = run(confirming(missed), data=data())
-        assert [r.labels for r in result.rounds] == [5, 9, 13, 17]  # two answers and eight looks a round
+        assert [r.labels for r in result.rounds] == [
+            5,
+            9,
+            13,
+            17,
+        ]  # two answers and eight looks a round
         assert [r.asked for r in result.rounds] == [2, 2, 2, 0]
         truth = answers.take(result.pool.labelled)
         wrong = int((truth != result.pool.labels).sum())
@@ -281,7 +302,8 @@ def test_what_is_surest_is_confirmed_at_a_cost():
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"), [(13, "13 labels for round 3"), (7, "7 labels for round 1"), (3, "3 l"), (0, "0 l")]
+    ("kept", "said"),
+    [(13, "13 labels for round 3"), (7, "7 labels for round 1"), (3, "3 l"), (0, "0 l")],
 )
 def test_resume_refuses_a_label_file_that_lacks_labels_of_the_rounds(tmp_path, kept, said):
     whole = run(SMALL, data=data(), out=tmp_path / "a")
@@ -291,7 +313,10 @@ def test_resume_refuses_a_label_file_that_lacks_labels_of_the_rounds(tmp_path, k
     path.write_bytes(b"".join(lines[:kept]) + lines[kept][:9])  # the last line was cut short
     before = {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir() if p.is_file()}
     for _ in range(2):
-        with pytest.raises(InputError, match=rf"labels.jsonl holds {said}.*rounds.jsonl tells of .*labels are missing"):
+        with pytest.raises(
+            InputError,
+            match=rf"labels.jsonl holds {said}.*rounds.jsonl tells of .*labels are missing",
+        ):
             resume(tmp_path / "a", data=data())
         with pytest.raises(InputError, match="labels are missing"):
             run_model(tmp_path / "a", data=data())
@@ -309,7 +334,9 @@ def test_resume_refuses_a_label_file_that_lacks_confirmations(tmp_path):
     lines = path.read_text().splitlines(keepends=True)
     last = max(i for i, line in enumerate(lines) if json.loads(line)["by"] == "confirmed")
     path.write_text("".join(lines[:last] + lines[last + 1 :]))
-    with pytest.raises(InputError, match=r"confirmed labels for round \d+, but rounds.jsonl tells of"):
+    with pytest.raises(
+        InputError, match=r"confirmed labels for round \d+, but rounds.jsonl tells of"
+    ):
         resume(tmp_path / "a", data=data())
 
 
@@ -325,7 +352,9 @@ def test_a_campaign_that_confirms_is_resumed(tmp_path, keep):
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
-@pytest.mark.parametrize("wrong", [{"confirm": -1}, {"missed": 1.5}, {"confirm": 100}, {"confirm_cost": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"confirm": -1}, {"missed": 1.5}, {"confirm": 100}, {"confirm_cost": float("nan")}]
+)
 def test_confirming_is_checked(wrong):
     with pytest.raises(InputError, match="confirm"):
         Budget(**wrong)
@@ -342,7 +371,10 @@ def test_a_folder_from_before_there_was_absent_is_resumed(tmp_path):
 
 
 def test_a_comparison_keeps_what_is_absent(tmp_path):
-    absent, plain = (Comparison(replace(SMALL, budget=Budget(absent=n)), arms("random,flip"), (0, 1)) for n in (1, 0))
+    absent, plain = (
+        Comparison(replace(SMALL, budget=Budget(absent=n)), arms("random,flip"), (0, 1))
+        for n in (1, 0)
+    )
     (tmp_path / "compare.toml").write_text(comparison_text(absent))
     assert read_comparison(tmp_path) == absent
     assert absent.of(absent.arms[1], 1).budget.absent == 1

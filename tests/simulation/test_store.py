@@ -12,7 +12,20 @@ from labelahead.errors import InputError, StorageError
 from labelahead.simulation.store import Round, Store
 from tests.support.waiting import PATIENCE
 
-ROUND = Round(0, 5, 0.5, 1.0, 0.1, 20, 3, gain=1.25, loo=0.4, loo_error=0.2, seconds={"train": 0.1}, notes=("a",))
+ROUND = Round(
+    0,
+    5,
+    0.5,
+    1.0,
+    0.1,
+    20,
+    3,
+    gain=1.25,
+    loo=0.4,
+    loo_error=0.2,
+    seconds={"train": 0.1},
+    notes=("a",),
+)
 
 
 def made(folder, config="seed = 1\n"):
@@ -26,7 +39,10 @@ def made(folder, config="seed = 1\n"):
 def test_what_goes_in_comes_out(tmp_path):
     with Store.open(made(tmp_path / "a")) as store:
         assert store.config() == "seed = 1\n"
-        assert [(e.position, e.label, e.round, e.by) for e in store.labels()] == [(7, 2, 0, "oracle"), (3, 0, 0, "ann")]
+        assert [(e.position, e.label, e.round, e.by) for e in store.labels()] == [
+            (7, 2, 0, "oracle"),
+            (3, 0, 0, "ann"),
+        ]
         assert store.labels()[0].time.endswith("+00:00")
         assert store.rounds() == [ROUND]
 

@@ -18,7 +18,16 @@ from labelahead.seeds import stream
 from labelahead.simulation.run import resume, run
 from labelahead.simulation.store import Store
 from labelahead.strategies import find
-from labelahead.strategies.bandit import DELTA, EXPERTS, Past, advice, chances, credits, horizon, updated
+from labelahead.strategies.bandit import (
+    DELTA,
+    EXPERTS,
+    Past,
+    advice,
+    chances,
+    credits,
+    horizon,
+    updated,
+)
 from labelahead.strategies.base import Asking
 from labelahead.strategies.context import Situation
 from labelahead.strategies.query import propose
@@ -143,7 +152,8 @@ def test_without_random_only_the_union_is_judged():
     chance = p @ advice(given, m, q)
     right = vector(1, 0, 0, 1, 1, 1, 1)
     found = sum(
-        probability * float((right[taken] / chance[taken]).sum()) for probability, taken in every_draw(p, given, m, q)
+        probability * float((right[taken] / chance[taken]).sum())
+        for probability, taken in every_draw(p, given, m, q)
     )
     assert found == pytest.approx(float(right[[0, 1, 5]].sum()), abs=1e-14)
 
@@ -187,7 +197,10 @@ def test_a_query_says_how_likely_each_item_was():
     """Q by hand from the batches of the experts themselves, whichever expert was drawn."""
     x, y = blobs(30)
     now = Situation.of(own(), x, labelled_pool(y, 6), Asking("albl"), 4)
-    sets = [set(find(name).pick(now, 4, stream(0), "top", None).positions.tolist()) for name in EXPERTS[:2]]
+    sets = [
+        set(find(name).pick(now, 4, stream(0), "top", None).positions.tolist())
+        for name in EXPERTS[:2]
+    ]
     drawn, times = set(), torch.zeros(30, dtype=torch.float64)
     rounds = 300
     for seed in range(rounds):
@@ -218,7 +231,9 @@ def test_the_reward_is_the_weighted_accuracy_of_the_new_network(right):
     second = asked(first.memory, seed=3, labels=answers)
     past, now = Past.of(first.memory), Past.of(second.memory)
     reward = sum(past.counts[:right]) / sum(past.counts)
-    expected = updated(vector(*past.weights), vector(*past.chances), vector(*past.credits), reward, 1)
+    expected = updated(
+        vector(*past.weights), vector(*past.chances), vector(*past.credits), reward, 1
+    )
     assert now.weights == pytest.approx(expected.tolist(), abs=1e-14)
     assert (now.round, now.last) == (2, 4)
     assert now.positions == first.positions.tolist() + second.positions.tolist()

@@ -52,7 +52,10 @@ def mlp(loss: str = "squared", **more) -> nn.Module:
 
 
 def real_steps(s: Situation, rate: float) -> torch.Tensor:
-    """(m, e, C) f(θ − rate ∇ℓ(x', y')) − f(θ), by autograd, one candidate after the other; zero at x' itself."""
+    """(m, e, C) f(θ − rate ∇ℓ(x', y')) − f(θ), by autograd, one candidate after the other.
+
+    Zero at x' itself.
+    """
     there = s.inputs[s.candidates[: s.asking.evaluation]]
     before, moves = predict(s.model, there), []
     for i in s.candidates.tolist():
@@ -60,7 +63,11 @@ def real_steps(s: Situation, rate: float) -> torch.Tensor:
         out = model(s.inputs[i : i + 1])
         label = out.argmax(1)
         target = F.one_hot(label, CLASSES).to(out)
-        loss = F.cross_entropy(out, label) if s.loss == "cross-entropy" else 0.5 * (out - target).square().sum()
+        loss = (
+            F.cross_entropy(out, label)
+            if s.loss == "cross-entropy"
+            else 0.5 * (out - target).square().sum()
+        )
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         with torch.no_grad():
             for p, g in zip(model.parameters(), gradients, strict=True):
@@ -133,7 +140,9 @@ def test_infinite_width_is_a_refit_with_the_kernel_of_the_limit(name):
         expected = by_hand(s, f, f.argmax(1), f)
     found = picked(s, name, len(s.candidates))
     assert torch.equal(found.positions, s.candidates[expected.argsort(descending=True)])
-    assert found.scores.tolist() == pytest.approx(expected.sort(descending=True).values.tolist(), rel=1e-6)
+    assert found.scores.tolist() == pytest.approx(
+        expected.sort(descending=True).values.tolist(), rel=1e-6
+    )
     assert {"kernel", "solve", "score"} <= set(s.seconds)
 
 

@@ -45,12 +45,17 @@ def network(name: str) -> nn.Module:
 
 
 def propose(net, inputs, pool, n, how, **more):
-    """As a campaign calls it: networks of the same kind can be made and trained, objectives come with the network."""
+    """As a campaign calls it.
+
+    Networks of the same kind can be made and trained, objectives come with the network.
+    """
     quick = Training(steps=3)
     copied = lambda seed: copy.deepcopy(net)  # noqa: E731
     make = STRATEGIES[how.strategy].objective
     objective = None if make is None else make(net, inputs[:2], more.get("seed", 0))
-    return plain_propose(net, inputs, pool, n, how, fresh=copied, training=quick, objective=objective, **more)
+    return plain_propose(
+        net, inputs, pool, n, how, fresh=copied, training=quick, objective=objective, **more
+    )
 
 
 def asking(name: str, mode: str | None = None, **more) -> Asking:
@@ -90,7 +95,9 @@ def test_with_every_network(strategy, model):
     assert len(set(picked)) == 4
     assert set(picked) <= set(pool.unlabelled.tolist())
     assert torch.isfinite(found.scores).all()
-    assert not {"train", "test"} & set(found.seconds)  # a round's own: asking must not write over them
+    assert not {"train", "test"} & set(
+        found.seconds
+    )  # a round's own: asking must not write over them
     assert torch.equal(found.positions, again.positions)
     assert torch.equal(found.scores, again.scores)
     assert same(before, snapshot(net))

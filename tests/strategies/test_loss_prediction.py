@@ -1,4 +1,7 @@
-"""LL4AL: joint training of network and loss module, against a plain loop; where it applies and where it is refused."""
+"""LL4AL: joint training of network and loss module, against a plain loop.
+
+Where it applies and where it is refused.
+"""
 
 import copy
 from dataclasses import replace
@@ -53,7 +56,9 @@ def plain_joint_training(model, module, x, y, how, seed):
         losses = 0.5 * (hidden - targets[rows]).square().sum(1)
         if step / how.steps >= JOINT_SHARE:
             features = [f.detach() for f in features]
-        joined = torch.cat([torch.relu(layer(f)) for layer, f in zip(module.layers, features, strict=True)], 1)
+        joined = torch.cat(
+            [torch.relu(layer(f)) for layer, f in zip(module.layers, features, strict=True)], 1
+        )
         predicted, half = module.last(joined)[:, 0], len(rows) // 2
         ranking = 0.0
         for i in range(half):
@@ -78,7 +83,9 @@ def test_train_with_a_loss_module_equals_plain_joint_training(optimiser):
             assert torch.allclose(p, q, atol=1e-10)
     alone = dense()
     train(alone, x, y, 3, how, seed=7)
-    assert not all(torch.allclose(p, q) for p, q in zip(one.parameters(), alone.parameters(), strict=True))
+    assert not all(
+        torch.allclose(p, q) for p, q in zip(one.parameters(), alone.parameters(), strict=True)
+    )
 
 
 def test_the_module_shapes_the_network_early_and_not_late():
@@ -86,18 +93,29 @@ def test_the_module_shapes_the_network_early_and_not_late():
     model = dense()
     module = LossModule(model, x[:2].double(), 0)
     losses = torch.arange(24.0, dtype=torch.float64)
-    for progress, reaches in ((0.0, True), (JOINT_SHARE - 1e-9, True), (JOINT_SHARE, False), (0.99, False)):
+    for progress, reaches in (
+        (0.0, True),
+        (JOINT_SHARE - 1e-9, True),
+        (JOINT_SHARE, False),
+        (0.99, False),
+    ):
         with module.observe(model):
             model(x.double())
             module(losses, progress).backward()
-        assert any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters()) is reaches
+        assert (
+            any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters())
+            is reaches
+        )
         assert all(p.grad is not None for p in module.parameters())
         model.zero_grad(set_to_none=True)
         module.zero_grad(set_to_none=True)
 
 
 def test_a_campaign_trains_its_own_network_with_the_module():
-    """The network that is tested and saved is the one trained jointly; it asks with that very module."""
+    """The network that is tested and saved is the one trained jointly.
+
+    It asks with that very module.
+    """
     x, y = blobs(60, (6,))
     data = from_arrays(x, y, test=range(50, 60))
     plan = Campaign(
@@ -115,7 +133,9 @@ def test_a_campaign_trains_its_own_network_with_the_module():
     assert joint.rounds[0].seconds["train"] > 0
     assert set(joint.rounds[0].seconds) >= {"train", "score"}
     assert torch.equal(joint.pool.labelled, again.pool.labelled)
-    assert all(torch.equal(v, again.model.state_dict()[k]) for k, v in joint.model.state_dict().items())
+    assert all(
+        torch.equal(v, again.model.state_dict()[k]) for k, v in joint.model.state_dict().items()
+    )
 
 
 def noisy_half(n=240):
@@ -130,20 +150,30 @@ def noisy_half(n=240):
 
 def test_ll4al_finds_where_the_loss_is_large():
     x, y, noisy = noisy_half()
-    learner = la.Learner(build("mlp", (6,), 2, width=32), x, "ll4al", training=Training(steps=300, batch=64, rate=5e-3))
+    learner = la.Learner(
+        build("mlp", (6,), 2, width=32),
+        x,
+        "ll4al",
+        training=Training(steps=300, batch=64, rate=5e-3),
+    )
     learner.teach(range(160), y[:160])
     assert noisy[learner.query(40)].double().mean() > 0.65
 
 
 def test_propose_without_a_loss_module_is_refused():
     x, y = blobs(24)
-    with pytest.raises(InputError, match="loss module that is trained together with the network, and none was given"):
+    with pytest.raises(
+        InputError,
+        match="loss module that is trained together with the network, and none was given",
+    ):
         la.propose(own(), x, labelled_pool(y, 6), 2, "ll4al", fresh=own, training=Training(steps=3))
 
 
 def test_own_training_functions_and_the_exact_learner_are_refused():
     x, y = blobs(24)
-    with pytest.raises(InputError, match="ll4al trains a module of its own together with the network"):
+    with pytest.raises(
+        InputError, match="ll4al trains a module of its own together with the network"
+    ):
         la.Learner(own(), x, "ll4al", training=lambda *_: None)
     exact = la.Learner(la.exact(x.flatten(1), 3), x.flatten(1), "ll4al")
     exact.teach([0, 1, 2], y[:3])
@@ -170,7 +200,9 @@ def test_a_saved_learner_asks_with_the_same_module(tmp_path):
 def test_the_estimator_trains_the_module_in_fit():
     x, y, noisy = noisy_half()
     module = build("mlp", (6,), 2, width=32)
-    classifier = Classifier(module, strategy="ll4al", training=Training(steps=300, batch=64, rate=5e-3))
+    classifier = Classifier(
+        module, strategy="ll4al", training=Training(steps=300, batch=64, rate=5e-3)
+    )
     assert len(set(classifier.query(x.numpy(), 3).tolist())) == 3
     classifier.fit(x[:160].numpy(), y[:160].numpy())
     picked = classifier.query(x[160:].numpy(), 40)
@@ -221,7 +253,10 @@ def test_the_module_is_an_objective_for_copies_of_the_network_and_drawn_from_the
     one, same, other = (LossModule(model, x, seed) for seed in (1, 1, 2))
     assert isinstance(one, AuxiliaryObjective)
     copied = copy.deepcopy(model)
-    found = [m.predict_losses(n, x) for m, n in ((one, model), (one, copied), (same, model), (other, model))]
+    found = [
+        m.predict_losses(n, x)
+        for m, n in ((one, model), (one, copied), (same, model), (other, model))
+    ]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     assert not torch.equal(found[0], found[3])
@@ -265,10 +300,20 @@ def test_divergence_restores_the_module_too():
     x, y = blobs(24, (6,))
     model = dense()
     module = LossModule(model, x.double(), 0)
-    trained = train(model, x.double(), y, 3, Training(steps=30, rate=50.0, optimiser="sgd"), seed=0, objective=module)
+    trained = train(
+        model,
+        x.double(),
+        y,
+        3,
+        Training(steps=30, rate=50.0, optimiser="sgd"),
+        seed=0,
+        objective=module,
+    )
     assert trained.rate < 50.0
     again_model = dense()
     again = LossModule(again_model, x.double(), 0)
     how = Training(steps=30, rate=trained.rate, optimiser="sgd")
     train(again_model, x.double(), y, 3, how, seed=0, objective=again)
-    assert all(torch.equal(p, q) for p, q in zip(module.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q) for p, q in zip(module.parameters(), again.parameters(), strict=True)
+    )

@@ -134,7 +134,10 @@ def test_another_strategy_does_not_go_on(tmp_path):
     ):
         with pytest.raises(InputError, match=r"this campaign asks by .*expected the same"):
             la.resume(tmp_path / folder, {**more, **changes}, data=data(), strategy=strategy)
-    assert len(la.resume(tmp_path / "named", {**more, "asking.strategy": "flip"}, data=data()).pool) == 18
+    assert (
+        len(la.resume(tmp_path / "named", {**more, "asking.strategy": "flip"}, data=data()).pool)
+        == 18
+    )
 
 
 def test_a_file_that_has_moved_is_named_anew(tmp_path):
@@ -146,8 +149,12 @@ def test_a_file_that_has_moved_is_named_anew(tmp_path):
         la.resume(tmp_path / "run", more, data=data())
     for name in ("moved.py:blank", "flip"):
         with pytest.raises(InputError, match=r"this campaign asks by .*expected the same"):
-            la.resume(tmp_path / "run", {**more, "asking.strategy": f"{tmp_path}/{name}"}, data=data())
-    end = la.resume(tmp_path / "run", {**more, "asking.strategy": f"{tmp_path}/moved.py:mine"}, data=data())
+            la.resume(
+                tmp_path / "run", {**more, "asking.strategy": f"{tmp_path}/{name}"}, data=data()
+            )
+    end = la.resume(
+        tmp_path / "run", {**more, "asking.strategy": f"{tmp_path}/moved.py:mine"}, data=data()
+    )
     assert len(end.pool) == 18
     assert "moved.py:mine" in (tmp_path / "run" / "config.toml").read_text()
 
@@ -156,7 +163,9 @@ def test_an_edit_under_way_changes_no_campaign_that_is_under_way(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN)
     same(
-        la.run(campaign(f"{path}:mine"), data=data(), on_round=lambda _: path.write_text("half an ed")),
+        la.run(
+            campaign(f"{path}:mine"), data=data(), on_round=lambda _: path.write_text("half an ed")
+        ),
         la.run(campaign("flip"), data=data()),
     )
 
@@ -173,7 +182,9 @@ def test_a_learner_takes_the_strategys_noise_and_finds_its_file_again(tmp_path, 
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     again = la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(32, 3), x)
-    assert again.query(2) == la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(32, 3), x).query(2)
+    assert again.query(2) == la.Learner.load(
+        tmp_path / "learner.pt", torch.nn.Linear(32, 3), x
+    ).query(2)
 
 
 def test_propose_and_learner_take_values():

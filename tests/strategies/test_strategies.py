@@ -50,7 +50,9 @@ def distributions(*shape, seed=0):
 
 def test_a_library_that_is_not_there_is_no_fault_of_the_data(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(MissingExtra, match=r"a strategy that clusters needs sklearn.*labelahead\[app\]"):
+    with pytest.raises(
+        MissingExtra, match=r"a strategy that clusters needs sklearn.*labelahead\[app\]"
+    ):
         clusters(normal(8, 2), 2, stream(0))
 
 
@@ -113,7 +115,9 @@ def joint_information(p, batch):
     T, C = p.shape[1:]
     joint = 0.0
     for labels in itertools.product(range(C), repeat=len(batch)):
-        q = float(torch.stack([p[i, :, y] for i, y in zip(batch, labels, strict=True)]).prod(0).mean())
+        q = float(
+            torch.stack([p[i, :, y] for i, y in zip(batch, labels, strict=True)]).prod(0).mean()
+        )
         joint -= q * math.log(q)
     return joint - sum(-float((p[i, t] * p[i, t].log()).sum()) / T for i in batch for t in range(T))
 
@@ -152,7 +156,9 @@ def test_expected_gradient_length_by_autograd(loss):
             else:
                 value = 0.5 * (out - torch.eye(3, dtype=out.dtype)[label]).square().sum()
             grads = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
-            want += float(p[label].detach()) * math.sqrt(sum(float(g.square().sum()) for g in grads))
+            want += float(p[label].detach()) * math.sqrt(
+                sum(float(g.square().sum()) for g in grads)
+            )
         assert math.isclose(float(found[i]), want, rel_tol=2e-3)
 
 
@@ -162,7 +168,9 @@ def test_drift_of_a_query_is_counted_by_hand():
     K = kernel(model, x).double()
     f, first = model(x).detach().double(), torch.arange(9)
     system = K[:9, :9] + 1e-3 * K.diagonal().mean() * torch.eye(9, dtype=torch.float64)
-    after = f + K[:, :9] @ torch.linalg.solve(system, torch.eye(3, dtype=torch.float64)[y[:9]] - f[first])
+    after = f + K[:, :9] @ torch.linalg.solve(
+        system, torch.eye(3, dtype=torch.float64)[y[:9]] - f[first]
+    )
     share = float((after.argmax(1) != f.argmax(1))[9:].double().mean())
     assert share > 0.2  # nobody has trained it
     for mode in ("top", "greedy"):
@@ -171,7 +179,9 @@ def test_drift_of_a_query_is_counted_by_hand():
         assert len(query.notes) == 1
         assert "train longer" in query.notes[0]
     assert propose(model, x, pool, 3, "margin").drift is None
-    assert propose(model, x, labelled_pool(y, 0), 3, "flip").drift is None  # no label to converge to
+    assert (
+        propose(model, x, labelled_pool(y, 0), 3, "flip").drift is None
+    )  # no label to converge to
 
 
 def _simplex(v):
@@ -274,7 +284,11 @@ def test_every_strategy_says_when_and_whose():
 def test_herding_adds_the_most_coverage_each_time(labelled, weighted):
     rng = torch.Generator().manual_seed(labelled)
     points = torch.randn(25, 4, generator=rng, dtype=torch.float64)
-    worth = torch.rand(25 - labelled, generator=rng, dtype=torch.float64) if weighted else torch.ones(25 - labelled)
+    worth = (
+        torch.rand(25 - labelled, generator=rng, dtype=torch.float64)
+        if weighted
+        else torch.ones(25 - labelled)
+    )
     order, scores = herd(points, labelled, 5, worth.double())
     units = points / points.norm(dim=1, keepdim=True)
     k = torch.exp(-torch.cdist(units, units).square())
@@ -285,7 +299,9 @@ def test_herding_adds_the_most_coverage_each_time(labelled, weighted):
         return float(best @ worth.double())
 
     for pick, score in zip(order.tolist(), scores.tolist(), strict=True):
-        gains = {i: coverage([*chosen, labelled + i]) - coverage(chosen) for i in range(25 - labelled)}
+        gains = {
+            i: coverage([*chosen, labelled + i]) - coverage(chosen) for i in range(25 - labelled)
+        }
         assert gains[pick] == pytest.approx(max(gains.values()))
         assert score == pytest.approx(gains[pick])
         chosen.append(labelled + pick)
@@ -317,7 +333,9 @@ def test_bait_is_what_inverting_for_every_item_gives():
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
 def test_bait_sees_the_fisher_information_of_the_read_out(loss):
-    """Σ_y p_y ∇log p_y ∇log p_yᵀ by differentiating every label, its blocks on the diagonal added up."""
+    """Σ_y p_y ∇log p_y ∇log p_yᵀ by differentiating every label, its blocks on the diagonal added
+    up.
+    """
     model, (x, y) = own().eval(), blobs(24)
     pool = labelled_pool(y, 6)
     now = Situation.of(model, x, pool, Asking("bait"), 1, loss=loss, seed=3)
@@ -348,9 +366,16 @@ def simplex(f):
 
 def test_items_waver_that_change_their_class_more_than_half_of_the_time():
     said = torch.tensor([0, 1, 2, 0, 1])
-    dropped = torch.tensor([[0, 2, 2, 1, 0], [1, 2, 2, 1, 1], [0, 2, 0, 0, 2], [0, 1, 1, 1, 1]])  # 1, 3, 2, 3, 2 of 4
+    dropped = torch.tensor(
+        [[0, 2, 2, 1, 0], [1, 2, 2, 1, 1], [0, 2, 0, 0, 2], [0, 1, 1, 1, 1]]
+    )  # 1, 3, 2, 3, 2 of 4
     assert wavering(said, dropped, 1).tolist() == [1, 3]
-    assert wavering(said, dropped, 4).tolist() == [1, 3, 2, 4]  # too few: those that do so next most often
+    assert wavering(said, dropped, 4).tolist() == [
+        1,
+        3,
+        2,
+        4,
+    ]  # too few: those that do so next most often
 
 
 def test_central_items_are_the_nearest_to_the_mean_of_each_cluster():
@@ -394,7 +419,9 @@ def test_the_exact_learner_drops_unit_features():
     for row in torch.where(kept, units, 0.0):
         c = learnt.kernel_model.support @ (row / row.norm())
         said.append(1 / 3 + mixed(c, learnt.mixture.weights) @ learnt.kernel_model.alpha)
-    assert torch.allclose(learnt.outputs_dropped(every, 0.75, stream(5)), torch.stack(said), atol=1e-12)
+    assert torch.allclose(
+        learnt.outputs_dropped(every, 0.75, stream(5)), torch.stack(said), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("labels", [0, 9])
@@ -403,7 +430,9 @@ def test_dropquery_clusters_what_wavers(kind, labels):
     x, y = blobs(70)
     x = (x + 1.5 * normal(*x.shape)).double()
     pool = labelled_pool(y, labels)
-    model = own().double().eval() if kind == "network" else exactly_learnt(x, y, pool.labelled).model
+    model = (
+        own().double().eval() if kind == "network" else exactly_learnt(x, y, pool.labelled).model
+    )
     asked = propose(model, x, pool, 5, "dropquery", seed=2)
     now = Situation.of(model, x, pool, Asking("dropquery"), 5, seed=2)
     rng = stream(2, "pick", labels)

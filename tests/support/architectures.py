@@ -34,7 +34,11 @@ def _settled(model, shape):
 
 def mlp():
     return nn.Sequential(
-        nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, 7, bias=False), nn.Tanh(), nn.Linear(7, 3)
+        nn.Linear(5, 8),
+        nn.ReLU(inplace=True),
+        nn.Linear(8, 7, bias=False),
+        nn.Tanh(),
+        nn.Linear(7, 3),
     ), torch.randn(9, 5)
 
 
@@ -156,7 +160,11 @@ def conv1d():
 
 def conv3d():
     return nn.Sequential(
-        nn.Conv3d(2, 4, 3, padding=1, stride=2), nn.SiLU(), nn.Conv3d(4, 4, (1, 2, 2)), nn.Flatten(), nn.LazyLinear(2)
+        nn.Conv3d(2, 4, 3, padding=1, stride=2),
+        nn.SiLU(),
+        nn.Conv3d(4, 4, (1, 2, 2)),
+        nn.Flatten(),
+        nn.LazyLinear(2),
     ), torch.randn(5, 2, 4, 5, 4)
 
 
@@ -369,9 +377,9 @@ def frames_before_samples():
 
 
 def transposed_convolution():
-    return nn.Sequential(nn.ConvTranspose2d(2, 3, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2)), torch.randn(
-        5, 2, 3, 3
-    )
+    return nn.Sequential(
+        nn.ConvTranspose2d(2, 3, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2)
+    ), torch.randn(5, 2, 3, 3)
 
 
 def one_output():
@@ -387,7 +395,10 @@ def one_output():
 
 
 class MadeOfParameters(nn.Module):
-    """What people make of parameters before samples are met: tables by position, packed and turned weights, scales."""
+    """What people make of parameters before samples are met.
+
+    Tables by position, packed and turned weights, scales.
+    """
 
     def __init__(self, d=8, tokens=6):
         super().__init__()
@@ -440,7 +451,12 @@ class Windows(nn.Module):
     def forward(self, x):
         h = self.embed(x) * self.gamma
         n, d, side, _ = h.shape
-        w = h.permute(0, 2, 3, 1).roll((-1, -1), (1, 2)).view(n, side // 2, 2, side // 2, 2, d).transpose(2, 3)
+        w = (
+            h.permute(0, 2, 3, 1)
+            .roll((-1, -1), (1, 2))
+            .view(n, side // 2, 2, side // 2, 2, d)
+            .transpose(2, 3)
+        )
         w = w.reshape(-1, 4, d)
         q, k, v = self.qkv(w).view(len(w), 4, 3, 2, d // 2).permute(2, 0, 3, 1, 4).unbind(0)
         bias = self.table[self.far].view(4, 4, 2).permute(2, 0, 1).contiguous()

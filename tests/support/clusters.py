@@ -1,4 +1,7 @@
-"""A real Dask cluster on loopback: a scheduler and workers, each a process of its own that can be killed."""
+"""A real Dask cluster on loopback.
+
+A scheduler and workers, each a process of its own that can be killed.
+"""
 
 import json
 import os
@@ -9,27 +12,56 @@ from pathlib import Path
 
 from tests.support.waiting import until
 
+ENDED = "the scheduler ended"
+
 
 class Cluster:
     """Use it in a `with`; every process that is left is ended. log: what they print."""
 
     def __init__(self, folder, workers=0, *, security=(), nanny=False, port=0):
-        self.file, self.log = Path(folder) / "scheduler.json", (Path(folder) / "cluster.log").open("ab")
+        self.file, self.log = (
+            Path(folder) / "scheduler.json",
+            (Path(folder) / "cluster.log").open("ab"),
+        )
         self.security, self.nanny = list(security), nanny
         self.file.unlink(missing_ok=True)
-        self.env = os.environ | {"OMP_NUM_THREADS": "1", "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false"}
-        place = ["--port", str(port), "--scheduler-file", str(self.file), "--no-dashboard", "--host", "127.0.0.1"]
+        self.env = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false",
+        }
+        place = [
+            "--port",
+            str(port),
+            "--scheduler-file",
+            str(self.file),
+            "--no-dashboard",
+            "--host",
+            "127.0.0.1",
+        ]
         self.scheduler = self._start("scheduler", *place)
         self.workers = []
-        until(lambda: self.file.exists() or self.scheduler.poll() is not None)
-        assert self.scheduler.poll() is None, "the scheduler ended"
-        self.address = json.loads(self.file.read_text())["address"]
+        self.address = until(self._address)
+        assert self.address != ENDED, "the scheduler ended"
         for _ in range(workers):
             self.add_worker()
 
+    def _address(self):
+        """Return the scheduler's address once its file is complete.
+
+        Dask does not write it in one step.
+        """
+        if self.scheduler.poll() is not None:
+            return ENDED
+        try:
+            return json.loads(self.file.read_text())["address"]
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
     def add_worker(self, *more):
         place = ["--scheduler-file", str(self.file), "--host", "127.0.0.1", "--no-dashboard"]
-        alone = "--nanny" if self.nanny else "--no-nanny"  # a nanny would start another in its place
+        alone = (
+            "--nanny" if self.nanny else "--no-nanny"
+        )  # a nanny would start another in its place
         self.workers.append(self._start("worker", "--nthreads", "1", alone, *place, *more))
         return self.workers[-1]
 

@@ -35,11 +35,15 @@ def made_up(folder: Path, curves: Made, labels: Sequence[int] = LABELS) -> Path:
                     asked = 0 if number == len(accuracy) - 1 else 10
                     row = Round(number, labels[number], value, 1.0, 0.0, 5, asked, seconds=SECONDS)
                     store.add_round(row)
-                store.write("data.json", json.dumps({"name": "x", "items": 90, "ids": str(seed)}).encode())
+                store.write(
+                    "data.json", json.dumps({"name": "x", "items": 90, "ids": str(seed)}).encode()
+                )
     return folder
 
 
-def random_curves(seeds: int, gains: Mapping[str, float], noise: float = 0.01, seed: int = 0) -> Made:
+def random_curves(
+    seeds: int, gains: Mapping[str, float], noise: float = 0.01, seed: int = 0
+) -> Made:
     """Rising curves; every strategy is `gain` above the first one at the end of each."""
     rng = np.random.default_rng(seed)
     rise = np.linspace(0, 1, len(LABELS))

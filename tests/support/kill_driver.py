@@ -98,7 +98,8 @@ def main(scratch: Path, trials: int, seed: int) -> None:
 
             pid, told = child(go)
             if first or rng.random() < 0.5:
-                # So many labels and a part of a round later: how fast the machine is just now does not matter.
+                # So many labels and a part of a round later: how fast the machine is just now does
+                # not matter.
                 accepted_now = len(told.read(rng.randint(0, LABELS - labels(folder))))
                 time.sleep(rng.random() * min(took / ROUNDS, 0.2))
                 os.kill(pid, signal.SIGKILL)

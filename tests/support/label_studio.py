@@ -1,4 +1,7 @@
-"""Label Studio for tests: one that replays what a real one said, and a real one in a process of its own."""
+"""Label Studio for tests.
+
+One that replays what a real one said, and a real one in a process of its own.
+"""
 
 import json
 import os
@@ -29,11 +32,58 @@ CONFIG = """<View><Text name="text" value="$text"/><Choices name="topic" toName=
 <Choice value="sport"/><Choice value="food"/><Choice value="space"/></Choices></View>"""
 TOPICS = "sport,food,space"
 WORDS = {
-    "sport": ["match", "goal", "team", "player", "season", "coach", "league", "stadium", "score", "winner"],
-    "food": ["soup", "bread", "oven", "recipe", "butter", "taste", "dinner", "sauce", "cheese", "salad"],
-    "space": ["rocket", "orbit", "planet", "star", "telescope", "moon", "launch", "gravity", "comet", "probe"],
+    "sport": [
+        "match",
+        "goal",
+        "team",
+        "player",
+        "season",
+        "coach",
+        "league",
+        "stadium",
+        "score",
+        "winner",
+    ],
+    "food": [
+        "soup",
+        "bread",
+        "oven",
+        "recipe",
+        "butter",
+        "taste",
+        "dinner",
+        "sauce",
+        "cheese",
+        "salad",
+    ],
+    "space": [
+        "rocket",
+        "orbit",
+        "planet",
+        "star",
+        "telescope",
+        "moon",
+        "launch",
+        "gravity",
+        "comet",
+        "probe",
+    ],
 }
-FILLING = ["the", "a", "of", "and", "with", "from", "after", "before", "again", "many", "some", "great", "old"]
+FILLING = [
+    "the",
+    "a",
+    "of",
+    "and",
+    "with",
+    "from",
+    "after",
+    "before",
+    "again",
+    "many",
+    "some",
+    "great",
+    "old",
+]
 
 
 def texts(n: int, seed: int = 0) -> list[dict[str, str]]:
@@ -48,11 +98,16 @@ def texts(n: int, seed: int = 0) -> list[dict[str, str]]:
 
 
 def choice(name: str) -> list[dict]:
-    return [{"from_name": "topic", "to_name": "text", "type": "choices", "value": {"choices": [name]}}]
+    return [
+        {"from_name": "topic", "to_name": "text", "type": "choices", "value": {"choices": [name]}}
+    ]
 
 
 class Replay(ThreadingHTTPServer):
-    """Answers as the recorded Label Studio did; predictions and changes that it is sent are kept."""
+    """Answers as the recorded Label Studio did.
+
+    Predictions and changes that it is sent are kept.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Replaying)
@@ -64,7 +119,9 @@ class Replay(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.down = False
         self.cut = False  # whether imports are done, but nobody hears of it
-        self.told = lambda tasks: None  # a webhook of new tasks, called within the request that makes them
+        self.told = lambda tasks: (
+            None
+        )  # a webhook of new tasks, called within the request that makes them
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -102,7 +159,10 @@ class Replay(ThreadingHTTPServer):
             assert query["commit_to_project"] == ["false"]
             names = [name.decode() for name in re.findall(rb'filename="([^"]+)"', sent)]
             first = len(self.replies["uploads"]) + 1
-            new = [{"id": i, "file": f"upload/{self.project}/0a1b2c3d-{n}"} for i, n in enumerate(names, first)]
+            new = [
+                {"id": i, "file": f"upload/{self.project}/0a1b2c3d-{n}"}
+                for i, n in enumerate(names, first)
+            ]
             self.replies["uploads"] += new
             return {**said, "task_count": 0, "file_upload_ids": [one["id"] for one in new]}
         first = max((task["id"] for task in tasks["tasks"]), default=0) + 1
@@ -110,7 +170,11 @@ class Replay(ThreadingHTTPServer):
         tasks["tasks"], tasks["total"] = [*tasks["tasks"], *new], tasks["total"] + len(new)
         self.replies["project"]["task_number"] = len(tasks["tasks"])
         self.told(new)
-        asked_for = {"task_ids": [task["id"] for task in new]} if query.get("return_task_ids") == ["true"] else {}
+        asked_for = (
+            {"task_ids": [task["id"] for task in new]}
+            if query.get("return_task_ids") == ["true"]
+            else {}
+        )
         return {**said, "task_count": len(new), "task_ids": [], **asked_for}
 
 
@@ -132,7 +196,9 @@ class _Replaying(BaseHTTPRequestHandler):
             self._send(401, b'{"detail": "Invalid token."}')
         else:
             plain = self.headers.get("content-type", "").startswith("application/json")
-            self.server.asked.append((self.command, parts.path, json.loads(body) if body and plain else body or None))
+            self.server.asked.append(
+                (self.command, parts.path, json.loads(body) if body and plain else body or None)
+            )
             reply = self.server.reply(self.command, parts.path, parse_qs(parts.query))
             if self.server.cut and parts.path.endswith("/import"):
                 self.close_connection = True
@@ -167,14 +233,26 @@ def free_port() -> int:
 class Program:
     """A process that may be killed and started again."""
 
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str], url: str, ready: str) -> None:
-        self.command, self.log, self.environment, self.url, self.ready = command, log, environment, url, ready
+    def __init__(
+        self, command: list[str], log: Path, environment: dict[str, str], url: str, ready: str
+    ) -> None:
+        self.command, self.log, self.environment, self.url, self.ready = (
+            command,
+            log,
+            environment,
+            url,
+            ready,
+        )
         self.start()
 
     def start(self, *, wait: bool = True) -> None:
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env={**os.environ, **self.environment}, start_new_session=True
+                self.command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
             )
         if wait:
             self.wait()
@@ -203,8 +281,23 @@ class RealStudio(Program):
     def __init__(self, program: str, folder: Path) -> None:
         port, self.files = free_port(), folder / "files"
         self.files.mkdir(parents=True)
-        command = [program, "start", "--no-browser", "--internal-host", "127.0.0.1", "-p", str(port)]
-        command += ["--username", "anna@example.org", "--password", "anna-anna-1", "--user-token", KEY]
+        command = [
+            program,
+            "start",
+            "--no-browser",
+            "--internal-host",
+            "127.0.0.1",
+            "-p",
+            str(port),
+        ]
+        command += [
+            "--username",
+            "anna@example.org",
+            "--password",
+            "anna-anna-1",
+            "--user-token",
+            KEY,
+        ]
         command += ["--enable-legacy-api-token", "--data-dir", str(folder / "data")]
         settings = {
             "COLLECT_ANALYTICS": "false",
@@ -219,7 +312,9 @@ class RealStudio(Program):
             "WEBHOOK_TIMEOUT": "10",
             "PYTHONPATH": "",
         }
-        super().__init__(command, folder / "label-studio.log", settings, f"http://127.0.0.1:{port}", "/health")
+        super().__init__(
+            command, folder / "label-studio.log", settings, f"http://127.0.0.1:{port}", "/health"
+        )
 
     def ask(self, method: str, path: str, content: object = None, key: str = KEY):
         said = self.read(path, method, content, key)
@@ -236,7 +331,9 @@ class RealStudio(Program):
             raise AssertionError(f"{method} {path}: {error.code} {error.read()[:500]!r}") from error
 
     def new_project(self, rows: list, config: str = CONFIG, **more) -> int:
-        number = self.ask("POST", "/api/projects/", {"title": "a project", "label_config": config} | more)["id"]
+        number = self.ask(
+            "POST", "/api/projects/", {"title": "a project", "label_config": config} | more
+        )["id"]
         if rows:
             self.ask("POST", f"/api/projects/{number}/import", rows)
         return int(number)
@@ -245,7 +342,9 @@ class RealStudio(Program):
         return self.ask("GET", f"/api/projects/{project}/next/", key=key)
 
     def annotate(self, task: int, name: str, key: str = KEY) -> int:
-        return int(self.ask("POST", f"/api/tasks/{task}/annotations/", {"result": choice(name)}, key)["id"])
+        return int(
+            self.ask("POST", f"/api/tasks/{task}/annotations/", {"result": choice(name)}, key)["id"]
+        )
 
     def tasks(self, project: int) -> list[dict]:
         return self.ask("GET", f"/api/projects/{project}/tasks/?page_size=500")
@@ -255,9 +354,15 @@ class RealStudio(Program):
         address = urljoin(self.url, self.ask("GET", "/api/invite")["invite_url"])
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with opener.open(address, timeout=60) as page:
-            hidden = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.read().decode()).group(1)
-        filled = urlencode({"email": email, "password": password, "csrfmiddlewaretoken": hidden}).encode()
-        opener.open(urllib.request.Request(address, data=filled, headers={"Referer": address}), timeout=60).close()
+            hidden = re.search(
+                r'name="csrfmiddlewaretoken" value="([^"]+)"', page.read().decode()
+            ).group(1)
+        filled = urlencode(
+            {"email": email, "password": password, "csrfmiddlewaretoken": hidden}
+        ).encode()
+        opener.open(
+            urllib.request.Request(address, data=filled, headers={"Referer": address}), timeout=60
+        ).close()
         with opener.open(f"{self.url}/api/current-user/token", timeout=60) as reply:
             return str(json.load(reply)["token"])
 
@@ -269,12 +374,28 @@ class RealStudio(Program):
 class RealBridge(Program):
     """`labelahead label-studio` in a process of its own."""
 
-    def __init__(self, studio: RealStudio, project: int, out: Path, *options: str, key: str = KEY) -> None:
+    def __init__(
+        self, studio: RealStudio, project: int, out: Path, *options: str, key: str = KEY
+    ) -> None:
         port = free_port()
-        command = [sys.executable, "-m", "labelahead", "label-studio", studio.url, "--project", str(project)]
+        command = [
+            sys.executable,
+            "-m",
+            "labelahead",
+            "label-studio",
+            studio.url,
+            "--project",
+            str(project),
+        ]
         command += ["--out", str(out), "--port", str(port), "--threads", "1", *options]
-        environment = {"OMP_NUM_THREADS": "1", "LABELAHEAD_VERIFY": "0", "LABEL_STUDIO_API_KEY": key}
-        super().__init__(command, out.with_suffix(".log"), environment, f"http://127.0.0.1:{port}", "/health")
+        environment = {
+            "OMP_NUM_THREADS": "1",
+            "LABELAHEAD_VERIFY": "0",
+            "LABEL_STUDIO_API_KEY": key,
+        }
+        super().__init__(
+            command, out.with_suffix(".log"), environment, f"http://127.0.0.1:{port}", "/health"
+        )
 
     def settle(self, seconds: float = 300) -> None:
         """Until everything is learnt and Label Studio serves what follows from it."""
@@ -304,18 +425,31 @@ def signed_in(shown, studio: RealStudio) -> None:
 
 
 def recorded(out: Path) -> dict[tuple[int, str], tuple]:
-    """By annotation and event, what the record says that was not taken back: task, kind, label; read from outside."""
+    """By annotation and event, what the record says that was not taken back.
+
+    Task, kind, label; read from outside.
+    """
     with sqlite3.connect(f"file:{out / 'labels.db'}?mode=ro", uri=True) as db:
         items = dict(db.execute("SELECT position, item FROM items"))
-        names = [row[0] for row in db.execute("SELECT text FROM events WHERE kind = 'class' ORDER BY seq")]
+        names = [
+            row[0]
+            for row in db.execute("SELECT text FROM events WHERE kind = 'class' ORDER BY seq")
+        ]
         undone = {row[0] for row in db.execute("SELECT ref FROM events WHERE kind = 'undo'")}
-        rows = db.execute("SELECT seq, position, kind, label, key FROM events WHERE key IS NOT NULL AND kind != 'undo'")
+        rows = db.execute(
+            "SELECT seq, position, kind, label, key FROM events WHERE key IS NOT NULL AND kind != "
+            "'undo'"
+        )
         said = {}
         for seq, position, kind, label, key in rows:
             if seq not in undone:
                 number = int(key.split()[1])
                 assert (number, key) not in said
-                said[number, key] = (Path(items[position]).stem, kind, None if label is None else names[label])
+                said[number, key] = (
+                    Path(items[position]).stem,
+                    kind,
+                    None if label is None else names[label],
+                )
     return said
 
 

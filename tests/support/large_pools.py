@@ -1,4 +1,6 @@
-"""Pools in parts for tests, an engine that works in this process, and what a single process makes of all items."""
+"""Pools in parts for tests, an engine that works in this process, and what a single process makes
+of all items.
+"""
 
 from concurrent.futures import Future
 
@@ -65,12 +67,17 @@ def text_pool(folder, x, id="id", **columns):
     } | columns
     for i, some in enumerate(np.array_split(np.arange(len(x)), 4)):
         table = {name: [values[j] for j in some] for name, values in columns.items()}
-        pq.write_table(pa.table(table | {"v": list(x[some].astype(np.float32))}), folder / f"{i}.parquet")
+        pq.write_table(
+            pa.table(table | {"v": list(x[some].astype(np.float32))}), folder / f"{i}.parquet"
+        )
     return folder
 
 
 def all_at_once(features, labelled, numbers, evaluation, criterion):
-    """Scores of all unlabelled items and their positions: one posterior over the whole pool, float64, no parts."""
+    """Scores of all unlabelled items and their positions.
+
+    One posterior over the whole pool, float64, no parts.
+    """
     x = torch.as_tensor(np.asarray(features, np.float64))
     learner = ExactLearner(x, ExactModel(x.mean(0), len(CLASSES)))
     learnt = learner.learn(labelled, numbers)
@@ -80,4 +87,8 @@ def all_at_once(features, labelled, numbers, evaluation, criterion):
     if len(labelled):
         post = post.condition(labelled, numbers)
     left = (~post.is_labelled).nonzero().squeeze(1)
-    return left, score_candidates(view(post, left, evaluation, baseline="linearised"), criterion), learnt
+    return (
+        left,
+        score_candidates(view(post, left, evaluation, baseline="linearised"), criterion),
+        learnt,
+    )

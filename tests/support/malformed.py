@@ -26,7 +26,13 @@ MISSING = object()
 def paths(node, prefix=()):
     """The path of every node of a JSON document, the root first."""
     yield prefix
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    children = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     for key, child in children:
         yield from paths(child, (*prefix, key))
 

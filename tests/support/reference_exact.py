@@ -27,7 +27,9 @@ def gram(a, b, weights):
 
 
 def by_hand(labelled, labels, new, centre, mixture, classes):
-    """(outputs (m, C), posterior variances (m,)) at new items, and leave-one-out variances (L,) of the labelled."""
+    """(outputs (m, C), posterior variances (m,)) at new items, and leave-one-out variances (L,) of
+    the labelled.
+    """
     *weights, noise = mixture
     a, b = unit_rows(labelled, centre), unit_rows(new, centre)
     K = gram(a, a, weights)

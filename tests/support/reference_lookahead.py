@@ -46,7 +46,9 @@ class Problem:
         return prior(self.outputs, features=self.features, noise=self.noise)
 
 
-def problem(kind: str, n: int = 24, classes: int = 3, seed: int = 0, rank: int = 40, **kw) -> Problem:
+def problem(
+    kind: str, n: int = 24, classes: int = 3, seed: int = 0, rank: int = 40, **kw
+) -> Problem:
     rng = torch.Generator().manual_seed(seed)
     b = classes if kind.endswith("full") else 1
     # A falling spectrum, as tangent kernels have.
@@ -70,7 +72,9 @@ def refit(p: Problem, labelled, targets: Tensor) -> tuple[Tensor, Tensor]:
     x = flat(labelled, b)
     system = p.kernel[x][:, x] + p.sigma * torch.eye(len(x), dtype=torch.float64)
     residual = (targets - p.outputs[list(map(int, labelled))]).reshape(len(x), -1)
-    mean = p.outputs + (p.kernel[:, x] @ torch.linalg.solve(system, residual)).reshape(p.outputs.shape)
+    mean = p.outputs + (p.kernel[:, x] @ torch.linalg.solve(system, residual)).reshape(
+        p.outputs.shape
+    )
     return mean, p.kernel - p.kernel[:, x] @ torch.linalg.solve(system, p.kernel[x])
 
 
@@ -80,7 +84,10 @@ def predictions(p: Problem, labelled, targets: Tensor, candidate: int, label: Te
 
 
 def but_for_itself(p: Problem, labelled, targets: Tensor, candidate: int, label: Tensor) -> Tensor:
-    """f₊ at all points but the candidate, which stays at f_lin (n, C): its own change does not count."""
+    """f₊ at all points but the candidate, which stays at f_lin (n, C).
+
+    Its own change does not count.
+    """
     after = predictions(p, labelled, targets, candidate, label)
     after[candidate] = refit(p, labelled, targets)[0][candidate]
     return after
@@ -135,7 +142,16 @@ def changes(p, labelled, targets, candidates, evaluation, baseline="outputs"):
     return torch.tensor(scores, dtype=torch.float64)
 
 
-def emoc(p, labelled, targets, candidates, evaluation, squared=False, baseline="outputs", probability="simplex"):
+def emoc(
+    p,
+    labelled,
+    targets,
+    candidates,
+    evaluation,
+    squared=False,
+    baseline="outputs",
+    probability="simplex",
+):
     now = p.outputs if baseline == "outputs" else refit(p, labelled, targets)[0]
     scores = []
     for j in candidates:
@@ -174,7 +190,10 @@ def _falls(p: Problem, cov: Tensor, x: int, j: int) -> tuple[Tensor, Tensor]:
 def variance(p, labelled, targets, candidates, evaluation):
     """Σₓ k²/u; trace form for blocks: tr(u⁻¹ Σ k kᵀ)."""
     _, cov = refit(p, labelled, targets)
-    scores = [sum(float(_falls(p, cov, x, j)[1].trace()) for x in evaluation if int(x) != int(j)) for j in candidates]
+    scores = [
+        sum(float(_falls(p, cov, x, j)[1].trace()) for x in evaluation if int(x) != int(j))
+        for j in candidates
+    ]
     return torch.tensor(scores, dtype=torch.float64)
 
 
@@ -227,16 +246,20 @@ def gain_by_quadrature(h: float, rho: float) -> float:
         return math.exp(-ratio * ratio / 2)
 
     end = math.asin(min(rho, 1.0))
-    steep = [h * scale for scale in (0.1, 0.3, 1, 3, 10, 100, 1e4) if 0 < h * scale < end]  # where it rises from 0 to 1
+    steep = [
+        h * scale for scale in (0.1, 0.3, 1, 3, 10, 100, 1e4) if 0 < h * scale < end
+    ]  # where it rises from 0 to 1
     value, _ = integrate.quad(integrand, 0, end, epsabs=1e-12, limit=400, points=steep or None)
     return value / math.pi
 
 
 def gain_by_labels(h: float, rho: float, there: float) -> float:
-    """The same where only the sign of what is seen at x' is told (Zhao, Dougherty, Yoon, Alexander & Qian 2021).
+    """The same where only the sign of what is seen at x' is told (Zhao, Dougherty, Yoon, Alexander
+    & Qian 2021).
 
-    For two classes: the fall of the error is Σ_y' max_y p(y, y') − max_y p(y), a one-dimensional integral for each pair
-    of labels. there: the mean at x' over its standard deviation, noise included; rho: the correlation with the gap.
+    For two classes: the fall of the error is Σ_y' max_y p(y, y') − max_y p(y), a one-dimensional
+    integral for each pair of labels. there: the mean at x' over its standard deviation, noise
+    included; rho: the correlation with the gap.
     """
 
     def both(news: float, sign: int) -> float:
@@ -244,7 +267,10 @@ def gain_by_labels(h: float, rho: float, there: float) -> float:
         return density * math.erfc(-sign * (h + rho * news) / math.sqrt(2 - 2 * rho * rho)) / 2
 
     after = 0.0
-    for low, high in ((-there, math.inf), (-math.inf, -there)):  # a label of the first class, of the second
+    for low, high in (
+        (-there, math.inf),
+        (-math.inf, -there),
+    ):  # a label of the first class, of the second
         after += max(integrate.quad(both, low, high, (sign,), epsabs=1e-12)[0] for sign in (1, -1))
     return after - math.erfc(-abs(h) / math.sqrt(2)) / 2
 
@@ -264,6 +290,8 @@ def resolve(p, labelled, targets, candidates, evaluation, exact=True):
             if p.b > 1:
                 e = one_hot(int(first), classes) - one_hot(int(second), classes)
                 now, fall = e @ now @ e / 2, e @ fall @ e / 2
-            total += gain_by_quadrature(gap / math.sqrt(2 * a2 * float(now)), math.sqrt(float(fall / now)))
+            total += gain_by_quadrature(
+                gap / math.sqrt(2 * a2 * float(now)), math.sqrt(float(fall / now))
+            )
         scores.append(total)
     return torch.tensor(scores, dtype=torch.float64)

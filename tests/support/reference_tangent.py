@@ -23,7 +23,11 @@ class Plain(nn.Module):
 
 def jacobian(model: nn.Module, x, names=None) -> Tensor:
     """(n, C, P), parameters in the order of named_parameters()."""
-    params = {k: p.detach() for k, p in model.named_parameters() if (p.requires_grad if names is None else k in names)}
+    params = {
+        k: p.detach()
+        for k, p in model.named_parameters()
+        if (p.requires_grad if names is None else k in names)
+    }
 
     def outputs(p):
         args = x if isinstance(x, tuple) else (x,)
@@ -45,7 +49,9 @@ def one_by_one(model, x):
         flat = [
             torch.cat(
                 [
-                    (torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g).flatten()
+                    (
+                        torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g
+                    ).flatten()
                     for p, g in zip(params, gs, strict=True)
                 ]
             )
@@ -74,12 +80,18 @@ def relative(got: Tensor, want: Tensor) -> float:
 
 
 def tolerance_of(model, x) -> float:
-    """What to ask of a network in float64; some compute in float32 inside, whatever they are given."""
+    """What to ask of a network in float64.
+
+    Some compute in float32 inside, whatever they are given.
+    """
     return 1e-4 if any(d != torch.float64 for d in trace(model, x[:2], {}).dtypes) else 1e-8
 
 
 def errors_of(model, x) -> dict[str, float]:
-    """How far the engine is from explicit Jacobians on five samples: kernels, x against other x, norms, parameters."""
+    """How far the engine is from explicit Jacobians on five samples.
+
+    Kernels, x against other x, norms, parameters.
+    """
     J = one_by_one(Plain(model), x)
     one, other = J[:3], J[3:]
     errors = {}
@@ -95,8 +107,15 @@ def errors_of(model, x) -> dict[str, float]:
     squares, products = tangent.norms_and_products(model, x, v, direction, verify=False)
     errors["norms"] = relative(squares, g.square().sum(1))
     errors["products"] = float((products - g @ flat).norm() / (g.norm() * flat.norm()))
-    gaps, start, whole = la.features(model, x, kind="single", verify=False) - J[:, 0], 0, float(J[:, 0].norm())
-    for k, d in direction.items():  # each parameter by itself: a small one cannot hide behind a large one
+    gaps, start, whole = (
+        la.features(model, x, kind="single", verify=False) - J[:, 0],
+        0,
+        float(J[:, 0].norm()),
+    )
+    for (
+        k,
+        d,
+    ) in direction.items():  # each parameter by itself: a small one cannot hide behind a large one
         part = slice(start, start + d.numel())
         start += d.numel()
         errors[k] = float(gaps[:, part].norm()) / max(float(J[:, 0, part].norm()), 1e-6 * whole)

@@ -5,11 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-PATIENCE = 300.0  # seconds until it counts as never; a busy machine is ten times slower than a quiet one
+PATIENCE = (
+    300.0  # seconds until it counts as never; a busy machine is ten times slower than a quiet one
+)
 T = TypeVar("T")
 
 
-def until(true: Callable[[], T], said: Callable[[], object] = lambda: "", *, seconds: float = PATIENCE) -> T:
+def until(
+    true: Callable[[], T], said: Callable[[], object] = lambda: "", *, seconds: float = PATIENCE
+) -> T:
     """What it returns, once that is true. said: what is shown if it never is."""
     end = time.monotonic() + seconds
     while not (now := true()):
@@ -40,7 +44,9 @@ def make(shape, classes, width=None):
 
 
 class Gate:
-    """A network that stands still once a file is there, so that nothing ends before a test has looked at it."""
+    """A network that stands still once a file is there, so that nothing ends before a test has
+    looked at it.
+    """
 
     def __init__(self, folder: Path, begun: Path) -> None:
         self._open = folder / "gate is open"

@@ -1,9 +1,11 @@
-"""Kills a whole server, again and again, in the midst of what comes in through one of its doors; prints one JSON line.
+"""Kills a whole server, again and again, in the midst of what comes in through one of its doors;
+prints one JSON line.
 
-Run by tests/system/test_server_kill_requests.py, as `python -c`, in a process of its own that forks: the package is imported once,
-and the workers that the servers start do not import this. Requests follow a plan, one after the other, so that it is
-known what the record must be after each: when the server dies, that of the acknowledged ones, or of one more. The next
-server is sent again what was not acknowledged.
+Run by tests/system/test_server_kill_requests.py, as `python -c`, in a process of its own that
+forks: the package is imported once, and the workers that the servers start do not import this.
+Requests follow a plan, one after the other, so that it is known what the record must be after each:
+when the server dies, that of the acknowledged ones, or of one more. The next server is sent again
+what was not acknowledged.
 """
 
 import json
@@ -57,7 +59,9 @@ def importing(n: int, scratch: Path) -> Step:
     def send(page: Client) -> None:
         path = scratch / "import.csv"
         names = sorted(f"{p:02d}.png" for p in range(ITEMS))
-        path.write_text("item,label,who\n" + "".join(f"{names[p]},{name},{who}\n" for p, name in rows))
+        path.write_text(
+            "item,label,who\n" + "".join(f"{names[p]},{name},{who}\n" for p, name in rows)
+        )
         page.bring_in(path)
 
     return Step(send, events if n % 5 else [("class", who, None, new), *events])
@@ -92,19 +96,30 @@ def changing(n: int, scratch: Path) -> Step:
         return Step(lambda page: undone(page, n), [("undo", "anna", None, None)])
     number, name = {"rename": (0, f"name {n}"), "merge": (2, "dog"), "remove": (2, None)}[what]
     body = {"kind": what, "name": name, "key": f"k{n}"}
-    return Step(lambda page: page._post(f"/api/classes/{number}", body), [(what, "anna", None, number)])
+    return Step(
+        lambda page: page._post(f"/api/classes/{number}", body), [(what, "anna", None, number)]
+    )
 
 
 def growing(n: int, scratch: Path) -> Step:
     """A label for an item; new files come between two servers."""
-    return Step(lambda page: page.answer(n % ITEMS, n % 3, key=f"k{n}"), [("label", "anna", n % ITEMS, n % 3)])
+    return Step(
+        lambda page: page.answer(n % ITEMS, n % 3, key=f"k{n}"),
+        [("label", "anna", n % ITEMS, n % 3)],
+    )
 
 
 def undone(page: Client, n: int) -> object:
     return page._post("/api/undo", {"seq": None, "key": f"k{n}"})
 
 
-DOORS = {"import": importing, "export": exporting, "confirm": confirming, "classes": changing, "grow": growing}
+DOORS = {
+    "import": importing,
+    "export": exporting,
+    "confirm": confirming,
+    "classes": changing,
+    "grow": growing,
+}
 MARK = "LABELAHEAD_DOORS"
 
 
@@ -131,14 +146,21 @@ class Trials:
             return
         if not early:
             self.bad += [f"trial {number}: {left.name} was left" for left in self.leftovers()]
-        sender = threading.Thread(target=self.send, args=(Client(f"http://127.0.0.1:{port}/", who="anna"),))
+        sender = threading.Thread(
+            target=self.send, args=(Client(f"http://127.0.0.1:{port}/", who="anna"),)
+        )
         sender.start()
         if early:
             time.sleep(self.random.uniform(0, LONGEST))
         else:
             before = self.acknowledged + self.random.randint(1, MOST)
-            until(lambda: self.acknowledged >= before or not sender.is_alive(), lambda: self.acknowledged)
-            time.sleep(self.random.uniform(0, 1.5 * self.seconds))  # in the midst of the next, or of the one after it
+            until(
+                lambda: self.acknowledged >= before or not sender.is_alive(),
+                lambda: self.acknowledged,
+            )
+            time.sleep(
+                self.random.uniform(0, 1.5 * self.seconds)
+            )  # in the midst of the next, or of the one after it
         marked = self.marked()
         os.kill(pid, signal.SIGKILL)
         self.killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
@@ -149,8 +171,12 @@ class Trials:
         self.look(number)
 
     def send(self, page: Client) -> None:
-        """One request after the other, from the first that was not acknowledged, until the server is gone."""
-        with suppress(LabelaheadError, OSError, HTTPException):  # the last: a reply that was cut short
+        """One request after the other, from the first that was not acknowledged, until the server
+        is gone.
+        """
+        with suppress(
+            LabelaheadError, OSError, HTTPException
+        ):  # the last: a reply that was cut short
             for n in count(self.acknowledged):
                 step, began = DOORS[self.door](n, self.scratch), time.monotonic()
                 step.send(page)
@@ -167,13 +193,24 @@ class Trials:
         wanted: list[list[Said]] = [[("class", "", None, c) for c in range(len(CLASSES))]]
         for step in steps:
             wanted.append([*wanted[-1], *step])
-        if said not in wanted[-2:] and (self.acknowledged or said):  # no class yet: killed while it began
-            self.bad.append(f"trial {number}: {len(said)} events, expected {len(wanted[-2])} or {len(wanted[-1])}")
+        if said not in wanted[-2:] and (
+            self.acknowledged or said
+        ):  # no class yet: killed while it began
+            self.bad.append(
+                f"trial {number}: {len(said)} events, expected {len(wanted[-2])} or "
+                f"{len(wanted[-1])}"
+            )
         self.unsaid += said == wanted[-1]
         if [e.seq for e in events] != list(range(1, len(events) + 1)):
             self.bad.append(f"trial {number}: numbers have gaps")
-        if items[: len(self.items)] != self.items or (len(items) - ITEMS) % NEW or len(items) != len({*items}):
-            self.bad.append(f"trial {number}: the items have changed, or are a part of those that came")
+        if (
+            items[: len(self.items)] != self.items
+            or (len(items) - ITEMS) % NEW
+            or len(items) != len({*items})
+        ):
+            self.bad.append(
+                f"trial {number}: the items have changed, or are a part of those that came"
+            )
         self.items = items
         fold(events)
 
@@ -195,7 +232,13 @@ class Trials:
         self.look(-1)
         self.bad += [] if self.unsaid else ["what was sent again counts twice, or not at all"]
         told = {"killed": self.killed, "acknowledged": self.acknowledged + 1, "rooms": self.rooms}
-        return {"door": self.door, "bad": self.bad, **told, "workers": self.workers, "unsaid": before}
+        return {
+            "door": self.door,
+            "bad": self.bad,
+            **told,
+            "workers": self.workers,
+            "unsaid": before,
+        }
 
     def forked(self) -> tuple[int, int]:
         """A server, and its port."""
@@ -224,7 +267,9 @@ class Trials:
         return until(settled) == "up"
 
     def leftovers(self) -> list[Path]:
-        return [*self.out.glob(f"{ROOM}*"), *self.out.glob("*.partial")] if self.out.exists() else []
+        return (
+            [*self.out.glob(f"{ROOM}*"), *self.out.glob("*.partial")] if self.out.exists() else []
+        )
 
     def marked(self) -> dict[str, bool]:
         """Processes that the servers started -> whether it is a worker."""

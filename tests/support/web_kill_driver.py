@@ -77,7 +77,9 @@ def check(folder: Path, trial: int, told: list[tuple[int, int]], before: list) -
     mine = [e for e in events if e.key is not None and e.key.startswith(f"{trial}-")]
     if [e.seq for e in events] != list(range(1, len(events) + 1)):
         bad.append("numbers have gaps")
-    if [(e.kind, e.who, e.position, e.label) for e in mine] != [content(trial, i) for i in range(len(mine))]:
+    if [(e.kind, e.who, e.position, e.label) for e in mine] != [
+        content(trial, i) for i in range(len(mine))
+    ]:
         bad.append("an event is torn or out of order")
     there = {(e.seq, int(e.key.split("-")[1])) for e in mine}
     if not set(told) <= there:

@@ -36,7 +36,9 @@ def photos(folder: Path, n: int = 12) -> Path:
 @contextmanager
 def page(source, out, *, token=None, hosts=None, start=False, tables=None, **more):
     """A client of the application in this process, and its session; untrained unless started."""
-    campaign = parse({"data": {"name": str(source)}, "model": {"name": "mlp"}, "threads": 1} | (tables or {}))
+    campaign = parse(
+        {"data": {"name": str(source)}, "model": {"name": "mlp"}, "threads": 1} | (tables or {})
+    )
     with opened(campaign, out, **more) as session:
         named = {} if hosts is None else {"hosts": hosts}
         app = create_app(session.assignment, session.schedule, token=token, **named)

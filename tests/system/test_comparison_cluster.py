@@ -33,7 +33,11 @@ def free(folder):
 
 
 def names(folder):
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.name != "workers.log")
+    return sorted(
+        str(p.relative_to(folder))
+        for p in folder.rglob("*")
+        if p.is_file() and p.name != "workers.log"
+    )
 
 
 def test_the_same_files_as_without_and_a_killed_worker_is_made_up_for(tmp_path):
@@ -94,7 +98,9 @@ def test_what_fails_is_told_once_and_others_go_on(tmp_path):
 def test_a_campaign_of_another_comparison_does_not_begin(tmp_path):
     comparison = Comparison(tiny(tmp_path), arms("random"), (0,))
     (tmp_path / OURS).write_text("another")
-    why, trace = campaign_elsewhere(tmp_path / "c", comparison.of(arm("random"), 0), tmp_path / OURS, "mine")
+    why, trace = campaign_elsewhere(
+        tmp_path / "c", comparison.of(arm("random"), 0), tmp_path / OURS, "mine"
+    )
     assert "stopped" in why
     assert not trace
     assert not (tmp_path / "c").exists()
@@ -107,12 +113,33 @@ def test_ctrl_c_stops_the_campaigns_there(tmp_path):
     tiny(tmp_path)
     where = tmp_path / "a" / "margin" / "seed-0"
     gate = Gate(tmp_path, begun=where / "rounds.jsonl")
-    options = ["--data=blobs.npz", f"--model={gate.model}", "--initial=5", "--labels=15", "--retrain-every=1"]
+    options = [
+        "--data=blobs.npz",
+        f"--model={gate.model}",
+        "--initial=5",
+        "--labels=15",
+        "--retrain-every=1",
+    ]
     options += ["--set=training.steps=8", "--strategies=margin", "--seeds=1"]
     with Cluster(tmp_path, workers=1) as cluster:
-        command = [sys.executable, "-m", "labelahead", "compare", *options, "--out", "a", "--cluster", cluster.address]
+        command = [
+            sys.executable,
+            "-m",
+            "labelahead",
+            "compare",
+            *options,
+            "--out",
+            "a",
+            "--cluster",
+            cluster.address,
+        ]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            start_new_session=True,
         )
         until(lambda: (where / "rounds.jsonl").exists() or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
@@ -125,7 +152,16 @@ def test_ctrl_c_stops_the_campaigns_there(tmp_path):
         assert not finished(where)
         assert len(Store(where).rounds()) <= 2
         again = subprocess.run(
-            [sys.executable, "-m", "labelahead", "compare", "--out", "a", "--cluster", cluster.address],
+            [
+                sys.executable,
+                "-m",
+                "labelahead",
+                "compare",
+                "--out",
+                "a",
+                "--cluster",
+                cluster.address,
+            ],
             capture_output=True,
             text=True,
             cwd=tmp_path,

@@ -19,10 +19,12 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs signals of a termin
 
 
 def interrupted(arguments, cwd, *, imports=0, born=None):
-    """Start, and Ctrl-C to all processes, as a terminal does, at a moment that does not depend on the machine's speed.
+    """Start, and Ctrl-C to all processes, as a terminal does, at a moment that does not depend on
+    the machine's speed.
 
-    imports: when Python's report of imports has so many more lines since our first one ran; before that it is Python
-    itself that is interrupted. born: so many seconds after the first process of its own has begun.
+    imports: when Python's report of imports has so many more lines since our first one ran; before
+    that it is Python itself that is interrupted. born: so many seconds after the first process of
+    its own has begun.
     """
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "labelahead", *arguments],
@@ -54,7 +56,9 @@ def interrupted(arguments, cwd, *, imports=0, born=None):
     assert now.wait(PATIENCE), said
     if born is not None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while process.poll() is None and len(children.read_text().split()) < 2:  # the first is a tracker of resources
+        while (
+            process.poll() is None and len(children.read_text().split()) < 2
+        ):  # the first is a tracker of resources
             time.sleep(0.005)
         time.sleep(born)
     os.killpg(process.pid, signal.SIGINT)
@@ -66,7 +70,9 @@ def interrupted(arguments, cwd, *, imports=0, born=None):
 
 def left(group):
     """Processes of that session which are still there."""
-    shown = subprocess.run(["ps", "-o", "stat=,args=", "-g", str(group)], capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        ["ps", "-o", "stat=,args=", "-g", str(group)], capture_output=True, text=True
+    ).stdout
     return [line for line in shown.splitlines() if not line.startswith("Z")]
 
 
@@ -75,7 +81,9 @@ def pool(tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupted")
     rng = np.random.default_rng(0)
     y = np.arange(60) % 3
-    np.savez(folder / "blobs.npz", x=(y[:, None] + rng.normal(0, 0.3, (60, 5))).astype("float32"), y=y)
+    np.savez(
+        folder / "blobs.npz", x=(y[:, None] + rng.normal(0, 0.3, (60, 5))).astype("float32"), y=y
+    )
     return folder
 
 
@@ -91,8 +99,12 @@ MOMENTS = [
 
 
 @posix
-@pytest.mark.skipif(not Path("/proc/self/task").exists() or shutil.which("ps") is None, reason="needs /proc and ps")
-@pytest.mark.parametrize(("words", "moment"), MOMENTS, ids=lambda v: v[0] if isinstance(v, list) else str(v))
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists() or shutil.which("ps") is None, reason="needs /proc and ps"
+)
+@pytest.mark.parametrize(
+    ("words", "moment"), MOMENTS, ids=lambda v: v[0] if isinstance(v, list) else str(v)
+)
 def test_ctrl_c_ends_with_one_line_at_any_moment(pool, words, moment):
     code, out, err, group = interrupted(words, pool, **moment)
     assert code == 130, (code, out, err)
@@ -116,7 +128,11 @@ def test_a_library_keeps_python_s_own_way(monkeypatch):
 @posix
 def test_a_background_job_of_a_shell_is_not_interrupted():
     code = (
-        "from labelahead.processes import listen; import signal; listen(); print(int(signal.getsignal(signal.SIGINT)))"
+        "from labelahead.processes import listen; import signal; listen(); "
+        "print(int(signal.getsignal(signal.SIGINT)))"
     )
     ignoring = ["sh", "-c", f"trap '' INT; exec {sys.executable} -c '{code}'"]
-    assert int(subprocess.run(ignoring, capture_output=True, text=True, check=True).stdout) == signal.SIG_IGN
+    assert (
+        int(subprocess.run(ignoring, capture_output=True, text=True, check=True).stdout)
+        == signal.SIG_IGN
+    )

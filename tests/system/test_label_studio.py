@@ -50,7 +50,9 @@ def test_thirty_labels_are_asked_for_as_the_page_asks(studio, tmp_path, started)
 
 
 def test_among_2000_tasks_nobody_waits(studio, tmp_path, started, capsys):
-    project, _, client, _ = beside_a_page(studio, tmp_path, started, 2000, "--retrain-every", "1000")
+    project, _, client, _ = beside_a_page(
+        studio, tmp_path, started, 2000, "--retrain-every", "1000"
+    )
     task, asked, took = studio.next_task(project), client.question(fresh=True), []
     for _ in range(30):
         assert asked["item"] == f"{task['id']}.txt"
@@ -61,17 +63,30 @@ def test_among_2000_tasks_nobody_waits(studio, tmp_path, started, capsys):
         asked = client.answer(asked["position"], truth)["next"]
     with capsys.disabled():
         p95, busy = sorted(took)[int(0.95 * len(took))], os.getloadavg()[0]
-        print(f"\nsubmit to next: median {statistics.median(took):.3f} s, p95 {p95:.3f} s; load {busy:.1f}")
+        print(
+            f"\nsubmit to next: median {statistics.median(took):.3f} s, p95 {p95:.3f} s; load "
+            f"{busy:.1f}"
+        )
 
 
 def test_a_large_pool_comes_in_as_its_items_are_asked_for(studio, tmp_path, started, capsys):
-    """As the page asks on the same store; the project has no task before, and few more than were asked for."""
+    """As the page asks on the same store.
+
+    The project has no task before, and few more than were asked for.
+    """
     x, y = clouds(3000)
-    table = {"id": [f"doc {i}" for i in range(len(x))], "text": [f"number {i}" for i in range(len(x))]}
+    table = {
+        "id": [f"doc {i}" for i in range(len(x))],
+        "text": [f"number {i}" for i in range(len(x))],
+    }
     pq.write_table(pa.table(table | {"v": list(x.astype(np.float32))}), tmp_path / "pool.parquet")
     store = tmp_path / "store"
     embed(tmp_path / "pool.parquet", store, column="v", rows=1000, executor=Inline())
-    project, out, often = studio.new_project([]), tmp_path / "out", ("--refresh-every", "8", "--retrain-every", "5")
+    project, out, often = (
+        studio.new_project([]),
+        tmp_path / "out",
+        ("--refresh-every", "8", "--retrain-every", "5"),
+    )
     bridge = started(RealBridge, studio, project, out, "--pool", str(store), *often)
     bridge.settle()
     page = started(pages.Server, store, tmp_path / "page", "--classes", TOPICS, *often)
@@ -100,7 +115,10 @@ def test_a_large_pool_comes_in_as_its_items_are_asked_for(studio, tmp_path, star
     assert 20 < len(tasks) == len(set(tasks)) < 300
     assert len(recorded_items(out)) > 1500  # the pool was scored, and scored again
     with capsys.disabled():
-        said = f"median {statistics.median(took):.3f} s, the longest {max(took):.3f} s; load {os.getloadavg()[0]:.1f}"
+        said = (
+            f"median {statistics.median(took):.3f} s, the longest {max(took):.3f} s; load "
+            f"{os.getloadavg()[0]:.1f}"
+        )
         print(f"\n{len(tasks)} tasks for 21 labels; submitting and getting the next: {said}")
 
 
@@ -133,7 +151,10 @@ def test_labelling_in_its_own_interface(studio, tmp_path, started):
 
 
 def test_kills_at_random_moments_lose_and_double_nothing(program, tmp_path, started):
-    """Of either side, and of both, started again in any order. Its own Label Studio: it is killed, too."""
+    """Of either side, and of both, started again in any order.
+
+    Its own Label Studio: it is killed, too.
+    """
     studio = started(RealStudio, program, tmp_path / "studio")
     seed = int(os.environ.get("LABELAHEAD_SEED", os.getpid()))
     project, out, rng = studio.new_project(texts(400)), tmp_path / "out", random.Random(seed)
@@ -146,7 +167,11 @@ def test_kills_at_random_moments_lose_and_double_nothing(program, tmp_path, star
             try:
                 task = studio.next_task(project)
                 accepted.append(
-                    (studio.annotate(task["id"], task["data"]["truth"]), str(task["id"]), task["data"]["truth"])
+                    (
+                        studio.annotate(task["id"], task["data"]["truth"]),
+                        str(task["id"]),
+                        task["data"]["truth"],
+                    )
                 )
             except (URLError, OSError, AssertionError):
                 time.sleep(0.2)
@@ -169,7 +194,10 @@ def test_kills_at_random_moments_lose_and_double_nothing(program, tmp_path, star
         ending.set()
         annotator.join(120)
     bridge.settle()
-    there = {(a["id"], str(a["task"]), a["result"][0]["value"]["choices"][0]) for a in studio.annotations(project)}
+    there = {
+        (a["id"], str(a["task"]), a["result"][0]["value"]["choices"][0])
+        for a in studio.annotations(project)
+    }
     assert len(accepted) > 20, seed
     assert set(accepted) <= there, seed
     for _ in range(400):  # until the next look at what no webhook has told
@@ -195,7 +223,11 @@ def test_skips_corrections_deletions_and_new_tasks(studio, tmp_path, started):
     last = studio.annotate(third, "sport")
     assert recorded(out)
     newest = {task: (kind, name) for task, kind, name in recorded(out).values()}
-    assert newest == {str(first): ("label", "space"), str(second): ("skip", None), str(third): ("label", "sport")}
+    assert newest == {
+        str(first): ("label", "space"),
+        str(second): ("skip", None),
+        str(third): ("label", "sport"),
+    }
     studio.ask("DELETE", f"/api/annotations/{last}/")
     assert str(third) not in {task for task, _, _ in recorded(out).values()}
     studio.ask("DELETE", f"/api/tasks/{third}/")
@@ -240,7 +272,11 @@ def test_pictures_by_local_files_with_and_without_a_text(studio, tmp_path, start
     seen = f'<Image name="text" value="$image"/>{caption}'
     config = CONFIG.replace('<Text name="text" value="$text"/>', seen)
     rows = [
-        {"image": f"/data/local-files/?d={folder.name}/{n}", "caption": f"the digit of file {n}", "truth": n[-5]}
+        {
+            "image": f"/data/local-files/?d={folder.name}/{n}",
+            "caption": f"the digit of file {n}",
+            "truth": n[-5],
+        }
         for n in names
     ]
     project = studio.new_project([], config)
@@ -258,7 +294,10 @@ def test_pictures_by_local_files_with_and_without_a_text(studio, tmp_path, start
     assert {int(p.stem) for p in place.iterdir()} == set(data)
     for path in place.iterdir():
         assert Image.open(path).size == (8, 8)
-        assert path.read_bytes() == (folder / data[int(path.stem)]["image"].rpartition("/")[2]).read_bytes()
+        assert (
+            path.read_bytes()
+            == (folder / data[int(path.stem)]["image"].rpartition("/")[2]).read_bytes()
+        )
     for _ in range(4):
         task = studio.next_task(project)
         studio.annotate(task["id"], ("sport", "food", "space")[int(task["data"]["truth"]) % 3])
@@ -275,7 +314,9 @@ def _table(folder):
     return folder / "rows.csv"
 
 
-@pytest.mark.parametrize("make", [lambda folder: photos(folder / "set", 8), _table], ids=["photos", "table"])
+@pytest.mark.parametrize(
+    "make", [lambda folder: photos(folder / "set", 8), _table], ids=["photos", "table"]
+)
 def test_exported_tasks_come_back_from_label_studio_in_every_form(studio, tmp_path, make):
     source, classes = make(tmp_path), ["dark", "light"]
     with served(source, tmp_path / "labels", classes=classes) as (_, session):
@@ -292,6 +333,7 @@ def test_exported_tasks_come_back_from_label_studio_in_every_form(studio, tmp_pa
         exported.write_bytes(studio.read(f"/api/projects/{project}/export?exportType={form}"))
         with served(source, tmp_path / f"again-{form}", classes=classes) as (_, again):
             done = import_labels(again.assignment, exported)
-            # Label Studio takes both persons of item 1 for whoever imported them, so that what they say is unclear.
+            # Label Studio takes both persons of item 1 for whoever imported them, so that what they
+            # say is unclear.
             assert (done["labels"], done["unclear"], done["unknown"]) == (5, 1, 0), form
             assert again.assignment.tally.labels == {p: p % 2 for p in (0, 2, 3, 4, 5)}, form

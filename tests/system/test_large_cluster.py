@@ -1,4 +1,7 @@
-"""The page on a pool that a real Dask cluster scores: scheduler and workers are processes, and are killed."""
+"""The page on a pool that a real Dask cluster scores.
+
+Scheduler and workers are processes, and are killed.
+"""
 
 import time
 from urllib.parse import urlsplit
@@ -29,7 +32,9 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             cluster.kill(cluster.scheduler)
             for _ in range(6):  # the tenth label asks for a scoring that nobody can do
                 asked = answer(client, asked, y)
-            said = progress_once(client, lambda p: "Labels are safe" in p["training"]["message"])["training"]["message"]
+            said = progress_once(client, lambda p: "Labels are safe" in p["training"]["message"])[
+                "training"
+            ]["message"]
             assert "scoring the whole pool, which is tried again, failed: " in said
             assert "files" not in said
             for _ in range(5):
@@ -40,7 +45,9 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             (tmp_path / "again").mkdir()
             monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 60)
             with Cluster(tmp_path / "again", workers=1, port=urlsplit(cluster.address).port):
-                progress_once(client, lambda p: p["training"]["idle"] and not p["training"]["message"])
+                progress_once(
+                    client, lambda p: p["training"]["idle"] and not p["training"]["message"]
+                )
                 assert len(session.assignment.items) > held
                 pool = LargePool(place, executor=HOW["executor"])
                 names = {session.assignment.items.ids[p] for p in session.assignment.tally.labels}

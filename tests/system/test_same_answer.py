@@ -1,4 +1,7 @@
-"""One model, one answer: the same data and labels give the same class and probability through every door."""
+"""One model, one answer.
+
+The same data and labels give the same class and probability through every door.
+"""
 
 import csv
 import io
@@ -42,29 +45,45 @@ from tests.support.waiting import until
 IN_MEMORY, THROUGH_ONNX = 1e-6, 1e-4
 ANSWERS = dict[str, tuple[str, float]]  # item -> its likeliest class and how likely that is
 TOPICS = {
-    "animals": "the dog and the cat chased a bird through the garden near the old farm with horses and sheep",
-    "kitchen": "stir butter flour sugar and eggs into the bowl then bake the cake in a hot oven with salt",
-    "space": "the rocket left its orbit and the telescope saw a distant planet beyond the moon and the stars",
+    "animals": (
+        "the dog and the cat chased a bird through the garden near the old farm with "
+        "horses and sheep"
+    ),
+    "kitchen": (
+        "stir butter flour sugar and eggs into the bowl then bake the cake in a hot oven with salt"
+    ),
+    "space": (
+        "the rocket left its orbit and the telescope saw a distant planet beyond the moon "
+        "and the stars"
+    ),
 }
 
 
 class Case:
     """A data set on the disk, some of its labels, and how it is learnt from."""
 
-    def __init__(self, source: Path, classes, truth: dict[str, str], *, labelled: int, **tables) -> None:
+    def __init__(
+        self, source: Path, classes, truth: dict[str, str], *, labelled: int, **tables
+    ) -> None:
         self.source, self.classes, self.truth = source, list(classes), truth
         items = list(truth)
         random.Random(3).shuffle(items)
         self.labels = {item: truth[item] for item in items[:labelled]}
         self.rest = [item for item in truth if item not in self.labels]
-        self.tables = {"data": {"name": str(source), **tables.pop("data", {})}, "threads": 1} | tables
+        self.tables = {
+            "data": {"name": str(source), **tables.pop("data", {})},
+            "threads": 1,
+        } | tables
         self.file = source.parent / "given.csv"
         with self.file.open("w", newline="") as file:
             csv.writer(file).writerows([("item", "label"), *self.labels.items()])
 
     @property
     def options(self) -> list[str]:
-        model, embedding = self.tables.get("model", {}).get("name"), self.tables["data"].get("embedding")
+        model, embedding = (
+            self.tables.get("model", {}).get("name"),
+            self.tables["data"].get("embedding"),
+        )
         more = ["--model", model] if model else []
         return [*more, *(["--embedding", embedding] if embedding else []), "--threads", "1"]
 
@@ -72,7 +91,9 @@ class Case:
 def table(folder: Path, columns: int, **more) -> Case:
     data = load_iris()
     rng = np.random.default_rng(0)
-    x = np.concatenate([data.data[:, :columns], rng.normal(size=(len(data.data), max(0, columns - 4)))], 1)
+    x = np.concatenate(
+        [data.data[:, :columns], rng.normal(size=(len(data.data), max(0, columns - 4)))], 1
+    )
     x = x[rng.permutation(len(x))[:70]] if more.get("few") else x
     order = rng.permutation(len(data.data))[:80]
     path = folder / "flowers.csv"
@@ -94,7 +115,15 @@ def texts(folder: Path) -> Case:
         for i, name in enumerate(names):
             other = rng.choice([*TOPICS])
             writer.writerow(
-                [" ".join([*rng.sample(TOPICS[name].split(), 6), *rng.sample(TOPICS[other].split(), 4), str(i)])]
+                [
+                    " ".join(
+                        [
+                            *rng.sample(TOPICS[name].split(), 6),
+                            *rng.sample(TOPICS[other].split(), 4),
+                            str(i),
+                        ]
+                    )
+                ]
             )
     return Case(path, TOPICS, {str(i): name for i, name in enumerate(names)}, labelled=20)
 
@@ -107,7 +136,9 @@ def photographs(folder: Path, **more) -> Case:
         kind = i % 3
         y, x = np.mgrid[0:48, 0:64]
         wave = np.sin((x if kind == 0 else y if kind == 1 else x + y) / (3 + rng.random())) * 22
-        pixels = (120 + wave[..., None] + rng.normal(0, 90, (48, 64, 3))).clip(0, 255).astype(np.uint8)
+        pixels = (
+            (120 + wave[..., None] + rng.normal(0, 90, (48, 64, 3))).clip(0, 255).astype(np.uint8)
+        )
         Image.fromarray(pixels).save(path / f"p{i:02d}.png")
         truth[f"p{i:02d}.png"] = ("across", "down", "slanted")[kind]
     return Case(path, ("across", "down", "slanted"), truth, labelled=20, **more)
@@ -119,7 +150,9 @@ CASES = {
     "table of three columns": lambda folder: table(folder, 3),
     "texts": texts,
     "photographs": photographs,
-    "trained network": lambda folder: table(folder, 7, model={"name": "mlp"}, training={"steps": 60}),
+    "trained network": lambda folder: table(
+        folder, 7, model={"name": "mlp"}, training={"steps": 60}
+    ),
     "trained network, cross-entropy": lambda folder: table(
         folder, 4, model={"name": "mlp"}, training={"steps": 40, "loss": "cross-entropy"}
     ),
@@ -129,11 +162,16 @@ CASES = {
 }
 
 
-# --- the doors ------------------------------------------------------------------------------------------------
+# --- the doors
+# ------------------------------------------------------------------------------------------------
 
 
 def predictions(rows) -> ANSWERS:
-    return {r["id"]: (r["prediction"], float(r["probability"])) for r in rows if r["source"] == "prediction"}
+    return {
+        r["id"]: (r["prediction"], float(r["probability"]))
+        for r in rows
+        if r["source"] == "prediction"
+    }
 
 
 def run_command(*words: object) -> str:
@@ -145,11 +183,17 @@ def run_command(*words: object) -> str:
 @contextmanager
 def session_of(case: Case, out: Path, *, start: bool):
     with opened(
-        parse(case.tables), out, classes=case.classes, labels=None if (out / "labels.db").exists() else case.file
+        parse(case.tables),
+        out,
+        classes=case.classes,
+        labels=None if (out / "labels.db").exists() else case.file,
     ) as session:
         if start:
             session.schedule.start()
-            until(lambda: session.schedule.idle and session.assignment.opinion is not None, session.schedule.status)
+            until(
+                lambda: session.schedule.idle and session.assignment.opinion is not None,
+                session.schedule.status,
+            )
         yield session
 
 
@@ -178,17 +222,35 @@ def by_the_page(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
             page = client.export("csv", tmp_path / "page.csv", rest=True)
             lines = client.export("jsonl", tmp_path / "page.jsonl", rest=True)
         return {
-            "Client.export csv": predictions(csv.DictReader(page.read_text(encoding="utf-8").splitlines())),
-            "page jsonl": predictions(map(json.loads, lines.read_text(encoding="utf-8").splitlines())),
+            "Client.export csv": predictions(
+                csv.DictReader(page.read_text(encoding="utf-8").splitlines())
+            ),
+            "page jsonl": predictions(
+                map(json.loads, lines.read_text(encoding="utf-8").splitlines())
+            ),
         }
 
 
 def by_the_command(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
     to = tmp_path / "command.csv"
     run_command(
-        "label", case.source, "--out", out, *case.options, *_training(case), "--export", "csv", "--to", to, "--rest"
+        "label",
+        case.source,
+        "--out",
+        out,
+        *case.options,
+        *_training(case),
+        "--export",
+        "csv",
+        "--to",
+        to,
+        "--rest",
     )
-    return {"label --export --rest": predictions(csv.DictReader(to.read_text(encoding="utf-8").splitlines()))}
+    return {
+        "label --export --rest": predictions(
+            csv.DictReader(to.read_text(encoding="utf-8").splitlines())
+        )
+    }
 
 
 def _training(case: Case) -> list[str]:
@@ -198,7 +260,9 @@ def _training(case: Case) -> list[str]:
     return [word for pair in words for word in ("--set", pair)]
 
 
-def by_models(case: Case, out: Path, tmp_path: Path) -> tuple[dict[str, ANSWERS], dict[str, ANSWERS]]:
+def by_models(
+    case: Case, out: Path, tmp_path: Path
+) -> tuple[dict[str, ANSWERS], dict[str, ANSWERS]]:
     """`predict` on the session's folder, `export-model` and `load_model`; and ONNX."""
 
     def written(text: str) -> ANSWERS:
@@ -212,13 +276,18 @@ def by_models(case: Case, out: Path, tmp_path: Path) -> tuple[dict[str, ANSWERS]
     model = la.load_model(folder)
     said = model.predict(case.source)
     top = said.probabilities.amax(1).tolist()
-    found["load_model"] = {Path(i).name: pair for i, *pair in zip(said.items, said.labels, top, strict=True)}
-    runtime = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    found["load_model"] = {
+        Path(i).name: pair for i, *pair in zip(said.items, said.labels, top, strict=True)
+    }
+    runtime = onnxruntime.InferenceSession(
+        str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
     through: ANSWERS = {}
     for part in fresh_items(model.reading, case.source, model._encode):
         p = runtime.run(None, {"items": part.values.numpy()})[0]
         through |= {
-            Path(i).name: (model.classes[row.argmax()], float(row.max())) for i, row in zip(part.ids, p, strict=True)
+            Path(i).name: (model.classes[row.argmax()], float(row.max()))
+            for i, row in zip(part.ids, p, strict=True)
         }
     return found, {"ONNX": through}
 
@@ -240,7 +309,10 @@ def in_python(case: Case) -> dict[str, ANSWERS]:
     exact = "model" not in case.tables
 
     def answers(p) -> ANSWERS:
-        return {item: (str(names[int(row.argmax())]), float(row.max())) for item, row in zip(ids, p, strict=True)}
+        return {
+            item: (str(names[int(row.argmax())]), float(row.max()))
+            for item, row in zip(ids, p, strict=True)
+        }
 
     if exact:
         learner = la.Learner(la.exact(inputs, len(names)), inputs, "flip")
@@ -299,19 +371,31 @@ def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
         connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "studio")
         fetched = connection.fetch(lambda done, of: None)
         tables = {"data": {"name": str(fetched.folder)}, "threads": 1}
-        with opened(parse(tables), tmp_path / "studio", classes=connection.interface.choices) as session:
+        with opened(
+            parse(tables), tmp_path / "studio", classes=connection.interface.choices
+        ) as session:
             session.schedule.start()
-            until(lambda: session.schedule.idle and session.assignment.opinion is not None, session.schedule.status)
+            until(
+                lambda: session.schedule.idle and session.assignment.opinion is not None,
+                session.schedule.status,
+            )
             bridge = connection.bridge(session.assignment, fetched, predictions=True)
             place = {item: p for p, item in enumerate(session.assignment.items.ids)}
             named = {f"{int(item) + 1}.txt": label for item, label in case.labels.items()}
-            session.assignment.bring_in([(place[item], label, "anna") for item, label in named.items()])
+            session.assignment.bring_in(
+                [(place[item], label, "anna") for item, label in named.items()]
+            )
             page = create_app(session.assignment, session.schedule)
             doors = Doors(protocol(bridge), page, secret="s3cret-s3cret")
-            with TestClient(doors, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}) as client:
+            with TestClient(
+                doors, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}
+            ) as client:
                 said = client.post("/predict", json={"tasks": tasks}).json()["results"]
     return {
-        "Label Studio": {str(i): (one["result"][0]["value"]["choices"][0], one["score"]) for i, one in enumerate(said)}
+        "Label Studio": {
+            str(i): (one["result"][0]["value"]["choices"][0], one["score"])
+            for i, one in enumerate(said)
+        }
     }
 
 
@@ -321,8 +405,12 @@ def require_same(doors: dict[str, ANSWERS], wanted: ANSWERS, tolerance: float) -
         if door != "pool ask":
             assert set(wanted) <= set(found), f"{door} lacks {sorted(set(wanted) - set(found))[:3]}"
         for item in set(found) & set(wanted):
-            assert found[item][0] == wanted[item][0], f"{door}, item {item}: {found[item]} is not {wanted[item]}"
-            assert found[item][1] == pytest.approx(wanted[item][1], abs=tolerance), f"{door}, item {item}"
+            assert found[item][0] == wanted[item][0], (
+                f"{door}, item {item}: {found[item]} is not {wanted[item]}"
+            )
+            assert found[item][1] == pytest.approx(wanted[item][1], abs=tolerance), (
+                f"{door}, item {item}"
+            )
 
 
 @pytest.mark.parametrize("name", CASES)

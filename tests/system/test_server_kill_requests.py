@@ -1,4 +1,6 @@
-"""kill -9 of the whole server in the midst of an import, an export, a grid, a change of classes, of taking files in."""
+"""kill -9 of the whole server in the midst of an import, an export, a grid, a change of classes, of
+taking files in.
+"""
 
 import json
 import os

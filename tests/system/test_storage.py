@@ -1,4 +1,7 @@
-"""A full disk, a held file, a missing library: no fault of whoever asks, and nothing is lost by them."""
+"""A full disk, a held file, a missing library.
+
+No fault of whoever asks, and nothing is lost by them.
+"""
 
 import errno
 import sqlite3
@@ -16,7 +19,10 @@ from tests.support.web_sessions import CHANGE, page, photos
 @pytest.fixture
 def open_page(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "WAIT", 0.05)
-    with page(photos(tmp_path / "set", 8), tmp_path / "out", classes=["a", "b"]) as (client, session):
+    with page(photos(tmp_path / "set", 8), tmp_path / "out", classes=["a", "b"]) as (
+        client,
+        session,
+    ):
         yield client, session
 
 
@@ -44,7 +50,10 @@ def test_a_full_disk_keeps_what_was_accepted_and_takes_the_answer_later(open_pag
         key = f"{len(answers)}-" + "k" * 190
         answers.append(send(client, key))
     said = refused(answers[-1], 507, tmp_path)
-    assert said == "the server's disk is full; nothing that was accepted is lost: make room and try again"
+    assert (
+        said
+        == "the server's disk is full; nothing that was accepted is lost: make room and try again"
+    )
     refused(client.post("/api/classes", json={"name": "c" * 200}, headers=CHANGE), 507, tmp_path)
     assert client.get("/api/progress").json()["labels"] == 1  # looking is still possible
     db.execute("PRAGMA max_page_count = 100000")
@@ -104,7 +113,9 @@ def test_a_record_that_was_taken_away_is_no_fault_of_the_answer(open_page, tmp_p
     assert (tmp_path / "out/labels-rescued-2.db").exists()
 
 
-@pytest.mark.parametrize(("code", "status"), [(errno.ENOSPC, 507), (errno.EDQUOT, 507), (errno.EACCES, 503)])
+@pytest.mark.parametrize(
+    ("code", "status"), [(errno.ENOSPC, 507), (errno.EDQUOT, 507), (errno.EACCES, 503)]
+)
 @pytest.mark.parametrize("where", ["file", "room"])
 def test_an_export_that_finds_no_room(open_page, tmp_path, monkeypatch, where, code, status):
     def fails(*args, **kwargs):
@@ -120,7 +131,9 @@ def test_an_export_that_finds_no_room(open_page, tmp_path, monkeypatch, where, c
         monkeypatch.setattr(tempfile, "mkdtemp", fails)
     refused(client.get("/api/export/csv"), status, tmp_path)
     if where == "room":
-        refused(client.post("/api/import", content=b"item,label\n", headers=CHANGE), status, tmp_path)
+        refused(
+            client.post("/api/import", content=b"item,label\n", headers=CHANGE), status, tmp_path
+        )
     assert list(rooms.iterdir()) == []
 
 
@@ -138,8 +151,14 @@ def test_a_missing_library_is_named(open_page, tmp_path, monkeypatch):
 def test_a_training_that_finds_no_room_says_so_and_not_where(open_page, tmp_path):
     client, session = open_page
     for error, said in (
-        (OSError(errno.ENOSPC, "No space left on device", str(tmp_path)), "disk is full: labels are safe; make room"),
-        (StorageError(f"{tmp_path} cannot be written to", full=True), "disk is full: labels are safe; make room"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", str(tmp_path)),
+            "disk is full: labels are safe; make room",
+        ),
+        (
+            StorageError(f"{tmp_path} cannot be written to", full=True),
+            "disk is full: labels are safe; make room",
+        ),
         (PermissionError(errno.EACCES, "Permission denied", str(tmp_path)), "cannot use its files"),
     ):
         session.schedule._failed(error)

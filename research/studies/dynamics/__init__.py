@@ -20,9 +20,9 @@ Part = Literal["identity", "ratio", "correlation", "lemma", "slack", "rounds"]
 class Settings:
     """What is measured, and on what; these defaults are the small scale.
 
-    parts: any of identity (G two ways), ratio (R along training), correlation (G, A and B of random sets), lemma
-    (Lemma 1 on real networks), slack (what App. B.3 drops) and rounds (campaigns). lemma_rate: in units of 1/λ_max.
-    initial, pool: labelled and further items. batches: sizes of a
+    parts: any of identity (G two ways), ratio (R along training), correlation (G, A and B of random
+    sets), lemma (Lemma 1 on real networks), slack (what App. B.3 drops) and rounds (campaigns).
+    lemma_rate: in units of 1/λ_max. initial, pool: labelled and further items. batches: sizes of a
     query. epochs: when R is taken. times: how long f was trained, infinity for converged. kernel_*:
     whose kernel A, B and MMD are taken from: as in the paper three convolutions, the mean over the
     image, one linear layer; "infinite" for the same of infinite width, on images averaged to
@@ -53,7 +53,8 @@ class Settings:
     lemma_rate: float = 0.5
     lemma_marks: tuple[int, ...] = (0, 1, 3, 10, 30, 100, 300, 1000)
     correlation_batch: int = 50
-    # Between 0.1 and 0.5 f fits what the kernel aligns with and nothing else yet: τ is largest there.
+    # Between 0.1 and 0.5 f fits what the kernel aligns with and nothing else yet: τ is largest
+    # there.
     times: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0, 10.0, inf)
     strategies: tuple[str, ...] = (
         "random",
@@ -96,8 +97,13 @@ class Settings:
 
 
 def cells(s: Settings) -> Sequence[Cell]:
-    """Every measurement, the quick parts first; campaigns seed by seed, so that an early look is fair."""
-    quick = [part for part in ("identity", "ratio", "correlation", "lemma", "slack") if part in s.parts]
+    """Every measurement, the quick parts first.
+
+    Campaigns seed by seed, so that an early look is fair.
+    """
+    quick = [
+        part for part in ("identity", "ratio", "correlation", "lemma", "slack") if part in s.parts
+    ]
     campaigns = _campaigns(s) if "rounds" in s.parts else []
     return [
         *({"part": part, "seed": seed} for part in quick for seed in range(s.seeds)),
@@ -110,11 +116,17 @@ def _campaigns(s: Settings) -> list[dict[str, Any]]:
     campaigns: list[dict[str, Any]] = []
 
     def add(
-        strategy: str, *, gamma: float = 2.0, batch: int = s.query, rounds: int = s.rounds, start: str = "warm"
+        strategy: str,
+        *,
+        gamma: float = 2.0,
+        batch: int = s.query,
+        rounds: int = s.rounds,
+        start: str = "warm",
     ) -> None:
         one = {
             "strategy": strategy,
-            "kernel": strategy in ("dynamical", "random") and gamma == 2,  # whether MMD and B are measured
+            "kernel": strategy in ("dynamical", "random")
+            and gamma == 2,  # whether MMD and B are measured
             "gamma": f"{gamma:g}",
             "batch": batch,
             "rounds": rounds,

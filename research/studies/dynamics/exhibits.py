@@ -1,4 +1,6 @@
-"""What the measurements of `python -m research study dynamics` show, beside what the paper (DY) found."""
+"""What the measurements of `python -m research study dynamics` show, beside what the paper (DY)
+found.
+"""
 
 from collections.abc import Sequence
 from math import inf
@@ -38,7 +40,8 @@ __all__ = [
     "verdict",
 ]
 
-# DY Tables 2 and 3 (CIFAR-10, CNN, 500 + 250 or 500 a round), after the initial labels and rounds 1, 2, 4 and 9.
+# DY Tables 2 and 3 (CIFAR-10, CNN, 500 + 250 or 500 a round), after the initial labels and rounds
+# 1, 2, 4 and 9.
 PAPER = {
     250: {
         "random": (32.32, 33.00, 34.14, 35.64, 37.85),
@@ -61,7 +64,10 @@ PAPER = {
         "dynamical": (32.37, 34.88, 36.78, 39.37, 41.78),
     },
 }
-LEADS = {250: "leads every round, in the last level with least-confidence", 500: "leads every round but the first"}
+LEADS = {
+    250: "leads every round, in the last level with least-confidence",
+    500: "leads every round but the first",
+}
 USUAL = 250  # of a round in the paper, where ours is another
 PAPER_ROUNDS = (0, 1, 2, 4, 9)
 # Standard deviations over the paper's five runs in the last round of Table 2, in points.
@@ -78,7 +84,12 @@ PAPER_DEVIATIONS = {
 PAPER_SEEDS = 5
 EARLY_TIME = 0.3  # of training at which τ of training dynamics and alignment is shown
 # DY Table 1 (CIFAR-10, CNN) and Table 10, by number of rounds that one budget of 1,000 is spent in.
-PAPER_SPLITS = {10: (36.84, 0.004999), 4: (36.72, 0.005253), 2: (36.71, 0.005367), 1: (36.67, 0.005455)}
+PAPER_SPLITS = {
+    10: (36.84, 0.004999),
+    4: (36.72, 0.005253),
+    2: (36.71, 0.005367),
+    1: (36.67, 0.005455),
+}
 
 
 def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
@@ -128,17 +139,24 @@ def ratios(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     legend_below(figure, random, len(s.batches))
     last = where(rows, epoch=s.epochs[-1])
     ends, chosen = (
-        [(b, over_seeds(where(last, batch=b), value)) for b in s.batches] for value in ("ratio_of_means", "selected")
+        [(b, over_seeds(where(last, batch=b), value)) for b in s.batches]
+        for value in ("ratio_of_means", "selected")
     )
     near = all(0.8 <= e.mean <= 1.25 for _, e in ends)
     return [
         Exhibit(
             "approximation-ratio",
             "Leaving out the pairs: how good is the approximation?",
-            "R is the sum of single gains over the exact gain of the batch (DY eq. 14): 1 if pairs do not matter. "
-            "Left: ratio of mean sums over random batches (a mean of ratios has no finite expectation when the exact "
+            "R is the sum of single gains over the exact gain of the batch (DY eq. 14): 1 if "
+            "pairs do not matter. "
+            "Left: ratio of mean sums over random batches (a mean of ratios has no finite "
+            "expectation when the exact "
             "gain can be zero). The paper finds R → 1 as training converges. "
-            + ("We find the same for random batches" if near else "We do not: random batches end at")
+            + (
+                "We find the same for random batches"
+                if near
+                else "We do not: random batches end at"
+            )
             + f" ({', '.join(f'b={b}: {span(e)}' for b, e in ends)}); the batch that is really "
             f"chosen ends at {', '.join(f'b={b}: {span(e)}' for b, e in chosen)}"
             + verdict(chosen)
@@ -183,7 +201,9 @@ def correlations(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     for panel, (x, y), title in zip(axes, _pairs(shown), titles, strict=True):
         for number, seed in enumerate(values(rows, "seed")[:3]):
             mine = where(rows, seed=seed)
-            panel.scatter([r[x] for r in mine], [r[y] for r in mine], s=9, alpha=0.7, lw=0, **style(number))
+            panel.scatter(
+                [r[x] for r in mine], [r[y] for r in mine], s=9, alpha=0.7, lw=0, **style(number)
+            )
         heading(panel, title)
         panel.set(xlabel="G of S ∪ Q", ylabel=title[-1])
     here, end = ([span(_tau(rows, *columns)) for columns in _pairs(t)] for t in (shown, inf))
@@ -191,14 +211,20 @@ def correlations(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         Exhibit(
             "correlation",
             "Does learning fast go with generalising well?",
-            f"{s.draws} random sets Q beside a fixed S, one colour a seed (|S| = {s.initial}, |Q| = "
-            f"{s.correlation_batch}, f trained for t = {shown:g}; {_whose(s)}). Kendall's τ between training dynamics "
+            f"{s.draws} random sets Q beside a fixed S, one colour a seed (|S| = {s.initial}, |Q| "
+            "= "
+            f"{s.correlation_batch}, f trained for t = {shown:g}; {_whose(s)}). Kendall's τ "
+            "between training dynamics "
             "and alignment "
-            f"A is {here[0]} with true labels and {here[1]} with pseudo-labels (the likeliest class by the converged "
-            f"kernel, one-hot), and with the bound B {here[2]}. The paper reports a strong agreement with true labels "
+            f"A is {here[0]} with true labels and {here[1]} with pseudo-labels (the likeliest "
+            "class by the converged "
+            f"kernel, one-hot), and with the bound B {here[2]}. The paper reports a strong "
+            "agreement with true labels "
             "(no "
-            "number), 0.46 with pseudo-labels and −0.253 for B; it does not say how long f was trained, and that "
-            f"decides: untrained, G is A and τ = 1; converged, τ is {end[0]}, {end[1]} and {end[2]} (table below).",
+            "number), 0.46 with pseudo-labels and −0.253 for B; it does not say how long f was "
+            "trained, and that "
+            f"decides: untrained, G is A and τ = 1; converged, τ is {end[0]}, {end[1]} and "
+            f"{end[2]} (table below).",
             figure=figure,
             table=[_taus(rows, t) for t in s.times],
         )
@@ -206,7 +232,10 @@ def correlations(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
 
 
 def shown_time(times: Sequence[float]) -> float:
-    """Return the training time that is shown first: `EARLY_TIME`, or the shortest training that was measured."""
+    """Return the training time that is shown first.
+
+    `EARLY_TIME`, or the shortest training that was measured.
+    """
     return EARLY_TIME if EARLY_TIME in times else next((t for t in times if t > 0), times[-1])
 
 
@@ -214,11 +243,16 @@ def _whose(s: Any) -> str:
     """Whose kernel it is."""
     if s.kernel_model == "infinite":
         return f"kernel of infinite width, convolutional, at {s.kernel_side}×{s.kernel_side} pixels"
-    return f"kernel of a new {s.kernel_model}" + (f" of {s.kernel_width:g} channels" if s.kernel_width else "")
+    return f"kernel of a new {s.kernel_model}" + (
+        f" of {s.kernel_width:g} channels" if s.kernel_width else ""
+    )
 
 
 def _pairs(t: float) -> list[tuple[str, str]]:
-    """Columns of G and of what it is compared with, f trained for t: A with true and pseudo-labels, and B."""
+    """Columns of G and of what it is compared with, f trained for t.
+
+    A with true and pseudo-labels, and B.
+    """
     return [(f"true_{t:g}", "alignment"), (f"pseudo_{t:g}", "alignment"), (f"true_{t:g}", "bound")]
 
 
@@ -253,7 +287,11 @@ def campaigns(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         _rivals(s, where(rows, **usual, gamma="2")),
         *([gammas(s, varied)] if 2.0 in s.gammas and len(s.gammas) > 1 else []),
         _drift(s, rows),
-        *([_splits(s, where(rows, strategy="dynamical", gamma="2", start="warm"))] if s.splits else []),
+        *(
+            [_splits(s, where(rows, strategy="dynamical", gamma="2", start="warm"))]
+            if s.splits
+            else []
+        ),
         *([_cold(s, where(rows, batch=s.query, rounds=s.rounds, gamma="2"))] if s.cold else []),
     ]
 
@@ -281,10 +319,13 @@ def _rivals(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "rivals",
         "Against the other strategies",
-        f"{Path(s.data).stem}, {s.model}: {s.initial} labels, then {s.query} a round, warm starts, rate {s.rate:g}, "
-        f"until {s.stop_accuracy:.0%} of the labelled set is right; {s.seeds} seeds, the same splits for all. In the "
+        f"{Path(s.data).stem}, {s.model}: {s.initial} labels, then {s.query} a round, warm "
+        f"starts, rate {s.rate:g}, "
+        f"until {s.stop_accuracy:.0%} of the labelled set is right; {s.seeds} seeds, the same "
+        "splits for all. In the "
         f"paper dynamicAL {LEADS[a_round]} (DY Fig 3; columns “paper”: {theirs}). Here "
-        f"dynamicAL ends at rank {ranked.index('dynamical') + 1} of {len(ends)} and {span(gap)} points from random "
+        f"dynamicAL ends at rank {ranked.index('dynamical') + 1} of {len(ends)} and {span(gap)} "
+        "points from random "
         f"({'' if sure(gap) else 'not '}distinguishable from it); the best at the end is {best} "
         f"({span(ends[best][0], 1)} %).",
         figure=_curves(curves, base),
@@ -309,7 +350,8 @@ def gammas(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "gamma",
         "How much should the labels so far count?",
-        "γ = 0 is the squared gradient length, γ = ∞ influence with the identity as Hessian, γ = 2 the exact gain of "
+        "γ = 0 is the squared gradient length, γ = ∞ influence with the identity as Hessian, γ = "
+        "2 the exact gain of "
         f"one item. The paper finds 2 best (DY Fig 5). Here: {said}; highest is {best}"
         + (
             f". Beyond their intervals lie {' and '.join(beyond)} γ = 2."
@@ -324,7 +366,9 @@ def _drift(s: Any, rows: Sequence[Row]) -> Exhibit:
     """DY Figs 1 and 9."""
     seen = [r for r in rows if r.get("bound") is not None and r["start"] == "warm" and r["round"]]
     longest = {b: max(r["rounds"] for r in where(seen, batch=b)) for b in values(seen, "batch")}
-    seen = [r for r in seen if r["rounds"] == longest[r["batch"]]]  # one campaign a batch, strategy and seed
+    seen = [
+        r for r in seen if r["rounds"] == longest[r["batch"]]
+    ]  # one campaign a batch, strategy and seed
     once = where(seen, strategy="dynamical", round=1)
     figure, axes = panels(2 if len(values(once, "batch")) > 1 else 1, height=3.6)
     if len(axes) > 1:
@@ -336,7 +380,13 @@ def _drift(s: Any, rows: Sequence[Row]) -> Exhibit:
     later, largest = axes[-1], 0.0
     for number, (name, batch) in enumerate(sorted({(r["strategy"], r["batch"]) for r in seen})):
         mine = where(seen, strategy=name, batch=batch)
-        line(later, *means(mine, "round", "mmd_over_bound"), number, f"{name}, b = {batch}", band=False)
+        line(
+            later,
+            *means(mine, "round", "mmd_over_bound"),
+            number,
+            f"{name}, b = {batch}",
+            band=False,
+        )
         largest = max(largest, mean(where(mine, round=1), "mmd_over_bound"))
     later.set(xlabel="round", ylabel="MMD / B")
     later.set_ylim(bottom=0)
@@ -358,7 +408,9 @@ def _splits(s: Any, rows: Sequence[Row]) -> Exhibit:
     """DY Tables 1 and 10."""
     table: list[Row] = []
     budget = s.splits[0][0] * s.splits[0][1]
-    for batch, rounds in sorted({(r["batch"], r["rounds"]) for r in rows if r["batch"] * r["rounds"] == budget}):
+    for batch, rounds in sorted(
+        {(r["batch"], r["rounds"]) for r in rows if r["batch"] * r["rounds"] == budget}
+    ):
         mine = where(rows, batch=batch, rounds=rounds, round=rounds)
         known = PAPER_SPLITS.get(rounds)
         table.append(
@@ -396,8 +448,10 @@ def _cold(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "cold",
         "New weights each round, or the old ones",
-        "The paper trains on from the last round's weights, to stay close to its analysis, and finds dynamicAL better "
-        "than or competitive with others with new weights, too, by less than with old ones (Tables 11 and 12). Steps: "
+        "The paper trains on from the last round's weights, to stay close to its analysis, and "
+        "finds dynamicAL better "
+        "than or competitive with others with new weights, too, by less than with old ones "
+        "(Tables 11 and 12). Steps: "
         "updates in the last round until the labelled set is learnt.",
         table=table,
     )
@@ -411,7 +465,9 @@ def _curves(curves: Sequence[tuple[str, Sequence[Row]]], base: Sequence[Row]) ->
         band = len(curves) <= 4
         line(left, *means(mine, "labels", _percent), number, name, band)
         if mine is not base and list(mine) != list(base):
-            gap = means(mine, "labels", lambda r: 100 * (r["accuracy"] - zero[r["seed"], r["round"]]))
+            gap = means(
+                mine, "labels", lambda r: 100 * (r["accuracy"] - zero[r["seed"], r["round"]])
+            )
             line(right, *gap, number, name, band)
     reference(right, 0.0)
     close_up(left, low=0, high=100.5)

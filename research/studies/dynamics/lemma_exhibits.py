@@ -17,7 +17,11 @@ def lemma(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     for panel, width in zip(axes, ends, strict=True):
         mine = where(later, width=width)
         for number, (value, name) in enumerate(
-            {"real": "real network", "predicted": "E_t, as in the lemma", "from_start": "E_t of Y − f₀"}.items()
+            {
+                "real": "real network",
+                "predicted": "E_t, as in the lemma",
+                "from_start": "E_t of Y − f₀",
+            }.items()
         ):
             line(panel, *means(mine, "steps", value), number, name, band=False)
         panel.set(xscale="log", yscale="log", xlabel="steps", ylabel="‖Y − f‖ / ‖Y‖")
@@ -26,7 +30,10 @@ def lemma(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
 
     def off(width: float, value: str) -> Any:
         mine = where(later, width=width)
-        each = {seed: max(abs(r[value] - r["real"]) for r in where(mine, seed=seed)) for seed in range(s.seeds)}
+        each = {
+            seed: max(abs(r[value] - r["real"]) for r in where(mine, seed=seed))
+            for seed in range(s.seeds)
+        }
         return over_seeds([{"gap": v} for v in each.values()], "gap")
 
     gaps = {w: (off(w, "predicted"), off(w, "from_start")) for w in s.lemma_widths}
@@ -35,8 +42,10 @@ def lemma(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         Exhibit(
             "lemma",
             "Lemma 1: does a real network learn as its first kernel says?",
-            f"fcn with two hidden layers, {s.lemma_items} items of {s.data}, gradient descent on the squared loss at "
-            f"{s.lemma_rate:g}/λ_max, trace kernel at the start; largest gap along {max(s.lemma_marks)} steps, in "
+            f"fcn with two hidden layers, {s.lemma_items} items of {s.data}, gradient descent on "
+            "the squared loss at "
+            f"{s.lemma_rate:g}/λ_max, trace kernel at the start; largest gap along "
+            f"{max(s.lemma_marks)} steps, in "
             "parts of ‖Y‖. "
             "Lemma 1 (DY-16) puts the residual after t steps at E_t ± ε for wide networks: off by "
             + ", ".join(f"{span(g[0])} (width {w:g})" for w, g in gaps.items())
@@ -78,19 +87,27 @@ def slack(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
     least = min(r["left out"] / r["B"] for r in table)
     most = max(r["left out"] / r["B"] for r in table)
-    least_sound, most_sound = (pick(r["left out, corrected"] / r["B"] for r in table) for pick in (min, max))
+    least_sound, most_sound = (
+        pick(r["left out, corrected"] / r["B"] for r in table) for pick in (min, max)
+    )
     return [
         Exhibit(
             "slack",
             "What is left out beside MMD",
-            "The paper bounds the loss of chosen items by MMD + O(√(C ln(1/δ)/n)) and compares MMD alone with B (Figs "
+            "The paper bounds the loss of chosen items by MMD + O(√(C ln(1/δ)/n)) and compares "
+            "MMD alone with B (Figs "
             "1, 9). Its "
-            "Appendix B.3 writes the other term out: 4√(C/n) + √(4C ln(4/δ)/(γn)), γ = n₀/n; corrected, "
-            "2(√(C/n₀) + √(C/n)) + √(2C ln(4/δ)(n₀ + n)/(n₀n)) (errata). Here with a fresh network's kernel, C its "
+            "Appendix B.3 writes the other term out: 4√(C/n) + √(4C ln(4/δ)/(γn)), γ = n₀/n; "
+            "corrected, "
+            "2(√(C/n₀) + √(C/n)) + √(2C ln(4/δ)(n₀ + n)/(n₀n)) (errata). Here with a fresh "
+            "network's kernel, C its "
             "largest entry, δ = 0.05, random batches. At mean diagonal 1 "
-            f"it is {least:.2g} to {most:.2g} times B ({least_sound:.2g} to {most_sound:.2g} corrected), MMD at most "
-            f"{max(r['MMD'] / r['B'] for r in table):.1g} times B (its unbiased estimate is often below zero, which "
-            "counts as zero). A kernel s times as large makes each of these ratios s times as large. "
+            f"it is {least:.2g} to {most:.2g} times B ({least_sound:.2g} to {most_sound:.2g} "
+            "corrected), MMD at most "
+            f"{max(r['MMD'] / r['B'] for r in table):.1g} times B (its unbiased estimate is often "
+            "below zero, which "
+            "counts as zero). A kernel s times as large makes each of these ratios s times as "
+            "large. "
             + (
                 "So the smallness of MMD/B alone does not show that the bound is small."
                 if least > 0.1

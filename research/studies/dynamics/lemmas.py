@@ -1,4 +1,7 @@
-"""What `python -m research study dynamics` measures of its premises: Lemma 1 on real networks, what Appendix B.3 drops."""
+"""What `python -m research study dynamics` measures of its premises.
+
+Lemma 1 on real networks, what Appendix B.3 drops.
+"""
 
 import math
 from collections.abc import Sequence
@@ -25,16 +28,21 @@ def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
 
 
 def lemma(s: Any, cell: Cell) -> list[Row]:
-    """‖Y − f(X; θ(t))‖ of a real network by gradient descent, beside E_t of its first kernel (DY-16), by width.
+    """‖Y − f(X; θ(t))‖ of a real network by gradient descent, beside E_t of its first kernel
+    (DY-16), by width.
 
-    E_t as the paper has it starts at ‖Y‖, so that f must vanish at first; E_t of Y − f₀ is given beside it. Theorem 1
-    bounds E_t² by Tr[YᵀY] − ηA above and Tr[YᵀY] − 2tηA below.
+    E_t as the paper has it starts at ‖Y‖, so that f must vanish at first; E_t of Y − f₀ is given
+    beside it. Theorem 1 bounds E_t² by Tr[YᵀY] − ηA above and Tr[YᵀY] − 2tηA below.
     """
     data, rows = items(s.data, s.root), list[Row]()
     at = some(data, s.lemma_items, cell["seed"], "lemma")
     x, y = data.inputs[at].double(), one_hot(data.labels[at], data.classes)
     for width in s.lemma_widths:
-        net = build("fcn", data.shape, data.classes, width=width, depth=2, seed=cell["seed"]).double().eval()
+        net = (
+            build("fcn", data.shape, data.classes, width=width, depth=2, seed=cell["seed"])
+            .double()
+            .eval()
+        )
         theta = kernel(net, x, kind="trace")
         rate = s.lemma_rate / float(torch.linalg.eigvalsh(theta)[-1])
         with torch.no_grad():
@@ -57,7 +65,9 @@ def lemma(s: Any, cell: Cell) -> list[Row]:
     return rows
 
 
-def _descended(net: nn.Module, x: Tensor, y: Tensor, rate: float, marks: Sequence[int]) -> list[tuple[int, Tensor]]:
+def _descended(
+    net: nn.Module, x: Tensor, y: Tensor, rate: float, marks: Sequence[int]
+) -> list[tuple[int, Tensor]]:
     """Outputs after so many steps of gradient descent on ½‖f(x) − y‖²."""
     every, seen = list(net.parameters()), []
     for step in range(max(marks) + 1):
@@ -72,7 +82,10 @@ def _descended(net: nn.Module, x: Tensor, y: Tensor, rate: float, marks: Sequenc
 
 
 def slack(s: Any, cell: Cell) -> list[Row]:
-    """What stands beside MMD in the bound on L_p − L_q (App. B.3) and is left out of Figs 1 and 9."""
+    """What stands beside MMD in the bound on L_p − L_q (App.
+
+    B.3) and is left out of Figs 1 and 9.
+    """
     data = items(s.data, s.root)
     rows: list[Row] = []
     for batch in s.batches:
@@ -95,10 +108,12 @@ def slack(s: Any, cell: Cell) -> list[Row]:
 
 
 def dropped_term(largest: float, first: int, n: int, delta: float = DELTA) -> float:
-    """Return the term beside MMD as printed: 4√(C/n) + √(4C ln(4/δ)/(γn)) with γ = n₀/n (DY, App. B.3).
+    """Return the term beside MMD as printed: 4√(C/n) + √(4C ln(4/δ)/(γn)) with γ = n₀/n (DY, App.
+    B.3).
 
-    The paper writes γ = M/(M + B) for M initial labels and a budget B, so that n₀ = M and n = M + B. With it,
-    n₀n/(n₀ + n) = γn/(1 + γ) ≥ γn/2, which turns the exponent −ε²n₀n/(2C(n₀ + n)) of the tail into −γε²n/(4C).
+    The paper writes γ = M/(M + B) for M initial labels and a budget B, so that n₀ = M and n = M +
+    B. With it, n₀n/(n₀ + n) = γn/(1 + γ) ≥ γn/2, which turns the exponent −ε²n₀n/(2C(n₀ + n)) of
+    the tail into −γε²n/(4C).
 
     Args:
         largest: C, the largest entry of the kernel.
@@ -111,10 +126,11 @@ def dropped_term(largest: float, first: int, n: int, delta: float = DELTA) -> fl
 
 
 def corrected_term(largest: float, first: int, n: int, delta: float = DELTA) -> float:
-    """Return the term that the tail bound really gives: 2(√(C/n₀) + √(C/n)) + √(2C ln(4/δ)(n₀ + n)/(n₀n)).
+    """Return the term that the tail bound really gives: 2(√(C/n₀) + √(C/n)) + √(2C ln(4/δ)(n₀ +
+    n)/(n₀n)).
 
-    The paper replaces 2(√(C/n₀) + √(C/n)) by 4√(C/n), which is smaller as n₀ ≤ n: a threshold may be raised, not
-    lowered (docs/errata.md). Arguments as for `dropped_term`.
+    The paper replaces 2(√(C/n₀) + √(C/n)) by 4√(C/n), which is smaller as n₀ ≤ n: a threshold may
+    be raised, not lowered (docs/errata.md). Arguments as for `dropped_term`.
     """
     offset = 2 * (math.sqrt(largest / first) + math.sqrt(largest / n))
     return offset + math.sqrt(2 * largest * math.log(4 / delta) * (first + n) / (first * n))

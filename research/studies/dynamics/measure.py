@@ -27,9 +27,26 @@ from labelahead.seeds import stream
 from labelahead.simulation.comparison.summary import asking_seconds
 from labelahead.simulation.run import Result
 from research.studies.design import Cell, Row
-from research.studies.materials import StudyData, answered, campaign, items, one_hot, share_right, some
+from research.studies.materials import (
+    StudyData,
+    answered,
+    campaign,
+    items,
+    one_hot,
+    share_right,
+    some,
+)
 
-__all__ = ["correlation", "fresh_kernel", "identity", "network", "ratio", "rounds", "rows_of", "single_and_joint"]
+__all__ = [
+    "correlation",
+    "fresh_kernel",
+    "identity",
+    "network",
+    "ratio",
+    "rounds",
+    "rows_of",
+    "single_and_joint",
+]
 
 
 INFINITE = "infinite"  # among networks whose kernel is taken
@@ -155,7 +172,12 @@ def rounds(s: Any, cell: Cell) -> list[Row]:
     done = campaign(
         s,
         cell["seed"],
-        asking={"strategy": strategy, "mode": mode or None, "gamma": float(cell["gamma"]), "candidates": s.candidates},
+        asking={
+            "strategy": strategy,
+            "mode": mode or None,
+            "gamma": float(cell["gamma"]),
+            "candidates": s.candidates,
+        },
         training=asdict(_training(s, start=cell["start"])),
         batch=cell["batch"],
         rounds=cell["rounds"],
@@ -188,19 +210,27 @@ def _distances(s: Any, cell: Cell, done: Result) -> dict[int, dict[str, float]]:
         K = theta[:n, :n]
         square, bound = mmd(K, s.initial), generalisation_bound(K, y[:n])
         distance = max(square, 0.0) ** 0.5  # unbiased, so it can fall below zero
-        by_labels[n] = {"mmd_squared": square, "mmd": distance, "bound": bound, "mmd_over_bound": distance / bound}
+        by_labels[n] = {
+            "mmd_squared": square,
+            "mmd": distance,
+            "bound": bound,
+            "mmd_over_bound": distance / bound,
+        }
     return by_labels
 
 
 def fresh_kernel(s: Any, x: Tensor, classes: int, seed: int) -> Tensor:
     """A fresh network's kernel, mean diagonal 1: MMD/B grows with the scale, so one is fixed.
 
-    kernel_model "infinite": that of infinite width, convolutional, of images averaged to kernel_side pixels a side.
+    kernel_model "infinite": that of infinite width, convolutional, of images averaged to
+    kernel_side pixels a side.
     """
     if s.kernel_model == INFINITE:
         sides = min(s.kernel_side, x.shape[2]), min(s.kernel_side, x.shape[3])
         K = infinite_kernel(
-            functional.adaptive_avg_pool2d(x.double(), sides), network="conv", depth=(s.kernel_depth or 4) - 1
+            functional.adaptive_avg_pool2d(x.double(), sides),
+            network="conv",
+            depth=(s.kernel_depth or 4) - 1,
         )
         return K / K.diagonal().mean()
     more = {} if s.kernel_depth is None else {"depth": s.kernel_depth}

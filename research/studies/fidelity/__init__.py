@@ -85,8 +85,10 @@ def cells(s: Settings) -> Sequence[Cell]:
 FIDELITY = Experiment(
     "fidelity",
     "Does look-ahead tell the truth?",
-    "Look-ahead predicts, without training, what every prediction would become if one more item were labelled. Here "
-    "the item is really labelled and the network really trained. Δf is what that label changes in the outputs at "
+    "Look-ahead predicts, without training, what every prediction would become if one more item "
+    "were labelled. Here "
+    "the item is really labelled and the network really trained. Δf is what that label changes in "
+    "the outputs at "
     "held-out items: trained with it, minus trained in the same way without it.",
     Settings,
     cells,

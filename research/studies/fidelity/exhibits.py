@@ -68,7 +68,10 @@ def _ends(s: Any, rows: Sequence[Row], model: str, width: int, kind: str = "pseu
 
 
 def told(rows: Sequence[Row], name: str) -> str:
-    """A mean over seeds in words; Student's interval of a correlation may pass 1, which says nothing."""
+    """A mean over seeds in words.
+
+    Student's interval of a correlation may pass 1, which says nothing.
+    """
     e = over_seeds(rows, name)
     if name in SIZES or e.low is None or e.high is None:
         return span(e)
@@ -103,10 +106,14 @@ def short(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "short",
         "In short",
-        "The product's look-ahead (pseudo kernel) against training that really goes on with one more label. Order: "
-        "Spearman's correlation of predicted and real ‖Δf‖ over candidates. Direction: cosine of predicted and real "
-        f"Δf. Good is 0.9 or more, fair 0.7, weak 0.4; means over {s.seeds} seeds, with their intervals below. "
-        "Look-ahead is a statement about a trained, wide enough network that goes on training; in the last two rows "
+        "The product's look-ahead (pseudo kernel) against training that really goes on with one "
+        "more label. Order: "
+        "Spearman's correlation of predicted and real ‖Δf‖ over candidates. Direction: cosine of "
+        "predicted and real "
+        f"Δf. Good is 0.9 or more, fair 0.7, weak 0.4; means over {s.seeds} seeds, with their "
+        "intervals below. "
+        "Look-ahead is a statement about a trained, wide enough network that goes on training; in "
+        "the last two rows "
         "one of these is missing.",
         table=table,
     )
@@ -138,10 +145,14 @@ def sizes(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "sizes",
         "Which label would change most? Predicted and real",
-        f"A point is a candidate, a colour a seed: the size of the change at {s.evaluation} held-out items, as "
-        f"look-ahead (the product's own: pseudo kernel, noise {s.noise:g}) predicts it and as {s.marks[-1]} steps of "
-        f"full-batch gradient descent on the squared loss make it, from a network trained on {s.initial} labels. On "
-        f"the dotted line both are equal. Order of the candidates: {'; '.join(orders)} (95 % over seeds). The paper "
+        f"A point is a candidate, a colour a seed: the size of the change at {s.evaluation} "
+        "held-out items, as "
+        f"look-ahead (the product's own: pseudo kernel, noise {s.noise:g}) predicts it and as "
+        f"{s.marks[-1]} steps of "
+        "full-batch gradient descent on the squared loss make it, from a network trained on "
+        f"{s.initial} labels. On "
+        f"the dotted line both are equal. Order of the candidates: {'; '.join(orders)} (95 % over "
+        "seeds). The paper "
         "(LA) proves this for infinite width and does not measure it on real networks.",
         figure=figure,
         alt="Scatter plots of predicted against real size of the change of outputs.",
@@ -185,7 +196,8 @@ def networks(s: Any, rows: Sequence[Row]) -> Exhibit:
         "the direction, which a residual does not have. The direction is weakest for the "
         f"{worst[0]}, {low:.2f} with the pseudo kernel and {better:.2f} with the full one"
         + (
-            ": one number for every pair of items cannot say how a label of one class moves the outputs of another. "
+            ": one number for every pair of items cannot say how a label of one class moves the "
+            "outputs of another. "
             if better > low + 0.05
             else ". "
         )
@@ -201,16 +213,24 @@ def widths(s: Any, rows: Sequence[Row]) -> Exhibit:
     ends = [r for r in ends if r["width"] in s.widths]
     figure = _three(ends, s.widths)
     low, high = (where(ends, width=w, kernel="full") for w in (min(s.widths), max(s.widths)))
-    ours = [over_seeds(where(ends, width=w, kernel="pseudo"), "cosine") for w in (min(s.widths), max(s.widths))]
+    ours = [
+        over_seeds(where(ends, width=w, kernel="pseudo"), "cosine")
+        for w in (min(s.widths), max(s.widths))
+    ]
     loss = [mean(of, "train_loss") for of in (low, high)]
     return Exhibit(
         "widths",
         "Does width make it truer?",
-        f"The {model} at several widths, otherwise as above; lines are kernels. From width {min(s.widths)} to "
-        f"{max(s.widths)} the cosine goes from {told(low, 'cosine')} to {told(high, 'cosine')} with the full kernel "
-        f"and from {span(ours[0])} to {span(ours[1])} with the pseudo kernel. Theory says that both errors vanish as "
-        "width grows, the pseudo kernel's for networks near their initial weights. The narrowest starts from a loss of "
-        f"{loss[0]:.2g} on its own labels, the widest from {loss[1]:.2g}: what does not fit yet moves far when "
+        f"The {model} at several widths, otherwise as above; lines are kernels. From width "
+        f"{min(s.widths)} to "
+        f"{max(s.widths)} the cosine goes from {told(low, 'cosine')} to {told(high, 'cosine')} "
+        "with the full kernel "
+        f"and from {span(ours[0])} to {span(ours[1])} with the pseudo kernel. Theory says that "
+        "both errors vanish as "
+        "width grows, the pseudo kernel's for networks near their initial weights. The narrowest "
+        "starts from a loss of "
+        f"{loss[0]:.2g} on its own labels, the widest from {loss[1]:.2g}: what does not fit yet "
+        "moves far when "
         "training goes on. Bands: 95 % over seeds.",
         figure=figure,
         table=_summary_table(ends, "width"),
@@ -263,15 +283,21 @@ def _length_text(s: Any, ends: Sequence[Row], after: Sequence[Row], steps: Seque
 
     first, last, usual = steps[0], steps[-1], recipe(s.networks[0][0]).steps
     return (
-        "Left: the network is trained for so many steps, then looked ahead from. Cosine with the default kernel after "
+        "Left: the network is trained for so many steps, then looked ahead from. Cosine with the "
+        "default kernel after "
         f"{first} steps {cosine(ends, 'pseudo', before=first)}, after the usual {usual} "
-        f"{cosine(ends, 'pseudo', before=usual)}, after {last} {cosine(ends, 'pseudo', before=last)}. A network far "
-        "from its labels moves far in the continued training, and its kernel with it. Right: the usual network, and "
-        "real training read off early and late. Look-ahead speaks of the end of training; “same steps” is the "
+        f"{cosine(ends, 'pseudo', before=usual)}, after {last} "
+        f"{cosine(ends, 'pseudo', before=last)}. A network far "
+        "from its labels moves far in the continued training, and its kernel with it. Right: the "
+        "usual network, and "
+        "real training read off early and late. Look-ahead speaks of the end of training; “same "
+        "steps” is the "
         f"linearised network stopped when the real one is. After {s.marks[0]} steps the first has "
-        f"{cosine(after, 'full', steps=s.marks[0])}, the second {cosine(after, 'full, same steps', steps=s.marks[0])}; "
+        f"{cosine(after, 'full', steps=s.marks[0])}, the second "
+        f"{cosine(after, 'full, same steps', steps=s.marks[0])}; "
         f"after {s.marks[-1]} steps {cosine(after, 'full', steps=s.marks[-1])} and "
-        f"{cosine(after, 'full, same steps', steps=s.marks[-1])}. Where both are alike, look-ahead waits for nothing "
+        f"{cosine(after, 'full, same steps', steps=s.marks[-1])}. Where both are alike, "
+        "look-ahead waits for nothing "
         "more, and what is missing from 1 is that the network is not linear."
     )
 
@@ -340,16 +366,24 @@ def scores(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "scores",
         "Scores, before the label is known",
-        "Spearman's correlation over candidates between a score and what training really did (columns; sums over "
-        "held-out items, gradient descent as above). MLMOC's own claim is the change if the network's guess were the "
+        "Spearman's correlation over candidates between a score and what training really did "
+        "(columns; sums over "
+        "held-out items, gradient descent as above). MLMOC's own claim is the change if the "
+        "network's guess were the "
         f"label: for the {model} {ranked('MLMOC', 'mlmoc')}, where the small margin alone gets "
-        f"{ranked('small margin', 'mlmoc')}. The change by the true label, which no score knows, MLMOC ranks at "
+        f"{ranked('small margin', 'mlmoc')}. The change by the true label, which no score knows, "
+        "MLMOC ranks at "
         f"{ranked('MLMOC', 'change')}, flip at {ranked('flip', 'change')}, the small margin at "
-        f"{ranked('small margin', 'change')}. But change is not use: the error that the label really removes is ranked "
-        f"at {ranked('flip', 'gain')} by flip, {ranked('MLMOC', 'gain')} by MLMOC, {ranked('small margin', 'gain')} by "
-        f"the margin, and at {ranked('look-ahead, true label', 'gain')} by a look-ahead that is told the true label "
-        "(last row): so much a better guess of labels could buy. flip does not try to rank single changes; it is made "
-        f"for batches. With {s.candidates} candidates and {s.seeds} seeds these intervals are wide.",
+        f"{ranked('small margin', 'change')}. But change is not use: the error that the label "
+        "really removes is ranked "
+        f"at {ranked('flip', 'gain')} by flip, {ranked('MLMOC', 'gain')} by MLMOC, "
+        f"{ranked('small margin', 'gain')} by "
+        f"the margin, and at {ranked('look-ahead, true label', 'gain')} by a look-ahead that is "
+        "told the true label "
+        "(last row): so much a better guess of labels could buy. flip does not try to rank single "
+        "changes; it is made "
+        f"for batches. With {s.candidates} candidates and {s.seeds} seeds these intervals are "
+        "wide.",
         table=table,
     )
 
@@ -362,16 +396,22 @@ def cold(s: Any, rows: Sequence[Row]) -> Exhibit:
         mine = where(rows, kind=kind)
         table.append(
             {"trained how": kind, "‖Δf‖": told(mine, "real")}
-            | {name: told(mine, key) if mine[0].get(key) is not None else None for key, name in COLD.items()}
+            | {
+                name: told(mine, key) if mine[0].get(key) is not None else None
+                for key, name in COLD.items()
+            }
         )
     size = {k: over_seeds(where(rows, kind=k), "real") for k in kinds}
     guess = over_seeds(where(rows, kind=kinds[0]), "predicted")
     return Exhibit(
         "cold",
         "Begin again: does the effect of one label drown?",
-        f"The same {s.cold_candidates} candidates a seed, network and look-ahead ({s.networks[0][0]}, pseudo kernel); "
-        "only how the real Δf comes about differs. Gradient descent has no noise. The usual training is the recipe "
-        f"(Adam, minibatches), {s.repeats} repetitions with other orders. The last two have no candidate at all: two "
+        f"The same {s.cold_candidates} candidates a seed, network and look-ahead "
+        f"({s.networks[0][0]}, pseudo kernel); "
+        "only how the real Δf comes about differs. Gradient descent has no noise. The usual "
+        "training is the recipe "
+        f"(Adam, minibatches), {s.repeats} repetitions with other orders. The last two have no "
+        "candidate at all: two "
         "trainings on the same labels, minus each other. " + _cold_text(rows, kinds, size, guess),
         figure=_bars(kinds, size, guess),
         table=table,
@@ -379,21 +419,30 @@ def cold(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def _cold_text(rows: Sequence[Row], kinds: Sequence[str], size: dict[str, Estimate], guess: Estimate) -> str:
+def _cold_text(
+    rows: Sequence[Row], kinds: Sequence[str], size: dict[str, Estimate], guess: Estimate
+) -> str:
     warm, usual, again, retrained, order, weights = kinds
     cosine = {k: mean(where(rows, kind=k), "cosine") for k in kinds}
     share = mean(where(rows, kind=retrained), "repeats")
     many = mean(where(rows, kind=retrained), "mean_cosine")
     lasting = max(share, 0.0) ** 0.5 * size[retrained].mean
     return (
-        f"Look-ahead predicts ‖Δf‖ = {guess.mean:.2f} on average. Training on: {size[warm].mean:.2f}, cosine "
-        f"{cosine[warm]:.2f} ({usual.split(', ')[1]}: {size[usual].mean:.2f}, {cosine[usual]:.2f}). Beginning again "
+        f"Look-ahead predicts ‖Δf‖ = {guess.mean:.2f} on average. Training on: "
+        f"{size[warm].mean:.2f}, cosine "
+        f"{cosine[warm]:.2f} ({usual.split(', ')[1]}: {size[usual].mean:.2f}, "
+        f"{cosine[usual]:.2f}). Beginning again "
         f"without noise: {size[again].mean:.2f}, {cosine[again]:.2f}. Beginning again as usual: "
-        f"{size[retrained].mean:.2f}, {cosine[retrained]:.2f}; {100 * share:.0f} % of its square comes again in a "
-        f"second training from the same weights, a lasting change of {lasting:.2f}, and the mean over repetitions has "
-        f"cosine {many:.2f}. With no new label, another order changes {size[order].mean:.2f} and other initial weights "
-        f"{size[weights].mean:.2f}. So one label's effect {_beside(lasting, size[order].mean)} of another order and "
-        f"{_beside(lasting, size[weights].mean)} of other weights. Look-ahead tells what a label does to this network, "
+        f"{size[retrained].mean:.2f}, {cosine[retrained]:.2f}; {100 * share:.0f} % of its square "
+        "comes again in a "
+        f"second training from the same weights, a lasting change of {lasting:.2f}, and the mean "
+        "over repetitions has "
+        f"cosine {many:.2f}. With no new label, another order changes {size[order].mean:.2f} and "
+        "other initial weights "
+        f"{size[weights].mean:.2f}. So one label's effect {_beside(lasting, size[order].mean)} of "
+        "another order and "
+        f"{_beside(lasting, size[weights].mean)} of other weights. Look-ahead tells what a label "
+        "does to this network, "
         "not what the next training run will say."
     )
 
@@ -414,7 +463,12 @@ def _bars(kinds: Sequence[str], size: dict[str, Estimate], guess: Estimate) -> A
             axes.plot([max(e.low, 0), e.high], [at, at], color=INK, lw=1.2, zorder=3)
     axes.axvline(guess.mean, color=INK, ls=DOTS, lw=1.4, zorder=4)
     axes.annotate(
-        "predicted", (guess.mean, len(kinds) - 0.45), ha="center", va="bottom", annotation_clip=False, fontsize=9
+        "predicted",
+        (guess.mean, len(kinds) - 0.45),
+        ha="center",
+        va="bottom",
+        annotation_clip=False,
+        fontsize=9,
     )
     axes.set_yticks(y, kinds)
     axes.grid(visible=False, axis="y")

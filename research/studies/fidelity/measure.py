@@ -1,4 +1,7 @@
-"""What `python -m research study fidelity` measures: predicted changes beside those of real training."""
+"""What `python -m research study fidelity` measures.
+
+Predicted changes beside those of real training.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -103,7 +106,15 @@ def warm(s: Any, cell: Cell) -> list[Row]:
     rows: list[Row] = []
     for kind, each in guesses.items():
         for mark, p, r in zip(s.marks, each, real, strict=True):
-            rows.append({"row": "summary", "kernel": kind, "steps": mark, **common, **agreement(p, r, surprise)})
+            rows.append(
+                {
+                    "row": "summary",
+                    "kernel": kind,
+                    "steps": mark,
+                    **common,
+                    **agreement(p, r, surprise),
+                }
+            )
     rows += _candidates(guesses, real[-1], surprise)
     after = out[-1, : st.q].clone()
     after[wrong] = out[-1, st.q : -1]
@@ -126,7 +137,9 @@ def _candidates(guesses: dict[str, list[Tensor]], real: Tensor, surprise: Tensor
     ]
 
 
-def _scores(post: Posterior, st: Stage, f: Tensor, real: Tensor, out: Tensor, after: Tensor) -> list[Row]:
+def _scores(
+    post: Posterior, st: Stage, f: Tensor, real: Tensor, out: Tensor, after: Tensor
+) -> list[Row]:
     """How the scores, taken before the label is known, rank what the label really does.
 
     out: outputs at the evaluation points after training with the true label (the last one:
@@ -136,7 +149,12 @@ def _scores(post: Posterior, st: Stage, f: Tensor, real: Tensor, out: Tensor, af
     now, y, without = f[st.seen], st.y[st.seen], out[-1]
     top = f[st.asked].topk(2, dim=1).values
     v = view(post, here, there)
-    scores = {"MLMOC": mlmoc(v), "flip": flip(v), "variance": variance(v), "small margin": top[:, 1] - top[:, 0]}
+    scores = {
+        "MLMOC": mlmoc(v),
+        "flip": flip(v),
+        "variance": variance(v),
+        "small margin": top[:, 1] - top[:, 0],
+    }
     errors = (out[: st.q] - y).square().sum((1, 2))
     truths = {
         "mlmoc": (after - now).norm(dim=2).sum(1),
@@ -183,7 +201,8 @@ def cold(s: Any, cell: Cell) -> list[Row]:
         "cold, the usual training": _trained(s, cell, st, new),
     }
     rows: list[Row] = [
-        {"kind": kind, "label": True, **repeated(guess, real, surprise)} for kind, real in changes.items()
+        {"kind": kind, "label": True, **repeated(guess, real, surprise)}
+        for kind, real in changes.items()
     ]
     for kind, first, second in (
         ("cold, no label: other order", new, new),
@@ -191,14 +210,26 @@ def cold(s: Any, cell: Cell) -> list[Row]:
     ):
         noise = _noise(s, cell, st, first, second)
         alike = repeated(guess, noise.expand(st.q, *noise.shape), surprise)
-        rows.append({"kind": kind, "label": False, **{k: alike[k] for k in ("predicted", "real", "ratio", "cosine")}})
+        rows.append(
+            {
+                "kind": kind,
+                "label": False,
+                **{k: alike[k] for k in ("predicted", "real", "ratio", "cosine")},
+            }
+        )
     return rows
 
 
 def _descent(
-    s: Any, st: Stage, model: nn.Module, theta: Tensor, extra: tuple[Tensor, Tensor], marks: Sequence[int]
+    s: Any,
+    st: Stage,
+    model: nn.Module,
+    theta: Tensor,
+    extra: tuple[Tensor, Tensor],
+    marks: Sequence[int],
 ) -> tuple[Tensor, float]:
-    """(T, q + 1, e, C): gradient descent from these weights, with each extra item and without; and its rate.
+    """(T, q + 1, e, C): gradient descent from these weights, with each extra item and without; and
+    its rate.
 
     theta: the full kernel of labelled items and candidates at these weights.
     """
@@ -231,7 +262,10 @@ def _trained(s: Any, cell: Cell, st: Stage, start: nn.Module) -> Tensor:
     known = st.at(st.known)
     without = torch.stack([_outputs(cell, st, start, known, r) for r in range(s.repeats)])
     changes = [
-        torch.stack([_outputs(cell, st, start, torch.cat([known, j[None]]), r) for r in range(s.repeats)]) - without
+        torch.stack(
+            [_outputs(cell, st, start, torch.cat([known, j[None]]), r) for r in range(s.repeats)]
+        )
+        - without
         for j in st.at(st.asked)
     ]
     return torch.stack(changes)
@@ -241,7 +275,10 @@ def _noise(s: Any, cell: Cell, st: Stage, first: nn.Module, second: nn.Module) -
     """(R, e, C): two trainings on the same labels, in another order, perhaps from other weights."""
     known = st.at(st.known)
     return torch.stack(
-        [_outputs(cell, st, first, known, r) - _outputs(cell, st, second, known, 500 + r) for r in range(s.repeats)]
+        [
+            _outputs(cell, st, first, known, r) - _outputs(cell, st, second, known, 500 + r)
+            for r in range(s.repeats)
+        ]
     )
 
 
@@ -270,7 +307,11 @@ def repeated(guess: Tensor, real: Tensor, surprise: Tensor) -> Mapping[str, Any]
         cross = (gram.sum((1, 2)) - own) / (r * (r - 1))
         told["repeats"] = float(cross.sum() / (own / r).sum())
         mean = agreement(guess, real.mean(1), surprise)
-        told |= {"mean_cosine": mean["cosine"], "mean_spearman": mean["spearman"], "mean_ratio": mean["ratio"]}
+        told |= {
+            "mean_cosine": mean["cosine"],
+            "mean_spearman": mean["spearman"],
+            "mean_ratio": mean["ratio"],
+        }
     return told
 
 
@@ -323,15 +364,20 @@ def continued(
     """
     for _ in range(HALVINGS + 1):
         parts = [
-            side_by_side(model, inputs, targets, z, t, watch, rate=rate, marks=marks, momentum=momentum)
-            for z, t in zip(torch.split(extra, chunk), torch.split(extra_targets, chunk), strict=True)
+            side_by_side(
+                model, inputs, targets, z, t, watch, rate=rate, marks=marks, momentum=momentum
+            )
+            for z, t in zip(
+                torch.split(extra, chunk), torch.split(extra_targets, chunk), strict=True
+            )
         ]
         outputs = torch.cat([p[:, :-1] for p in parts] + [parts[0][:, -1:]], 1)
         if bool(torch.isfinite(outputs).all()):
             return outputs, rate
         rate /= 2
     raise NumericalError(
-        f"gradient descent diverged, also at the rate {rate:.3g}; expected a finite loss: scale the inputs to order one"
+        f"gradient descent diverged, also at the rate {rate:.3g}; expected a finite loss: scale "
+        "the inputs to order one"
     )
 
 
@@ -362,7 +408,10 @@ def side_by_side(
     weight = torch.ones_like(y[..., :1])
     weight[-1, -1] = 0.0  # the last copy has no candidate
     fixed = dict(model.named_buffers())
-    live = {k: p.detach().expand(copies, *p.shape).clone().requires_grad_() for k, p in model.named_parameters()}
+    live = {
+        k: p.detach().expand(copies, *p.shape).clone().requires_grad_()
+        for k, p in model.named_parameters()
+    }
     speed = {k: torch.zeros_like(p) for k, p in live.items()}
 
     def out(p: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -391,7 +440,9 @@ def side_by_side(
     return torch.stack(seen)
 
 
-def same_steps(f: Tensor, theta: Tensor, st: Stage, rate: float, momentum: float, marks: Sequence[int]) -> Tensor:
+def same_steps(
+    f: Tensor, theta: Tensor, st: Stage, rate: float, momentum: float, marks: Sequence[int]
+) -> Tensor:
     """(T, q, e, C): the change if the linearised network took the very steps of the real one.
 
     Without regulariser and stopped at the same time: for a network that is linear in its weights
@@ -410,7 +461,10 @@ def same_steps(f: Tensor, theta: Tensor, st: Stage, rate: float, momentum: float
 
     known = st.at(st.known)
     without = moved(known)
-    return torch.stack([moved(torch.cat([known, j[None]])) for j in st.at(st.asked)], 1) - without[:, None]
+    return (
+        torch.stack([moved(torch.cat([known, j[None]])) for j in st.at(st.asked)], 1)
+        - without[:, None]
+    )
 
 
 def heavy_ball(values: Tensor, rate: float, momentum: float, marks: Sequence[int]) -> Tensor:
@@ -432,7 +486,9 @@ def stiffness(theta: Tensor, st: Stage) -> float:
     """A bound on the largest eigenvalue of the full kernel of labelled items and any candidate."""
     c = st.y.shape[1]
     known = theta[: st.n * c, : st.n * c]
-    blocks = torch.stack([theta[i * c : (i + 1) * c, i * c : (i + 1) * c] for i in range(st.n, st.n + st.q)])
+    blocks = torch.stack(
+        [theta[i * c : (i + 1) * c, i * c : (i + 1) * c] for i in range(st.n, st.n + st.q)]
+    )
     # λ_max of a positive matrix is at most the sum of those of its diagonal blocks
     top = torch.linalg.eigvalsh(blocks).max()
     return float(torch.linalg.eigvalsh(known)[-1] + top)

@@ -20,14 +20,14 @@ class Settings:
     """What is measured, and on what; these defaults are the small scale.
 
     parts: any of rate (distance by width at initialisation), variants (the same for the fcn with
-    other activations and truncated weights), bound (PN's bound beside what it bounds), theorems (PN's
-    Theorems 5 and 6), layers (TH's lemmas, layer by layer) and training (everything, along SGD). The widths of a
-    network that is left out may be empty: it is skipped.
-    rate_*: many widths and seeds on few items; the other numbers are for training. items, test:
-    items that the network is trained on and the kernels are taken of, and those to regress at.
-    checkpoints: parts of the run. steps, batch, rate, momentum, weight_decay, loss: the training;
-    the rate falls to a tenth if it diverges, as in PN. Our squared loss is C/2 times PyTorch's mean
-    over outputs, so that 0.02 is PN's 0.1 at ten classes. noise: of the regression, relative.
+    other activations and truncated weights), bound (PN's bound beside what it bounds), theorems
+    (PN's Theorems 5 and 6), layers (TH's lemmas, layer by layer) and training (everything, along
+    SGD). The widths of a network that is left out may be empty: it is skipped. rate_*: many widths
+    and seeds on few items; the other numbers are for training. items, test: items that the network
+    is trained on and the kernels are taken of, and those to regress at. checkpoints: parts of the
+    run. steps, batch, rate, momentum, weight_decay, loss: the training; the rate falls to a tenth
+    if it diverges, as in PN. Our squared loss is C/2 times PyTorch's mean over outputs, so that
+    0.02 is PN's 0.1 at ten classes. noise: of the regression, relative.
     """
 
     data: str = "digits"
@@ -69,8 +69,13 @@ class Settings:
         for name in ("seeds", "rate_seeds", "rate_items", "bound_items", "items", "test"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 1 or more")
-        if list(self.checkpoints) != sorted(set(self.checkpoints)) or not all(0 <= c <= 1 for c in self.checkpoints):
-            raise InputError(f"checkpoints are {list(self.checkpoints)}; expected rising parts of the run, from 0 to 1")
+        if list(self.checkpoints) != sorted(set(self.checkpoints)) or not all(
+            0 <= c <= 1 for c in self.checkpoints
+        ):
+            raise InputError(
+                f"checkpoints are {list(self.checkpoints)}; expected rising parts of the run, "
+                "from 0 to 1"
+            )
         if len({round(c * self.steps) for c in self.checkpoints}) < max(1, len(self.checkpoints)):
             raise InputError(
                 f"checkpoints are {list(self.checkpoints)} of {self.steps} steps; expected one or "
@@ -98,7 +103,9 @@ def cells(s: Settings) -> Sequence[Cell]:
     return sorted(every, key=lambda c: (c["part"] != "training", -_cost(c)))
 
 
-def _grid(part: str, name: str, widths: Sequence[float], seeds: int, **more: Any) -> list[dict[str, Any]]:
+def _grid(
+    part: str, name: str, widths: Sequence[float], seeds: int, **more: Any
+) -> list[dict[str, Any]]:
     return [
         {"part": part, "network": name, "width": width, "seed": seed, **more}
         for width in widths

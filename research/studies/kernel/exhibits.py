@@ -1,4 +1,6 @@
-"""What `python -m research study kernel` shows, of new networks and along training, beside what PN and TH found."""
+"""What `python -m research study kernel` shows, of new networks and along training, beside what PN
+and TH found.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +52,8 @@ def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     return [e for part, mine in own.items() if mine for e in made[part](s, mine)]
 
 
-# --- new networks -------------------------------------------------------------------------------------------
+# --- new networks
+# -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -113,15 +116,24 @@ def rates(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         Exhibit(
             "rate",
             "New networks: how fast does the error fall with the width?",
-            f"{s.rate_items} items of {s.data}, {s.rate_seeds} seeds a width, new weights, BatchNorm's statistics "
-            "settled on the data. Error: ‖K⊗I − Θ‖ over the norm of the trace kernel ⊗ I; dotted: width^(−1/2), the "
-            f"rate of PN's Theorem 1 (TH 3.3.1). Slopes (± standard error over seeds) of the pseudo-NTK: {ours} "
-            "(table: also from the middle width on). PN's own ratio divides by ‖Θ‖, which contains the error, so that "
-            f"it cannot grow much beyond one: {theirs}. The other norm and the settling of BatchNorm were chosen after "
-            "a pilot with PN's; judge by both. No scalar kernel can come nearer to Θ than the trace kernel, its "
-            f"projection: here {min(share):.2f} to {max(share):.2f} of the pseudo-NTK's distance (Gaussian read-out "
-            f"weights would give √((C+2)/(C+4)) = {((C + 2) / (C + 4)) ** 0.5:.2f} at {C} classes), for C times the "
-            "work. PN argue that single logit and sum of logits are alike at initialisation: their distances differ by "
+            f"{s.rate_items} items of {s.data}, {s.rate_seeds} seeds a width, new weights, "
+            "BatchNorm's statistics "
+            "settled on the data. Error: ‖K⊗I − Θ‖ over the norm of the trace kernel ⊗ I; dotted: "
+            "width^(−1/2), the "
+            "rate of PN's Theorem 1 (TH 3.3.1). Slopes (± standard error over seeds) of the "
+            f"pseudo-NTK: {ours} "
+            "(table: also from the middle width on). PN's own ratio divides by ‖Θ‖, which "
+            "contains the error, so that "
+            f"it cannot grow much beyond one: {theirs}. The other norm and the settling of "
+            "BatchNorm were chosen after "
+            "a pilot with PN's; judge by both. No scalar kernel can come nearer to Θ than the "
+            "trace kernel, its "
+            f"projection: here {min(share):.2f} to {max(share):.2f} of the pseudo-NTK's distance "
+            "(Gaussian read-out "
+            f"weights would give √((C+2)/(C+4)) = {((C + 2) / (C + 4)) ** 0.5:.2f} at {C} "
+            "classes), for C times the "
+            "work. PN argue that single logit and sum of logits are alike at initialisation: "
+            "their distances differ by "
             f"factors of {min(single):.2f} to {max(single):.2f} here.",
             figure=figure,
             table=table,
@@ -143,7 +155,10 @@ def variants(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
                 "slope, error": _told(mine, "error_pseudo"),
                 "slope, PN's ratio": _told(mine, "distance_pseudo"),
                 "slope, off/on diagonal": _told(mine, "off_over_on"),
-                **{f"width {w:g}": mean(where(mine, width=w), "distance_pseudo") for w in values(mine, "width")},
+                **{
+                    f"width {w:g}": mean(where(mine, width=w), "distance_pseudo")
+                    for w in values(mine, "width")
+                },
             }
         )
     _guide(axes, next(iter(by_name.values())), "error_pseudo")
@@ -157,10 +172,13 @@ def variants(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         Exhibit(
             "variants",
             "Other activations, other initial weights",
-            "The fcn again. TH (A.7.5) expects the same rate with other constants for every activation that behaves, "
+            "The fcn again. TH (A.7.5) expects the same rate with other constants for every "
+            "activation that behaves, "
             "and for truncated normal weights, and calls the influence marginal. Slopes here: "
-            f"{_listed(by_name, 'error_pseudo')}. At the widest the distances (columns “width”: PN's ratio) differ by "
-            f"a factor of {spread:.2f}: {verdict}. Truncated weights have the same standard deviation.",
+            f"{_listed(by_name, 'error_pseudo')}. At the widest the distances (columns “width”: "
+            "PN's ratio) differ by "
+            f"a factor of {spread:.2f}: {verdict}. Truncated weights have the same standard "
+            "deviation.",
             figure=figure,
             table=table,
         )
@@ -197,14 +215,21 @@ def bounds(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         Exhibit(
             "bound",
             "Is the bound tight?",
-            f"‖Θ̂⊗I − Θ‖ of single pairs of items (fcn, {s.bound_items} items, {s.rate_seeds} seeds) beside PN's "
-            "explicit bound (PN-22) with α, the largest entry of the hidden kernel, measured. It was exceeded "
-            f"{broken} times of {s.bound_items**2 * len(rows)}, and is {min(loose):,.0f} to {max(loose):,.0f} times "
-            f"what it bounds. Relative to ‖Θ‖ its slope in the width is {_told(rows, 'relative_bound')}: it allows "
-            "every entry of the hidden kernel the size of the diagonal ones, which are √width times larger. TH "
-            "therefore states the rate anew, relative to ‖Θ‖, with unnamed constants, and shows its tightness (Fig "
+            f"‖Θ̂⊗I − Θ‖ of single pairs of items (fcn, {s.bound_items} items, {s.rate_seeds} "
+            "seeds) beside PN's "
+            "explicit bound (PN-22) with α, the largest entry of the hidden kernel, measured. It "
+            "was exceeded "
+            f"{broken} times of {s.bound_items**2 * len(rows)}, and is {min(loose):,.0f} to "
+            f"{max(loose):,.0f} times "
+            "what it bounds. Relative to ‖Θ‖ its slope in the width is "
+            f"{_told(rows, 'relative_bound')}: it allows "
+            "every entry of the hidden kernel the size of the diagonal ones, which are √width "
+            "times larger. TH "
+            "therefore states the rate anew, relative to ‖Θ‖, with unnamed constants, and shows "
+            "its tightness (Fig "
             f"A.10). Measured slope: {_told(rows, 'relative')}, from the middle width on "
-            f"{_told(_wider(rows), 'relative')}; where the rate width^(−1/2) is tight the curve on the right is level.",
+            f"{_told(_wider(rows), 'relative')}; where the rate width^(−1/2) is tight the curve "
+            "on the right is level.",
             figure=figure,
             table=table,
         )
@@ -229,7 +254,15 @@ def _guide(axes: Any, rows: Sequence[Row], name: str) -> None:
     """A line of slope −1/2 through the widest mean."""
     at = np.array(values(rows, "width"), float)
     end = mean(_widest(rows), name)
-    axes.plot(at, end * (at / at[-1]) ** THEORY, color=INK, ls=DOTS, lw=1.4, zorder=2, label="width^(−1/2)")
+    axes.plot(
+        at,
+        end * (at / at[-1]) ** THEORY,
+        color=INK,
+        ls=DOTS,
+        lw=1.4,
+        zorder=2,
+        label="width^(−1/2)",
+    )
 
 
 def _logarithmic(axes: Any, rows: Sequence[Row], both: bool = True) -> None:
@@ -249,7 +282,8 @@ def _wider(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if r["width"] >= at[(len(at) - 1) // 2]]
 
 
-# --- along training -----------------------------------------------------------------------------------------
+# --- along training
+# -----------------------------------------------------------------------------------------
 
 
 def trained(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
@@ -268,15 +302,22 @@ def _diagonality(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
         here.set_ylim(bottom=0)
         here.legend(fontsize=8)
     first, last = _both_ends(s, rows)
-    grown = [n for n in names if _at_widest(last, n, "off_over_on") > _at_widest(first, n, "off_over_on")]
+    grown = [
+        n for n in names if _at_widest(last, n, "off_over_on") > _at_widest(first, n, "off_over_on")
+    ]
     return Exhibit(
         "diagonality",
         "Along training: is the full kernel diagonal?",
-        f"Each network is trained on {s.items} items of {s.data} by SGD ({s.steps} steps, batch {s.batch}, rate "
-        f"{s.rate:g}, {s.loss} loss; {s.seeds} seeds), and the kernels are taken of the same items. Mean |entry| off "
-        "the diagonal over mean |entry| on it, over the C×C blocks of all pairs of items. PN (Fig 2) find it falling "
-        "with the width before training, and not diagonal for practical widths. Here the widest networks have "
-        f"{_extent(first, names, 'off_over_on')} at the start and {_extent(last, names, 'off_over_on')} at the end; "
+        f"Each network is trained on {s.items} items of {s.data} by SGD ({s.steps} steps, batch "
+        f"{s.batch}, rate "
+        f"{s.rate:g}, {s.loss} loss; {s.seeds} seeds), and the kernels are taken of the same "
+        "items. Mean |entry| off "
+        "the diagonal over mean |entry| on it, over the C×C blocks of all pairs of items. PN (Fig "
+        "2) find it falling "
+        "with the width before training, and not diagonal for practical widths. Here the widest "
+        "networks have "
+        f"{_extent(first, names, 'off_over_on')} at the start and "
+        f"{_extent(last, names, 'off_over_on')} at the end; "
         f"training makes the blocks less diagonal for {', '.join(grown) or 'none of them'}.",
         figure=figure,
     )
@@ -298,19 +339,33 @@ def _distance(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
             row: dict[str, Any] = {"network": name, "width": width}
             for part, word in ((first, "start"), (last, "end")):
                 at = where(part, network=name, width=width)
-                row |= {f"{kind}, {word}": span(over_seeds(at, f"distance_{kind}")) for kind in KINDS}
+                row |= {
+                    f"{kind}, {word}": span(over_seeds(at, f"distance_{kind}")) for kind in KINDS
+                }
             table.append(row)
     legend_below(figure, axes[0], 3)
     ends = {name: _widest(where(last, network=name)) for name in names}
-    worse = [n for n, end in ends.items() if all(r["distance_pseudo"] > 1.1 * r["distance_trace"] for r in end)]
-    up = [n for n in names if _at_widest(last, n, "distance_pseudo") > _at_widest(first, n, "distance_pseudo")]
+    worse = [
+        n
+        for n, end in ends.items()
+        if all(r["distance_pseudo"] > 1.1 * r["distance_trace"] for r in end)
+    ]
+    up = [
+        n
+        for n in names
+        if _at_widest(last, n, "distance_pseudo") > _at_widest(first, n, "distance_pseudo")
+    ]
     return Exhibit(
         "distance",
         "Along training: how far is each substitute from the full kernel?",
-        "Relative Frobenius distance for the widest network of each kind; bands: 95 % over seeds. PN (Fig 3) find the "
-        "pseudo-NTK's distance falling with the width at the start, and no longer after some epochs. Here it ends "
-        f"above its start for {', '.join(up) or 'none'}. New: the other two substitutes. After training the pseudo-NTK "
-        "is more than a tenth farther from the full kernel than the trace kernel, with every seed, for "
+        "Relative Frobenius distance for the widest network of each kind; bands: 95 % over seeds. "
+        "PN (Fig 3) find the "
+        "pseudo-NTK's distance falling with the width at the start, and no longer after some "
+        "epochs. Here it ends "
+        f"above its start for {', '.join(up) or 'none'}. New: the other two substitutes. After "
+        "training the pseudo-NTK "
+        "is more than a tenth farther from the full kernel than the trace kernel, with every "
+        "seed, for "
         f"{', '.join(worse) or 'none'}. "
         + (
             "An explanation: one-hot targets add up to one, so the sum of outputs has only a "
@@ -341,25 +396,46 @@ def _spectrum(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
                 here.set_xlabel("")
         for part in (s.checkpoints[0], s.checkpoints[-1]):
             at = where(_widest(mine), checkpoint=part)
-            row: dict[str, Any] = {"network": name, "width": at[0]["width"], "training": f"{part:.0%}"}
+            row: dict[str, Any] = {
+                "network": name,
+                "width": at[0]["width"],
+                "training": f"{part:.0%}",
+            }
             for value, word in words.items():
-                row |= {f"{word}, {kind}": _median(at, f"{value}_{kind}") for kind in ("full", "pseudo", "trace")}
+                row |= {
+                    f"{word}, {kind}": _median(at, f"{value}_{kind}")
+                    for kind in ("full", "pseudo", "trace")
+                }
             table.append(row)
     _legends(figure, axes, names)
-    falls = [name for name in names if _falls(where(_both_ends(s, rows)[0], network=name), "largest_gap_pseudo")]
+    falls = [
+        name
+        for name in names
+        if _falls(where(_both_ends(s, rows)[0], network=name), "largest_gap_pseudo")
+    ]
     lost = sum(r["condition_full"] is None for r in rows)
-    inside = sum(r["largest_pseudo"] <= r["largest_full"] and r["smallest_pseudo"] >= r["smallest_full"] for r in rows)
+    inside = sum(
+        r["largest_pseudo"] <= r["largest_full"] and r["smallest_pseudo"] >= r["smallest_full"]
+        for r in rows
+    )
     return Exhibit(
         "spectrum",
         "The ends of the spectrum",
-        "Relative difference |λ̂ − λ| / λ of the pseudo-NTK's largest and smallest eigenvalue and of the condition "
-        "number from the full kernel's, against the part of training done; one line a width. PN (Figs 4 to 6) find all "
-        "three falling with the width at the start, and very large values for the convnet, whose smallest eigenvalue "
+        "Relative difference |λ̂ − λ| / λ of the pseudo-NTK's largest and smallest eigenvalue and "
+        "of the condition "
+        "number from the full kernel's, against the part of training done; one line a width. PN "
+        "(Figs 4 to 6) find all "
+        "three falling with the width at the start, and very large values for the convnet, whose "
+        "smallest eigenvalue "
         "is nearly zero. Here the gap of the largest falls from the narrowest to the widest for "
-        f"{', '.join(falls) or 'none'}. The pseudo-NTK is the full kernel seen along one direction of the outputs, so "
-        f"its spectrum lies within the full one's, and its condition number is never larger ({inside} of {len(rows)} "
-        f"measurements agree). In {lost} of {len(rows)} the full kernel's smallest eigenvalue is lost in the rounding "
-        "of double precision (too few parameters or dead units); these are left out of λ min and the condition. Table: "
+        f"{', '.join(falls) or 'none'}. The pseudo-NTK is the full kernel seen along one "
+        "direction of the outputs, so "
+        "its spectrum lies within the full one's, and its condition number is never larger "
+        f"({inside} of {len(rows)} "
+        f"measurements agree). In {lost} of {len(rows)} the full kernel's smallest eigenvalue is "
+        "lost in the rounding "
+        "of double precision (too few parameters or dead units); these are left out of λ min and "
+        "the condition. Table: "
         "medians over seeds.",
         figure=figure,
         table=table,
@@ -367,7 +443,10 @@ def _spectrum(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
 
 
 def _legends(figure: Any, axes: Sequence[Any], names: Sequence[str]) -> None:
-    """One for all if there is one network; else in every panel, for widths differ from network to network."""
+    """One for all if there is one network.
+
+    Else in every panel, for widths differ from network to network.
+    """
     if len(names) == 1:
         legend_below(figure, axes[0], 4)
     else:
@@ -401,16 +480,23 @@ def _outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
         else "Here no network fits its training set: it is "
     )
     before, after = (_average(at, judged, "step_gap_pseudo") for at in (first, last))
-    less = _average(last, judged, "output_gap_pseudo") < _average(first, judged, "output_gap_pseudo")
+    less = _average(last, judged, "output_gap_pseudo") < _average(
+        first, judged, "output_gap_pseudo"
+    )
     apart = bool(fit) and less and after >= 0.8 * before
     return Exhibit(
         "regression",
         "Kernel regression: do both kernels predict the same?",
-        f"f_lin from f by the full and by the pseudo kernel (PN-5, PN-6; {s.items} items, {s.test} test items, "
-        f"regulariser {s.noise:g}). Left: ‖f̂_lin − f_lin‖ / ‖f_lin‖, as PN measure it; they are surprised that it "
-        f"vanishes along training while the kernels part (Fig 7). {who}{_extent(first, judged, 'output_gap_pseudo')} "
-        f"at the start and {_extent(last, judged, 'output_gap_pseudo')} at the end. Right: the same difference "
-        f"relative to f_lin − f, what the regression adds: {after:.2f} at the end and {before:.2f} at the start, on "
+        f"f_lin from f by the full and by the pseudo kernel (PN-5, PN-6; {s.items} items, "
+        f"{s.test} test items, "
+        f"regulariser {s.noise:g}). Left: ‖f̂_lin − f_lin‖ / ‖f_lin‖, as PN measure it; they are "
+        "surprised that it "
+        "vanishes along training while the kernels part (Fig 7). "
+        f"{who}{_extent(first, judged, 'output_gap_pseudo')} "
+        f"at the start and {_extent(last, judged, 'output_gap_pseudo')} at the end. Right: the "
+        "same difference "
+        f"relative to f_lin − f, what the regression adds: {after:.2f} at the end and "
+        f"{before:.2f} at the start, on "
         "average over these networks. "
         + (
             "So PN's surprise has a plain cause: a network that fits its labels leaves no "
@@ -444,7 +530,9 @@ def _accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     labels = {"f": "f itself", **{kind: f"f_lin, {kind}" for kind in ("full", *KINDS)}}
     for name, here in zip(names, axes, strict=True):
         mine = _widest(where(rows, network=name))
-        percent: list[Row] = [{**r, **{kind: 100 * r[f"accuracy_{kind}"] for kind in labels}} for r in mine]
+        percent: list[Row] = [
+            {**r, **{kind: 100 * r[f"accuracy_{kind}"] for kind in labels}} for r in mine
+        ]
         for number, (kind, label) in enumerate(labels.items()):
             line(here, *means(percent, "checkpoint", kind), number, label, band=False)
         heading(here, f"{TITLES[name]}, width {mine[0]['width']:g}")
@@ -453,16 +541,22 @@ def _accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
         _percent_axis(here)
     legend_below(figure, axes[0], 5)
     first, last = _both_ends(s, rows)
-    start, end = (span(_points_ahead(at, "accuracy_pseudo", "accuracy_full"), 1) for at in (first, last))
+    start, end = (
+        span(_points_ahead(at, "accuracy_pseudo", "accuracy_full"), 1) for at in (first, last)
+    )
     better = sum(r["accuracy_pseudo"] >= r["accuracy_full"] for r in rows)
     over = _points_ahead(last, "accuracy_pseudo", "accuracy_f")
     return Exhibit(
         "accuracy",
         "Accuracy of the network, and of regression from it",
-        "Test accuracy of f and of f_lin by each kernel, widest networks, means over seeds. PN (Fig 8) find regression "
-        f"by the pseudo-NTK always more accurate than by the full kernel. Here it is at least as accurate in {better} "
-        f"of {len(rows)} measurements (all widths); points ahead: {start} at the start, {end} at the end. From trained "
-        f"weights it is {span(over, 1)} points from f itself (PN Fig 11). One test set has {s.test} items, so that a "
+        "Test accuracy of f and of f_lin by each kernel, widest networks, means over seeds. PN "
+        "(Fig 8) find regression "
+        "by the pseudo-NTK always more accurate than by the full kernel. Here it is at least as "
+        f"accurate in {better} "
+        f"of {len(rows)} measurements (all widths); points ahead: {start} at the start, {end} at "
+        "the end. From trained "
+        f"weights it is {span(over, 1)} points from f itself (PN Fig 11). One test set has "
+        f"{s.test} items, so that a "
         "single line is good to a few points only.",
         figure=figure,
         table=[
@@ -470,7 +564,10 @@ def _accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
                 "network": n,
                 "width": w,
                 "training": f"{c:.0%}",
-                **{label.removesuffix(" itself"): 100 * mean(mine, f"accuracy_{k}") for k, label in labels.items()},
+                **{
+                    label.removesuffix(" itself"): 100 * mean(mine, f"accuracy_{k}")
+                    for k, label in labels.items()
+                },
             }
             for n in names
             for w in values(where(rows, network=n), "width")
@@ -487,7 +584,8 @@ def _cost(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     return Exhibit(
         "cost",
         "What it took",
-        "Seconds and megabytes of the full kernel (double precision), and the largest memory of the measuring process "
+        "Seconds and megabytes of the full kernel (double precision), and the largest memory of "
+        "the measuring process "
         f"so far. Learning rates: {', '.join(f'{r:g}' for r in rates)}"
         + (
             f"; fell back after divergence: {', '.join(dict.fromkeys(fallen))}."
@@ -502,7 +600,9 @@ def _cost(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
                 "its MB": mine[0]["kernel_megabytes"],
                 "s": mean(mine, "kernel_seconds"),
                 "peak MB": max(r["peak_megabytes"] for r in mine),
-                "train accuracy at the end": mean(where(mine, checkpoint=s.checkpoints[-1]), "train_accuracy"),
+                "train accuracy at the end": mean(
+                    where(mine, checkpoint=s.checkpoints[-1]), "train_accuracy"
+                ),
             }
             for n in names
             for w in values(where(rows, network=n), "width")
@@ -526,7 +626,8 @@ def _percent_axis(axes: Any) -> None:
     axes.set_xlabel("part of the training, %")
 
 
-# --- rows ---------------------------------------------------------------------------------------------------
+# --- rows
+# ---------------------------------------------------------------------------------------------------
 
 
 def _networks(rows: Sequence[Row]) -> list[str]:
@@ -566,7 +667,9 @@ def _median(rows: Sequence[Row], name: str) -> float | None:
 
 
 def _falls(rows: Sequence[Row], value: str) -> bool:
-    """Whether the median is lower at the widest network than at the narrowest, of those that have one."""
+    """Whether the median is lower at the widest network than at the narrowest, of those that have
+    one.
+    """
     each = [_median(where(rows, width=w), value) for w in values(rows, "width")]
     known = [v for v in each if v is not None]
     return len(known) > 1 and known[-1] < known[0]
@@ -574,5 +677,8 @@ def _falls(rows: Sequence[Row], value: str) -> bool:
 
 def _points_ahead(rows: Sequence[Row], ours: str, other: str) -> Estimate:
     """Mean difference of accuracies in points, over networks and widths; one value a seed."""
-    each = [mean(where(rows, seed=k), lambda r: 100 * (r[ours] - r[other])) for k in values(rows, "seed")]
+    each = [
+        mean(where(rows, seed=k), lambda r: 100 * (r[ours] - r[other]))
+        for k in values(rows, "seed")
+    ]
     return t_interval(np.array(each))

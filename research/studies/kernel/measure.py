@@ -18,7 +18,13 @@ from labelahead.ntk import kernel
 from labelahead.seeds import stream
 from research.studies.design import Cell, Row
 from research.studies.materials import StudyData, items, one_hot, peak_memory, share_right, some
-from research.studies.quality import KINDS, KernelQuality, compare_kernels, extreme_eigenvalues, regress
+from research.studies.quality import (
+    KINDS,
+    KernelQuality,
+    compare_kernels,
+    extreme_eigenvalues,
+    regress,
+)
 
 __all__ = ["KEPT", "NETWORKS", "noted", "pn_bound", "rows_of", "truncated"]
 
@@ -209,7 +215,11 @@ def _spectra(quality: KernelQuality) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for kind, matrix in {"full": quality.full, **quality.kernels}.items():
         ends = extreme_eigenvalues(matrix)  # K⊗I has the eigenvalues of K
-        row |= {f"largest_{kind}": ends.largest, f"smallest_{kind}": ends.smallest, f"condition_{kind}": ends.condition}
+        row |= {
+            f"largest_{kind}": ends.largest,
+            f"smallest_{kind}": ends.smallest,
+            f"condition_{kind}": ends.condition,
+        }
     for kind in KINDS:
         for name in ("largest", "smallest", "condition"):
             ours, full = row[f"{name}_{kind}"], row[f"{name}_full"]
@@ -220,7 +230,9 @@ def _spectra(quality: KernelQuality) -> dict[str, Any]:
     return row
 
 
-def _regression(s: Any, model: nn.Module, quality: KernelQuality, known: Labelled, test: Labelled) -> dict[str, Any]:
+def _regression(
+    s: Any, model: nn.Module, quality: KernelQuality, known: Labelled, test: Labelled
+) -> dict[str, Any]:
     """f_lin by the full kernel (PN-5) and by each scalar one (PN-6)."""
     (x, y), (t, truth) = known, test
     C, m = quality.classes, len(t)

@@ -1,4 +1,7 @@
-"""What `python -m research study kernel` measures of the proofs: PN's Theorems 5 and 6, the lemmas behind TH's 3.3.1."""
+"""What `python -m research study kernel` measures of the proofs.
+
+PN's Theorems 5 and 6, the lemmas behind TH's 3.3.1.
+"""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +29,9 @@ def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
 
 
 def theorems(s: Any, cell: Cell) -> list[Row]:
-    """The largest eigenvalue (PN Theorem 5) and kernel regression (Theorem 6) by both kernels of a new fcn, float64."""
+    """The largest eigenvalue (PN Theorem 5) and kernel regression (Theorem 6) by both kernels of a
+    new fcn, float64.
+    """
     data, w = items(s.data, s.root), int(cell["width"])
     at = some(data, s.theorem_items + s.theorem_test, cell["seed"])
     x, n, C = data.inputs[at].double(), s.theorem_items, data.classes
@@ -50,7 +55,9 @@ def theorems(s: Any, cell: Cell) -> list[Row]:
             "gap_bound": n * _pn(alpha, C) / scale,  # N pairs a row: PN-25 is of a single pair
             "apart": apart,
             "relative_apart": apart / float(h.norm(dim=1).mean()),
-            "apart_bound": regression_bound(n, C, alpha, min(lows) / scale, scale, float(y.norm()), across),
+            "apart_bound": regression_bound(
+                n, C, alpha, min(lows) / scale, scale, float(y.norm()), across
+            ),
         }
     ]
 
@@ -61,7 +68,9 @@ def _solved(prior: Tensor, cross: Tensor, y: Tensor) -> Tensor:
 
 
 def _largest_hidden(model: nn.Module, x: Tensor) -> float:
-    """α: the largest entry, in size, of the kernel of the last hidden layer, over all pairs of a few items."""
+    """α: the largest entry, in size, of the kernel of the last hidden layer, over all pairs of a
+    few items.
+    """
     trunk = nn.Sequential(*list(model.children())[:-1]).eval()
     return float(kernel(trunk, x[:3], kind="full").abs().max())
 
@@ -76,7 +85,8 @@ def _pn(alpha: float, classes: int) -> float:
 def regression_bound(
     n: int, classes: int, alpha: float, lowest: float, scale: float, size: float, across: float
 ) -> float:
-    """PN-34 on ‖ĥ(x) − h(x)‖; lowest: the smaller of the smallest eigenvalues, of the kernels over `scale` = √w.
+    """PN-34 on ‖ĥ(x) − h(x)‖; lowest: the smaller of the smallest eigenvalues, of the kernels over
+    `scale` = √w.
 
     size: ‖Y‖; across: ‖Θ(x, X)‖/√w.
     """
@@ -84,13 +94,18 @@ def regression_bound(
 
 
 def layers(s: Any, cell: Cell) -> list[Row]:
-    """The entries of every layer's kernel at a pair of points by (A.20), in TH's Setting B (A.7.5 to A.7.12)."""
+    """The entries of every layer's kernel at a pair of points by (A.20), in TH's Setting B (A.7.5
+    to A.7.12).
+    """
     rng = stream(cell["seed"], "layers", int(cell["width"]))
     n, d, C = int(cell["width"]), s.layer_inputs, s.layer_outputs
     points = torch.randn(2, d, generator=stream(cell["seed"], "layer points"), dtype=torch.float64)
     x = torch.nn.functional.normalize(points, dim=1)
     sizes = [d, *[n] * s.layer_depth, C]
-    weights = [torch.randn(b, a, generator=rng, dtype=torch.float64) / math.sqrt(a) for a, b in pairwise(sizes)]
+    weights = [
+        torch.randn(b, a, generator=rng, dtype=torch.float64) / math.sqrt(a)
+        for a, b in pairwise(sizes)
+    ]
     rows: list[Row] = []
     for number, (theta, square, product) in enumerate(layer_kernels(weights, x), start=1):
         on = theta.diagonal()
@@ -104,7 +119,9 @@ def layers(s: Any, cell: Cell) -> list[Row]:
                 "off": float(off.abs().max()),
                 "product": None if last else float(square),  # f(x₁)·f(x₁) after this layer
                 "cross": None if last else float(product),  # f(x₁)·f(x₂)
-                "share": None if last else float(square) / n * d,  # (A.50) has 1 for x₁ = x₂ of norm 1
+                "share": None
+                if last
+                else float(square) / n * d,  # (A.50) has 1 for x₁ = x₂ of norm 1
                 "distance": float((theta - scalar * torch.eye(len(theta))).norm()),
                 "norm": float(theta.norm()),
             }
@@ -113,7 +130,8 @@ def layers(s: Any, cell: Cell) -> list[Row]:
 
 
 def layer_kernels(weights: Sequence[Tensor], x: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For every layer the kernel Θ^(l)(x₁, x₂) of its outputs, (n_l, n_l), f^l(x₁)·f^l(x₁) and f^l(x₁)·f^l(x₂) (A.20).
+    """For every layer the kernel Θ^(l)(x₁, x₂) of its outputs, (n_l, n_l), f^l(x₁)·f^l(x₁) and
+    f^l(x₁)·f^l(x₂) (A.20).
 
     x: (2, d). All layers but the last are followed by ReLU.
     """

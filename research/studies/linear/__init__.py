@@ -12,7 +12,18 @@ from research.studies.linear.measure import rows_of
 
 __all__ = ["LINEAR", "Settings"]
 
-Part = Literal["error", "limit", "flow", "lazy", "warm", "supremum", "drift", "trained", "universal", "separation"]
+Part = Literal[
+    "error",
+    "limit",
+    "flow",
+    "lazy",
+    "warm",
+    "supremum",
+    "drift",
+    "trained",
+    "universal",
+    "separation",
+]
 
 
 @dataclass(frozen=True)
@@ -21,13 +32,14 @@ class Settings:
 
     parts: error (linearisation error and its bound), limit (arc-cosine kernel), flow (gradient flow
     against gradient descent), lazy (output scale), warm (one set after the other, or the last one
-    at once), supremum (ReLU's bound with its δ), drift (kernel and outputs along training, by width and depth), trained
-    (networks κf against the infinite kernel), universal (where the arc-cosine kernel learns all), separation (one
-    unit against kernels). items, evaluation: points to learn from and to look at. widths: m. steps: of gradient
-    descent at the rate 1/λ_max. flow_step, lazy_step: rates in that unit. flow_marks: steps at
-    which trajectories are compared. scales: α. stages: nested sets. warm_times: training time of
-    each set, in units of 1/λ_max. radii: B; deltas: δ. drift_step, trained_step: rates in units of 1/λ_max. kappas: κ.
-    separation_shares: points a dimension.
+    at once), supremum (ReLU's bound with its δ), drift (kernel and outputs along training, by width
+    and depth), trained (networks κf against the infinite kernel), universal (where the arc-cosine
+    kernel learns all), separation (one unit against kernels). items, evaluation: points to learn
+    from and to look at. widths: m. steps: of gradient descent at the rate 1/λ_max. flow_step,
+    lazy_step: rates in that unit. flow_marks: steps at which trajectories are compared. scales: α.
+    stages: nested sets. warm_times: training time of each set, in units of 1/λ_max. radii: B;
+    deltas: δ. drift_step, trained_step: rates in units of 1/λ_max. kappas: κ. separation_shares:
+    points a dimension.
     """
 
     seeds: int = 5
@@ -89,9 +101,19 @@ class Settings:
             raise InputError("expected two or more widths and scales: a slope needs them")
         if sum(a >= 1 for a in self.scales) < 2:
             raise InputError(f"scales are {list(self.scales)}; expected two or more from 1 on")
-        for name in ("sup_widths", "radii", "depths", "drift_widths", "trained_widths", "universal_items"):
+        for name in (
+            "sup_widths",
+            "radii",
+            "depths",
+            "drift_widths",
+            "trained_widths",
+            "universal_items",
+        ):
             if len(getattr(self, name)) < 2:
-                raise InputError(f"{name} is {list(getattr(self, name))}; expected two or more: a slope needs them")
+                raise InputError(
+                    f"{name} is {list(getattr(self, name))}; expected two or more: a slope needs "
+                    "them"
+                )
         if not self.warm_times or self.evaluation < 1:
             raise InputError("expected one or more warm_times, and evaluation of 1 or more")
 

@@ -1,4 +1,6 @@
-"""What the measurements of `python -m research study linear` show, beside what the lecture (LE) claims."""
+"""What the measurements of `python -m research study linear` show, beside what the lecture (LE)
+claims.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +82,9 @@ def errors(s: Any, rows: Sequence[Row]) -> Exhibit:
             {
                 "activation": a,
                 "width": m,
-                **{k: over_seeds(of, k).mean for k in ("error", "bound", "distance", "train_error")},
+                **{
+                    k: over_seeds(of, k).mean for k in ("error", "bound", "distance", "train_error")
+                },
             }
             for a in ("tanh", "relu")
             for m in s.widths
@@ -95,7 +99,14 @@ def limits(s: Any, rows: Sequence[Row]) -> Exhibit:
     figure, (axes,) = panels(1, height=3.2)
     at, gap = means(rows, "width", "error")
     line(axes, at, gap, 0, "measured")
-    axes.plot(at, [gap[0].mean * (m / at[0]) ** -0.5 for m in at], color=INK, ls=DOTS, lw=1.4, label="slope −1/2")
+    axes.plot(
+        at,
+        [gap[0].mean * (m / at[0]) ** -0.5 for m in at],
+        color=INK,
+        ls=DOTS,
+        lw=1.4,
+        label="slope −1/2",
+    )
     _logs(axes, "width m", "relative error of the kernel")
     axes.legend(fontsize=9)
     fit = slope(rows, "width", "error")
@@ -131,7 +142,9 @@ def flows(s: Any, rows: Sequence[Row]) -> Exhibit:
     axes[2].legend(fontsize=8)
     last = s.flow_marks[-1]
     ends = where(rows, steps=last)
-    few, many = (over_seeds(where(ends, width=m), "error") for m in (s.flow_widths[0], s.flow_widths[-1]))
+    few, many = (
+        over_seeds(where(ends, width=m), "error") for m in (s.flow_widths[0], s.flow_widths[-1])
+    )
     return Exhibit(
         "flow",
         "Gradient flow in closed form follows real training",
@@ -164,21 +177,32 @@ def lazy(s: Any, rows: Sequence[Row]) -> Exhibit:
     right.set(xscale="log", xlabel="output scale α", ylabel="squared error at new points")
     right.legend(fontsize=9)
     wide = [r for r in rows if r["scale"] >= 1]
-    low, high = (over_seeds(where(rows, scale=a), "kernel_moved") for a in (s.scales[0], s.scales[-1]))
+    low, high = (
+        over_seeds(where(rows, scale=a), "kernel_moved") for a in (s.scales[0], s.scales[-1])
+    )
     return Exhibit(
         "lazy",
         "Larger outputs, lazier training",
-        f"Width m = {s.lazy_width} stays; the outputs α(f − f₀) are scaled, and the loss divided by α² (Chizat & Bach; "
-        "the lecture says that a small scale “zooms in” on the Taylor expansion: a large α lets the weights move as "
+        f"Width m = {s.lazy_width} stays; the outputs α(f − f₀) are scaled, and the loss divided "
+        "by α² (Chizat & Bach; "
+        "the lecture says that a small scale “zooms in” on the Taylor expansion: a large α lets "
+        "the weights move as "
         f"little as 1/α). The kernel moves by {low.mean:.2g} of its size at "
-        f"α = {s.scales[0]:g} and {high.mean:.2g} at α = {s.scales[-1]:g}. From α = 1 on, exponents of α are "
-        f"{span(slope(wide, 'scale', 'weights_moved'))} for the weights, {span(slope(wide, 'scale', 'kernel_moved'))} "
-        f"for the kernel and {span(slope(wide, 'scale', 'distance'))} for the distance to the linearised network: "
-        "theory says −1 for all of them, until what is left of the distance is the length of the steps. So any width "
+        f"α = {s.scales[0]:g} and {high.mean:.2g} at α = {s.scales[-1]:g}. From α = 1 on, "
+        "exponents of α are "
+        f"{span(slope(wide, 'scale', 'weights_moved'))} for the weights, "
+        f"{span(slope(wide, 'scale', 'kernel_moved'))} "
+        f"for the kernel and {span(slope(wide, 'scale', 'distance'))} for the distance to the "
+        "linearised network: "
+        "theory says −1 for all of them, until what is left of the distance is the length of the "
+        "steps. So any width "
         "can be made linear; the right panel shows what that does to the error on this task.",
         figure=figure,
         table=[
-            {"α": a, **{v: over_seeds(where(rows, scale=a), k).mean for k, v in (names | tests).items()}}
+            {
+                "α": a,
+                **{v: over_seeds(where(rows, scale=a), k).mean for k, v in (names | tests).items()},
+            }
             for a in s.scales
         ],
         alt="Movement of kernel and weights against the output scale, falling.",
@@ -188,20 +212,31 @@ def lazy(s: Any, rows: Sequence[Row]) -> Exhibit:
 def warm(s: Any, rows: Sequence[Row]) -> Exhibit:
     """Theorem 3.1 of LA."""
     keys = list(dict.fromkeys((r["kind"], r["time"], r["width"]) for r in rows))
-    apart = {k: over_seeds(where(rows, kind=k[0], time=k[1], width=k[2]), "difference") for k in keys}
+    apart = {
+        k: over_seeds(where(rows, kind=k[0], time=k[1], width=k[2]), "difference") for k in keys
+    }
     exact = max(r["difference"] for r in where(rows, kind="fixed kernel", time="∞"))
     real = where(rows, kind="real network")
     early = apart["fixed kernel", f"{s.warm_times[0]:g}", 0]
-    first, last = (over_seeds(where(real, width=m), "difference").mean for m in (s.flow_widths[0], s.flow_widths[-1]))
+    first, last = (
+        over_seeds(where(real, width=m), "difference").mean
+        for m in (s.flow_widths[0], s.flow_widths[-1])
+    )
     return Exhibit(
         "warm",
         "One set after the other, or all at once: the same, if the kernel stands still",
-        f"Theorem 3.1 of the look-ahead paper: training on {s.stages} growing sets, each time from where the last one "
-        "ended, gives what training on the last set alone gives. The table has how far both end up apart at new "
-        "points, relative to how far training went. With a fixed kernel and training to the end it holds to "
-        f"{exact:.0e}, by the product's own solver. It needs both: stopped after a training time of "
-        f"{s.warm_times[0]:g}/λ_max for each set, the difference is {span(early)}; and real networks, whose kernel "
-        f"moves, differ by {first:.2g} at m = {s.flow_widths[0]} and {last:.2g} at m = {s.flow_widths[-1]} (exponent "
+        f"Theorem 3.1 of the look-ahead paper: training on {s.stages} growing sets, each time "
+        "from where the last one "
+        "ended, gives what training on the last set alone gives. The table has how far both end "
+        "up apart at new "
+        "points, relative to how far training went. With a fixed kernel and training to the end "
+        "it holds to "
+        f"{exact:.0e}, by the product's own solver. It needs both: stopped after a training time "
+        "of "
+        f"{s.warm_times[0]:g}/λ_max for each set, the difference is {span(early)}; and real "
+        "networks, whose kernel "
+        f"moves, differ by {first:.2g} at m = {s.flow_widths[0]} and {last:.2g} at m = "
+        f"{s.flow_widths[-1]} (exponent "
         f"{span(slope(real, 'width', 'difference'))}).",
         table=[
             {

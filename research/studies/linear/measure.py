@@ -41,7 +41,14 @@ class TwoLayer(nn.Module):
     a: Tensor
 
     def __init__(
-        self, d: int, m: int, activation: str, rng: torch.Generator, *, scale: float = 1.0, centred: bool = False
+        self,
+        d: int,
+        m: int,
+        activation: str,
+        rng: torch.Generator,
+        *,
+        scale: float = 1.0,
+        centred: bool = False,
     ) -> None:
         super().__init__()
         w = torch.randn(m, d, generator=rng, dtype=torch.float64)
@@ -94,7 +101,9 @@ def relu_bound(m: int, distance: float, delta: float = 0.05) -> float:
     return float((2 * b ** (4 / 3) + b * math.log(1 / delta) ** 0.25) / m ** (1 / 6))
 
 
-def descend(net: TwoLayer, x: Tensor, y: Tensor, watch: Tensor, *, rate: float, marks: Sequence[int]) -> Tensor:
+def descend(
+    net: TwoLayer, x: Tensor, y: Tensor, watch: Tensor, *, rate: float, marks: Sequence[int]
+) -> Tensor:
     """(T, e, 1): outputs at `watch` after marks[t] steps of gradient descent on ½‖f(x) − y‖².
 
     The network keeps its last weights. The loss over α² at the rate η is this loss at the rate
@@ -181,7 +190,10 @@ def limit(s: Any, cell: Cell) -> list[Row]:
     x, _ = _points(s, cell)
     want = arc_cosine(x)
     return [
-        {"width": m, "error": float((kernel(_net(s, cell, m, "relu"), x) - want).norm() / want.norm())}
+        {
+            "width": m,
+            "error": float((kernel(_net(s, cell, m, "relu"), x) - want).norm() / want.norm()),
+        }
         for m in s.widths
     ]
 
@@ -257,12 +269,21 @@ def warm(s: Any, cell: Cell) -> list[Row]:
     for q in sets:
         now = prior(now, theta, noise=0.0).condition(torch.arange(q), y[:q]).mean
     once = prior(f, theta, noise=0.0).condition(torch.arange(n), y[:n]).mean
-    rows.append({"kind": "fixed kernel", "time": "∞", "width": 0, "difference": _apart(now, once, f, n)})
+    rows.append(
+        {"kind": "fixed kernel", "time": "∞", "width": 0, "difference": _apart(now, once, f, n)}
+    )
     for time in s.warm_times:
         now, once = f, gradient_flow(f, theta, torch.arange(n), y[:n], time / top)
         for q in sets:
             now = gradient_flow(now, theta, torch.arange(q), y[:q], time / top)
-        rows.append({"kind": "fixed kernel", "time": f"{time:g}", "width": 0, "difference": _apart(now, once, f, n)})
+        rows.append(
+            {
+                "kind": "fixed kernel",
+                "time": f"{time:g}",
+                "width": 0,
+                "difference": _apart(now, once, f, n),
+            }
+        )
     for m in s.flow_widths:
         first, second = _net(s, cell, m), _net(s, cell, m)
         with torch.no_grad():
@@ -272,7 +293,12 @@ def warm(s: Any, cell: Cell) -> list[Row]:
             out = descend(first, x[:q], y[:q], x, rate=rate, marks=(s.steps,))[0]
         other = descend(second, x[:n], y[:n], x, rate=rate, marks=(s.steps,))[0]
         rows.append(
-            {"kind": "real network", "time": f"{s.steps} steps", "width": m, "difference": _apart(out, other, start, n)}
+            {
+                "kind": "real network",
+                "time": f"{s.steps} steps",
+                "width": m,
+                "difference": _apart(out, other, start, n),
+            }
         )
     return rows
 

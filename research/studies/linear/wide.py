@@ -1,4 +1,7 @@
-"""What `python -m research study linear` measures besides: suprema, how far kernels move, and what a kernel cannot learn."""
+"""What `python -m research study linear` measures besides.
+
+Suprema, how far kernels move, and what a kernel cannot learn.
+"""
 
 import copy
 import math
@@ -34,9 +37,14 @@ STD = 2**0.5  # of a weight times √inputs, before a ReLU
 
 
 class Deep(nn.Module):
-    """κ·f, f with `depth` hidden layers of m ReLU units without biases in the NTK parametrisation; float64."""
+    """κ·f, f with `depth` hidden layers of m ReLU units without biases in the NTK parametrisation.
 
-    def __init__(self, d: int, m: int, depth: int, rng: torch.Generator, *, scale: float = 1.0) -> None:
+    Float64.
+    """
+
+    def __init__(
+        self, d: int, m: int, depth: int, rng: torch.Generator, *, scale: float = 1.0
+    ) -> None:
         super().__init__()
         sizes = [d, *[m] * depth, 1]
         self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(sizes))
@@ -45,7 +53,9 @@ class Deep(nn.Module):
         with torch.no_grad():
             for layer in self.layers:
                 assert isinstance(layer, nn.Linear)
-                layer.weight.copy_(torch.randn(layer.weight.shape, generator=rng, dtype=torch.float64))
+                layer.weight.copy_(
+                    torch.randn(layer.weight.shape, generator=rng, dtype=torch.float64)
+                )
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) -> (n, 1)."""
@@ -61,8 +71,11 @@ def limit_kernel(x: Tensor, x2: Tensor, depth: int) -> Tensor:
     return infinite_kernel(x, x2, depth=depth, weight_std=[STD] * depth + [1.0], bias_std=None)
 
 
-def linear_steps(f: Tensor, theta: Tensor, n: int, y: Tensor, rate: float, steps: Sequence[int]) -> list[Tensor]:
-    """Outputs of the linearised network after so many steps of gradient descent on its first n points, exactly.
+def linear_steps(
+    f: Tensor, theta: Tensor, n: int, y: Tensor, rate: float, steps: Sequence[int]
+) -> list[Tensor]:
+    """Outputs of the linearised network after so many steps of gradient descent on its first n
+    points, exactly.
 
     f: (n + e, 1) before any step; theta: its kernel.
     """
@@ -71,26 +84,37 @@ def linear_steps(f: Tensor, theta: Tensor, n: int, y: Tensor, rate: float, steps
     across = theta[:, :n] @ vectors
     rates = rate * values
     # Σ_{s<k} η(1 − ηλ)^s, which is ηk where λ is nothing
-    sums = [torch.where(rates.abs() > 1e-14, (1 - (1 - rates) ** k) / values, rate * k) for k in steps]
+    sums = [
+        torch.where(rates.abs() > 1e-14, (1 - (1 - rates) ** k) / values, rate * k) for k in steps
+    ]
     return [f + across @ (each[:, None] * left) for each in sums]
 
 
 def worst_relu(w: Tensor, a: Tensor, radius: float) -> float:
-    """sup |f − f_lin| at a point of norm 1 over all W within `radius` of W₀, for the two-layer ReLU network: exactly.
+    """sup |f − f_lin| at a point of norm 1 over all W within `radius` of W₀, for the two-layer ReLU
+    network: exactly.
 
-    w: (m,) what the units see there, a: (m,) their signs. A unit errs by (|c| − |w|)₊ if it is moved by c along the
-    point, with the sign of a: one takes the k units of one sign nearest to their kink, each moved by radius/√k.
+    w: (m,) what the units see there, a: (m,) their signs. A unit errs by (|c| − |w|)₊ if it is
+    moved by c along the point, with the sign of a: one takes the k units of one sign nearest to
+    their kink, each moved by radius/√k.
     """
     best = 0.0
     for sign in (1.0, -1.0):
         near = torch.sort(w[a == sign].abs()).values
         k = torch.arange(1, len(near) + 1, dtype=torch.float64)
-        best = max(best, float((radius * k.sqrt() - near.cumsum(0)).clamp_min(0).max())) if len(near) else best
+        best = (
+            max(best, float((radius * k.sqrt() - near.cumsum(0)).clamp_min(0).max()))
+            if len(near)
+            else best
+        )
     return best / math.sqrt(len(w))
 
 
 def supremum(s: Any, cell: Cell) -> list[Row]:
-    """The lecture's bound for ReLU is on a supremum, with probability 1 − δ: both are taken at their word."""
+    """The lecture's bound for ReLU is on a supremum, with probability 1 − δ.
+
+    Both are taken at their word.
+    """
     rows: list[Row] = []
     for m in s.sup_widths:
         rng = stream(cell["seed"], "supremum", m)
@@ -113,13 +137,18 @@ def supremum(s: Any, cell: Cell) -> list[Row]:
 
 
 def _points(s: Any, cell: Cell) -> tuple[Tensor, Tensor]:
-    """(n + e, d) points of norm √d, so that their limit kernel has a diagonal of order one, and targets."""
+    """(n + e, d) points of norm √d, so that their limit kernel has a diagonal of order one, and
+    targets.
+    """
     x = sphere(s.items + s.evaluation, s.dimension, stream(cell["seed"], "points"))
     return x * math.sqrt(s.dimension), target(x)
 
 
 def drift(s: Any, cell: Cell) -> list[Row]:
-    """(LA-9) sup over training of ‖Θ_t − Θ_0‖ and of |f_t − f_t^lin|, by width and depth; and Θ_0 against its limit."""
+    """(LA-9) sup over training of ‖Θ_t − Θ_0‖ and of |f_t − f_t^lin|, by width and depth.
+
+    And Θ_0 against its limit.
+    """
     x, y = _points(s, cell)
     n, rows = s.items, list[Row]()
     for depth in s.depths:
@@ -134,7 +163,9 @@ def drift(s: Any, cell: Cell) -> list[Row]:
             guesses = linear_steps(f, theta, n, y[:n], rate, marks)
             moved = apart = 0.0
             for mark, guess in zip(marks, guesses, strict=True):
-                _descend(net, x[:n], y[:n], rate, mark - (marks[marks.index(mark) - 1] if mark else 0))
+                _descend(
+                    net, x[:n], y[:n], rate, mark - (marks[marks.index(mark) - 1] if mark else 0)
+                )
                 with torch.no_grad():
                     apart = max(apart, float((net(x) - guess).norm() / (len(x)) ** 0.5))
                 moved = max(moved, float((kernel(net, x) - theta).norm() / theta.norm()))
@@ -165,7 +196,9 @@ def _descend(net: nn.Module, x: Tensor, y: Tensor, rate: float, steps: int) -> N
 
 
 def trained(s: Any, cell: Cell) -> list[Row]:
-    """(LE, Theorem 3.2) a trained network κf against regression with the kernel of infinite width, by κ and width."""
+    """(LE, Theorem 3.2) a trained network κf against regression with the kernel of infinite width,
+    by κ and width.
+    """
     x, y = _points(s, cell)
     n, rows = s.items, list[Row]()
     want = limit_kernel(x, x, s.trained_depth)
@@ -197,7 +230,10 @@ def step_kernel(x: Tensor, x2: Tensor) -> Tensor:
 
 
 def universal(s: Any, cell: Cell) -> list[Row]:
-    """(LE) the arc-cosine kernel is universal on {‖x‖ = 1, x_{d+1} = 1/√2}, not on the sphere: an even target tells."""
+    """(LE) the arc-cosine kernel is universal on {‖x‖ = 1, x_{d+1} = 1/√2}, not on the sphere.
+
+    An even target tells.
+    """
     d, most = s.universal_dimension, max(s.universal_items)
     x = sphere(most + s.universal_test, d, stream(cell["seed"], "universal"))
     raised = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1) / math.sqrt(2)
@@ -206,12 +242,21 @@ def universal(s: Any, cell: Cell) -> list[Row]:
     for place, points in (("sphere", x), ("raised", raised)):
         for kind, y in targets.items():
             for n in s.universal_items:
-                rows.append({"place": place, "target": kind, "items": n, "error": _unexplained(points, y, n, most)})
+                rows.append(
+                    {
+                        "place": place,
+                        "target": kind,
+                        "items": n,
+                        "error": _unexplained(points, y, n, most),
+                    }
+                )
     return rows
 
 
 def _unexplained(x: Tensor, y: Tensor, n: int, most: int) -> float:
-    """Of the variance at the points from `most` on, by regression with the step kernel on the first n."""
+    """Of the variance at the points from `most` on, by regression with the step kernel on the first
+    n.
+    """
     centre = y[:n].mean()
     lower, _ = cholesky(step_kernel(x[:n], x[:n]) + 1e-10 * torch.eye(n, dtype=x.dtype))
     out = centre + step_kernel(x[most:], x[:n]) @ solve_factored(lower, y[:n] - centre)
@@ -219,7 +264,10 @@ def _unexplained(x: Tensor, y: Tensor, n: int, most: int) -> float:
 
 
 def separation(s: Any, cell: Cell) -> list[Row]:
-    """(LE) a target that gradient descent learns and a kernel does not with so few points: one ReLU unit."""
+    """(LE) a target that gradient descent learns and a kernel does not with so few points.
+
+    One ReLU unit.
+    """
     rows: list[Row] = []
     for d in s.separation_dimensions:
         rng = stream(cell["seed"], "separation", d)
@@ -236,7 +284,9 @@ def separation(s: Any, cell: Cell) -> list[Row]:
                     "items": n,
                     "unit": _unit_error(x, y, n, start, s.separation_steps),
                     "tangent": _kernel_error(_unit_kernel(x, x[:n], start), y, n),
-                    "infinite": _kernel_error(infinite_kernel(x, x[:n], depth=1, bias_std=None), y, n),
+                    "infinite": _kernel_error(
+                        infinite_kernel(x, x[:n], depth=1, bias_std=None), y, n
+                    ),
                 }
             )
     return rows
@@ -257,11 +307,16 @@ def _unit_kernel(x: Tensor, x2: Tensor, w: Tensor) -> Tensor:
 
 
 def _kernel_error(across: Tensor, y: Tensor, n: int) -> float:
-    """The same of kernel regression, with the best of some regularisers: chosen in hindsight, in its favour."""
+    """The same of kernel regression, with the best of some regularisers.
+
+    Chosen in hindsight, in its favour.
+    """
     prior = across[:n]
     found = []
     for noise in (1e-6, 1e-4, 1e-2, 1.0):
-        lower, _ = cholesky(prior + noise * prior.diagonal().mean() * torch.eye(n, dtype=prior.dtype))
+        lower, _ = cholesky(
+            prior + noise * prior.diagonal().mean() * torch.eye(n, dtype=prior.dtype)
+        )
         found.append(_relative(across[n:] @ solve_factored(lower, y[:n]), y[n:]))
     return min(found)
 
@@ -270,7 +325,13 @@ def _relative(out: Tensor, y: Tensor) -> float:
     return float((out - y).square().mean() / y.var())
 
 
-PARTS = {"supremum": supremum, "drift": drift, "trained": trained, "universal": universal, "separation": separation}
+PARTS = {
+    "supremum": supremum,
+    "drift": drift,
+    "trained": trained,
+    "universal": universal,
+    "separation": separation,
+}
 
 
 def rows_of(s: Any, cell: Cell) -> Sequence[Row]:

@@ -1,4 +1,7 @@
-"""`python -m research study lookahead`: look-ahead by tangent kernel against its rivals (LA Figure 1)."""
+"""`python -m research study lookahead`.
+
+Look-ahead by tangent kernel against its rivals (LA Figure 1).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +22,9 @@ class Settings:
     arms: which ways to choose, of `WAYS`. initial, query, rounds: labels to begin with, labels a
     round, rounds. candidates: items that are scored in a round. few: the same for the arms that
     retrain, and for the kernel beside them. width, steps: of the network and of its training, None
-    for its own. recipe: of that training, the network's own or the paper's (SGD, one cycle of 400 steps, which is 200
-    epochs from 129 labels on, going on from the last weights). kernel: of the network, as in `labelahead run`.
+    for its own. recipe: of that training, the network's own or the paper's (SGD, one cycle of 400
+    steps, which is 200 epochs from 129 labels on, going on from the last weights). kernel: of the
+    network, as in `labelahead run`.
     """
 
     data: str = "digits"
@@ -63,8 +67,10 @@ def cells(s: Settings) -> Sequence[Cell]:
 LOOKAHEAD = Experiment(
     "lookahead",
     "Looking ahead without retraining",
-    "Which label would change the predictions most? One can retrain for every item, take one gradient step, trust the "
-    "kernel of an infinitely wide network or a Gaussian process, or use the network's own tangent kernel. These "
+    "Which label would change the predictions most? One can retrain for every item, take one "
+    "gradient step, trust the "
+    "kernel of an infinitely wide network or a Gaussian process, or use the network's own tangent "
+    "kernel. These "
     "campaigns measure what each costs and what its choices are worth.",
     Settings,
     cells,

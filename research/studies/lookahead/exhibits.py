@@ -1,4 +1,6 @@
-"""What the measurements of `python -m research study lookahead` show, beside what the paper (LA) found."""
+"""What the measurements of `python -m research study lookahead` show, beside what the paper (LA)
+found.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +8,25 @@ from typing import Any
 import numpy as np
 
 from labelahead.simulation.comparison.plot_style import DOTS, INK
-from labelahead.simulation.comparison.statistics import ALPHA, Estimate, area, omnibus, pairs, t_interval
-from research.studies.charts import close_up, legend_below, line, means, panels, reference, span, style, sure
+from labelahead.simulation.comparison.statistics import (
+    ALPHA,
+    Estimate,
+    area,
+    omnibus,
+    pairs,
+    t_interval,
+)
+from research.studies.charts import (
+    close_up,
+    legend_below,
+    line,
+    means,
+    panels,
+    reference,
+    span,
+    style,
+    sure,
+)
 from research.studies.design import Exhibit, Row, values, where
 from research.studies.lookahead.measure import WAYS
 
@@ -52,7 +71,10 @@ def final(s: Any, rows: Sequence[Row], arm: str) -> dict[int, float]:
 def seconds(rows: Sequence[Row], arm: str) -> dict[int, float]:
     """Seed -> median seconds of a query; the first of a process also loads what it needs."""
     mine = [r for r in where(rows, arm=arm) if r["seconds"] is not None]
-    return {seed: float(np.median([r["seconds"] for r in where(mine, seed=seed)])) for seed in values(mine, "seed")}
+    return {
+        seed: float(np.median([r["seconds"] for r in where(mine, seed=seed)]))
+        for seed in values(mine, "seed")
+    }
 
 
 def gap(one: dict[int, float], other: dict[int, float]) -> Estimate:
@@ -68,7 +90,9 @@ def _cost(s: Any, rows: Sequence[Row]) -> Exhibit:
     for arm in s.arms:
         end = final(s, rows, arm)
         known = arm not in ("random", "ntk-few")  # one takes no time, one cannot be multiplied
-        at_all = spent[arm] * (scale if arm == "naive" else 1.0)  # retraining takes the same time for each candidate
+        at_all = spent[arm] * (
+            scale if arm == "naive" else 1.0
+        )  # retraining takes the same time for each candidate
         row: dict[str, Any] = {
             "arm": arm,
             "in the paper": WAYS[arm].paper,
@@ -83,10 +107,14 @@ def _cost(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "cost",
         "Seconds to ask, and what the answers were worth",
-        f"{s.data}, {s.model}: {s.initial} labels, {s.rounds} rounds of {s.query}, the best {s.query} scores of "
-        f"{s.candidates} candidates ({s.few} where networks are retrained, for 15 epochs at most, and for the kernel "
-        f"beside it); one thread, median over rounds, mean of {s.seeds} seeds. Hollow: as long as retraining would "
-        f"take for all {s.candidates}. The paper finds the kernel more than 100 times faster than retraining, and its "
+        f"{s.data}, {s.model}: {s.initial} labels, {s.rounds} rounds of {s.query}, the best "
+        f"{s.query} scores of "
+        f"{s.candidates} candidates ({s.few} where networks are retrained, for 15 epochs at most, "
+        "and for the kernel "
+        f"beside it); one thread, median over rounds, mean of {s.seeds} seeds. Hollow: as long as "
+        "retraining would "
+        f"take for all {s.candidates}. The paper finds the kernel more than 100 times faster than "
+        "retraining, and its "
         f"choices more accurate (LA Fig 1a, MNIST, V100). {_speed(s, rows, spent, scale)}",
         figure=_scatter(s, rows, spent, scale),
         table=table,
@@ -100,7 +128,8 @@ def _speed(s: Any, rows: Sequence[Row], spent: dict[str, float], scale: float) -
         ratio = spent["naive"] * scale / spent["ntk"]
         how = f", extrapolated from {s.few} candidates and not measured" if scale > 1 else ""
         said.append(
-            f"Here the kernel takes {spent['ntk']:.2g} s, retraining {spent['naive'] * scale:.3g} s for as many "
+            f"Here the kernel takes {spent['ntk']:.2g} s, retraining {spent['naive'] * scale:.3g} "
+            "s for as many "
             f"candidates: {ratio:.0f} times as long{how}."
         )
         if s.model in ("mlp", "fcn"):
@@ -109,8 +138,10 @@ def _speed(s: Any, rows: Sequence[Row], spent: dict[str, float], scale: float) -
         ahead = gap(final(s, rows, "ntk-few"), final(s, rows, "naive"))
         word = "as in the paper" if ahead.mean > 0 else "unlike the paper"
         said.append(
-            f"On the same {s.few} candidates retraining takes {spent['naive'] / spent['ntk-few']:.0f} times as long, "
-            f"measured, and the kernel's choices end {span(ahead)} points from those of retraining, "
+            f"On the same {s.few} candidates retraining takes "
+            f"{spent['naive'] / spent['ntk-few']:.0f} times as long, "
+            f"measured, and the kernel's choices end {span(ahead)} points from those of "
+            "retraining, "
             f"{word if sure(ahead) else 'which cannot be told from zero'}."
         )
     if "ntk-solve" in s.arms:
@@ -171,15 +202,22 @@ def _curves(s: Any, rows: Sequence[Row]) -> Exhibit:
     left.set(xlabel="labels", ylabel="test accuracy, %")
     right.set(xlabel="labels", ylabel="difference from random, points")
     legend_below(figure, left, 2)
-    process = "; the process (f = 0 before any label) also by its own accuracy, against itself on random labels, as in "
+    process = (
+        "; the process (f = 0 before any label) also by its own accuracy, against itself on "
+        "random labels, as in "
+    )
     process = f"{process}the paper" if "gp" in s.arms else ""
     return Exhibit(
         "rivals",
         "What stands in for retraining: ways to look ahead",
-        "The same criterion, the largest change of the outputs by the likeliest label (LA-13), with the change found "
-        f"in {len([a for a in METHODS if a in s.arms])} ways. Right: the paired difference from random labels, with "
-        f"the 95 % band over seeds for the network's own kernel{process}. The paper compares four and finds only the "
-        f"network's own kernel above random (LA Fig 1b, MNIST). Here, at the end: {'; '.join(said)} (* beyond its "
+        "The same criterion, the largest change of the outputs by the likeliest label (LA-13), "
+        "with the change found "
+        f"in {len([a for a in METHODS if a in s.arms])} ways. Right: the paired difference from "
+        "random labels, with "
+        f"the 95 % band over seeds for the network's own kernel{process}. The paper compares four "
+        "and finds only the "
+        "network's own kernel above random (LA Fig 1b, MNIST). Here, at the end: "
+        f"{'; '.join(said)} (* beyond its "
         "interval, each taken alone).",
         figure=figure,
         table=table,
@@ -188,7 +226,10 @@ def _curves(s: Any, rows: Sequence[Row]) -> Exhibit:
 
 
 def _criteria(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
-    """LA Figure 3a, TH Figure 2.3: one by one, and by other criteria, with the network's own kernel."""
+    """LA Figure 3a, TH Figure 2.3.
+
+    One by one, and by other criteria, with the network's own kernel.
+    """
     others = [a for a in ("ntk-sequential", "emoc", "eer") if a in s.arms]
     if not others:
         return []
@@ -197,7 +238,8 @@ def _criteria(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     apart, ends = {}, {}
     for number, arm in enumerate(("ntk", *others)):
         mine: list[Row] = [
-            {**r, "gap": 100 * (r["accuracy"] - base[r["seed"], r["round"]])} for r in where(rows, arm=arm)
+            {**r, "gap": 100 * (r["accuracy"] - base[r["seed"], r["round"]])}
+            for r in where(rows, arm=arm)
         ]
         line(axes, *means(mine, "labels", "gap"), number, NAMES[arm], band=arm == "ntk")
         apart[arm] = gap(areas(rows, arm), areas(rows, "ntk"))
@@ -206,16 +248,21 @@ def _criteria(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     close_up(axes, least=1.0)
     axes.set(xlabel="labels", ylabel="difference from random, points")
     axes.legend(fontsize=9)
-    told = "; ".join(f"{NAMES[a]} {span(apart[a])}" + ("*" if sure(apart[a]) else "") for a in others)
+    told = "; ".join(
+        f"{NAMES[a]} {span(apart[a])}" + ("*" if sure(apart[a]) else "") for a in others
+    )
     return [
         Exhibit(
             "criteria",
             "One by one, and by other criteria",
-            "The network's own kernel throughout. The look-ahead paper finds MLMOC with a true label after each item "
+            "The network's own kernel throughout. The look-ahead paper finds MLMOC with a true "
+            "label after each item "
             "above "
-            "MLMOC in batches (Fig 3a), and EMOC no different from it (TH Fig 2.3). Here, minus MLMOC in batches "
+            "MLMOC in batches (Fig 3a), and EMOC no different from it (TH Fig 2.3). Here, minus "
+            "MLMOC in batches "
             "along the "
-            f"curve: {told} (* beyond its interval). MLMOC in batches itself is {span(ends['ntk'])} points from "
+            f"curve: {told} (* beyond its interval). MLMOC in batches itself is "
+            f"{span(ends['ntk'])} points from "
             "random.",
             figure=figure,
             table=[
@@ -274,7 +321,11 @@ def differences(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
             (kept if pair.p < ALPHA else unknown).append(other)
     said = [
         f"{word} {', '.join(names)}"
-        for word, names in (("is better than", better), ("is worse than", worse), ("cannot be told from", unknown))
+        for word, names in (
+            ("is better than", better),
+            ("is worse than", worse),
+            ("cannot be told from", unknown),
+        )
         if names
     ]
     differ = sum(row["p, Holm"] < ALPHA for row in table)
@@ -282,11 +333,16 @@ def differences(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         Exhibit(
             "tests",
             "Do they differ?",
-            f"Mean accuracy along the way, seeds as blocks ({len(seeds)}); of the Gaussian process its own accuracy. "
-            f"Friedman's test that all are alike: the thesis finds p = {PAPER_FRIEDMAN}, we find {whole.p:.2g}. Then "
-            "paired t-tests: in the thesis the network's own kernel differs from each of the others at 0.05 (TH Table "
-            f"2.1, no correction); here, by the same rule, it {'; it '.join(said)}. Corrected for testing all pairs "
-            f"(Holm), {differ or 'none'} of the {len(table)} p-values {'is' if differ == 1 else 'are'} below "
+            f"Mean accuracy along the way, seeds as blocks ({len(seeds)}); of the Gaussian "
+            "process its own accuracy. "
+            f"Friedman's test that all are alike: the thesis finds p = {PAPER_FRIEDMAN}, we find "
+            f"{whole.p:.2g}. Then "
+            "paired t-tests: in the thesis the network's own kernel differs from each of the "
+            "others at 0.05 (TH Table "
+            f"2.1, no correction); here, by the same rule, it {'; it '.join(said)}. Corrected for "
+            "testing all pairs "
+            f"(Holm), {differ or 'none'} of the {len(table)} p-values "
+            f"{'is' if differ == 1 else 'are'} below "
             f"0.05.{_models(rows) if 'gp' in arms else ''}",
             table=table,
         )

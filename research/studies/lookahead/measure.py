@@ -19,7 +19,9 @@ __all__ = ["WAYS", "process_outputs", "rows_of"]
 
 @dataclass(frozen=True)
 class Way:
-    """One way to choose: the strategy, what the paper calls it, whether it sees few candidates, and the mode."""
+    """One way to choose: the strategy, what the paper calls it, whether it sees few candidates, and
+    the mode.
+    """
 
     strategy: str
     paper: str
@@ -40,8 +42,8 @@ WAYS = {
     "emoc": Way("emoc", "EMOC"),
     "eer": Way("eer", "EER"),
 }
-# How the paper trains (LA §5): 200 epochs, going on from the last round's weights (its Algorithm 1); its largest rate
-# of 1.0 for PyTorch's mean over ten outputs is 0.2 here.
+# How the paper trains (LA §5): 200 epochs, going on from the last round's weights (its Algorithm
+# 1); its largest rate of 1.0 for PyTorch's mean over ten outputs is 0.2 here.
 PAPER_RECIPE = {
     "optimiser": "sgd",
     "rate": 0.2,
@@ -55,7 +57,9 @@ PAPER_RECIPE = {
 
 
 def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
-    """A campaign; of `random` and `gp`, where there is one, also what a Gaussian process makes of the labels."""
+    """A campaign; of `random` and `gp`, where there is one, also what a Gaussian process makes of
+    the labels.
+    """
     way = WAYS[cell["arm"]]
     count = s.few if way.few else s.candidates
     done = campaign(
@@ -69,7 +73,8 @@ def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
             "evaluation": None,
             "retrainings": None,
         },
-        training=(PAPER_RECIPE if s.recipe == "paper" else {}) | ({} if s.steps is None else {"steps": s.steps}),
+        training=(PAPER_RECIPE if s.recipe == "paper" else {})
+        | ({} if s.steps is None else {"steps": s.steps}),
         batch=s.query,
         rounds=s.rounds,
     )
@@ -104,5 +109,7 @@ def _process_accuracy(done: Result) -> dict[int, float]:
 
 
 def process_outputs(prior: Tensor, cross: Tensor, y: Tensor, classes: int, noise: float) -> Tensor:
-    """(t, C) mean of the process with the limit's kernel, of the labelled items and across, and prior mean zero."""
+    """(t, C) mean of the process with the limit's kernel, of the labelled items and across, and
+    prior mean zero.
+    """
     return regress(prior, cross, one_hot(y, classes), noise)[0]

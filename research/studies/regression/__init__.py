@@ -1,4 +1,7 @@
-"""`python -m research study regression`: kernel regression on a whole data set (PN §5, LA App. B)."""
+"""`python -m research study regression`.
+
+Kernel regression on a whole data set (PN §5, LA App. B).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +61,11 @@ def cells(s: Settings) -> Sequence[Cell]:
     """Solvers at every size, then the whole sets."""
     seeds = range(s.seeds)
     return [
-        *({"part": "solvers", "set": s.sets[0], "n": n, "seed": seed} for n in s.sizes for seed in seeds),
+        *(
+            {"part": "solvers", "set": s.sets[0], "n": n, "seed": seed}
+            for n in s.sizes
+            for seed in seeds
+        ),
         *(
             {"part": "whole", "set": name, "checkpoint": c, "seed": seed}
             for name in s.sets
@@ -71,8 +78,10 @@ def cells(s: Settings) -> Sequence[Cell]:
 REGRESSION = Experiment(
     "regression",
     "Kernel regression on a whole data set",
-    "Can the tangent kernel stand in for the network on all the data? The pseudo-kernel of tens of thousands of points "
-    "is never held as a dense matrix: conjugate gradients work on gradients or tiles that lie on the disk.",
+    "Can the tangent kernel stand in for the network on all the data? The pseudo-kernel of tens "
+    "of thousands of points "
+    "is never held as a dense matrix: conjugate gradients work on gradients or tiles that lie on "
+    "the disk.",
     Settings,
     cells,
     rows_of,

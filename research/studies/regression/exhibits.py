@@ -33,8 +33,10 @@ def _solvers(s: Any, rows: Sequence[Row]) -> Exhibit:
     grown = ""
     if len(set(s.sizes)) > 1:
         grown = (
-            f"Time grows as n^{_slope(rows, 'cholesky_seconds'):.1f} and n^{_slope(rows, 'cg_seconds'):.1f} here, by "
-            "the largest sizes; in operations a factorisation takes n³, and an iteration n² with a kernel at hand (the "
+            f"Time grows as n^{_slope(rows, 'cholesky_seconds'):.1f} and "
+            f"n^{_slope(rows, 'cg_seconds'):.1f} here, by "
+            "the largest sizes; in operations a factorisation takes n³, and an iteration n² with "
+            "a kernel at hand (the "
             "look-ahead paper's appendix B hopes for n√n products of gradients). "
         )
     worst = max(r["output_difference"] for r in rows)
@@ -44,11 +46,15 @@ def _solvers(s: Any, rows: Sequence[Row]) -> Exhibit:
     return Exhibit(
         "solvers",
         "Conjugate gradients against a Cholesky factorisation",
-        f"The same system (noise {s.noise:g}, tolerance {s.tolerance:g}, Nyström preconditioner) solved both ways. "
-        f"Test outputs differ by at most {worst:.1e}, accuracies by at most {100 * gap:.2f} points. {grown}At "
+        f"The same system (noise {s.noise:g}, tolerance {s.tolerance:g}, Nyström preconditioner) "
+        "solved both ways. "
+        f"Test outputs differ by at most {worst:.1e}, accuracies by at most {100 * gap:.2f} "
+        f"points. {grown}At "
         f"{max(s.sizes)} points the factorisation takes {ratio:.1f} times as long.",
         figure=figure,
-        table=[{k: v for k, v in r.items() if k not in ("part", "set") and v is not None} for r in rows],
+        table=[
+            {k: v for k, v in r.items() if k not in ("part", "set") and v is not None} for r in rows
+        ],
     )
 
 

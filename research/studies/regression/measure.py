@@ -1,4 +1,7 @@
-"""What `python -m research study regression` measures: solvers beside each other, then whole data sets."""
+"""What `python -m research study regression` measures.
+
+Solvers beside each other, then whole data sets.
+"""
 
 import tempfile
 import time
@@ -43,7 +46,12 @@ def solvers(s: Any, cell: Cell) -> list[Row]:
     dense_seconds = time.perf_counter() - start
     start = time.perf_counter()
     solved = regress(
-        DenseOperator(K), y, noise=s.noise, rank=min(s.rank, len(x) // 4), tolerance=s.tolerance, seed=cell["seed"]
+        DenseOperator(K),
+        y,
+        noise=s.noise,
+        rank=min(s.rank, len(x) // 4),
+        tolerance=s.tolerance,
+        seed=cell["seed"],
     )
     seconds = time.perf_counter() - start
     ours, theirs = across @ solved.alpha, across @ exact
@@ -154,15 +162,21 @@ def _operator(model: nn.Module, x: Tensor, folder: Path, about: str) -> Operator
     """Gradients if there are fewer of them than points, else tiles of the kernel."""
     n, width = len(x), sum(p.numel() for p in model.parameters() if p.requires_grad)
     if width <= n:  # a file of the kernel's size, without forming the kernel
-        return FeatureFile(folder / "features.f32", n, width, lambda lo, hi: features(model, x[lo:hi]), about=about)
+        return FeatureFile(
+            folder / "features.f32", n, width, lambda lo, hi: features(model, x[lo:hi]), about=about
+        )
     return TileFile(folder / "tiles.f32", n, lambda r, c: kernel(model, x[r], x[c]), about=about)
 
 
-def _predicted(model: nn.Module, operator: Operator, x: Tensor, test: Tensor, solved: Solved) -> Tensor:
+def _predicted(
+    model: nn.Module, operator: Operator, x: Tensor, test: Tensor, solved: Solved
+) -> Tensor:
     """Θ(test, X) α, in blocks."""
     if isinstance(operator, FeatureFile):
         w = operator.weights(solved.alpha).float()
-        return torch.cat([(features(model, part) @ w).double() for part in torch.split(test, BLOCK)])
+        return torch.cat(
+            [(features(model, part) @ w).double() for part in torch.split(test, BLOCK)]
+        )
     parts = []
     for part in torch.split(test, BLOCK):
         total = torch.zeros((len(part), solved.alpha.shape[1]), dtype=torch.float64)

@@ -82,7 +82,9 @@ class Case:
     def _given(self, dtype: torch.dtype) -> Given:
         body, layer = in_two_parts(copy.deepcopy(self.model).to(dtype))
         x, y = self.data
-        return Given(body, layer, x.to(dtype), y[: self.labels], lambda: torch.from_numpy(self.embedding))
+        return Given(
+            body, layer, x.to(dtype), y[: self.labels], lambda: torch.from_numpy(self.embedding)
+        )
 
     def by_distil(self, kind: str, q: int, seed: int = 0) -> list[int]:
         """Positions in the data set picked by one of DISTIL's strategies."""

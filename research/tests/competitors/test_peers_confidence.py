@@ -22,7 +22,9 @@ METHODS = {
 def test_the_same_items_in_the_same_order(name, seed, network):
     case = Case(network, seed)
     method, theirs = METHODS[name]
-    chosen, scores = scikit_query("UncertaintySampling", case.given, 20, 0, network="clf", scores=True, method=method)
+    chosen, scores = scikit_query(
+        "UncertaintySampling", case.given, 20, 0, network="clf", scores=True, method=method
+    )
     assert clearly_ordered(scores[0][case.labels :], 20)  # otherwise the order is a matter of taste
     ours = case.propose(name, 20)
     assert ours.positions.tolist() == chosen.tolist()

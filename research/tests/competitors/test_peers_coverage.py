@@ -1,4 +1,5 @@
-"""TypiClust, ProbCover, MaxHerding and DropQuery against scikit-activeml, as far as the definitions agree.
+"""TypiClust, ProbCover, MaxHerding and DropQuery against scikit-activeml, as far as the definitions
+agree.
 
 What differs, and is held equal here. TypiClust: their neighbourhoods have 5 items unless told
 otherwise, ours 20 as in the paper; they leave ties to chance; clusters of fewer than five items
@@ -54,12 +55,16 @@ def test_typiclust_takes_the_same_items(seed):
     sizes = np.bincount(groups)
     free = np.setdiff1d(np.arange(len(sizes)), groups[: case.labels])
     assert sizes.min() >= SMALL
-    strategy = pool.TypiClust(missing_label=-1, random_state=0, cluster_algo=given(groups), k=NEIGHBOURS)
+    strategy = pool.TypiClust(
+        missing_label=-1, random_state=0, cluster_algo=given(groups), k=NEIGHBOURS
+    )
     theirs = strategy.query(X=case.embedding, y=case.known, batch_size=q)
     ours, scores = typical(points, case.labels, q, stream(seed, "x"))
     assert sizes[groups[ours]].tolist() == sizes[groups[theirs]].tolist()
     # of every cluster both chose from, the same item
-    mine, other = (dict(zip(groups[at].tolist(), at.tolist(), strict=True)) for at in (ours, theirs))
+    mine, other = (
+        dict(zip(groups[at].tolist(), at.tolist(), strict=True)) for at in (ours, theirs)
+    )
     both = mine.keys() & other.keys()
     assert [mine[c] for c in both] == [other[c] for c in both]
     if len(set(sizes[free].tolist())) == len(free):  # no ties between sizes
@@ -97,7 +102,11 @@ def test_probcover_finds_the_same_radius(seed):
     groups[order] = clusters(points[order], 3, rng).numpy()
     step = 1e-3
     strategy = pool.ProbCover(
-        n_classes=3, deltas=np.arange(step, 2, step), cluster_algo=given(groups), missing_label=-1, random_state=0
+        n_classes=3,
+        deltas=np.arange(step, 2, step),
+        cluster_algo=given(groups),
+        missing_label=-1,
+        random_state=0,
     )
     strategy.query(X=points.numpy(), y=case.known, batch_size=1)
     ours = ball_radius(points, 3, stream(seed, "x"))
@@ -109,7 +118,9 @@ def test_probcover_finds_the_same_radius(seed):
 def test_max_herding_takes_the_same_items(network, labels):
     case, q = Case(network, 0, labels=6), 12
     known = case.known if labels else np.full_like(case.known, -1)
-    strategy = pool.MaxHerding(missing_label=-1, random_state=0, metric="rbf", metric_dict={"gamma": 1.0})
+    strategy = pool.MaxHerding(
+        missing_label=-1, random_state=0, metric="rbf", metric_dict={"gamma": 1.0}
+    )
     theirs = strategy.query(X=case.embedding, y=known, batch_size=q)
     points = torch.from_numpy(case.embedding)
     ours, _ = herd(points, labels, q, points.new_ones(len(points) - labels))
@@ -117,7 +128,9 @@ def test_max_herding_takes_the_same_items(network, labels):
 
 
 def saying(answers: list[np.ndarray]):
-    """A classifier of theirs that gives these answers, one after the other, and takes no notice of the items."""
+    """A classifier of theirs that gives these answers, one after the other, and takes no notice of
+    the items.
+    """
     from skactiveml.base import SkactivemlClassifier
 
     class Saying(SkactivemlClassifier):
@@ -139,8 +152,12 @@ def test_dropquery_takes_the_same_items(seed, network):
     case, q = Case(network, seed, n=400), 6
     now, rng = case.situation("dropquery"), stream(0, "pick", case.labels)
     said = now.candidate_outputs.argmax(1)
-    dropped = torch.stack([now.learnt.outputs_dropped(now.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)])
-    assert int((2 * (dropped != said).sum(0) > TIMES).sum()) > q  # below that they leave ties to chance
+    dropped = torch.stack(
+        [now.learnt.outputs_dropped(now.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)]
+    )
+    assert (
+        int((2 * (dropped != said).sum(0) > TIMES).sum()) > q
+    )  # below that they leave ties to chance
     points = torch.nn.functional.normalize(now.candidate_embedding, dim=1)
     places = wavering(said, dropped, q)
     groups = clusters(points[places], q, rng)
@@ -151,13 +168,21 @@ def test_dropquery_takes_the_same_items(seed, network):
             assert n_clusters == q
 
         def fit_transform(self, X, y=None):
-            assert sorted(map(tuple, X)) == sorted(map(tuple, points[places].numpy()))  # the same items waver
+            assert sorted(map(tuple, X)) == sorted(
+                map(tuple, points[places].numpy())
+            )  # the same items waver
             return torch.cdist(torch.from_numpy(X), centres).numpy()
 
     strategy = pool.DropQuery(
-        missing_label=-1, random_state=0, cluster_algo=Given, dropout_rate=DROPPED, n_dropout_samples=TIMES
+        missing_label=-1,
+        random_state=0,
+        cluster_algo=Given,
+        dropout_rate=DROPPED,
+        n_dropout_samples=TIMES,
     )
     clf = saying([a.numpy() for a in (said, *dropped)])
-    theirs = strategy.query(X=points.numpy(), y=np.full(len(points), -1), clf=clf, fit_clf=False, batch_size=q)
+    theirs = strategy.query(
+        X=points.numpy(), y=np.full(len(points), -1), clf=clf, fit_clf=False, batch_size=q
+    )
     ours = case.propose("dropquery", q)
     assert set(ours.positions.tolist()) == set(now.candidates[torch.from_numpy(theirs)].tolist())

@@ -31,7 +31,9 @@ def test_coreset_without_labels_goes_on_alike_from_the_same_first_item():
     """Theirs begins with a random item, ours with the first candidate, which is one too."""
     case = Case(labels=30)
     nothing = np.full(case.n, -1)
-    chosen = pool.CoreSet(missing_label=-1, random_state=0).query(X=case.embedding, y=nothing, batch_size=12)
+    chosen = pool.CoreSet(missing_label=-1, random_state=0).query(
+        X=case.embedding, y=nothing, batch_size=12
+    )
     points = torch.from_numpy(case.embedding)
     picked, _ = k_centre(points, points[:0], 12, first=int(chosen[0]))
     assert picked.tolist() == chosen.tolist()
@@ -50,7 +52,9 @@ def potential(g: np.ndarray, picked: list[int]) -> float:
 
 
 def scikit_badge(case: Case, q: int, seed: int) -> list[int]:
-    rows = scikit_query("Badge", case.given, q, seed, network="clf", clf_embedding_flag_name="embed")
+    rows = scikit_query(
+        "Badge", case.given, q, seed, network="clf", clf_embedding_flag_name="embed"
+    )
     return [int(i) for i in rows]
 
 

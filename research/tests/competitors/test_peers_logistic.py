@@ -1,4 +1,7 @@
-"""Logistic regression as a learner: scikit-learn's own probabilities, on the exact learner's items and first labels."""
+"""Logistic regression as a learner.
+
+Scikit-learn's own probabilities, on the exact learner's items and first labels.
+"""
 
 from dataclasses import replace
 
@@ -38,19 +41,27 @@ def test_its_probabilities_are_scikit_learns(present):
     theirs = torch.from_numpy(model.predict_proba(one.inputs.numpy())).double()
     assert torch.allclose(p[:, present], theirs, atol=1e-5)
     assert learnt.trained is not None
-    assert learnt.trained.accuracy == pytest.approx(model.score(one.inputs[at].numpy(), labels.numpy()))
+    assert learnt.trained.accuracy == pytest.approx(
+        model.score(one.inputs[at].numpy(), labels.numpy())
+    )
 
 
 def test_its_features_are_centred_and_of_length_one():
     x = torch.randn(30, 5, generator=torch.Generator().manual_seed(1)) + 2
-    one = LogisticLearner.beside(ExactLearner(x, ExactModel(x[:20].mean(0), 3)))  # the pool is part of it
+    one = LogisticLearner.beside(
+        ExactLearner(x, ExactModel(x[:20].mean(0), 3))
+    )  # the pool is part of it
     assert torch.allclose(one.inputs, F.normalize(x - x[:20].mean(0), dim=1), atol=1e-6)
     with pytest.raises(InputError, match=r"expected model\.name = 'exact'"):
         LogisticLearner.beside(object())
 
 
 def test_a_campaign_begins_with_the_same_labels():
-    settings = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 30, "retrain_every": 10}, "threads": 1}
+    settings = {
+        "model": {"name": "exact"},
+        "budget": {"initial": 10, "labels": 30, "retrain_every": 10},
+        "threads": 1,
+    }
     plan = simulation(prepare(parse(settings)))
     asked: list[int] = []
 

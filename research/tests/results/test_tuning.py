@@ -89,7 +89,8 @@ def test_the_default_is_the_variant_that_is_said_to_be(plan, how, first_built):
 
 
 @pytest.mark.parametrize(
-    ("name", "asking"), [(PLAIN, {}), ("greedy", {"mode": "greedy"}), ("trace kernel", {"kernel": "trace"})]
+    ("name", "asking"),
+    [(PLAIN, {}), ("greedy", {"mode": "greedy"}), ("trace kernel", {"kernel": "trace"})],
 )
 def test_as_first_built_is_a_campaign_with_that_score(plan, name, asking):
     score = partial(flip, own=True, temper=1.0)
@@ -104,7 +105,9 @@ def test_as_first_built_is_a_campaign_with_that_score(plan, name, asking):
     assert asked(plan, VARIANTS[name].how) == in_a_campaign(by_score, **asking)
 
 
-@pytest.mark.parametrize("name", [n for n, v in VARIANTS.items() if isinstance(v.how, Flip) and n != PLAIN], ids=str)
+@pytest.mark.parametrize(
+    "name", [n for n, v in VARIANTS.items() if isinstance(v.how, Flip) and n != PLAIN], ids=str
+)
 def test_every_change_changes_what_is_asked(plan, first_built, name):
     how = VARIANTS[name].how
     # So few labels hardly depend on a factor of 3, nor on a candidate that is not among 60.
@@ -148,7 +151,10 @@ def test_flips_are_what_giving_the_label_tells(seen, classes, amplitude):
         for mean, v, v_after in zip(means, *after(seen, candidate), strict=True):
             first, *others = sorted(mean, reverse=True)
             for other in others[: classes - 1]:
-                now, then = (stats.norm.cdf(-(first - other) / math.sqrt(a2 * 2 * float(x))) for x in (v, v_after))
+                now, then = (
+                    stats.norm.cdf(-(first - other) / math.sqrt(a2 * 2 * float(x)))
+                    for x in (v, v_after)
+                )
                 total += now - then
         expected.append(total)
     found = flips(seen, classes=classes, amplitude=amplitude)
@@ -168,8 +174,13 @@ def test_resolves_are_what_drawing_the_label_tells(seen, rivals):
         for _, mean, v, v_after in (point for point in points if point[0] != candidate):
             first, *others = sorted(mean, reverse=True)
             for other in others[:rivals]:
-                h, explained = (first - other) / math.sqrt(2 * a2 * float(v)), float(1 - v_after / v)
-                total += stats.norm.cdf(-h) - 2 * special.owens_t(h, math.sqrt((1 - explained) / explained))
+                h, explained = (
+                    (first - other) / math.sqrt(2 * a2 * float(v)),
+                    float(1 - v_after / v),
+                )
+                total += stats.norm.cdf(-h) - 2 * special.owens_t(
+                    h, math.sqrt((1 - explained) / explained)
+                )
         expected.append(total)
     assert resolves(seen, rivals=rivals).tolist() == pytest.approx(expected, abs=1e-4 * rivals)
     if rivals == 1:
@@ -261,7 +272,9 @@ def textbook(variant):
 
 def paired(own, plain):
     gaps = [
-        sum(w * (a - b) for w, a, b in zip((0.25, 0.5, 0.25), own[c], plain[c], strict=True)) for c in own if c in plain
+        sum(w * (a - b) for w, a, b in zip((0.25, 0.5, 0.25), own[c], plain[c], strict=True))
+        for c in own
+        if c in plain
     ]
     n, error = len(gaps), statistics.stdev(gaps) / math.sqrt(len(gaps))
     p = 2 * stats.t.sf(abs(statistics.fmean(gaps)) / error, n - 1)
@@ -288,7 +301,10 @@ def test_campaigns_of_all_tables_are_pooled_in_pairs():
 
 
 def test_seeds_kept_for_judging_choose_nothing():
-    kept = {PLAIN: {("digits-mlp", 0): (0.1, 0.2, 0.3)}, "noise 1e-2": {("digits-mlp", 0): (0.1, 0.9, 0.9)}}
+    kept = {
+        PLAIN: {("digits-mlp", 0): (0.1, 0.2, 0.3)},
+        "noise 1e-2": {("digits-mlp", 0): (0.1, 0.9, 0.9)},
+    }
     assert trials(lines() + lines(kept)) == trials(lines())
 
 
@@ -429,7 +445,9 @@ def test_tables_kept_for_judging_are_kept(capsys):
         (["cifar100-exact"], list(MANY_CLASSES), range(100, 108)),
         (["pets-exact"], list(TWO_CLASSES), range(100, 108)),
     ]
-    assert {(*w.tables, *w.variants, *w.seeds) for w in kept} == {(name, PLAIN, *range(10)) for name in HELD_OUT}
+    assert {(*w.tables, *w.variants, *w.seeds) for w in kept} == {
+        (name, PLAIN, *range(10)) for name in HELD_OUT
+    }
     tried, *kept = tuning.wanted(["digits", "mnist-mlp"], [PLAIN, "greedy"], 2)
     assert tried == (["digits"], [PLAIN, "greedy"], range(100, 102))
     assert kept == [(["mnist-mlp"], [PLAIN], range(2))]
@@ -452,10 +470,20 @@ def test_what_is_in_the_repository_is_whole():
 
 
 def test_what_was_tried_beside_resolve_is_told_of():
-    """Two campaigns a variant: the difference of the areas, and that none of it enters the other table."""
+    """Two campaigns a variant.
+
+    The difference of the areas, and that none of it enters the other table.
+    """
     gains = {"resolve": 0.0, "resolve, 2 rivals": 0.01, "resolve, 4 rivals": -0.02}
     wide = [
-        TrialLine("cifar100-exact", name, seed, labels, 0.3 + labels / 1000 + gain + 0.001 * seed * (gain > 0), 1.0)
+        TrialLine(
+            "cifar100-exact",
+            name,
+            seed,
+            labels,
+            0.3 + labels / 1000 + gain + 0.001 * seed * (gain > 0),
+            1.0,
+        )
         for name, gain in gains.items()
         for seed in (100, 101)
         for labels in (100, 220)
@@ -477,7 +505,11 @@ def test_by_labels_is_the_integral_for_every_pair_of_labels():
     for labels in ([], [0, 1, 1, 0]):
         told = post.condition(torch.arange(len(labels)), torch.tensor(labels)) if labels else post
         seen = view(told, torch.arange(4, 12), torch.arange(6, 14))
-        gap, k, scale = told.mean[:, 0] - told.mean[:, 1], told.columns(torch.arange(14)), 2 * told.amplitude()
+        gap, k, scale = (
+            told.mean[:, 0] - told.mean[:, 1],
+            told.columns(torch.arange(14)),
+            2 * told.amplitude(),
+        )
         expected = []
         for at in seen.candidates.tolist():
             wide, total = math.sqrt(scale * float(k[at, at] + told.noise)), 0.0

@@ -67,7 +67,9 @@ def test_single_and_joint_gains_are_those_of_a_loop_over_pairs():
     out = predict(model, q)
     guess = residuals(out, out.argmax(1))
     gradients = [
-        torch.cat([g.flatten() for g in total_gradient(model, q[i : i + 1], guess[i : i + 1]).values()])
+        torch.cat(
+            [g.flatten() for g in total_gradient(model, q[i : i + 1], guess[i : i + 1]).values()]
+        )
         for i in range(len(q))
     ]
     flat = torch.cat([g.flatten() for g in towards.values()])
@@ -135,7 +137,12 @@ def test_settings_that_cannot_be_measured_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(0.2, "most of the exact gain"), (1.0, "left out there, too"), (2.0, "there the pairs matter")]
+    ("value", "words"),
+    [
+        (0.2, "most of the exact gain"),
+        (1.0, "left out there, too"),
+        (2.0, "there the pairs matter"),
+    ],
 )
 def test_the_verdict_on_the_chosen_batch_follows_the_numbers(value, words):
     assert words in verdict([(25, t_interval(np.array([value, value + 0.01])))])
@@ -179,7 +186,10 @@ def test_the_whole_study_makes_a_page(tmp_path):
 def test_lemma_one_holds_for_wide_networks_once_their_first_outputs_count():
     found = lemma(TINY, {"part": "lemma", "seed": 0})
     assert all(r["theorem"] for r in found)
-    off = {w: max(abs(r["real"] - r["from_start"]) for r in found if r["width"] == w) for w in TINY.lemma_widths}
+    off = {
+        w: max(abs(r["real"] - r["from_start"]) for r in found if r["width"] == w)
+        for w in TINY.lemma_widths
+    }
     assert off[512] < 0.05 < off[8]
     start = next(r for r in found if r["width"] == 512 and r["steps"] == 0)
     assert start["predicted"] == pytest.approx(1)
@@ -193,7 +203,10 @@ def tail(epsilon, largest, first, n):
 
 @pytest.mark.parametrize(("first", "n"), [(100, 100), (100, 125), (500, 750), (500, 2750)])
 def test_dropped_term_has_gamma_of_the_initial_among_all_labels(first, n):
-    """γ = M/(M + B) = n₀/n: the ε it gives is enough for the tail, and no more than enough where n = n₀."""
+    """γ = M/(M + B) = n₀/n.
+
+    The ε it gives is enough for the tail, and no more than enough where n = n₀.
+    """
     largest, delta = 1.4, 0.05
     epsilon = dropped_term(largest, first, n, delta) - 4 * math.sqrt(largest / n)
     assert tail(epsilon, largest, first, n) <= delta / 2 * (1 + 1e-12)
@@ -206,8 +219,11 @@ def test_dropped_term_has_gamma_of_the_initial_among_all_labels(first, n):
 def test_corrected_term_is_what_the_tail_gives(first, n):
     largest, delta = 1.4, 0.05
     offset = 2 * (math.sqrt(largest / first) + math.sqrt(largest / n))
-    assert tail(corrected_term(largest, first, n, delta) - offset, largest, first, n) == pytest.approx(delta / 2)
-    # What the paper puts in the offset's place is smaller unless nothing was asked for: the bound does not follow.
+    assert tail(
+        corrected_term(largest, first, n, delta) - offset, largest, first, n
+    ) == pytest.approx(delta / 2)
+    # What the paper puts in the offset's place is smaller unless nothing was asked for: the bound
+    # does not follow.
     assert (4 * math.sqrt(largest / n) < offset) is (n > first)
 
 

@@ -78,7 +78,9 @@ def test_what_is_measured_is_not_measured_again(tmp_path):
 
 def test_whole_numbers_of_a_settings_file_are_those_of_the_defaults(tmp_path):
     conduct(TOY, Sizes(3), tmp_path, workers=1)
-    floats = replace(TOY, cells=lambda s: [{"n": float(n)} for n in range(s.most)], measure=lambda s, c: 1 / 0)
+    floats = replace(
+        TOY, cells=lambda s: [{"n": float(n)} for n in range(s.most)], measure=lambda s, c: 1 / 0
+    )
     assert conduct(floats, Sizes(3), tmp_path, workers=1).exhibits[0].caption == "It is 5."
 
 
@@ -102,7 +104,10 @@ def test_an_error_ends_the_other_processes(tmp_path):
     with pytest.raises(InputError, match="this cell fails"):
         conduct(slow, Sizes(2), tmp_path, workers=2)
     # The pool's own thread waits for them too: whoever comes second hears of it a moment later.
-    assert until(lambda: set(multiprocessing.active_children()) <= set(before), multiprocessing.active_children)
+    assert until(
+        lambda: set(multiprocessing.active_children()) <= set(before),
+        multiprocessing.active_children,
+    )
 
 
 def test_other_settings_do_not_mix(tmp_path):

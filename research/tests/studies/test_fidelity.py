@@ -1,4 +1,7 @@
-"""The numbers of `python -m research study fidelity`: stacked training against a loop, closed forms."""
+"""The numbers of `python -m research study fidelity`.
+
+Stacked training against a loop, closed forms.
+"""
 
 import copy
 
@@ -89,7 +92,11 @@ def test_copies_side_by_side_are_a_loop_over_candidates(name, width):
     assert rate == 1e-3
     assert all(torch.equal(before[k], v) for k, v in st.model.state_dict().items())
     for j in (*range(st.q), None):
-        at = st.at(st.known) if j is None else torch.cat([st.at(st.known), st.at(st.asked)[j : j + 1]])
+        at = (
+            st.at(st.known)
+            if j is None
+            else torch.cat([st.at(st.known), st.at(st.asked)[j : j + 1]])
+        )
         for t, steps in enumerate((1, 12)):
             twin = descended(st.model, st.x[at], st.y[at], 1e-3, steps)
             got = out[t, -1 if j is None else j]
@@ -144,7 +151,9 @@ def test_a_rate_that_diverges_is_halved_for_all():
     with pytest.raises(NumericalError, match="diverged"):
         real(st, 1e9 / top, (60,))
     with pytest.raises(InputError, match="growing"):
-        side_by_side(st.model, st.x[:2], st.y[:2], st.x[2:3], st.y[2:3], st.x, rate=1.0, marks=(3, 2))
+        side_by_side(
+            st.model, st.x[:2], st.y[:2], st.x[2:3], st.y[2:3], st.x, rate=1.0, marks=(3, 2)
+        )
 
 
 def test_agreement_is_what_it_says():
@@ -159,7 +168,8 @@ def test_agreement_is_what_it_says():
     other = torch.randn(9, 5, 3, generator=rng).double()
     found = agreement(p, other, surprise)
     ranks = [
-        torch.as_tensor(stats.rankdata(v)) for v in (p.flatten(1).norm(dim=1), other.flatten(1).norm(dim=1), surprise)
+        torch.as_tensor(stats.rankdata(v))
+        for v in (p.flatten(1).norm(dim=1), other.flatten(1).norm(dim=1), surprise)
     ]
 
     def rest(v):  # what a straight line through the residual's ranks leaves

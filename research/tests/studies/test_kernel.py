@@ -80,7 +80,12 @@ def test_comparison_is_that_of_the_kernels_written_out(example, rows):
         gap = torch.linalg.norm(torch.kron(K, torch.eye(C)) - theta)
         assert got.distances[kind] == pytest.approx(float(gap / theta.norm()), rel=1e-9)
         assert got.errors[kind] == pytest.approx(float(gap / (C**0.5 * trace.norm())), rel=1e-9)
-    on = [abs(float(theta[i * C + c, j * C + c])) for i in range(n) for j in range(n) for c in range(C)]
+    on = [
+        abs(float(theta[i * C + c, j * C + c]))
+        for i in range(n)
+        for j in range(n)
+        for c in range(C)
+    ]
     off = [
         abs(float(theta[i * C + c, j * C + d]))
         for i in range(n)
@@ -167,12 +172,18 @@ def test_gaussian_read_outs_give_the_ratio_in_the_caption():
 
 def test_the_error_falls_with_the_root_of_the_width():
     s = replace(TINY, rate_items=5)
-    told = [{"part": "rate", "network": "fcn", "width": w, "seed": k} for w in (64, 128, 256, 512) for k in range(4)]
+    told = [
+        {"part": "rate", "network": "fcn", "width": w, "seed": k}
+        for w in (64, 128, 256, 512)
+        for k in range(4)
+    ]
     found = slope([c | rows_of(s, c)[0] for c in told], "error_pseudo")
     assert found.value == pytest.approx(-0.5, abs=0.15)
     assert 0 < found.error < 0.1
     # steepness by seed, −0.4 and −0.6: seeds are what is independent, not rows
-    exact = [{"seed": k, "width": w, "y": 3 * w ** -(0.4 + k / 5)} for k in (0, 1) for w in (1, 4, 9)]
+    exact = [
+        {"seed": k, "width": w, "y": 3 * w ** -(0.4 + k / 5)} for k in (0, 1) for w in (1, 4, 9)
+    ]
     assert slope(exact, "y").value == pytest.approx(-0.5)
     assert slope(exact, "y").error == pytest.approx(0.1)
     assert slope(exact[:1], "y") is None
@@ -235,7 +246,9 @@ def test_training_rows_agree_with_each_other():
     assert [r["step"] for r in rows] == [0, 3, 6]
     for row in rows:
         assert row["distance_trace"] <= min(row["distance_pseudo"], row["distance_single"]) + 1e-12
-        assert row["largest_gap_pseudo"] == pytest.approx(1 - row["largest_pseudo"] / row["largest_full"])
+        assert row["largest_gap_pseudo"] == pytest.approx(
+            1 - row["largest_pseudo"] / row["largest_full"]
+        )
         assert row["rows_of_full"] == TINY.items * 10
         assert row["output_gap_pseudo"] > 0
     assert rows[-1]["residual"] < rows[0]["residual"]
@@ -294,7 +307,10 @@ def test_one_width_and_one_seed_have_no_slope():
 
 def test_layer_kernels_are_those_of_jacobians():
     rng = stream(2, "layers")
-    weights = [torch.randn(b, a, generator=rng, dtype=torch.float64) / a**0.5 for a, b in ((4, 6), (6, 6), (6, 3))]
+    weights = [
+        torch.randn(b, a, generator=rng, dtype=torch.float64) / a**0.5
+        for a, b in ((4, 6), (6, 6), (6, 3))
+    ]
     x = torch.randn(2, 4, generator=rng, dtype=torch.float64)
     for number, (theta, square, product) in enumerate(layer_kernels(weights, x), start=1):
         net = nn.Sequential()

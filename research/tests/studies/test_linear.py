@@ -1,4 +1,7 @@
-"""The numbers of `python -m research study linear`: closed forms, slopes, and what a stranger would see."""
+"""The numbers of `python -m research study linear`.
+
+Closed forms, slopes, and what a stranger would see.
+"""
 
 import copy
 import math
@@ -166,7 +169,18 @@ def test_settings_that_cannot_be_measured_are_refused():
 
 def test_the_whole_study():
     found = exhibited(LINEAR, TINY)
-    parts = ["error", "limit", "flow", "lazy", "warm", "supremum", "drift", "trained", "universal", "separation"]
+    parts = [
+        "error",
+        "limit",
+        "flow",
+        "lazy",
+        "warm",
+        "supremum",
+        "drift",
+        "trained",
+        "universal",
+        "separation",
+    ]
     assert [e.name for e in found] == parts
     assert [e.name for e in found if e.figure is None] == ["warm"]
 
@@ -212,7 +226,9 @@ def test_the_supremum_of_relu_is_attained_and_never_passed():
 def test_deep_networks_come_to_their_limit():
     x = sphere(6, 5, stream(0, "x")) * 5**0.5
     want = limit_kernel(x, x, 2)
-    near = torch.stack([kernel(Deep(5, 200, 2, stream(k, "w")).eval(), x) for k in range(60)]).mean(0)
+    near = torch.stack([kernel(Deep(5, 200, 2, stream(k, "w")).eval(), x) for k in range(60)]).mean(
+        0
+    )
     assert float((near - want).norm() / want.norm()) < 0.06
     one = Deep(5, 16, 2, stream(1, "w"))
     scaled = Deep(5, 16, 2, stream(1, "w"), scale=0.3)
@@ -223,7 +239,11 @@ def test_linear_steps_are_those_of_a_linear_model():
     """Gradient descent on a model that is linear in its weights, written out."""
     rng = stream(5, "linear")
     phi = torch.randn(7, 12, generator=rng, dtype=torch.float64)
-    theta, f, y = phi @ phi.T, torch.randn(7, 1, generator=rng).double(), torch.randn(4, 1, generator=rng).double()
+    theta, f, y = (
+        phi @ phi.T,
+        torch.randn(7, 1, generator=rng).double(),
+        torch.randn(4, 1, generator=rng).double(),
+    )
     weights, seen = torch.zeros(12, 1).double(), {}
     for step in range(6):
         seen[step] = f + phi @ weights
@@ -248,7 +268,9 @@ def test_the_step_kernel_is_an_expectation_and_blind_to_even_functions_on_the_sp
     w = torch.randn(400_000, 4, generator=stream(1, "w"), dtype=torch.float64)
     lit = (w @ x.T > 0).double()
     assert torch.allclose(lit.T @ lit / len(w), step_kernel(x, x), atol=5e-3)
-    assert torch.allclose(step_kernel(x, x) + step_kernel(x, -x), torch.full((3, 3), 0.5).double())  # odd but for 1/4
+    assert torch.allclose(
+        step_kernel(x, x) + step_kernel(x, -x), torch.full((3, 3), 0.5).double()
+    )  # odd but for 1/4
     left = {(r["place"], r["target"]): r["error"] for r in rows("universal") if r["items"] == 150}
     assert left["sphere", "even"] > 0.9
     assert left["raised", "even"] < 0.6

@@ -1,4 +1,7 @@
-"""The numbers of `python -m research study lookahead`: the same queries, judged and timed as said."""
+"""The numbers of `python -m research study lookahead`.
+
+The same queries, judged and timed as said.
+"""
 
 from dataclasses import replace
 
@@ -64,7 +67,9 @@ def test_the_process_is_a_posterior_with_mean_zero():
     noise = 1e-3 * float(theta.diagonal()[:7].mean() / theta.diagonal().mean())
     post = prior(torch.zeros(16, 3).double(), theta, noise=noise)
     expected = post.condition(range(7), F.one_hot(y, 3).double()).mean[7:]
-    assert (process_outputs(theta[:7, :7], theta[7:, :7], y, 3, 1e-3) - expected).abs().max() < 1e-10
+    assert (
+        process_outputs(theta[:7, :7], theta[7:, :7], y, 3, 1e-3) - expected
+    ).abs().max() < 1e-10
 
 
 def curve(arm: str, seed: int, values: list[float], **more) -> list:

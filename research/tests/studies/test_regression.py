@@ -12,7 +12,9 @@ from research.studies.materials import items, one_hot, some
 from research.studies.regression import REGRESSION, Settings
 from research.studies.regression.measure import network, solvers, whole
 
-TINY = Settings(width=4, sizes=(60, 120), whole=100, checkpoints=(0.0, 1.0), epochs=4, rank=20, tolerance=1e-5)
+TINY = Settings(
+    width=4, sizes=(60, 120), whole=100, checkpoints=(0.0, 1.0), epochs=4, rank=20, tolerance=1e-5
+)
 
 
 def test_conjugate_gradients_give_the_exact_answer():

@@ -1,4 +1,7 @@
-"""`python -m research study wallclock`: what is timed is what it says, and the page shows the ratios."""
+"""`python -m research study wallclock`.
+
+What is timed is what it says, and the page shows the ratios.
+"""
 
 from dataclasses import replace
 
@@ -6,16 +9,28 @@ import pytest
 
 from labelahead.errors import InputError
 from research.studies import conduct
-from research.studies.wallclock import WALLCLOCK, Settings, _network, cells, exhibits, how_many, in_turn
+from research.studies.wallclock import (
+    WALLCLOCK,
+    Settings,
+    _network,
+    cells,
+    exhibits,
+    how_many,
+    in_turn,
+)
 
-TINY = Settings(shape=(1, 6, 6), classes=(2, 5), depths=(6, 10), width=4, resnet_width=2, items=3, repeats=1)
+TINY = Settings(
+    shape=(1, 6, 6), classes=(2, 5), depths=(6, 10), width=4, resnet_width=2, items=3, repeats=1
+)
 
 
 def test_networks_have_the_layers_and_outputs_they_claim():
     for cell in cells(TINY):
         model = _network(TINY, cell)
         # Shortcuts of 1x1 stand beside the layers and are not counted (He et al.).
-        layers = [p for p in model.parameters() if p.dim() > 1 and not (p.dim() == 4 and p.shape[-1] == 1)]
+        layers = [
+            p for p in model.parameters() if p.dim() > 1 and not (p.dim() == 4 and p.shape[-1] == 1)
+        ]
         assert len(layers) == cell["depth"]
         assert layers[-1].shape[0] == cell["classes"]
 
@@ -43,8 +58,21 @@ def test_the_page_shows_the_ratios(tmp_path):
 def test_the_caption_counts_what_was_measured():
     usual = {"network": "wrn2", "depth": 6, "items": 2, "parameters": 9, "full_seconds": 1.0}
     rows = [
-        usual | {"classes": C, "what": what, "pseudo_seconds": r, "ratio": r, "ratio_low": r, "ratio_high": r}
-        for C, what, r in ((10, "pair", 0.5), (10, "items", 0.1), (100, "pair", 0.25), (100, "items", 0.01))
+        usual
+        | {
+            "classes": C,
+            "what": what,
+            "pseudo_seconds": r,
+            "ratio": r,
+            "ratio_low": r,
+            "ratio_high": r,
+        }
+        for C, what, r in (
+            (10, "pair", 0.5),
+            (10, "items", 0.1),
+            (100, "pair", 0.25),
+            (100, "items", 0.01),
+        )
     ]
     (found,) = exhibits(Settings(depths=(6,)), rows)
     assert "1 of 2 cases stay within the 15 %" in found.caption

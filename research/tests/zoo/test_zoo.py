@@ -1,7 +1,8 @@
-"""Networks of other people against explicit Jacobians, in float64: every kind, x against other x, every parameter.
+"""Networks of other people against explicit Jacobians, in float64: every kind, x against other x,
+every parameter.
 
-`make test-zoo` runs it, in an environment that has their packages; elsewhere it is skipped. With ZOO_TABLE=file it
-writes what docs/networks.md shows.
+`make test-zoo` runs it, in an environment that has their packages; elsewhere it is skipped. With
+ZOO_TABLE=file it writes what docs/networks.md shows.
 """
 
 import importlib.util
@@ -16,11 +17,20 @@ import pytest
 import torch
 
 if importlib.util.find_spec("timm") is None:
-    pytest.skip("timm and the rest of the zoo are not installed: make test-zoo", allow_module_level=True)
+    pytest.skip(
+        "timm and the rest of the zoo are not installed: make test-zoo", allow_module_level=True
+    )
 
 import labelahead as la
 from research.competitors.zoo import ZOO, make, text, with_torchvision_names
-from tests.support.reference_tangent import Plain, errors_of, kernels, one_by_one, relative, tolerance_of
+from tests.support.reference_tangent import (
+    Plain,
+    errors_of,
+    kernels,
+    one_by_one,
+    relative,
+    tolerance_of,
+)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -37,8 +47,12 @@ def test_against_explicit_jacobians(name, caplog):
 
 
 def _note(name, x, errors, coarse, said):
-    """A line of the table: error, path, the loop's time over ours on 16 samples in float32 (one run each)."""
-    model = make(name)[0].float()  # a fresh one: LeViT keeps tables in float64 from the passes before
+    """A line of the table: error, path, the loop's time over ours on 16 samples in float32 (one run
+    each).
+    """
+    model = make(name)[
+        0
+    ].float()  # a fresh one: LeViT keeps tables in float64 from the passes before
     x = (x.float() if x.is_floating_point() else x).repeat(4, *[1] * (x.ndim - 1))[:16]
     params, seconds = [p for p in model.parameters() if p.requires_grad], []
 
@@ -49,7 +63,10 @@ def _note(name, x, errors, coarse, said):
             found = torch.autograd.grad(out.sum() / out.shape[1] ** 0.5, params, allow_unused=True)
             rows.append(
                 torch.cat(
-                    [(torch.zeros_like(p) if v is None else v).flatten() for p, v in zip(params, found, strict=True)]
+                    [
+                        (torch.zeros_like(p) if v is None else v).flatten()
+                        for p, v in zip(params, found, strict=True)
+                    ]
                 )
             )
         return (G := torch.stack(rows)) @ G.T
@@ -92,10 +109,16 @@ def test_lora_with_reentrant_checkpoints():
 
     torch.manual_seed(0)
     model, ids = text("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)()
-    config = LoraConfig(r=2, lora_dropout=0.0, init_lora_weights=False, target_modules=["query", "value"])
+    config = LoraConfig(
+        r=2, lora_dropout=0.0, init_lora_weights=False, target_modules=["query", "value"]
+    )
     model = get_peft_model(model, config).double().train()  # checkpoints are for training only
     J = one_by_one(Plain(model), ids)
-    inner = next(m for m in model.modules() if hasattr(m, "gradient_checkpointing_enable") and hasattr(m, "config"))
+    inner = next(
+        m
+        for m in model.modules()
+        if hasattr(m, "gradient_checkpointing_enable") and hasattr(m, "config")
+    )
     inner.gradient_checkpointing_enable({"use_reentrant": True})
     inner.enable_input_require_grads()
     assert any(getattr(m, "gradient_checkpointing", False) for m in model.modules())

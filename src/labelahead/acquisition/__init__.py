@@ -26,7 +26,18 @@ from torch import Tensor
 from labelahead.acquisition.functions import changes, eer, emoc, flip, mlmoc, resolve, variance
 from labelahead.acquisition.view import View
 
-__all__ = ["ACQUISITIONS", "Acquisition", "View", "changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"]
+__all__ = [
+    "ACQUISITIONS",
+    "Acquisition",
+    "View",
+    "changes",
+    "eer",
+    "emoc",
+    "flip",
+    "mlmoc",
+    "resolve",
+    "variance",
+]
 
 Acquisition = Callable[[View, torch.Generator | None], Tensor]
 

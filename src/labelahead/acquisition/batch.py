@@ -11,7 +11,16 @@ from labelahead.acquisition import ACQUISITIONS, Acquisition
 from labelahead.acquisition.view import View
 from labelahead.errors import InputError, NumericalError
 
-__all__ = ["BELIEFS", "Selection", "batch", "best", "greedy", "score_candidates", "sequential", "top"]
+__all__ = [
+    "BELIEFS",
+    "Selection",
+    "batch",
+    "best",
+    "greedy",
+    "score_candidates",
+    "sequential",
+    "top",
+]
 
 BELIEFS = ("linearised", "outputs", "mean")
 # Criteria that need no hypothetical label: a batch is conditioned on f_lin itself, so that the
@@ -32,7 +41,9 @@ class Selection(NamedTuple):
     view: View  # after the picks: go on from here
 
 
-def best(view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None) -> tuple[int, float]:
+def best(
+    view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None
+) -> tuple[int, float]:
     """The next position to label and its score; ties go to the first candidate.
 
     A labelling page is `view = view.condition([position], target)` and then this, again and again.
@@ -46,8 +57,11 @@ def best(view: View, acquisition: str | Acquisition, rng: torch.Generator | None
     return int(view.candidates[first]), float(scores[first])
 
 
-def top(view: View, acquisition: str | Acquisition, q: int, rng: torch.Generator | None = None) -> Selection:
-    """The q best scores at once, measured from the view's baseline (the network's f, as in the paper).
+def top(
+    view: View, acquisition: str | Acquisition, q: int, rng: torch.Generator | None = None
+) -> Selection:
+    """The q best scores at once, measured from the view's baseline (the network's f, as in the
+    paper).
 
     The view comes back unchanged.
 
@@ -105,8 +119,9 @@ def sequential(
 ) -> Selection:
     """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
 
-    Changes are measured from f_lin, which has heard of the answers, not from the network's f. ask(position) returns a
-    target (C,) or a class 0..C−1. The labels end up in `selection.view.posterior.targets`.
+    Changes are measured from f_lin, which has heard of the answers, not from the network's f.
+    ask(position) returns a target (C,) or a class 0..C−1. The labels end up in
+    `selection.view.posterior.targets`.
 
     >>> truth = [0, 1, 2, 0, 1, 2]
     >>> asked = la.sequential(seen, "flip", 2, ask=lambda position: truth[position])
@@ -129,7 +144,9 @@ def batch(
         return top(view, acquisition, q, rng)
     if mode == "sequential" and ask is not None:
         return sequential(view, acquisition, q, ask, rng)
-    return greedy(view, acquisition, q, rng, believe="mean" if acquisition in LABEL_FREE else "linearised")
+    return greedy(
+        view, acquisition, q, rng, believe="mean" if acquisition in LABEL_FREE else "linearised"
+    )
 
 
 def _one_by_one(
@@ -140,8 +157,8 @@ def _one_by_one(
     answer: Callable[[View, int], Tensor],
 ) -> Selection:
     _require(view, q)
-    # From the second pick on labels have arrived that the network was not trained on; its outputs are those of before
-    # them. So all picks are measured from f_lin, and their scores compare.
+    # From the second pick on labels have arrived that the network was not trained on; its outputs
+    # are those of before them. So all picks are measured from f_lin, and their scores compare.
     view = view.with_baseline("linearised")
     positions, scores = [], []
     for _ in range(q):
@@ -152,8 +169,13 @@ def _one_by_one(
     return Selection(torch.tensor(positions), torch.tensor(scores, dtype=torch.float64), view)
 
 
-def score_candidates(view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None) -> Tensor:
-    """Scores (m,) by name or function; refused with NaN or +infinity. −infinity: never, while there are others."""
+def score_candidates(
+    view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None
+) -> Tensor:
+    """Scores (m,) by name or function.
+
+    Refused with NaN or +infinity. −infinity: never, while there are others.
+    """
     _require(view, 1)
     if not isinstance(acquisition, str) and not callable(acquisition):
         raise InputError(f"acquisition is {acquisition!r}; expected a name or a function")
@@ -167,7 +189,9 @@ def score_candidates(view: View, acquisition: str | Acquisition, rng: torch.Gene
     scores = acquisition(view, rng)
     if not isinstance(scores, Tensor):
         kind = type(scores).__name__
-        raise InputError(f"the acquisition returned a {kind}; expected a tensor, one score per candidate")
+        raise InputError(
+            f"the acquisition returned a {kind}; expected a tensor, one score per candidate"
+        )
     if scores.shape != view.candidates.shape:
         raise InputError(
             f"the acquisition returned shape {tuple(scores.shape)}; expected "
@@ -184,7 +208,9 @@ def score_candidates(view: View, acquisition: str | Acquisition, rng: torch.Gene
 
 def _require(view: View, q: int) -> None:
     if not isinstance(view, View):
-        raise InputError(f"expected a View, got a {type(view).__name__}: make one with view(post, ...)")
+        raise InputError(
+            f"expected a View, got a {type(view).__name__}: make one with view(post, ...)"
+        )
     if isinstance(q, bool) or not isinstance(q, int):
         raise InputError(f"{q!r} picks asked for; expected a whole number")
     if not 1 <= q <= len(view.candidates):
@@ -202,7 +228,8 @@ def _target(answer: Tensor | float, view: View) -> Tensor:
     if isinstance(answer, Tensor):
         if answer.shape != (classes,):
             raise InputError(
-                f"ask returned shape {tuple(answer.shape)}; expected a class number or a target of shape ({classes},)"
+                f"ask returned shape {tuple(answer.shape)}; expected a class number or a target "
+                f"of shape ({classes},)"
             )
         return answer
     if isinstance(answer, int | float) and not isinstance(answer, bool) and classes == 1:

@@ -1,8 +1,10 @@
-"""The acquisition functions: how much a label of each candidate matters. Each is one function of a View.
+"""The acquisition functions: how much a label of each candidate matters. Each is one function of a
+View.
 
-All of them are sums over the evaluation points, and all leave out what a label changes at the candidate itself: it is
-known once the label is, and in a sum over part of the candidates it would favour those that happen to lie in that part
-(docs/method.md, Look-ahead). Where the sum has a level without any label, the candidate counts with that level.
+All of them are sums over the evaluation points, and all leave out what a label changes at the
+candidate itself: it is known once the label is, and in a sum over part of the candidates it would
+favour those that happen to lie in that part (docs/method.md, Look-ahead). Where the sum has a level
+without any label, the candidate counts with that level.
 """
 
 import math
@@ -32,12 +34,13 @@ def mlmoc(
 ) -> Tensor:
     """Most likely model output change (LA-13): Σₓ ‖f₊(x) − f(x)‖₂ for y' = argmax f(x'). (m,).
 
-    baseline "outputs" (the paper): the change is measured from the network's f, and f gives the label. "linearised":
-    both from f_lin; then only what x' itself changes counts. Right after training to convergence the two agree; once
-    labels have arrived without retraining, f is what the network said before them and f_lin is the present view.
-    None: the view's own baseline. At x' itself only the level ‖f_lin − f‖ counts.
-    squared: Σₓ ‖·‖₂² instead, in closed form: a few milliseconds after a `View.condition`.
-    method "solve": one linear system per candidate (LA-11) instead of the block formula.
+    baseline "outputs" (the paper): the change is measured from the network's f, and f gives the
+    label. "linearised": both from f_lin; then only what x' itself changes counts. Right after
+    training to convergence the two agree; once labels have arrived without retraining, f is what
+    the network said before them and f_lin is the present view. None: the view's own baseline. At x'
+    itself only the level ‖f_lin − f‖ counts. squared: Σₓ ‖·‖₂² instead, in closed form: a few
+    milliseconds after a `View.condition`. method "solve": one linear system per candidate (LA-11)
+    instead of the block formula.
 
     >>> bool(torch.allclose(la.mlmoc(seen), la.mlmoc(seen, method="solve")))  # by blocks, or a system for each
     True
@@ -65,9 +68,10 @@ def emoc(
 ) -> Tensor:
     """Expected model output change (LA-3): MLMOC averaged over y' ~ p(y | x'). (m,).
 
-    p is the `probability` ("simplex" or "softmax") of the baseline's outputs. From f_lin and with a scalar kernel the
-    sum over x factors, Σₓ|k(x,x')|/u · Σ_y p_y‖r_y‖, and costs what MLMOC costs; so does the squared form. Otherwise
-    every class with p_y > 0 is looked at: with the simplex projection that is commonly one to three of them.
+    p is the `probability` ("simplex" or "softmax") of the baseline's outputs. From f_lin and with a
+    scalar kernel the sum over x factors, Σₓ|k(x,x')|/u · Σ_y p_y‖r_y‖, and costs what MLMOC costs;
+    so does the squared form. Otherwise every class with p_y > 0 is looked at: with the simplex
+    projection that is commonly one to three of them.
 
     >>> la.emoc(seen, baseline="linearised").shape
     torch.Size([4])
@@ -117,7 +121,13 @@ def _reach(view: View, chunk: int) -> Tensor:
 
 
 def _change(
-    view: View, which: Tensor, targets: Tensor, baseline: str, method: str, squared: bool, chunk: int
+    view: View,
+    which: Tensor,
+    targets: Tensor,
+    baseline: str,
+    method: str,
+    squared: bool,
+    chunk: int,
 ) -> Tensor:
     """Σₓ ‖f₊(x) − baseline(x)‖ (or its square) for pairs of candidate (q,) and target (q, C)."""
     if method == "block" and view.posterior.width == 1:
@@ -126,7 +136,9 @@ def _change(
     level = (view.values("linearised")[view.evaluation] - now).square().sum(1)
     parts = []
     every = torch.split(which, chunk)
-    for pairs, after in zip(every, predictions_after(view, which, targets, method, chunk), strict=True):
+    for pairs, after in zip(
+        every, predictions_after(view, which, targets, method, chunk), strict=True
+    ):
         size = (after - now).square().sum(2)
         rows, points = _own_entries(view, pairs)
         size[rows, points] = level[points]
@@ -152,7 +164,9 @@ def _scalar_change(view: View, which: Tensor, targets: Tensor, baseline: str, ch
     return torch.cat(parts).to(torch.float64)
 
 
-def predictions_after(view: View, which: Tensor, targets: Tensor, method: str, chunk: int) -> Iterator[Tensor]:
+def predictions_after(
+    view: View, which: Tensor, targets: Tensor, method: str, chunk: int
+) -> Iterator[Tensor]:
     """Look-ahead predictions at the evaluation points, (≤chunk, e, C) at a time."""
     if method not in METHODS:
         raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
@@ -173,8 +187,8 @@ def eer(
 
     p₊ is the `probability` ("simplex": Euclidean projection, as the paper's authors do, or
     "softmax") of the look-ahead predictions; p(y | x') that of the network's f, or of f_lin with
-    baseline="linearised"; None: the view's own. At x' itself the entropy before the label counts. Classes of
-    probability zero cost nothing.
+    baseline="linearised"; None: the view's own. At x' itself the entropy before the label counts.
+    Classes of probability zero cost nothing.
 
     >>> bool((la.eer(seen, probability="softmax") < 0).all())  # minus an entropy
     True
@@ -189,7 +203,9 @@ def eer(
     return -torch.zeros_like(p[:, 0]).index_add_(0, which, doubt * p[which, label])
 
 
-def _scalar_doubt(view: View, which: Tensor, targets: Tensor, probability: str, chunk: int) -> Tensor:
+def _scalar_doubt(
+    view: View, which: Tensor, targets: Tensor, probability: str, chunk: int
+) -> Tensor:
     """Σₓ H(p₊(x)) for pairs of candidate (q,) and target (q, C), scalar kernel: (q,).
 
     Classes go first: (C, q, e), so that sums over them run over long contiguous rows.
@@ -208,12 +224,16 @@ def _scalar_doubt(view: View, which: Tensor, targets: Tensor, probability: str, 
     return torch.cat(parts).to(torch.float64)
 
 
-def _full_doubt(view: View, which: Tensor, targets: Tensor, probability: str, method: str, chunk: int) -> Tensor:
+def _full_doubt(
+    view: View, which: Tensor, targets: Tensor, probability: str, method: str, chunk: int
+) -> Tensor:
     """The same with predictions of any kernel, by any method: (q,)."""
     level = entropy(probabilities(view.values("linearised")[view.evaluation], probability))
     parts = []
     every = torch.split(which, chunk)
-    for pairs, after in zip(every, predictions_after(view, which, targets, method, chunk), strict=True):
+    for pairs, after in zip(
+        every, predictions_after(view, which, targets, method, chunk), strict=True
+    ):
         doubt = entropy(probabilities(after, probability))
         rows, points = _own_entries(view, pairs)
         doubt[rows, points] = level[points]
@@ -221,8 +241,9 @@ def _full_doubt(view: View, which: Tensor, targets: Tensor, probability: str, me
     return torch.cat(parts)
 
 
-# Predicted classes change by whole numbers, so many candidates tie. Among those the change of the outputs decides: so
-# small a part of it that a million outputs changed by one each weigh no more than one changed class.
+# Predicted classes change by whole numbers, so many candidates tie. Among those the change of the
+# outputs decides: so small a part of it that a million outputs changed by one each weigh no more
+# than one changed class.
 TIE_WEIGHT = 1e-6
 MAX_CHUNK_ENTRIES = 1 << 20  # of the predictions (C, q, e) that `changes` holds at a time
 
@@ -235,16 +256,16 @@ def changes(
     method: str = "block",
     chunk: int = 64,
 ) -> Tensor:
-    """Number of evaluation points whose predicted class changes if y' = argmax f(x') is the label of x'. (m,).
+    """Number of evaluation points whose predicted class changes if y' = argmax f(x') is the label
+    of x'. (m,).
 
-    The acquisition function that the released program of the look-ahead paper ranks by; `mlmoc` is the one that its
-    text defines (LA-13). A class changes where another one is strictly larger. Ties, which are frequent, are broken by
-    the change of the outputs: `mlmoc` times 1e-6 is added.
+    The acquisition function that the released program of the look-ahead paper ranks by; `mlmoc` is
+    the one that its text defines (LA-13). A class changes where another one is strictly larger.
+    Ties, which are frequent, are broken by the change of the outputs: `mlmoc` times 1e-6 is added.
 
     Args:
-        view: Posterior, candidates and evaluation points.
-        rng: Not used.
-        baseline: Where the present class and the hypothetical label come from, "outputs" or "linearised"; None: the
+        view: Posterior, candidates and evaluation points. rng: Not used. baseline: Where the
+        present class and the hypothetical label come from, "outputs" or "linearised"; None: the
             view's own.
         method: "block" (LA-12), or "solve" for one linear system per candidate.
         chunk: Candidates at a time, at most.
@@ -266,7 +287,9 @@ def changes(
     if method == "block" and view.posterior.width == 1:
         futures = _scalar_futures(view, targets, size)
     else:
-        futures = (after.movedim(2, 0) for after in predictions_after(view, every, targets, method, size))
+        futures = (
+            after.movedim(2, 0) for after in predictions_after(view, every, targets, method, size)
+        )
     counts = []
     for pairs, after in zip(torch.split(every, size), futures, strict=True):
         held = after.gather(0, before.expand(1, *after.shape[1:]))[0]
@@ -274,11 +297,16 @@ def changes(
         rows, points = _own_entries(view, pairs)
         changed[rows, points] = level[points]
         counts.append(changed.sum(1, dtype=torch.float64))
-    return torch.cat(counts).add_(mlmoc(view, baseline=baseline, method=method, chunk=chunk), alpha=TIE_WEIGHT)
+    return torch.cat(counts).add_(
+        mlmoc(view, baseline=baseline, method=method, chunk=chunk), alpha=TIE_WEIGHT
+    )
 
 
 def _scalar_futures(view: View, targets: Tensor, chunk: int) -> Iterator[Tensor]:
-    """Predictions at the evaluation points if each candidate has its target, scalar kernel: (C, ≤chunk, e)."""
+    """Predictions at the evaluation points if each candidate has its target, scalar kernel.
+
+    (C, ≤chunk, e).
+    """
     mean = view.values("linearised")[view.evaluation].T[:, None, :]
     every = torch.arange(len(targets), device=targets.device)
     for pairs, aims in zip(torch.split(every, chunk), torch.split(targets, chunk), strict=True):
@@ -288,7 +316,8 @@ def _scalar_futures(view: View, targets: Tensor, chunk: int) -> Iterator[Tensor]
 
 
 def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
-    """Variance reduction at all points but the candidate: Σₓ k(x,x')²/u; full kernel: Σₓ tr(k u⁻¹ kᵀ). (m,).
+    """Variance reduction at all points but the candidate: Σₓ k(x,x')²/u; full kernel: Σₓ tr(k u⁻¹
+    kᵀ). (m,).
 
     >>> bool((la.variance(seen) > 0).all())
     True
@@ -300,9 +329,15 @@ def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
 
 
 def flip(
-    view: View, rng: torch.Generator | None = None, *, own: bool = False, temper: float = 0.3, chunk: int = 64
+    view: View,
+    rng: torch.Generator | None = None,
+    *,
+    own: bool = False,
+    temper: float = 0.3,
+    chunk: int = 64,
 ) -> Tensor:
-    """Expected reduction of top-2 flips (docs/method.md, Look-ahead) at all points but the candidate itself. (m,).
+    """Expected reduction of top-2 flips (docs/method.md, Look-ahead) at all points but the
+    candidate itself. (m,).
 
     With m the gap between the two largest entries of f_lin(x), a² the kernel's amplitude
     (`Posterior.amplitude`) and v the variance of their difference (2k for a scalar kernel):
@@ -312,9 +347,10 @@ def flip(
     where the full kernel has v = eᵀk(x,x)e and v₊ = v − eᵀk(x,x')u⁻¹k(x',x)e, e = e_a − e_b.
     The trials behind it used a prior noise of 1e-3, which enters u and a² here.
 
-    own: whether x = x' counts. The points stand for many more items, among which one more or less is nothing; in a sum
-    over a thousand of them its own term may decide. temper: what a² is multiplied by; less than 1 looks more at what is
-    nearly undecided. As first built: own=True, temper=1. docs/results.md has what these defaults rest on.
+    own: whether x = x' counts. The points stand for many more items, among which one more or less
+    is nothing; in a sum over a thousand of them its own term may decide. temper: what a² is
+    multiplied by; less than 1 looks more at what is nearly undecided. As first built: own=True,
+    temper=1. docs/results.md has what these defaults rest on.
 
     >>> la.flip(seen).shape  # a score for each candidate
     torch.Size([4])
@@ -345,33 +381,45 @@ def flip(
 
 
 def resolve(
-    view: View, rng: torch.Generator | None = None, *, exact: bool = False, temper: float = 1.0, chunk: int = 256
+    view: View,
+    rng: torch.Generator | None = None,
+    *,
+    exact: bool = False,
+    temper: float = 1.0,
+    chunk: int = 256,
 ) -> Tensor:
-    """Expected fall of the number of wrong predictions (docs/method.md, Look-ahead), the candidate's own aside. (m,).
+    """Expected fall of the number of wrong predictions (docs/method.md, Look-ahead), the
+    candidate's own aside. (m,).
 
-    At each evaluation point the gap between the two largest entries of f_lin is N(m, v), v = a²·(their
-    variance); a label at x' moves its mean by N(0, ρ²v) and leaves (1 − ρ²)v. The prediction is the
-    sign of the mean gap, so the probability that it is wrong falls by
+    At each evaluation point the gap between the two largest entries of f_lin is N(m, v), v =
+    a²·(their variance); a label at x' moves its mean by N(0, ρ²v) and leaves (1 − ρ²)v. The
+    prediction is the sign of the mean gap, so the probability that it is wrong falls by
 
-        gain(x,x') = (1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ,   h = m/√v,   ρ² = k(x,x')²/(u k(x,x)),
+        gain(x,x') = (1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ,   h = m/√v,   ρ² = k(x,x')²/(u
+        k(x,x)),
 
     which is Φ(−h) − 2T(h, √(1−ρ²)/ρ) with Owen's T. Never negative; it needs no hypothetical label.
     With nothing known h = 0 everywhere, and the score is Σ asin(ρ)/π: a soft coverage of the pool.
     The full kernel has the contrast e_a − e_b on both sides, as in `flip`.
 
-    Looked up in a table, to 1e-4 of a prediction; exact: by Owen's T itself, a hundred times slower. temper: what a²
-    is multiplied by; it hardly changes which items are best, but how many predictions they are said to put right.
+    Looked up in a table, to 1e-4 of a prediction; exact: by Owen's T itself, a hundred times
+    slower. temper: what a² is multiplied by; it hardly changes which items are best, but how many
+    predictions they are said to put right.
 
     >>> scores = la.resolve(seen)
     >>> bool((scores >= 0).all()), bool(torch.allclose(scores, la.resolve(seen, exact=True), atol=1e-3))
     (True, True)
     """
     if view.posterior.classes < 2:
-        raise InputError("outputs has one column; expected at least two: resolve compares the top two")
+        raise InputError(
+            "outputs has one column; expected at least two: resolve compares the top two"
+        )
     if not temper > 0:
         raise InputError(f"temper is {temper}; expected a positive number")
     top, label = view.posterior.mean[view.evaluation].topk(2, dim=1)
-    spread = _spread(view, label).clamp_min(1e-14 * view.posterior.scale)  # v/(2a²) at the evaluation points
+    spread = _spread(view, label).clamp_min(
+        1e-14 * view.posterior.scale
+    )  # v/(2a²) at the evaluation points
     h = (top[:, 0] - top[:, 1]) / (2 * temper * view.posterior.amplitude() * spread).sqrt()
     dtype = view.posterior.covariance.prior.dtype
     spread = spread.to(dtype)
@@ -392,7 +440,10 @@ TABLE = (256, 1024)  # values of h, and of ρ; bilinear, so at most 6e-5 off
 
 @cache
 def _table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Gains at h = HIGHEST·y² and ρ² = 1 − (1 − t²)², for y and t from 0 to 1: finer where gains bend."""
+    """Gains at h = HIGHEST·y² and ρ² = 1 − (1 − t²)², for y and t from 0 to 1.
+
+    Finer where gains bend.
+    """
     y, t = (torch.linspace(0, 1, n, dtype=torch.float64) for n in TABLE)
     squared = 1 - (1 - t.square()).square()
     values = _owen((HIGHEST * y.square())[:, None], squared.clamp(0, 1).expand(TABLE))
@@ -409,25 +460,35 @@ def gain_by_table(h: Tensor) -> Callable[[Tensor], Tensor]:
         t = squared.neg_().add_(1).sqrt_().neg_().add_(1).sqrt_()
         grid = where.repeat(1, len(t), 1, 1)
         grid[0, ..., 0] = t.mul_(2).sub_(1)
-        return torch.nn.functional.grid_sample(table, grid, padding_mode="border", align_corners=True)[0, 0]
+        return torch.nn.functional.grid_sample(
+            table, grid, padding_mode="border", align_corners=True
+        )[0, 0]
 
     return gain
 
 
 def _owen(h: Tensor, squared: Tensor) -> Tensor:
     """Φ(−h) − 2T(h, √(1−ρ²)/ρ) in float64, for h and ρ² that broadcast."""
-    from scipy.special import owens_t  # here: it takes as long to import as a page's first item may have to wait
+    from scipy.special import (
+        owens_t,
+    )  # here: it takes as long to import as a page's first item may have to wait
 
     squared = squared.double().cpu()
     h = h.double().cpu() + torch.zeros_like(squared)
     slope = ((1 - squared) / squared.clamp_min(1e-300)).sqrt()
-    wrong_now, wrong_after = torch.special.ndtr(-h), 2 * torch.from_numpy(owens_t(h.numpy(), slope.numpy()))
+    wrong_now, wrong_after = (
+        torch.special.ndtr(-h),
+        2 * torch.from_numpy(owens_t(h.numpy(), slope.numpy())),
+    )
     gains: Tensor = (wrong_now - wrong_after).clamp_min_(0.0)
     return gains
 
 
 def _own_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Where these candidates (q,) meet themselves among the evaluation points: rows and columns of (q, e)."""
+    """Where these candidates (q,) meet themselves among the evaluation points.
+
+    Rows and columns of (q, e).
+    """
     own = view.own_points()[pairs]
     rows = (own >= 0).nonzero()[:, 0]
     return rows, own[rows]
@@ -444,7 +505,9 @@ def _spread(view: View, label: Tensor) -> Tensor:
 def _contrast(values: Tensor, label: Tensor, dim: int) -> Tensor:
     """values[x, ..., a(x), ...] − values[x, ..., b(x), ...] along `dim`, which it removes."""
     shape = [len(label) if i == 0 else 1 if i == dim else s for i, s in enumerate(values.shape)]
-    first, second = (label[:, i].view([-1] + [1] * (values.dim() - 1)).expand(shape) for i in (0, 1))
+    first, second = (
+        label[:, i].view([-1] + [1] * (values.dim() - 1)).expand(shape) for i in (0, 1)
+    )
     return (values.gather(dim, first) - values.gather(dim, second)).squeeze(dim)
 
 
@@ -457,7 +520,10 @@ def _left(view: View, pairs: Tensor, label: Tensor, spread: Tensor) -> Tensor:
 
 
 def _explained(view: View, pairs: Tensor, label: Tensor) -> Tensor:
-    """Half the variance of f_a − f_b at x that a label of candidate x' takes away: (q, e), a fresh tensor."""
+    """Half the variance of f_a − f_b at x that a label of candidate x' takes away.
+
+    (q, e), a fresh tensor.
+    """
     if view.posterior.width == 1:
         return _scaled(view, pairs).square_()
     k, factors = view.covariance(pairs), view.innovations()[pairs]

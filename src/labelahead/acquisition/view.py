@@ -28,8 +28,10 @@ _CHUNK = 256
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """k(candidates, evaluation), for the candidates a view began with: the block itself, as it was, and the rows
-    that fell since, k = block − tail_rᵀ tail_c. Sums over it are float64, parts of it in the kernel's dtype."""
+    """k(candidates, evaluation), for the candidates a view began with: the block itself, as it was,
+    and the rows that fell since, k = block − tail_rᵀ tail_c. Sums over it are float64, parts of it
+    in the kernel's dtype.
+    """
 
     block: Tensor  # (m·b, e·b), never modified
     at_rows: Tensor  # (m·b,) flat positions
@@ -59,7 +61,10 @@ class Stored:
         return out
 
     def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
-        """Σₓ k(x',x) k(x',x)ᵀ for every candidate, chunk by chunk: (m, b, b). No variances come along."""
+        """Σₓ k(x',x) k(x',x)ᵀ for every candidate, chunk by chunk.
+
+        (m, b, b). No variances come along.
+        """
         parts, size = [], max(1, _CHUNK // b) * b
         every = torch.arange(len(self.block), device=self.block.device)
         for lo in range(0, len(every), size):
@@ -72,7 +77,10 @@ class Stored:
         return torch.cat(parts).to(torch.float64), None
 
     def against(self, step: Step) -> Tensor:
-        """k times what falls at the evaluation points, (m·b, q): the one matrix-vector product of a step."""
+        """k times what falls at the evaluation points, (m·b, q).
+
+        The one matrix-vector product of a step.
+        """
         assert step.fall is not None
         return self.product(take(step.fall, self.at_cols, 1).T)
 
@@ -133,7 +141,8 @@ class Projected:
         return self._out((right.T.to(psi.dtype) @ psi).T.to(torch.float64))
 
     def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
-        """ψ A G A ψᵀ and the candidates' own variances ψ A ψᵀ, with A = I − VᵀV: (m, b, b) each, O(m k²).
+        """ψ A G A ψᵀ and the candidates' own variances ψ A ψᵀ, with A = I − VᵀV: (m, b, b) each,
+        O(m k²).
 
         The order matters in float32. A is formed in float64 and ψA multiplied out first: where
         labels determine a point it is small, and stays small. Measured at σ = 1e-5 of the scale,
@@ -172,7 +181,9 @@ class Projected:
 Cross = Stored | Projected
 
 
-def cross(posterior: Posterior, candidates: Tensor, evaluation: Tensor, hold: bool = False) -> Cross:
+def cross(
+    posterior: Posterior, candidates: Tensor, evaluation: Tensor, hold: bool = False
+) -> Cross:
     """k(candidates, evaluation) of a posterior, stored or projected as its kernel suggests.
 
     hold: stored in any case, m·e numbers, which makes every step after the first one cheap.
@@ -224,7 +235,9 @@ class _Known:
     """What a view has worked out so far; filled on demand."""
 
     cross: Cross | None = None
-    moments: Moments | None = None  # for the candidates that `cross` began with, the candidate itself included
+    moments: Moments | None = (
+        None  # for the candidates that `cross` began with, the candidate itself included
+    )
     factors: Tensor | None = None
     drift: Tensor | None = None
     labels: Tensor | None = None  # (n,) argmax f
@@ -235,10 +248,11 @@ class View:
     """A posterior, the candidates among its points, and the points that criteria sum over.
 
     posterior: the present one. candidates: (m,) unlabelled positions. evaluation: (e,) positions.
-    embedding: (n, h) or None. baseline: which predictions are the present ones, from which changes are measured and
-    hypothetical labels are taken: "outputs" (f, a network trained on all labels) or "linearised" (f_lin, once labels
-    have arrived that the network was not trained on). An immutable value: `condition` returns a new view, and the two
-    share what the label did not change.
+    embedding: (n, h) or None. baseline: which predictions are the present ones, from which changes
+    are measured and hypothetical labels are taken: "outputs" (f, a network trained on all labels)
+    or "linearised" (f_lin, once labels have arrived that the network was not trained on). An
+    immutable value: `condition` returns a new view, and the two share what the label did not
+    change.
 
     >>> seen.candidates.tolist(), seen.labelled.tolist()
     ([2, 3, 4, 5], [0, 1])
@@ -340,7 +354,9 @@ class View:
             best = self._known.labels[self.candidates]
         else:
             best = self.values(source)[self.candidates].argmax(1)
-        return self.outputs.new_zeros(len(best), self.posterior.classes).scatter_(1, best[:, None], 1.0)
+        return self.outputs.new_zeros(len(best), self.posterior.classes).scatter_(
+            1, best[:, None], 1.0
+        )
 
     def push(self, targets: Tensor, which: Tensor | None = None) -> Tensor:
         """u⁻¹ (y' − f_lin(x')): what a label pushes with, (q, C) -> (q, b, C/b).
@@ -384,7 +400,9 @@ class View:
             if not len(order):
                 self._known.own = torch.full_like(self.candidates, -1)
             else:
-                place = torch.searchsorted(self.evaluation[order], self.candidates).clamp_max_(len(order) - 1)
+                place = torch.searchsorted(self.evaluation[order], self.candidates).clamp_max_(
+                    len(order) - 1
+                )
                 found = order[place]
                 self._known.own = torch.where(self.evaluation[found] == self.candidates, found, -1)
         return self._known.own
@@ -425,9 +443,9 @@ class View:
         """The view after labels arrive: at (q,) positions, targets (q, C).
 
         Picked candidates leave `candidates`. `evaluation` stays as given: a labelled point's
-        covariance is of the order of σ, so it adds the same to every candidate's sum. What has
-        been computed is corrected, not dropped. The network has not been trained on the new labels, so the baseline
-        is f_lin from here on. k −= w wᵀ, and with z = k w
+        covariance is of the order of σ, so it adds the same to every candidate's sum. What has been
+        computed is corrected, not dropped. The network has not been trained on the new labels, so
+        the baseline is f_lin from here on. k −= w wᵀ, and with z = k w
 
             s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
         """
@@ -450,7 +468,10 @@ class View:
         )
 
     def revised(self, posterior: Posterior) -> "View":
-        """The view of a posterior with other targets, or more classes, at the same labelled points: k is the same."""
+        """The view of a posterior with other targets, or more classes, at the same labelled points.
+
+        K is the same.
+        """
         k, known = self._known.cross, _Known(cross=self._known.cross, factors=self._known.factors)
         other = View(
             posterior,
@@ -501,9 +522,10 @@ def view(
 
     candidates: (m,) distinct unlabelled positions. evaluation: (e,) positions whose predictions
     matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
-    baseline: "outputs" where the outputs are those of a network trained on all labels; "linearised" where they are a
-    prior mean, or labels have arrived since. hold: keep k(candidates, evaluation) in memory also where the kernel is
-    given by features: m·e numbers, and labels that come one by one cost a fraction.
+    baseline: "outputs" where the outputs are those of a network trained on all labels; "linearised"
+    where they are a prior mean, or labels have arrived since. hold: keep k(candidates, evaluation)
+    in memory also where the kernel is given by features: m·e numbers, and labels that come one by
+    one cost a fraction.
 
     >>> seen = la.view(post, [2, 3], evaluation=[4, 5])  # ask about 2 or 3, for the sake of 4 and 5
     >>> la.variance(seen).shape
@@ -515,7 +537,11 @@ def view(
     if evaluation is not None:
         where = posterior.positions(evaluation, "evaluation")
     if embedding is not None:
-        embedding = checks.finite(checks.floating(embedding, "embedding", "(n, h)", (2,)), "embedding")
+        embedding = checks.finite(
+            checks.floating(embedding, "embedding", "(n, h)", (2,)), "embedding"
+        )
         if len(embedding) != posterior.points:
-            raise InputError(f"embedding has {len(embedding)} rows; expected {posterior.points}, one per point")
+            raise InputError(
+                f"embedding has {len(embedding)} rows; expected {posterior.points}, one per point"
+            )
     return View(posterior, at, where, embedding, baseline=baseline, hold=hold)

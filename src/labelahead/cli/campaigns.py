@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from labelahead.cli import shell
-from labelahead.cli.shell import Number, Option, Text, UsageError, app, err, free_folder, out, reported, say
+from labelahead.cli.shell import (
+    Number,
+    Option,
+    Text,
+    UsageError,
+    app,
+    err,
+    free_folder,
+    out,
+    reported,
+    say,
+)
 from labelahead.errors import InputError
 
 
@@ -32,9 +43,15 @@ def run(
     retrain_every: shell.RetrainOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
-    against: Annotated[Text, Option("--against", help="Also run this baseline until it matches: random.")] = None,
-    seeds: Annotated[Number, Option("--seeds", min=1, help="With --against: so many seeds, with an interval.")] = None,
-    folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/...)")] = None,
+    against: Annotated[
+        Text, Option("--against", help="Also run this baseline until it matches: random.")
+    ] = None,
+    seeds: Annotated[
+        Number, Option("--seeds", min=1, help="With --against: so many seeds, with an interval.")
+    ] = None,
+    folder: Annotated[
+        Path | None, Option("--out", help="Folder for the results. (default: runs/...)")
+    ] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
@@ -55,21 +72,33 @@ def run(
         if against is not None:
             _known(against)
         if seeds is not None and against is None:
-            raise UsageError("--seeds goes with --against; for several strategies use `labelahead compare`")
+            raise UsageError(
+                "--seeds goes with --against; for several strategies use `labelahead compare`"
+            )
     from labelahead.simulation.run import run as run_campaign
     from labelahead.strategies import find
 
     name = Path(campaign.data.name).stem or "data"
     place = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{campaign.seed}")
     if against is not None and seeds is not None:
-        place = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{find(against).name}")
+        place = folder or free_folder(
+            f"{name}-{find(campaign.asking.strategy).name}-{find(against).name}"
+        )
         with reported(lambda: _resume_hint(place)):
             from labelahead.simulation.paired import run_paired
 
-            _paired(lambda **watch: run_paired(campaign, against, seeds, out=place, shorten=not chosen, **watch))
+            _paired(
+                lambda **watch: run_paired(
+                    campaign, against, seeds, out=place, shorten=not chosen, **watch
+                )
+            )
         return
     with reported(lambda: _resume_hint(place)):
-        _campaign(lambda **watch: run_campaign(campaign, out=place, shorten=not chosen, **watch), campaign, against)
+        _campaign(
+            lambda **watch: run_campaign(campaign, out=place, shorten=not chosen, **watch),
+            campaign,
+            against,
+        )
 
 
 @app.command()
@@ -106,14 +135,19 @@ def resume(
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} holds no campaign; expected the folder of a `run --out`")
         campaign = parse(read_stored(folder / "config.toml", changes, trust_code=trust_code))
-        _campaign(lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch), campaign)
+        _campaign(
+            lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch),
+            campaign,
+        )
 
 
 @app.command()
 def query(
     context: typer.Context,
     data: Annotated[str, Option("--data", help="A folder of images, or a table.")],
-    labels: Annotated[Path | None, Option("--labels", help="A file of labels; what the page exports will do.")] = None,
+    labels: Annotated[
+        Path | None, Option("--labels", help="A file of labels; what the page exports will do.")
+    ] = None,
     n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
     classes: shell.ClassesOpt = None,
     model: shell.ModelOpt = None,
@@ -156,7 +190,10 @@ def query(
 
         with err.status("loading") as status:
             asked, ready = questions(
-                campaign, n, labels=labels, progress=lambda what, done, total: status.update(doing(what, done, total))
+                campaign,
+                n,
+                labels=labels,
+                progress=lambda what, done, total: status.update(doing(what, done, total)),
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)
@@ -169,8 +206,11 @@ def query(
 
 
 @app.command("list")
-def list_(what: Annotated[Text, typer.Argument(help="strategies, models, embeddings or data")] = None) -> None:
-    """What there is: strategies, models, embeddings, data; without a word, the names of all of them.
+def list_(
+    what: Annotated[Text, typer.Argument(help="strategies, models, embeddings or data")] = None,
+) -> None:
+    """What there is: strategies, models, embeddings, data; without a word, the names of all of
+    them.
 
     Example:
 
@@ -218,14 +258,22 @@ def _campaign(go: Callable[..., Any], campaign: Any, against: str | None = None)
     say(f"\neverything is in {result.folder}", on=out)
     if any(r.accuracy is not None for r in result.rounds):
         try:
-            picture = curve_png(result.rounds, result.folder / "curve.png", title, rival, strategy if rival else None)
+            picture = curve_png(
+                result.rounds,
+                result.folder / "curve.png",
+                title,
+                rival,
+                strategy if rival else None,
+            )
             say(f"the curve: {picture}", on=out)
         except Exception as error:  # the campaign is done: a picture does not undo it
             say(f"no picture of the curve: {error}", "yellow")
 
 
 def _beside(result: Any, strategy: str) -> Any:
-    """The same campaign by another strategy until it is as good, both in one table, and what it needed."""
+    """The same campaign by another strategy until it is as good, both in one table, and what it
+    needed.
+    """
     from labelahead.cli.terminal import beside_table, board, verdict
     from labelahead.simulation.paired import baseline_campaign, baseline_rounds
     from labelahead.strategies import find
@@ -252,7 +300,8 @@ def _beside(result: Any, strategy: str) -> Any:
 
 
 ANECDOTE = (
-    "This is one campaign each, an anecdote: other first labels can turn it around. `--seeds 3` runs three pairs and "
+    "This is one campaign each, an anecdote: other first labels can turn it around. `--seeds 3` "
+    "runs three pairs and "
     "gives the ratio of labels with an interval; docs/results.md has ten seeds on many data sets."
 )
 
@@ -275,11 +324,16 @@ def _resume_hint(folder: Path) -> str:
     return f"; nothing is lost: labelahead resume {folder}" if begun else ""
 
 
-@app.command(name="study", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    name="study",
+    hidden=True,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def study() -> None:
     """Say where the studies went: they are no longer part of the package."""
     with reported():
         raise UsageError(
-            "`labelahead study` is not part of the package any more; clone the repository and run there: "
+            "`labelahead study` is not part of the package any more; clone the repository and run "
+            "there: "
             "python -m research study"
         )

@@ -1,4 +1,5 @@
-"""`labelahead list`: what there is, from a file beside this one, so that nothing large is imported to say it.
+"""`labelahead list`: what there is, from a file beside this one, so that nothing large is imported
+to say it.
 
 `python -m labelahead.cli.catalogue` writes that file anew; a test holds it to what there is.
 """
@@ -13,7 +14,9 @@ __all__ = ["FILE", "KINDS", "catalogue", "entries", "overview"]
 KINDS = ("strategies", "models", "embeddings", "data")
 FILE = Path(__file__).with_name("catalogue.json")
 
-Entries = dict[str, list[list[str]]]  # by kind: name, what it is, and of a strategy its modes and paper
+Entries = dict[
+    str, list[list[str]]
+]  # by kind: name, what it is, and of a strategy its modes and paper
 
 
 def overview() -> Table:
@@ -51,12 +54,18 @@ def entries() -> Entries:
     from labelahead.models import MODELS
     from labelahead.strategies import STRATEGIES
 
-    vectors = "vectors that came with the data: lists of a Parquet or JSON lines column, an array of an .npz"
+    vectors = (
+        "vectors that came with the data: lists of a Parquet or JSON lines column, an array "
+        "of an .npz"
+    )
     own = "your own: a list of texts, pictures (n, 3, h, w) or rows -> (n, d)"
     return {
         "strategies": [[s.name, s.when, "\n".join(s.modes), s.paper] for s in STRATEGIES.values()],
         "models": [*([m.name, m.summary] for m in MODELS.values()), [EXACT, ABOUT]],
-        "embeddings": [[*pair] for pair in (*EMBEDDINGS.items(), ("COLUMN", vectors), ("file.py:function", own))],
+        "embeddings": [
+            [*pair]
+            for pair in (*EMBEDDINGS.items(), ("COLUMN", vectors), ("file.py:function", own))
+        ],
         "data": [[d.name, d.summary] for d in DATASETS.values()],
     }
 

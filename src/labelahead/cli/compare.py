@@ -21,7 +21,17 @@ from rich.progress import (
 
 from labelahead.cli import shell
 from labelahead.cli.pool import CaOpt, CertOpt, ClusterOpt, KeyOpt, working
-from labelahead.cli.shell import Number, Option, Text, UsageError, app, err, free_folder, out, reported
+from labelahead.cli.shell import (
+    Number,
+    Option,
+    Text,
+    UsageError,
+    app,
+    err,
+    free_folder,
+    out,
+    reported,
+)
 from labelahead.errors import InputError, LabelaheadError, import_extra
 
 if TYPE_CHECKING:
@@ -37,7 +47,13 @@ SEEDS = 6
 def compare(
     context: typer.Context,
     strategies: Annotated[
-        Text, Option(help=f"Names (or file.py:name) with commas, a mode after a colon. (default: {STRATEGIES})")
+        Text,
+        Option(
+            help=(
+                "Names (or file.py:name) with commas, a mode after a colon. (default: "
+                f"{STRATEGIES})"
+            )
+        ),
     ] = None,
     seeds: Annotated[Number, Option(min=1, help=f"How many seeds. (default: {SEEDS})")] = None,
     first: Annotated[Number, Option("--seed", min=0, help="The first seed. (default: 0)")] = None,
@@ -52,12 +68,16 @@ def compare(
     initial: shell.InitialOpt = None,
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
-    workers: Annotated[Number, Option(min=1, help="Campaigns at a time. (default: one per core)")] = None,
+    workers: Annotated[
+        Number, Option(min=1, help="Campaigns at a time. (default: one per core)")
+    ] = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
     tls_cert: CertOpt = None,
     tls_key: KeyOpt = None,
-    folder: Annotated[Path | None, Option("--out", help="Folder for the results. (default: runs/compare-...)")] = None,
+    folder: Annotated[
+        Path | None, Option("--out", help="Folder for the results. (default: runs/compare-...)")
+    ] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
@@ -80,7 +100,9 @@ def compare(
         comparison = _comparison(folder, strategies, first, seeds, context)
     place = folder or free_folder("compare-" + (Path(comparison.campaign.data.name).stem or "data"))
     again = f"labelahead compare --out {shlex.quote(str(place))}"
-    with reported(lambda: f"; nothing is lost: {again}" if (place / "compare.toml").exists() else ""):
+    with reported(
+        lambda: f"; nothing is lost: {again}" if (place / "compare.toml").exists() else ""
+    ):
         if cluster is None and not any((tls_ca, tls_cert, tls_key)):
             outcome = _compare(comparison, place, workers, trust_code=trust_code)
         else:
@@ -99,16 +121,22 @@ def compare(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a comparison, or of a labelling session.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a comparison, or of a labelling session.")
+    ],
     accuracy: Annotated[
-        list[float] | None, Option(help="Also count the labels to this accuracy, e.g. 0.9. Repeatable.")
+        list[float] | None,
+        Option(help="Also count the labels to this accuracy, e.g. 0.9. Repeatable."),
     ] = None,
-    target: Annotated[Path | None, Option("--out", help="Where to write. (default: FOLDER/report)")] = None,
+    target: Annotated[
+        Path | None, Option("--out", help="Where to write. (default: FOLDER/report)")
+    ] = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
     """One HTML page of a comparison, readable offline, with figures (PNG, SVG) and CSV beside it.
 
-    Of a labelling session, also of one in Label Studio: its classes, people, where they disagree, and how good it is.
+    Of a labelling session, also of one in Label Studio: its classes, people, where they disagree,
+    and how good it is.
 
     Examples:
 
@@ -135,7 +163,11 @@ def report(
 
 
 def _comparison(
-    folder: Path | None, strategies: str | None, seed: int | None, seeds: int | None, context: typer.Context
+    folder: Path | None,
+    strategies: str | None,
+    seed: int | None,
+    seeds: int | None,
+    context: typer.Context,
 ) -> "Comparison":
     """What is asked for; in a folder that holds a comparison, what is left out is as before."""
     from labelahead.simulation.comparison.plan import (
@@ -151,7 +183,11 @@ def _comparison(
     try:
         typed = shell.typed_code(context, *strategy_code(strategies or ""))
         trust = context.params["trust_code"] or typed
-        before = read_comparison(folder, trust_code=trust) if folder and (folder / FILE).exists() else None
+        before = (
+            read_comparison(folder, trust_code=trust)
+            if folder and (folder / FILE).exists()
+            else None
+        )
         names = before.arms if before else arms(STRATEGIES)
         names = names if strategies is None else arms(strategies)
     except InputError as error:
@@ -172,7 +208,12 @@ def _comparison(
 
 
 def _compare(
-    comparison: "Comparison", folder: Path, workers: int | None, executor: Any = None, *, trust_code: bool
+    comparison: "Comparison",
+    folder: Path,
+    workers: int | None,
+    executor: Any = None,
+    *,
+    trust_code: bool,
 ) -> "Outcome":
     from labelahead.cli.terminal import doing
     from labelahead.simulation.comparison import compare as run_comparison
@@ -195,7 +236,11 @@ def _compare(
 
 
 def _report(
-    folder: Path, accuracies: tuple[float, ...], target: Path | None = None, *, trust_code: bool = False
+    folder: Path,
+    accuracies: tuple[float, ...],
+    target: Path | None = None,
+    *,
+    trust_code: bool = False,
 ) -> None:
     """Write it, and say its first sentence."""
     from labelahead.simulation.comparison import report as write_report
@@ -222,7 +267,8 @@ def _session_report(folder: Path, accuracy: list[float] | None, target: Path | N
     out.print(f"\nthe report: {written.page}", markup=False, highlight=False, soft_wrap=True)
 
 
-# --- what it looks like while it runs: bars on a terminal, elsewhere a line a campaign --------------------------
+# --- what it looks like while it runs: bars on a terminal, elsewhere a line a campaign
+# --------------------------
 
 
 class Watch:
@@ -248,8 +294,10 @@ class Watch:
         self._campaigns, self._done, self._rounds = begun.campaigns, done, comparison.rounds
         before = f", {done} of them done before" if done else ""
         self._say(
-            f"{len(comparison.arms)} strategies × {len(comparison.seeds)} seeds = {begun.campaigns} "
-            f"campaigns{before}; {f'{begun.workers} at a time' if begun.workers else 'on the cluster'}"
+            f"{len(comparison.arms)} strategies × {len(comparison.seeds)} seeds = "
+            f"{begun.campaigns} "
+            f"campaigns{before}; "
+            f"{f'{begun.workers} at a time' if begun.workers else 'on the cluster'}"
         )
         if self._all is not None:
             self._bars.remove_task(self._all)
@@ -292,7 +340,9 @@ class Watch:
         right = "" if last is None or last.accuracy is None else f"{last.accuracy:6.1%} at "
         labels = "" if last is None else f"{last.labels} labels, "
         wide = len(str(self._campaigns))
-        self._say(f"{self._done:{wide}d}/{self._campaigns}  {job.name}: {right}{labels}{took:.0f} s")
+        self._say(
+            f"{self._done:{wide}d}/{self._campaigns}  {job.name}: {right}{labels}{took:.0f} s"
+        )
 
     def _forget(self, job: "Job") -> None:
         task = self._tasks.pop(job, None)

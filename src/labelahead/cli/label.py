@@ -12,9 +12,12 @@ from labelahead.cli.shell import Option, Text, UsageError, app, err, out, report
 from labelahead.errors import import_extra
 
 SourceArg = Annotated[
-    str, typer.Argument(help="A folder of pictures, a table, a known set, or a store of `pool embed`.")
+    str,
+    typer.Argument(help="A folder of pictures, a table, a known set, or a store of `pool embed`."),
 ]
-OutOpt = Annotated[Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")]
+OutOpt = Annotated[
+    Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")
+]
 HostOpt = Annotated[str, Option("--host", help="0.0.0.0: for others on the network too.")]
 PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="If busy, the next free one.")]
 TokenOpt = Annotated[
@@ -27,20 +30,37 @@ TokenOpt = Annotated[
 ]
 BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open a browser.")]
 TakeOpt = Annotated[Path | None, Option("--labels", help="Take in the labels of this file.")]
-FoldersOpt = Annotated[bool, Option("--start-from-folders", help="Take in the labels that the data carry.")]
-TestOpt = Annotated[Text, Option("--test", help="Measure on these: a file of item,label, or a share of the data.")]
+FoldersOpt = Annotated[
+    bool, Option("--start-from-folders", help="Take in the labels that the data carry.")
+]
+TestOpt = Annotated[
+    Text, Option("--test", help="Measure on these: a file of item,label, or a share of the data.")
+]
 EveryOpt = Annotated[int, Option("--retrain-every", min=1, help="Labels between trainings.")]
-OverlapOpt = Annotated[float, Option("--overlap", min=0, max=0.9, help="Share of questions for a second opinion.")]
+OverlapOpt = Annotated[
+    float, Option("--overlap", min=0, max=0.9, help="Share of questions for a second opinion.")
+]
 BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
-ExportOpt = Annotated[Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")]
+ExportOpt = Annotated[
+    Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")
+]
 ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
-ClusterOpt = Annotated[Text, Option("--cluster", help="Of a store of `pool embed`: a Dask scheduler scores it.")]
-RefreshOpt = Annotated[int, Option("--refresh-every", min=1, help="Of such a store: labels between two scorings.")]
+ClusterOpt = Annotated[
+    Text, Option("--cluster", help="Of a store of `pool embed`: a Dask scheduler scores it.")
+]
+RefreshOpt = Annotated[
+    int, Option("--refresh-every", min=1, help="Of such a store: labels between two scorings.")
+]
 RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
-ProbabilitiesOpt = Annotated[bool, Option("--probabilities", help="With --rest: the probability of every class.")]
+ProbabilitiesOpt = Annotated[
+    bool, Option("--probabilities", help="With --rest: the probability of every class.")
+]
 PicturesAtOpt = Annotated[
     Text,
-    Option("--pictures-at", help="With --export label-studio: URL before a picture's name. (default: pictures inside)"),
+    Option(
+        "--pictures-at",
+        help="With --export label-studio: URL before a picture's name. (default: pictures inside)",
+    ),
 ]
 
 
@@ -100,8 +120,17 @@ def label(
     with reported(hint):
         check_together(context)
         campaign = shell.configured(context, _stored(context))
-        more = {"start_from_folders": start_from_folders, "test": _share(test), "overlap": overlap, "budget": budget}
-        more |= {"executor": cluster, "refresh_every": refresh_every, "read_only": _only_reads(context.params)}
+        more = {
+            "start_from_folders": start_from_folders,
+            "test": _share(test),
+            "overlap": overlap,
+            "budget": budget,
+        }
+        more |= {
+            "executor": cluster,
+            "refresh_every": refresh_every,
+            "read_only": _only_reads(context.params),
+        }
         with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if not write_export(ready, context):
@@ -124,13 +153,19 @@ def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> 
 
 
 def _stored(context: typer.Context) -> dict[str, Any] | None:
-    """What the session was last opened with: an export is fitted as the page was, unless it is said otherwise."""
+    """What the session was last opened with.
+
+    An export is fitted as the page was, unless it is said otherwise.
+    """
     if context.params["export"] is None:
         return None
     from labelahead.learner.config import read_stored
     from labelahead.server.session import session_folder
 
-    path = session_folder(context.params["folder"], shell.configured(context).data.name) / "session.toml"
+    path = (
+        session_folder(context.params["folder"], shell.configured(context).data.name)
+        / "session.toml"
+    )
     trust = bool(context.params["trust_code"]) or shell.typed_code(context)
     return read_stored(path, trust_code=trust) if path.exists() else None
 
@@ -144,13 +179,18 @@ def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
 
 
 def _token(given: str | None) -> str | None:
-    """What everybody must know to come in; others on this machine see the command line, but not a file."""
+    """What everybody must know to come in.
+
+    Others on this machine see the command line, but not a file.
+    """
     if given is None or not given.startswith("@"):
         return "" if given == "auto" else given
     try:
         return Path(given[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise UsageError(f"--token {given}: cannot be read ({error}); expected a file that holds the token") from error
+        raise UsageError(
+            f"--token {given}: cannot be read ({error}); expected a file that holds the token"
+        ) from error
 
 
 def write_export(ready: Any, context: typer.Context) -> bool:
@@ -176,20 +216,34 @@ def write_export(ready: Any, context: typer.Context) -> bool:
 def check_together(context: typer.Context) -> None:
     """What makes sense only with another option is refused without it."""
     given = context.params
-    export, to, rest, probabilities = (given[name] for name in ("export", "to", "rest", "probabilities"))
+    export, to, rest, probabilities = (
+        given[name] for name in ("export", "to", "rest", "probabilities")
+    )
     if "pool" not in given and given["pictures_at"] is not None and export != "label-studio":
-        raise UsageError("--pictures-at goes with --export label-studio; expected both, or leave --pictures-at out")
+        raise UsageError(
+            "--pictures-at goes with --export label-studio; expected both, or leave --pictures-at "
+            "out"
+        )
     if (export is None) != (to is None):
         raise UsageError("--export and --to go together; expected both or neither")
     if rest and export is None:
         raise UsageError("--rest goes with --export; expected both, or leave --rest out")
     if probabilities and not rest:
-        raise UsageError("--probabilities goes with --rest; expected both, or leave --probabilities out")
+        raise UsageError(
+            "--probabilities goes with --rest; expected both, or leave --probabilities out"
+        )
 
 
 def _only_reads(options: Mapping[str, Any]) -> bool:
-    """Return whether the session is only read, which can be done beside a server; taking labels in cannot."""
-    return options["export"] is not None and options["labels"] is None and not options["start_from_folders"]
+    """Return whether the session is only read, which can be done beside a server.
+
+    Taking labels in cannot.
+    """
+    return (
+        options["export"] is not None
+        and options["labels"] is None
+        and not options["start_from_folders"]
+    )
 
 
 def _share(test: str | None) -> float | str | None:

@@ -37,15 +37,25 @@ RETRY = 5.0  # seconds between two tries of a Label Studio that is not up
 UrlArg = Annotated[str, typer.Argument(help="Where Label Studio is, such as http://localhost:8080")]
 ProjectOpt = Annotated[int, Option("--project", min=1, help="The number in the project's address.")]
 FolderOpt = Annotated[
-    Path | None, Option("--out", help="Where labels and items are kept. (default: labels-label-studio-N)")
+    Path | None,
+    Option("--out", help="Where labels and items are kept. (default: labels-label-studio-N)"),
 ]
-WebhookOpt = Annotated[Text, Option("--webhook-url", help="This command's address as Label Studio sees it.")]
-PredictOpt = Annotated[bool, Option("--predictions", help="Show annotators the likely choice, with its confidence.")]
+WebhookOpt = Annotated[
+    Text, Option("--webhook-url", help="This command's address as Label Studio sees it.")
+]
+PredictOpt = Annotated[
+    bool, Option("--predictions", help="Show annotators the likely choice, with its confidence.")
+]
 PoolOpt = Annotated[
-    Text, Option("--pool", help="A store of `pool embed`: its items come in as tasks when they matter.")
+    Text,
+    Option("--pool", help="A store of `pool embed`: its items come in as tasks when they matter."),
 ]
 PicturesOpt = Annotated[
-    Text, Option("--pictures-at", help="With --pool: URL before a picture's name. (default: local ones are uploaded)")
+    Text,
+    Option(
+        "--pictures-at",
+        help="With --pool: URL before a picture's name. (default: local ones are uploaded)",
+    ),
 ]
 Answer = TypeVar("Answer")
 
@@ -78,7 +88,8 @@ def label_studio(
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Label in Label Studio: the next task is the one whose label matters most, after every submission.
+    """Label in Label Studio: the next task is the one whose label matters most, after every
+    submission.
 
     The access token comes from the variable LABEL_STUDIO_API_KEY, or is asked for.
 
@@ -105,7 +116,9 @@ def label_studio(
         kept = str(connection.folder)
         again = True
         while again:  # once more whenever there are new tasks
-            with (_session if pool is None else _pool_session)(context, connection, predictions) as (ready, bridge):
+            with (_session if pool is None else _pool_session)(
+                context, connection, predictions
+            ) as (ready, bridge):
                 if write_export(ready, context):
                     return
                 say(f"labels are kept in {kept}; Ctrl-C ends")
@@ -121,7 +134,9 @@ def _check_pool(pool: str | None, cluster: str | None, pictures_at: str | None) 
     from labelahead.outofcore.store import is_store
 
     if not is_store(pool):
-        raise UsageError(f"--pool is {pool}; expected a folder that `labelahead pool embed` has written")
+        raise UsageError(
+            f"--pool is {pool}; expected a folder that `labelahead pool embed` has written"
+        )
 
 
 def _check_webhook(url: str | None) -> None:
@@ -129,10 +144,14 @@ def _check_webhook(url: str | None) -> None:
     if url is None:
         return
     host = urlsplit(url).hostname or ""
-    if not url.startswith(("http://", "https://")) or not ("." in host or ":" in host or host == "localhost"):
+    if not url.startswith(("http://", "https://")) or not (
+        "." in host or ":" in host or host == "localhost"
+    ):
         raise UsageError(
-            f"--webhook-url is {url!r}; expected http://HOST:PORT, HOST being localhost, an IP address or a name with "
-            "a dot: Label Studio takes no other (containers may have an alias, as in examples/label-studio)"
+            f"--webhook-url is {url!r}; expected http://HOST:PORT, HOST being localhost, an IP "
+            "address or a name with "
+            "a dot: Label Studio takes no other (containers may have an alias, as in "
+            "examples/label-studio)"
         )
 
 
@@ -147,31 +166,49 @@ def _connected(url: str, project: int, folder: Path | None, pool: str | None) ->
 
 
 @contextmanager
-def _session(context: typer.Context, connection: Any, predictions: bool) -> Iterator[tuple[Any, Any]]:
+def _session(
+    context: typer.Context, connection: Any, predictions: bool
+) -> Iterator[tuple[Any, Any]]:
     """All tasks as a session, which knows all annotations, and the bridge to it."""
     with _counted() as tell:
         fetched = _patiently(lambda: connection.fetch(tell))
     for note in fetched.notes:
         say(note, "dim")
-    named = {"name": str(fetched.folder)} | ({"embedding": fetched.embedding} if fetched.embedding else {})
+    named = {"name": str(fetched.folder)} | (
+        {"embedding": fetched.embedding} if fetched.embedding else {}
+    )
     campaign, choices = shell.configured(context, {"data": named}), connection.interface.choices
-    with opened_session(campaign, connection.folder, classes=choices, every=context.params["every"]) as ready:
+    with opened_session(
+        campaign, connection.folder, classes=choices, every=context.params["every"]
+    ) as ready:
         bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
         _compare(bridge)
         yield ready, bridge
 
 
 @contextmanager
-def _pool_session(context: typer.Context, connection: Any, predictions: bool) -> Iterator[tuple[Any, Any]]:
+def _pool_session(
+    context: typer.Context, connection: Any, predictions: bool
+) -> Iterator[tuple[Any, Any]]:
     """What is held of a pool of millions, and the bridge that makes tasks of it."""
     given = context.params
     campaign = shell.configured(context, {"data": {"name": given["pool"]}})
-    how = {"classes": connection.interface.choices, "every": given["every"], "executor": given["cluster"]}
-    with opened_session(campaign, connection.folder, **how, refresh_every=given["refresh_every"]) as ready:
+    how = {
+        "classes": connection.interface.choices,
+        "every": given["every"],
+        "executor": given["cluster"],
+    }
+    with opened_session(
+        campaign, connection.folder, **how, refresh_every=given["refresh_every"]
+    ) as ready:
         with err.status("reading the tasks"):
             supply = _patiently(lambda: connection.supply(ready.holding, given["pictures_at"]))
         if supply.strangers:
-            say(f"{supply.strangers} tasks of the project are no items of the pool; they are left alone", "dim")
+            say(
+                f"{supply.strangers} tasks of the project are no items of the pool; they are left "
+                "alone",
+                "dim",
+            )
         bridge = connection.pool_bridge(ready.assignment, supply, predictions=predictions)
         _compare(bridge)
         yield ready, bridge
@@ -183,14 +220,18 @@ def _compare(bridge: Any) -> None:
     say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
 
 
-def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None) -> bool:
+def _serve(
+    connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None
+) -> bool:
     """Until a signal comes, or new tasks do; whether it was these."""
     from labelahead.integrations.label_studio.gateway import SECRET, Doors, protocol
     from labelahead.server.security import is_loopback
     from labelahead.server.serve import host_names, serve
 
     secret = token_urlsafe(24)
-    called = () if webhook is None else (urlsplit(webhook).hostname or "",)  # what Label Studio addresses its calls to
+    called = (
+        () if webhook is None else (urlsplit(webhook).hostname or "",)
+    )  # what Label Studio addresses its calls to
     at = connection.labelling_url
 
     def add_calls(page: Any) -> Any:
@@ -212,7 +253,9 @@ def _serve(connection: Any, bridge: Any, ready: Any, host: str, port: int, webho
             return
         base = webhook or urlsplit(url)._replace(query="").geturl()
         where = base.rstrip("/").removesuffix("/webhook") + "/webhook"
-        bridge.start(where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out), renew)
+        bridge.start(
+            where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out), renew
+        )
         say(f"progress, people and exports are to be seen at {url}", "dim")
 
     try:
@@ -231,9 +274,12 @@ def _key() -> str:
         return key
     if not sys.stdin.isatty():
         raise UsageError(
-            f"there is no access token; put it into the variable {KEY}: Label Studio shows it under Account & Settings"
+            f"there is no access token; put it into the variable {KEY}: Label Studio shows it "
+            "under Account & Settings"
         )
-    return str(typer.prompt("Label Studio's access token (Account & Settings)", hide_input=True, err=True))
+    return str(
+        typer.prompt("Label Studio's access token (Account & Settings)", hide_input=True, err=True)
+    )
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
@@ -247,7 +293,9 @@ def _patiently(ask: Callable[[], Answer]) -> Answer:
         except Unreachable as error:
             if str(error) != said:
                 said = str(error)
-                say(f"{said}; tried again every {RETRY:g} s until it answers, Ctrl-C ends", "yellow")
+                say(
+                    f"{said}; tried again every {RETRY:g} s until it answers, Ctrl-C ends", "yellow"
+                )
             time.sleep(RETRY)
 
 

@@ -8,26 +8,34 @@ import typer
 
 from labelahead.cli.shell import Option, Text, TrustOpt, UsageError, app, err, reported, say
 
-ModelArg = Annotated[Path, typer.Argument(help="An exported model, a run's folder, or a page's folder of labels.")]
+ModelArg = Annotated[
+    Path, typer.Argument(help="An exported model, a run's folder, or a page's folder of labels.")
+]
 
 
 @app.command()
 def predict(
     folder: ModelArg,
-    items: Annotated[list[Path], typer.Argument(help="Folders of pictures, pictures, tables, .npz files.")],
-    file: Annotated[Path | None, Option("--out", help="A .csv or .parquet file. (default: the screen)")] = None,
+    items: Annotated[
+        list[Path], typer.Argument(help="Folders of pictures, pictures, tables, .npz files.")
+    ],
+    file: Annotated[
+        Path | None, Option("--out", help="A .csv or .parquet file. (default: the screen)")
+    ] = None,
     network: Annotated[
         Text, Option("--network", help="Your own network, file.py:function, if the model is one.")
     ] = None,
     id: Annotated[
-        Text, Option("--id", help="A table's column of ids; none: row numbers. (default: the model's)")
+        Text,
+        Option("--id", help="A table's column of ids; none: row numbers. (default: the model's)"),
     ] = None,
     probabilities: Annotated[
         bool, Option("--probabilities", help="A column probability:CLASS for every class.")
     ] = False,
     trust_code: TrustOpt = False,
 ) -> None:
-    """What a model says of items: their class, how sure it is, and whether they are unlike anything labelled.
+    """What a model says of items: their class, how sure it is, and whether they are unlike anything
+    labelled.
 
     Examples:
 
@@ -56,7 +64,11 @@ def predict(
         text = write_predictions(said, file, probabilities=probabilities)
         if text is not None:
             sys.stdout.write(text)
-        odd = "" if said.unlike is None else f", {int(said.unlike.sum())} of them unlike anything labelled"
+        odd = (
+            ""
+            if said.unlike is None
+            else f", {int(said.unlike.sum())} of them unlike anything labelled"
+        )
         skipped = f", {len(said.failed)} could not be read" if said.failed else ""
         say(f"{len(said)} items{odd}{skipped}" + (f"; {file}" if file else ""))
 
@@ -64,8 +76,12 @@ def predict(
 @app.command("export-model")
 def export_model(
     folder: ModelArg,
-    to: Annotated[Path, Option("--to", help="A new folder: weights, how items are read, classes, a card.")],
-    onnx: Annotated[bool | None, Option("--onnx/--no-onnx", help="model.onnx, too. (default: if it can be)")] = None,
+    to: Annotated[
+        Path, Option("--to", help="A new folder: weights, how items are read, classes, a card.")
+    ],
+    onnx: Annotated[
+        bool | None, Option("--onnx/--no-onnx", help="model.onnx, too. (default: if it can be)")
+    ] = None,
     trust_code: TrustOpt = False,
 ) -> None:
     """Take the model away: a folder that predicts without the data and the labels it was made from.

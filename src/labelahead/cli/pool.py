@@ -1,4 +1,7 @@
-"""Commands for pools of millions: work out their features once, then ask and predict, here or on a cluster."""
+"""Commands for pools of millions.
+
+Work out their features once, then ask and predict, here or on a cluster.
+"""
 
 import sys
 import time
@@ -13,39 +16,74 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from labelahead.cli.shell import Option, Text, UsageError, app, err, reported, say
 from labelahead.errors import InputError
 
-pool = typer.Typer(no_args_is_help=True, help="Pools of millions: features part by part, here or on a cluster.")
+pool = typer.Typer(
+    no_args_is_help=True, help="Pools of millions: features part by part, here or on a cluster."
+)
 app.add_typer(pool, name="pool")
 
 LINES = 10  # of progress, where there is no terminal
 StoreArg = Annotated[str, typer.Argument(help="The folder that `pool embed` wrote.")]
-WorkersOpt = Annotated[int | None, Option("--workers", min=1, help="Processes of this machine. (default: cores)")]
-ClusterOpt = Annotated[
-    Text, Option("--cluster", help="A cluster instead: tcp://host:8786, tls://host:8786 (Dask), ray://host:10001, ray.")
+WorkersOpt = Annotated[
+    int | None, Option("--workers", min=1, help="Processes of this machine. (default: cores)")
 ]
-CaOpt = Annotated[Text, Option("--tls-ca", help="With --cluster tls://: the certificate authority.")]
+ClusterOpt = Annotated[
+    Text,
+    Option(
+        "--cluster",
+        help="A cluster instead: tcp://host:8786, tls://host:8786 (Dask), ray://host:10001, ray.",
+    ),
+]
+CaOpt = Annotated[
+    Text, Option("--tls-ca", help="With --cluster tls://: the certificate authority.")
+]
 CertOpt = Annotated[Text, Option("--tls-cert", help="The client's certificate.")]
 KeyOpt = Annotated[Text, Option("--tls-key", help="The client's key.")]
-ClassesOpt = Annotated[str, Option("--classes", help="Class names, comma-separated, if labels miss some.")]
-EvaluationOpt = Annotated[int, Option("--evaluation", min=1, help="Random items that scores and estimates sum over.")]
+ClassesOpt = Annotated[
+    str, Option("--classes", help="Class names, comma-separated, if labels miss some.")
+]
+EvaluationOpt = Annotated[
+    int, Option("--evaluation", min=1, help="Random items that scores and estimates sum over.")
+]
 SeedOpt = Annotated[int, Option("--seed", help="Same seed, same sample.")]
 
 
 @pool.command()
 def embed(
-    source: Annotated[str, typer.Argument(help="Parquet or .npy files, or pictures: a path, s3://, gs://.")],
-    store: Annotated[str, Option("--store", help="Where features are kept; every worker must reach it.")],
-    column: Annotated[Text, Option("--column", help="Of vectors or of text. (default: the only one)")] = None,
-    id: Annotated[
-        Text, Option("--id", help="The column of ids; none: file:row. (default: id, if there is one)")
+    source: Annotated[
+        str, typer.Argument(help="Parquet or .npy files, or pictures: a path, s3://, gs://.")
+    ],
+    store: Annotated[
+        str, Option("--store", help="Where features are kept; every worker must reach it.")
+    ],
+    column: Annotated[
+        Text, Option("--column", help="Of vectors or of text. (default: the only one)")
     ] = None,
-    encoder: Annotated[Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for pictures.")] = None,
-    model: Annotated[Text, Option("--model", help="A network, file.py:make: keep its tangent kernel instead.")] = None,
-    classes: Annotated[str, Option("--classes", help="With --model: names of its outputs, comma-separated.")] = "",
-    sketch: Annotated[int, Option("--sketch", min=1, help="With --model: features that stand for the kernel.")] = 2048,
-    trained: Annotated[Text, Option("--trained", help="With --model: by which loss, squared or cross-entropy.")] = None,
+    id: Annotated[
+        Text,
+        Option("--id", help="The column of ids; none: file:row. (default: id, if there is one)"),
+    ] = None,
+    encoder: Annotated[
+        Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for pictures.")
+    ] = None,
+    model: Annotated[
+        Text, Option("--model", help="A network, file.py:make: keep its tangent kernel instead.")
+    ] = None,
+    classes: Annotated[
+        str, Option("--classes", help="With --model: names of its outputs, comma-separated.")
+    ] = "",
+    sketch: Annotated[
+        int, Option("--sketch", min=1, help="With --model: features that stand for the kernel.")
+    ] = 2048,
+    trained: Annotated[
+        Text, Option("--trained", help="With --model: by which loss, squared or cross-entropy.")
+    ] = None,
     dtype: Annotated[str, Option("--dtype", help="float16 or float32.")] = "float16",
-    rows: Annotated[int | None, Option("--rows", min=1, help="Items of a part. (default: by their kind)")] = None,
-    skip_unreadable: Annotated[bool, Option("--skip-unreadable", help="Leave out what cannot be read.")] = False,
+    rows: Annotated[
+        int | None, Option("--rows", min=1, help="Items of a part. (default: by their kind)")
+    ] = None,
+    skip_unreadable: Annotated[
+        bool, Option("--skip-unreadable", help="Leave out what cannot be read.")
+    ] = False,
     workers: WorkersOpt = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
@@ -58,7 +96,8 @@ def embed(
 
       labelahead pool embed parts/ --store features/ --column text --id doc
 
-      labelahead pool embed vectors/ --store kernel/ --model net.py:make --classes good,bad --trained cross-entropy
+      labelahead pool embed vectors/ --store kernel/ --model net.py:make --classes good,bad
+      --trained cross-entropy
 
       labelahead pool embed s3://bucket/parts --store s3://bucket/features --cluster tcp://127.0.0.1:8786
     """
@@ -86,7 +125,10 @@ def embed(
         for name, why in list(manifest.left_out.items())[:5]:
             say(f"{name} left out: {why}", "yellow")
         lost = f"; {len(manifest.left_out)} parts or pictures left out" if manifest.left_out else ""
-        say(f"{items:,} items in {len(manifest.entries):,} parts, {len(manifest.entries[0].total)} numbers each{lost}")
+        say(
+            f"{items:,} items in {len(manifest.entries):,} parts, "
+            f"{len(manifest.entries[0].total)} numbers each{lost}"
+        )
 
 
 @pool.command()
@@ -99,12 +141,24 @@ def ask(
         str, Option("--strategy", help="resolve, variance, flip, mlmoc, changes, emoc or eer.")
     ] = "resolve",
     evaluation: Annotated[
-        int | None, Option("--evaluation", min=1, help="Random items that scores sum over. (default: 1000; top: 2000)")
+        int | None,
+        Option(
+            "--evaluation",
+            min=1,
+            help="Random items that scores sum over. (default: 1000; top: 2000)",
+        ),
     ] = None,
-    candidates: Annotated[int, Option("--candidates", min=1, help="Best items held, among which it chooses.")] = 2000,
-    mode: Annotated[str, Option("--mode", help="greedy: one by one; top: best scores at once.")] = "greedy",
+    candidates: Annotated[
+        int, Option("--candidates", min=1, help="Best items held, among which it chooses.")
+    ] = 2000,
+    mode: Annotated[
+        str, Option("--mode", help="greedy: one by one; top: best scores at once.")
+    ] = "greedy",
     finalists: Annotated[
-        int | None, Option("--finalists", min=0, help="With top: score so many by the whole pool. (default: 1000)")
+        int | None,
+        Option(
+            "--finalists", min=0, help="With top: score so many by the whole pool. (default: 1000)"
+        ),
     ] = None,
     seed: SeedOpt = 0,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
@@ -181,7 +235,9 @@ def predict(
         for name, count in done.counts.items():
             say(f"{count:12,} {name}")
         error = done.outlook.error
-        say(f"estimated share of wrong ones: {error.rate:.1%} ({error.low:.1%} to {error.high:.1%})")
+        say(
+            f"estimated share of wrong ones: {error.rate:.1%} ({error.low:.1%} to {error.high:.1%})"
+        )
         say(f"{len(large):,} predictions are in {done.folder.removeprefix('file://')}")
 
 
@@ -199,7 +255,9 @@ def working(workers: int | None, cluster: str | None, *tls: str | None) -> Itera
     if cluster is None and any(tls):
         raise UsageError("--tls-ca, --tls-cert and --tls-key go with --cluster; leave them out")
     if cluster is not None and workers is not None:
-        raise UsageError("--workers is for this machine, --cluster for another; expected one of them")
+        raise UsageError(
+            "--workers is for this machine, --cluster for another; expected one of them"
+        )
     try:
         security = secured(*tls)
     except InputError as error:
@@ -214,7 +272,9 @@ def working(workers: int | None, cluster: str | None, *tls: str | None) -> Itera
 
 
 @contextmanager
-def _opened(store: str, workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
+def _opened(
+    store: str, workers: int | None, cluster: str | None, *tls: str | None
+) -> Iterator[Any]:
     from labelahead.outofcore import LargePool
 
     with working(workers, cluster, *tls) as engine, _shown() as progress:
@@ -223,8 +283,13 @@ def _opened(store: str, workers: int | None, cluster: str | None, *tls: str | No
 
 @contextmanager
 def _shown() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress in items, items a second, and when it ends: a bar, or some lines where there is no terminal."""
-    began: dict[str, tuple[float, int]] = {}  # when the first part was done, and how many items: before, workers start
+    """Progress in items, items a second, and when it ends.
+
+    A bar, or some lines where there is no terminal.
+    """
+    began: dict[
+        str, tuple[float, int]
+    ] = {}  # when the first part was done, and how many items: before, workers start
     said: dict[str, int] = {}
     with Progress(
         TextColumn("{task.description}"),
@@ -247,7 +312,9 @@ def _shown() -> Iterator[Callable[[str, int, int], None]]:
             tenth = LINES * done // max(1, total)
             if not err.is_terminal and tenth > said.get(stage, 0):
                 said[stage] = tenth
-                ends = time.strftime("%H:%M:%S", time.localtime(time.time() + (total - done) / max(rate, 1e-9)))
+                ends = time.strftime(
+                    "%H:%M:%S", time.localtime(time.time() + (total - done) / max(rate, 1e-9))
+                )
                 say(f"{stage}: {note}" + (f", done at {ends}" if rate and done < total else ""))
 
         yield tell

@@ -72,7 +72,10 @@ def _sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return f"{type(error).__name__}: {error} (unexpected; run `labelahead --debug ...` for the details)"
+    return (
+        f"{type(error).__name__}: {error} (unexpected; run `labelahead --debug ...` for the "
+        "details)"
+    )
 
 
 def say(text: str, style: str = "", on: Console = err) -> None:
@@ -91,41 +94,67 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     debug: Annotated[bool, Option("--debug", help="Show tracebacks.")] = False,
-    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Say which version.")] = False,
+    version: Annotated[
+        bool, Option("--version", callback=_version, is_eager=True, help="Say which version.")
+    ] = False,
 ) -> None:
     global _debug
     _debug = debug
 
 
 # One meaning, one spelling, in every command.
-DataOpt = Annotated[Text, Option("--data", help="A known set, a file or a folder. (default: digits)")]
+DataOpt = Annotated[
+    Text, Option("--data", help="A known set, a file or a folder. (default: digits)")
+]
 RootOpt = Annotated[Text, Option("--root", help="Folder that holds a known set.")]
 ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as module:factory.")]
 EmbeddingOpt = Annotated[
-    Text, Option("--embedding", help="What it learns from: `list embeddings`, a column, file.py:name.")
+    Text,
+    Option("--embedding", help="What it learns from: `list embeddings`, a column, file.py:name."),
 ]
 TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
 ClassesOpt = Annotated[
-    Text, Option("--classes", help='Class names, comma-separated ("a, b" in quotes). (default: those of the data)')
+    Text,
+    Option(
+        "--classes",
+        help='Class names, comma-separated ("a, b" in quotes). (default: those of the data)',
+    ),
 ]
 IdOpt = Annotated[
-    Text, Option("--id", help="A table's column of ids; none: row numbers. (default: id, else file name or row number)")
+    Text,
+    Option(
+        "--id",
+        help=(
+            "A table's column of ids; none: row numbers. (default: id, else file name or row "
+            "number)"
+        ),
+    ),
 ]
 WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
-StrategyOpt = Annotated[Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")]
+StrategyOpt = Annotated[
+    Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")
+]
 ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
 KernelOpt = Annotated[Text, Option("--kernel", help="pseudo, single, trace or full.")]
 CandOpt = Annotated[Number, Option("--candidates", help="Score at most so many items.")]
-InitialOpt = Annotated[Number, Option("--initial", help="Random labels to start with. (default: 20)")]
+InitialOpt = Annotated[
+    Number, Option("--initial", help="Random labels to start with. (default: 20)")
+]
 LabelsOpt = Annotated[Number, Option("--labels", help="Labels in all. (default: 100)")]
-RetrainOpt = Annotated[Number, Option("--retrain-every", help="Labels between trainings. (default: 10)")]
+RetrainOpt = Annotated[
+    Number, Option("--retrain-every", help="Labels between trainings. (default: 10)")
+]
 SeedOpt = Annotated[Number, Option("--seed", help="Same seed, same campaign.")]
 ThreadOpt = Annotated[Number, Option("--threads", help="Threads for torch.")]
 ConfigOpt = Annotated[Path | None, Option("--config", help="A TOML file; options override it.")]
 TrustOpt = Annotated[
-    bool, Option("--trust-code", help="Run code that a folder or --config names, also somebody else's.")
+    bool,
+    Option("--trust-code", help="Run code that a folder or --config names, also somebody else's."),
 ]
-SetOpt = Annotated[list[str] | None, Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable.")]
+SetOpt = Annotated[
+    list[str] | None,
+    Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable."),
+]
 
 
 # What an option is called in a configuration; every command that has it means the same by it.
@@ -164,13 +193,17 @@ def configured(context: typer.Context, base: Mapping[str, Any] | None = None) ->
     given = context.params
     try:
         trust = bool(given.get("trust_code"))
-        return assemble(given["config"], given["changes"] or [], options(context), base, trust_code=trust)
+        return assemble(
+            given["config"], given["changes"] or [], options(context), base, trust_code=trust
+        )
     except InputError as error:
         raise UsageError(str(error)) from error
 
 
 def typed_code(context: typer.Context, *more: str) -> set[str]:
-    """The code that the user names on this very command line, by options or by --set, and `more` names."""
+    """The code that the user names on this very command line, by options or by --set, and `more`
+    names.
+    """
     from labelahead.learner.config import gather
     from labelahead.models.trusted_code import code_names
 
@@ -187,7 +220,9 @@ def gathered(context: typer.Context) -> dict[str, Any]:
 
 def free_folder(name: str) -> Path:
     """runs/digits-flip-0, or with the first number that is free."""
-    base = Path("runs") / re.sub(r'[\\/:*?"<>|\0-\x1f]+', "-", name)  # data and strategies have any name
+    base = Path("runs") / re.sub(
+        r'[\\/:*?"<>|\0-\x1f]+', "-", name
+    )  # data and strategies have any name
     folder, count = base, 1
     while folder.exists():
         count += 1

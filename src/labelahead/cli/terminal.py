@@ -37,7 +37,13 @@ class Board:
     """Follows a campaign: on a terminal a curve that grows, elsewhere a line a round."""
 
     def __init__(
-        self, console: Console, total: int, title: str, live: Live | None, name: str = "", rival: Curve | None = None
+        self,
+        console: Console,
+        total: int,
+        title: str,
+        live: Live | None,
+        name: str = "",
+        rival: Curve | None = None,
     ) -> None:
         self.console, self.total, self.title, self.name = console, total, title, name
         self._live, self._rounds, self._doing, self._rival = live, list[Round](), "", rival
@@ -55,7 +61,9 @@ class Board:
             self.console.print(f"{self.name} {_line(entry)}".lstrip(), highlight=False)
         for note in entry.notes:
             self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
-        readings = [Reading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in self._rounds]
+        readings = [
+            Reading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in self._rounds
+        ]
         advice = None if self._advised or entry.asked == 0 else stop_advice(readings)
         if advice:
             self._advised = True
@@ -77,10 +85,13 @@ class Board:
 
 
 @contextmanager
-def board(console: Console, total: int, title: str, name: str = "", rival: Curve | None = None) -> Iterator[Board]:
+def board(
+    console: Console, total: int, title: str, name: str = "", rival: Curve | None = None
+) -> Iterator[Board]:
     """A board for one campaign; it leaves the last picture standing.
 
-    name, rival: of one that is run after another, and that other's rounds, which stay in the picture.
+    name, rival: of one that is run after another, and that other's rounds, which stay in the
+    picture.
     """
     if not console.is_terminal:
         yield Board(console, total, title, None, name, rival)
@@ -133,9 +144,16 @@ def curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70)
 
 
 def curve_png(
-    rounds: Sequence[Round], path: Path, title: str, rival: Curve | None = None, name: str | None = None
+    rounds: Sequence[Round],
+    path: Path,
+    title: str,
+    rival: Curve | None = None,
+    name: str | None = None,
 ) -> Path:
-    """Accuracy against labels as a picture; rival: another's, beside it; name: whose the first is."""
+    """Accuracy against labels as a picture.
+
+    Rival: another's, beside it; name: whose the first is.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -143,7 +161,9 @@ def curve_png(
 
     known = [r for r in rounds if r.accuracy is not None]
     figure, axes = pyplot.subplots(figsize=(6.4, 4), dpi=150, layout="constrained")
-    axes.plot([r.labels for r in known], [100 * (r.accuracy or 0) for r in known], "o-", ms=4, label=name)
+    axes.plot(
+        [r.labels for r in known], [100 * (r.accuracy or 0) for r in known], "o-", ms=4, label=name
+    )
     if rival is not None:
         name, others = rival
         at, right = [r.labels for r in others], [100 * (r.accuracy or 0) for r in others]
@@ -152,7 +172,9 @@ def curve_png(
     if told:
         at = [labels for labels, *_ in told]
         right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in told] for i in (1, 2, 3))
-        axes.plot(at, right, ":", color="grey", label="estimated for the pool, without a test label")
+        axes.plot(
+            at, right, ":", color="grey", label="estimated for the pool, without a test label"
+        )
         axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
     if told or rival is not None:
         axes.legend(frameon=False, fontsize=8)
@@ -172,7 +194,9 @@ def beside_table(ours: Curve, rival: Curve) -> Table:
     for name in ("labels", ours[0], rival[0]):
         table.add_column(name, justify="right", min_width=9)
     for labels in sorted({*columns[0], *columns[1]}):
-        table.add_row(str(labels), *(f"{100 * c[labels]:.1f} %" if labels in c else "" for c in columns))
+        table.add_row(
+            str(labels), *(f"{100 * c[labels]:.1f} %" if labels in c else "" for c in columns)
+        )
     return table
 
 
@@ -180,10 +204,15 @@ def verdict(ours: Curve, rival: Curve) -> str:
     """How many labels the rival needed for what ours has in the end."""
     (name, rounds), (other, theirs) = ours, rival
     goal = rounds[-1].accuracy or 0.0
-    first, then = (next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None) for of in (rounds, theirs))
+    first, then = (
+        next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None) for of in (rounds, theirs)
+    )
     said = f"{goal:.1%} of the test items right: {name} needed {first} labels; "
     if then is None:
-        return said + f"{other} had not got there with {theirs[-1].labels}, but to {theirs[-1].accuracy or 0.0:.1%}."
+        return said + (
+            f"{other} had not got there with {theirs[-1].labels}, but to "
+            f"{theirs[-1].accuracy or 0.0:.1%}."
+        )
     return said + f"{other} needed {then} labels for this."
 
 
@@ -214,7 +243,9 @@ def pairs_table(result: PairedResult) -> Table:
     for pair in result.pairs:
         needed, mark = (pair.tried, ">") if pair.baseline is None else (pair.baseline, "")
         ratio = f"{mark}{needed / pair.strategy:.2f}"
-        table.add_row(str(pair.seed), f"{pair.accuracy:.1%}", str(pair.strategy), f"{mark}{needed}", ratio)
+        table.add_row(
+            str(pair.seed), f"{pair.accuracy:.1%}", str(pair.strategy), f"{mark}{needed}", ratio
+        )
     return table
 
 
@@ -222,7 +253,10 @@ def ratio_verdict(result: PairedResult) -> str:
     """The ratio of labels over all seeds, with its interval."""
     found = result.ratio
     least = "at least " if found.at_least else ""
-    said = f"{result.baseline} needed {least}{found.ratio:.2f} times as many labels as {result.strategy}"
+    said = (
+        f"{result.baseline} needed {least}{found.ratio:.2f} times as many labels as "
+        f"{result.strategy}"
+    )
     if found.low is None or found.high is None:
         return f"{said} with one seed, an anecdote: use --seeds 3 or more for an interval."
     said += f" (95 % interval {found.low:.2f} to {found.high:.2f}, {found.seeds} seeds)"

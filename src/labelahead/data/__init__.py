@@ -11,4 +11,13 @@ from labelahead.data.labels import read_labels
 from labelahead.data.loading import load, load_from
 from labelahead.data.public_datasets import DATASETS
 
-__all__ = ["DATASETS", "Answers", "Data", "from_arrays", "from_dataset", "load", "load_from", "read_labels"]
+__all__ = [
+    "DATASETS",
+    "Answers",
+    "Data",
+    "from_arrays",
+    "from_dataset",
+    "load",
+    "load_from",
+    "read_labels",
+]

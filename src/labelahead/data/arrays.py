@@ -36,7 +36,17 @@ from labelahead.data.size_limits import free_memory, in_gigabytes, npy_header, r
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.errors import InputError
 
-__all__ = ["Pixels", "Values", "assemble", "bundle", "from_arrays", "from_dataset", "load_npz", "read_npz", "spread"]
+__all__ = [
+    "Pixels",
+    "Values",
+    "assemble",
+    "bundle",
+    "from_arrays",
+    "from_dataset",
+    "load_npz",
+    "read_npz",
+    "spread",
+]
 
 # What the arrays of an .npz, and the parts of an item of a torch data set, may be called.
 INPUTS = ("x", "inputs", "data", "images", "features", "embeddings")
@@ -45,7 +55,16 @@ CLASSES = ("classes", "class_names", "target_names")
 EXPECTED = "x and y, inputs and labels, data and target, or x_train, y_train, x_test and y_test"
 INPUT_KEYS = ("image", "img", "pixel_values", "inputs", "input", "x", "features", "data")
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "fine_label", "class")
-READING = (OSError, EOFError, KeyError, RuntimeError, ValueError, MemoryError, zipfile.BadZipFile, zlib.error)
+READING = (
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    ValueError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 PROBED = 8  # items read twice, to notice a random transform
 PIECE = 2048  # items converted at a time, so that no second full copy is needed
 VISIBLE = 256  # smaller pictures are enlarged to about that
@@ -63,10 +82,11 @@ def from_arrays(
 ) -> Loaded:
     """Inputs (n, ...) and perhaps labels (n,), as arrays or tensors.
 
-    Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C)
-    or (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`, goes to the
-    network as it is. `test` names the positions kept for testing. A label of None, NaN or -1 is unknown. `ids` names
-    the items in label files and exports, each once; without it they go by their positions.
+    Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C) or
+    (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`,
+    goes to the network as it is. `test` names the positions kept for testing. A label of None, NaN
+    or -1 is unknown. `ids` names the items in label files and exports, each once; without it they
+    go by their positions.
 
     >>> import numpy as np
     >>> from labelahead.data import from_arrays
@@ -80,7 +100,9 @@ def from_arrays(
     codes, names, more = _labels(labels, classes, len(values))
     if isinstance(test, np.ndarray | Tensor) and test.dtype in (np.bool_, torch.bool):
         if test.shape != (len(values),):
-            raise InputError(f"test is a mask of shape {tuple(test.shape)}; expected ({len(values)},)")
+            raise InputError(
+                f"test is a mask of shape {tuple(test.shape)}; expected ({len(values)},)"
+            )
         test = torch.as_tensor(test).nonzero().flatten()
     at = as_positions([] if test is None else test, len(values), "test")
     at = torch.from_numpy(np.unique(at.numpy()))
@@ -112,23 +134,33 @@ def _of_samples(
     ids = ids or tuple(map(str, range(len(samples))))
 
     def build() -> Tensor:
-        raise InputError(f"{name} has samples that are no tensor; expected something that takes them as they are")
+        raise InputError(
+            f"{name} has samples that are no tensor; expected something that takes them as they are"
+        )
 
-    data = Data(name, classes, split.test, ids, "samples", split.notes, None, (), build, samples=samples)
+    data = Data(
+        name, classes, split.test, ids, "samples", split.notes, None, (), build, samples=samples
+    )
     return data, Answers(codes, ids) if bool((codes >= 0).any()) else None
 
 
-def _labels(labels: Any, classes: Sequence[str] | None, n: int) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+def _labels(
+    labels: Any, classes: Sequence[str] | None, n: int
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Encoded labels, all unknown where there are none."""
     if labels is None:
         return torch.full((n,), UNKNOWN), tuple(classes or ()), ()
     codes, names, notes = encode(labels, classes)
     if len(codes) != n:
-        raise InputError(f"there are {n} inputs and {len(codes)} labels; expected one label for each input")
+        raise InputError(
+            f"there are {n} inputs and {len(codes)} labels; expected one label for each input"
+        )
     return codes, names, notes
 
 
-def from_dataset(dataset: Dataset[Any], *, classes: Sequence[str] | None = None, limit: int | None = None) -> Loaded:
+def from_dataset(
+    dataset: Dataset[Any], *, classes: Sequence[str] | None = None, limit: int | None = None
+) -> Loaded:
     """Items x, (x, y) or dictionaries; x is taken as it is, 8-bit pictures are standardised.
 
     Every item is read once and kept, `limit` of them at random if given (seed 0). There is no
@@ -165,10 +197,14 @@ def from_dataset(dataset: Dataset[Any], *, classes: Sequence[str] | None = None,
     split = Split(torch.arange(len(values)), torch.empty(0, dtype=torch.int64), ())
     said = (*notes, *more, *decided)
     ids = tuple(str(position) for position, _ in zip(positions, inputs, strict=False))
-    return assemble(type(dataset).__name__, values, codes, names, split, notes=said, standardise=False, ids=ids)
+    return assemble(
+        type(dataset).__name__, values, codes, names, split, notes=said, standardise=False, ids=ids
+    )
 
 
-def _items(dataset: Dataset[Any], limit: int | None) -> tuple[Sequence[int], Iterator[Any], tuple[str, ...]]:
+def _items(
+    dataset: Dataset[Any], limit: int | None
+) -> tuple[Sequence[int], Iterator[Any], tuple[str, ...]]:
     """Positions, items in that order, and what was decided."""
     if isinstance(dataset, IterableDataset):
         note = () if limit is None else (f"the first {limit} items of a stream",)
@@ -203,13 +239,16 @@ def _pair(item: Any, position: int) -> tuple[Tensor, Any]:
         key = next((k for k in INPUT_KEYS if k in item), None)
         if key is None:
             raise InputError(
-                f"item {position} has the keys {', '.join(map(str, item))}; expected one of {', '.join(INPUT_KEYS)}"
+                f"item {position} has the keys {', '.join(map(str, item))}; expected one of "
+                f"{', '.join(INPUT_KEYS)}"
             )
         label = next((item[k] for k in LABEL_KEYS if k in item), None)
         return _input(item[key], position), _label(label, position)
     if isinstance(item, tuple | list):
         if len(item) not in (1, 2):
-            raise InputError(f"item {position} has {len(item)} parts; expected x, (x, y) or a dictionary")
+            raise InputError(
+                f"item {position} has {len(item)} parts; expected x, (x, y) or a dictionary"
+            )
         return _input(item[0], position), _label(item[1] if len(item) == 2 else None, position)
     return _input(item, position), None
 
@@ -235,7 +274,9 @@ def _label(value: Any, position: int) -> Any:
     """One label: a number, a name or None."""
     if isinstance(value, Tensor | np.ndarray):
         if value.size != 1 if isinstance(value, np.ndarray) else value.numel() != 1:
-            raise InputError(f"the label of item {position} has shape {tuple(value.shape)}; expected one class")
+            raise InputError(
+                f"the label of item {position} has shape {tuple(value.shape)}; expected one class"
+            )
         return value.item()
     return value
 
@@ -257,9 +298,13 @@ def load_npz(path: Path, options: Options) -> Loaded:
     names = next((arrays[key] for key in CLASSES if key in arrays), None)
     classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
     values, more = as_values(x, path.name)
-    codes, class_names, decided = encode(y, classes, known=options.classes, where=f"{path}: the labels")
+    codes, class_names, decided = encode(
+        y, classes, known=options.classes, where=f"{path}: the labels"
+    )
     if len(codes) != len(values):
-        raise InputError(f"{path} holds {len(values)} inputs and {len(codes)} labels; expected as many")
+        raise InputError(
+            f"{path} holds {len(values)} inputs and {len(codes)} labels; expected as many"
+        )
     if values.ndim != 4:
         options.refuse_size(str(path))
     if not bool((codes >= 0).any()):
@@ -273,12 +318,17 @@ def load_npz(path: Path, options: Options) -> Loaded:
     said = (*notes, *more, *decided, "inputs standardised over the pool")
     ids = npz_ids(path, arrays, len(codes), options.id)
     ids = None if ids is None else tuple(ids[int(i)] for i in split.keep)
-    data, answers = assemble(path_name(path), values, codes, class_names, split, notes=said, size=options.size, ids=ids)
+    data, answers = assemble(
+        path_name(path), values, codes, class_names, split, notes=said, size=options.size, ids=ids
+    )
     return replace(data, vectors=_vectors(arrays, len(codes), split.keep)), answers
 
 
 def npz_ids(path: Path, arrays: Mapping[str, Array], n: int, wanted: str) -> tuple[str, ...] | None:
-    """Return the ids that an array of n entries holds; None for positions. wanted: as the option --id."""
+    """Return the ids that an array of n entries holds.
+
+    None for positions. wanted: as the option --id.
+    """
     able = {name: v for name, v in arrays.items() if v.shape == (n,) and name not in LABELS}
     name = choose_id_column(str(path), able, wanted)
     if name is None:
@@ -287,13 +337,24 @@ def npz_ids(path: Path, arrays: Mapping[str, Array], n: int, wanted: str) -> tup
 
 
 def _vectors(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor]:
-    """Tables of n rows (of NAME_train and NAME_test together) beside the inputs, by name: embeddings, perhaps."""
+    """Tables of n rows (of NAME_train and NAME_test together) beside the inputs, by name.
+
+    Embeddings, perhaps.
+    """
     whole = dict(arrays)
-    for name in [key.removesuffix("_train") for key in arrays if f"{key.removesuffix('_train')}_test" in arrays]:
+    for name in [
+        key.removesuffix("_train")
+        for key in arrays
+        if f"{key.removesuffix('_train')}_test" in arrays
+    ]:
         train, test = arrays[f"{name}_train"], arrays[f"{name}_test"]
         if train.ndim == test.ndim == 2 and train.shape[1] == test.shape[1]:
             whole[name] = np.concatenate([train, test])
-    tables = {name: v for name, v in whole.items() if v.ndim == 2 and len(v) == n and v.shape[1] and name not in INPUTS}
+    tables = {
+        name: v
+        for name, v in whole.items()
+        if v.ndim == 2 and len(v) == n and v.shape[1] and name not in INPUTS
+    }
     return {
         name: torch.from_numpy(v.astype(np.float32))[keep]
         for name, v in tables.items()
@@ -313,7 +374,9 @@ def read_npz(path: Path) -> dict[str, Array]:
             _require_memory(path, archive)
             for key in archive.files:
                 if key.lower() in arrays:
-                    raise InputError(f"{path} holds {key!r} in capital and small letters; expected one of them")
+                    raise InputError(
+                        f"{path} holds {key!r} in capital and small letters; expected one of them"
+                    )
                 arrays[key.lower()] = archive[key]
     except READING as error:
         if isinstance(error, InputError):
@@ -326,7 +389,10 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def _require_declared_sizes(path: Path) -> None:
-    """Raise if an array announces more numbers than the file holds: memory would be taken for all of them."""
+    """Raise if an array announces more numbers than the file holds.
+
+    Memory would be taken for all of them.
+    """
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             shape, _, dtype = npy_header(file)
@@ -338,16 +404,23 @@ def _require_declared_sizes(path: Path) -> None:
                 continue
             with archive.open(info) as member:
                 shape, _, dtype = npy_header(member)  # type: ignore[arg-type]
-                require_npy_content(shape, dtype, info.file_size - member.tell(), f"{path}, {info.filename}")
+                require_npy_content(
+                    shape, dtype, info.file_size - member.tell(), f"{path}, {info.filename}"
+                )
 
 
 def _require_memory(path: Path, archive: Any) -> None:
-    """Raise before anything is unpacked that does not fit: a small archive may hold any number of zeros."""
+    """Raise before anything is unpacked that does not fit.
+
+    A small archive may hold any number of zeros.
+    """
     size, free = sum(info.file_size for info in archive.zip.infolist()), free_memory()
     if free is not None and 2 * size > free:  # inputs are standardised into a second copy
         raise InputError(
-            f"{path} takes {in_gigabytes(size)} unpacked, of which two are held, and {in_gigabytes(free)} of memory "
-            "are free; expected less: keep fewer items or smaller ones in it, or use a folder of files"
+            f"{path} takes {in_gigabytes(size)} unpacked, of which two are held, and "
+            f"{in_gigabytes(free)} of memory "
+            "are free; expected less: keep fewer items or smaller ones in it, or use a folder of "
+            "files"
         )
 
 
@@ -370,7 +443,9 @@ def npz_parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | N
         if name in arrays:
             x = _rows(path, arrays, name)
             return x, _labels_of(path, arrays, "", len(x)), None
-    raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected the arrays {EXPECTED}")
+    raise InputError(
+        f"{path} holds {', '.join(arrays) or 'nothing'}; expected the arrays {EXPECTED}"
+    )
 
 
 def _rows(path: Path, arrays: dict[str, Array], name: str) -> Array:
@@ -387,7 +462,8 @@ def _labels_of(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> lis
             labels = arrays[name + suffix]
             if labels.shape not in ((n,), (n, 1)):
                 raise InputError(
-                    f"{path}: {name + suffix} has shape {labels.shape}; expected ({n},), one class for each input"
+                    f"{path}: {name + suffix} has shape {labels.shape}; expected ({n},), one "
+                    "class for each input"
                 )
             return labels.reshape(n).tolist()
     return [None] * n
@@ -452,7 +528,10 @@ def assemble(
     standardise: bool = True,
     ids: tuple[str, ...] | None = None,
 ) -> Loaded:
-    """The kept items of an array as data and answers; 8-bit pictures are standardised in any case."""
+    """The kept items of an array as data and answers.
+
+    8-bit pictures are standardised in any case.
+    """
     keep = split.keep
     values = values if len(keep) == len(values) else values[keep]
     if not len(split.pool):
@@ -465,7 +544,9 @@ def assemble(
     else:
         held = Values(values, torch.zeros(()), torch.ones(()), *_extremes(values), size)
     images = held if values.ndim == 4 and values.shape[1] in (1, 3) else None
-    return bundle(name, held, images, split, codes[keep], classes, ids=ids, notes=(*notes, *split.notes))
+    return bundle(
+        name, held, images, split, codes[keep], classes, ids=ids, notes=(*notes, *split.notes)
+    )
 
 
 def bundle(
@@ -485,7 +566,10 @@ def bundle(
     records: Records | None = None,
     column: tuple[str, Any] | None = None,
 ) -> Loaded:
-    """Data of the kept items, whose labels are (q,) with -1 where unknown; no answers where all are."""
+    """Data of the kept items, whose labels are (q,) with -1 where unknown.
+
+    No answers where all are.
+    """
     ids = ids or tuple(str(int(i)) for i in split.keep)
     data = Data(
         name=name,
@@ -565,13 +649,23 @@ class Held(Images):
 
     @abstractmethod
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
-        """Pictures (q, C, H, W) at (q,) positions as numbers from 0 (black) to 255; size: the centre square of it."""
+        """Pictures (q, C, H, W) at (q,) positions as numbers from 0 (black) to 255.
+
+        Size: the centre square of it.
+        """
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """The pictures as uint8 (q, 3, size, size); one channel is shown as grey."""
         at = as_positions(positions, len(self.values), "positions")
         check_size(size)
-        return self.shown(at, size).round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
+        return (
+            self.shown(at, size)
+            .round()
+            .clamp(0, 255)
+            .to(torch.uint8)
+            .expand(-1, 3, -1, -1)
+            .contiguous()
+        )
 
     def picture(self, position: int, size: int) -> Array:
         """One picture to look at, uint8 (H, W, 3)."""

@@ -11,7 +11,16 @@ from labelahead.data.dataset import UNKNOWN
 from labelahead.data.label_values import ADVICE, LabelNames, alike, label_of, refuse_combined_labels
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["alike", "check_text", "checked_name", "each_once", "encode", "in_order", "refuse_unlisted", "with_classes"]
+__all__ = [
+    "alike",
+    "check_text",
+    "checked_name",
+    "each_once",
+    "encode",
+    "in_order",
+    "refuse_unlisted",
+    "with_classes",
+]
 
 LONGEST = 200  # characters of a name
 Array = np.ndarray[Any, Any]
@@ -33,7 +42,10 @@ def checked_name(name: object, what: str) -> str:
     check_text(name, what)
     turning = sorted({f"U+{ord(c):04X}" for c in name if c in TURNING})
     if turning:
-        raise InputError(f"{what} holds {', '.join(turning)}, which turns the text around it; expected a name without")
+        raise InputError(
+            f"{what} holds {', '.join(turning)}, which turns the text around it; expected a name "
+            "without"
+        )
     return name
 
 
@@ -42,7 +54,9 @@ def each_once(names: Sequence[str]) -> list[str]:
     seen: dict[str, str] = {}
     for name in names:
         if alike(name) in seen:
-            raise InputError(f"classes names {seen[alike(name)]!r} and {name!r}; expected every class once")
+            raise InputError(
+                f"classes names {seen[alike(name)]!r} and {name!r}; expected every class once"
+            )
         seen[alike(name)] = name
     return list(names)
 
@@ -60,7 +74,8 @@ def refuse_unlisted(names: Sequence[str], wanted: Sequence[str]) -> None:
     unlisted = next((name for name in names if wanted and name not in wanted), None)
     if unlisted is not None:
         raise InputError(
-            f"a label is {unlisted!r}, but --classes names {', '.join(wanted)}; {did_you_mean(unlisted, wanted)}"
+            f"a label is {unlisted!r}, but --classes names {', '.join(wanted)}; "
+            f"{did_you_mean(unlisted, wanted)}"
             "correct the label, or add the class to the list"
         )
 
@@ -77,13 +92,17 @@ def check_text(text: str, what: str) -> None:
 
 
 def encode(
-    labels: Any, classes: Sequence[str] | None = None, *, known: Sequence[str] = (), where: str = "the labels"
+    labels: Any,
+    classes: Sequence[str] | None = None,
+    *,
+    known: Sequence[str] = (),
+    where: str = "the labels",
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Class numbers (n,) int64 with -1 where unknown, class names, and what was decided.
 
-    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNames`). Whole numbers 0..C-1 stay as they are.
-    classes: all names, in the order of their numbers. known: names that are classes, whatever they look like; there may
-    be others. where: for messages.
+    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNames`). Whole numbers 0..C-1
+    stay as they are. classes: all names, in the order of their numbers. known: names that are
+    classes, whatever they look like; there may be others. where: for messages.
     """
     names = _checked_names(classes)
     if isinstance(labels, Tensor):
@@ -125,8 +144,12 @@ def _as_array(labels: Any) -> Array:
     try:
         listed = list(labels)
     except TypeError as error:
-        raise InputError(f"labels is a {type(labels).__name__}; expected one class for each item, (n,)") from error
-    single = [isinstance(v, np.generic) or (isinstance(v, Tensor) and v.numel() == 1) for v in listed]
+        raise InputError(
+            f"labels is a {type(labels).__name__}; expected one class for each item, (n,)"
+        ) from error
+    single = [
+        isinstance(v, np.generic) or (isinstance(v, Tensor) and v.numel() == 1) for v in listed
+    ]
     values = [v.item() if alone else v for v, alone in zip(listed, single, strict=True)]
     kinds = {type(v) for v in values}
     if kinds and (kinds <= {bool} or kinds <= {int, float}):
@@ -168,7 +191,9 @@ def _numbers(
     """Whole numbers: kept where they count from 0 or names are given, else renumbered."""
     if len(values) and (int(values.max()) >= 2**62 or int(values.min()) < UNKNOWN):
         worst = int(values.max()) if int(values.max()) >= 2**62 else int(values.min())
-        raise InputError(f"labels hold {worst}; expected class numbers from 0 (or {UNKNOWN} for unknown)")
+        raise InputError(
+            f"labels hold {worst}; expected class numbers from 0 (or {UNKNOWN} for unknown)"
+        )
     codes = values.astype(np.int64)
     present = np.unique(codes[codes != UNKNOWN])
     minus = (codes == UNKNOWN) if gaps is None else (codes == UNKNOWN) & ~gaps
@@ -212,7 +237,8 @@ def _mixed(
     for i, text in enumerate(texts):
         if text is not None and text not in number:
             raise InputError(
-                f"the label of item {i} is {text!r}; {did_you_mean(text, names)}expected one of the classes given: "
+                f"the label of item {i} is {text!r}; {did_you_mean(text, names)}expected one of "
+                "the classes given: "
                 f"{', '.join(names[:20])}"
             )
     codes = [UNKNOWN if t is None else number[t] for t in texts]
@@ -230,9 +256,14 @@ def _text(value: Any, item: int, where: str) -> str | None:
     """A label as it is written, None where it is empty."""
     label = label_of(value)
     if isinstance(label, tuple):
-        raise InputError(f"{where} hold several classes per item: item {item} has {value!r:.80}; {ADVICE}")
-    if label is None or (isinstance(label, str) and not (isinstance(value, float) and not value.is_integer())):
+        raise InputError(
+            f"{where} hold several classes per item: item {item} has {value!r:.80}; {ADVICE}"
+        )
+    if label is None or (
+        isinstance(label, str) and not (isinstance(value, float) and not value.is_integer())
+    ):
         return label
     raise InputError(
-        f"the label of item {item} is {value!r} ({type(value).__name__}); expected a class number or a class name"
+        f"the label of item {item} is {value!r} ({type(value).__name__}); expected a class number "
+        "or a class name"
     )

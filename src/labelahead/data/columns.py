@@ -42,7 +42,9 @@ Entry = float | str | bool | dt.date | None
 def entry_of(value: Any) -> Entry:
     """One field: a number, a truth, a date, a category, or None where missing."""
     if isinstance(value, np.generic):  # of an array; Python knows no nanoseconds
-        value = (value.astype("datetime64[us]") if isinstance(value, np.datetime64) else value).item()
+        value = (
+            value.astype("datetime64[us]") if isinstance(value, np.datetime64) else value
+        ).item()
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -65,7 +67,9 @@ def entry_of(value: Any) -> Entry:
 
 def number_of(entry: Entry) -> float | None:
     """An entry as a number, None if it is none."""
-    if isinstance(entry, dt.date):  # as models have it that were exported when dates were plain numbers
+    if isinstance(
+        entry, dt.date
+    ):  # as models have it that were exported when dates were plain numbers
         return seconds_of(entry) if isinstance(entry, dt.datetime) else float(entry.toordinal())
     if not isinstance(entry, str):
         return None if entry is None else float(entry)
@@ -133,17 +137,27 @@ class Numbers:
             largest = np.abs(numbers[pool]).max() or 1.0
             scaled = numbers[pool] / largest
             std = scaled.std()
-        return None if std <= 1e-12 else cls(name, median, float(largest), float(scaled.mean()), float(std))
+        return (
+            None
+            if std <= 1e-12
+            else cls(name, median, float(largest), float(scaled.mean()), float(std))
+        )
 
     def apply(self, entries: list[Any], place: Place, where: str) -> Array:
         """(n, 1) float32."""
         values = [TRUTH.get(str(e).casefold()) if _truth(e) else number_of(e) for e in entries]
         strange = next(
-            (i for i, (e, v) in enumerate(zip(entries, values, strict=True)) if e is not None and v is None), -1
+            (
+                i
+                for i, (e, v) in enumerate(zip(entries, values, strict=True))
+                if e is not None and v is None
+            ),
+            -1,
         )
         if strange >= 0:
             raise InputError(
-                f"{where}: column {self.name!r}, {place(strange)}, is {entries[strange]!r}; expected a number, as in "
+                f"{where}: column {self.name!r}, {place(strange)}, is {entries[strange]!r}; "
+                "expected a number, as in "
                 "the data that were learnt from (leave the field empty if it is unknown)"
             )
         numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
@@ -153,7 +167,8 @@ class Numbers:
             block = ((numbers / self.largest - self.mean) / self.std).astype(np.float32)
         if not np.isfinite(block).all():
             raise InputError(
-                f"{where}: column {self.name!r} reaches {numbers[np.argmax(np.abs(numbers))]:g}, which "
+                f"{where}: column {self.name!r} reaches {numbers[np.argmax(np.abs(numbers))]:g}, "
+                "which "
                 "cannot be standardised; expected numbers of a common size"
             )
         return block[:, None]
@@ -170,14 +185,18 @@ class Dates(Numbers):
     kind: ClassVar[str] = "dates"
 
     @classmethod
-    def fit_dates(cls, name: str, dates: DateColumn, pool: Array, notes: list[str]) -> "Dates | None":
+    def fit_dates(
+        cls, name: str, dates: DateColumn, pool: Array, notes: list[str]
+    ) -> "Dates | None":
         """Standardise by the pool; None if it has one date only."""
         fitted = Numbers.fit(name, dates.seconds, pool, [])
         if fitted is None:
             return None
         gaps = int(np.isnan(dates.seconds).sum())
         if gaps:
-            notes.append(f"{name}: {gaps} missing, filled with the median {shown_date(fitted.median)}")
+            notes.append(
+                f"{name}: {gaps} missing, filled with the median {shown_date(fitted.median)}"
+            )
         return cls(name, fitted.median, fitted.largest, fitted.mean, fitted.std, dates.day_first)
 
     def apply(self, entries: list[Any], place: Place, where: str) -> Array:
@@ -186,7 +205,8 @@ class Dates(Numbers):
         for i, (entry, value) in enumerate(zip(entries, seconds, strict=True)):
             if entry is not None and value is None:
                 raise InputError(
-                    f"{where}: column {self.name!r}, {place(i)}, is {entry!r}; expected a date such as 2024-01-31, as "
+                    f"{where}: column {self.name!r}, {place(i)}, is {entry!r}; expected a date "
+                    "such as 2024-01-31, as "
                     "in the data that were learnt from (leave the field empty if it is unknown)"
                 )
         return super().apply(seconds, place, where)
@@ -202,7 +222,9 @@ class Levels:
     kind: ClassVar[str] = "levels"
 
     @classmethod
-    def fit(cls, name: str, entries: list[Any], pool: Array, place: Place, notes: list[str]) -> "Levels | None":
+    def fit(
+        cls, name: str, entries: list[Any], pool: Array, place: Place, notes: list[str]
+    ) -> "Levels | None":
         """None: the pool has one category."""
         texts = [None if e is None else str(e) for e in entries]
         strange = [i for i, e in enumerate(entries) if e is not None and number_of(e) is None]
@@ -213,7 +235,9 @@ class Levels:
                 f"{name}: {len(strange)} of {present} entries are no numbers ({place(i)}: "
                 f"{texts[i]!r}), so all are taken as categories"
             )
-        counts = Counter(t for t, inside in zip(texts, pool, strict=True) if inside and t is not None)
+        counts = Counter(
+            t for t, inside in zip(texts, pool, strict=True) if inside and t is not None
+        )
         levels = sorted(counts, key=lambda t: (-counts[t], t))
         rest = len(levels) - len(levels[:MOST_LEVELS])
         if rest:
@@ -227,7 +251,9 @@ class Levels:
         if used.sum() < 2:
             return None
         if not used[-1] and block[:, -1].any():
-            notes.append(f"{name}: categories seen only in the test part count as none of the others")
+            notes.append(
+                f"{name}: categories seen only in the test part count as none of the others"
+            )
         return cls(name, kept, tuple(map(bool, used)))
 
     def apply(self, entries: list[Any], place: Place | None = None, where: str = "") -> Array:
@@ -312,16 +338,24 @@ class Listed:
         made = as_vectors(values)
         if made is None or made.shape[1] != self.size:
             raise InputError(
-                f"{where}: column {self.name!r} holds something else; expected {self.size} finite numbers a row"
+                f"{where}: column {self.name!r} holds something else; expected {self.size} finite "
+                "numbers a row"
             )
         return made
 
 
 def as_vectors(values: Any) -> Array | None:
-    """(n, d) float32 of a column of lists of numbers, of one length and finite; None of any other column."""
+    """(n, d) float32 of a column of lists of numbers, of one length and finite.
+
+    None of any other column.
+    """
     if not isinstance(values, np.ndarray):
         first = values[0]
-        if not isinstance(first, list) or not first or any(type(v) is not list or len(v) != len(first) for v in values):
+        if (
+            not isinstance(first, list)
+            or not first
+            or any(type(v) is not list or len(v) != len(first) for v in values)
+        ):
             return None
         try:
             values = np.array(values)
@@ -343,7 +377,9 @@ def described(column: Column) -> dict[str, Any]:
 
 def column_from(values: Mapping[str, Any]) -> Column:
     """What `described` described."""
-    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (Numbers, Dates, Levels, Words, Sentences, Listed)}
+    kinds: dict[str, type[Any]] = {
+        kind.kind: kind for kind in (Numbers, Dates, Levels, Words, Sentences, Listed)
+    }
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
     column: Column = kinds[values["kind"]](**rest)
     return column

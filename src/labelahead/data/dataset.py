@@ -57,7 +57,10 @@ class Images(ABC):
         return self.content()
 
     def marks(self, n: int) -> list[str]:
-        """A text for each of the n pictures that changes when it does; names what was computed from it."""
+        """A text for each of the n pictures that changes when it does.
+
+        Names what was computed from it.
+        """
         whole = self.fingerprint()
         return [f"{whole}|{i}" for i in range(n)]
 
@@ -70,7 +73,10 @@ class Images(ABC):
         return SomeImages(self, at)
 
     def as_inputs(self, pool: Tensor) -> "Standardised | None":
-        """The pictures as inputs, by what (p,) positions have in common; None: whoever holds the inputs has them."""
+        """The pictures as inputs, by what (p,) positions have in common.
+
+        None: whoever holds the inputs has them.
+        """
         return None
 
 
@@ -105,7 +111,11 @@ class SomeImages(Images):
         try:
             return self.of.batch(self.at[asked], size)
         except Unreadable as error:
-            here = {int(i): error.failed[int(self.at[i])] for i in asked if int(self.at[i]) in error.failed}
+            here = {
+                int(i): error.failed[int(self.at[i])]
+                for i in asked
+                if int(self.at[i]) in error.failed
+            }
             raise Unreadable(str(error), here) from error
 
     def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
@@ -141,7 +151,10 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Running text, by column; whether its words or its meaning are learnt from is decided later."""
+    """Running text, by column.
+
+    Whether its words or its meaning are learnt from is decided later.
+    """
 
     columns: dict[str, list[str]] = field(repr=False)
     rest: Tensor = field(repr=False)  # (n, d) float32: what the other columns became; d may be 0
@@ -151,8 +164,9 @@ class Texts:
 class Data:
     """A data set without its labels: positions 0..n-1 name its items everywhere.
 
-    It holds no label by design, since strategies get at this object; `Answers` holds them.
-    shape: of one input; () where an embedding decides: running text, or nothing but vectors that came along.
+    It holds no label by design, since strategies get at this object; `Answers` holds them. shape:
+    of one input; () where an embedding decides: running text, or nothing but vectors that came
+    along.
 
     >>> from labelahead.data import from_arrays
     >>> data, answers = from_arrays([[0.1, 2.0], [0.3, 1.0], [0.2, 5.0]], ["cat", "dog", "cat"])
@@ -171,9 +185,15 @@ class Data:
     build: Callable[[], Tensor] = field(repr=False)
     rows: Rows | None = field(default=None, repr=False)
     texts: Texts | None = field(default=None, repr=False)
-    vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # (n, d) each, brought along by name
-    read_as: Callable[[], Reading | None] = field(default=lambda: None, repr=False)  # None: nobody can tell
-    samples: Samples | None = field(default=None, repr=False)  # of kind "samples": what is no tensor has no `inputs`
+    vectors: Mapping[str, Tensor] = field(
+        default_factory=dict, repr=False
+    )  # (n, d) each, brought along by name
+    read_as: Callable[[], Reading | None] = field(
+        default=lambda: None, repr=False
+    )  # None: nobody can tell
+    samples: Samples | None = field(
+        default=None, repr=False
+    )  # of kind "samples": what is no tensor has no `inputs`
     records: Records | None = field(default=None, repr=False)  # the user's own columns, for exports
 
     def __post_init__(self) -> None:
@@ -210,7 +230,9 @@ class Data:
             test=test.nonzero().flatten(),
             images=images,
             rows=None if self.rows is None else replace(self.rows, columns=some(self.rows.columns)),
-            texts=None if self.texts is None else Texts(some(self.texts.columns), self.texts.rest[at]),
+            texts=None
+            if self.texts is None
+            else Texts(some(self.texts.columns), self.texts.rest[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
             build=(lambda: self.inputs[at]) if held is None else held.inputs,
             read_as=self.read_as if held is None else held.reading,
@@ -220,7 +242,10 @@ class Data:
 
     @cached_property
     def inputs(self) -> Tensor:
-        """All inputs, (n, *shape) float32 and finite; built on first access and kept. Of text: its words."""
+        """All inputs, (n, *shape) float32 and finite.
+
+        Built on first access and kept. Of text: its words.
+        """
         inputs = self.build()
         expected = (len(self), *(self.shape or inputs.shape[1:]))
         if tuple(inputs.shape) != expected or inputs.dtype != torch.float32:
@@ -246,8 +271,12 @@ class Answers:
     '0'
     """
 
-    def __init__(self, labels: Tensor, ids: Sequence[str], column: tuple[str, Any] | None = None) -> None:
-        """column: the name and the entries of the column that the labels come from, as the user wrote them."""
+    def __init__(
+        self, labels: Tensor, ids: Sequence[str], column: tuple[str, Any] | None = None
+    ) -> None:
+        """column: the name and the entries of the column that the labels come from, as the user
+        wrote them.
+        """
         if labels.shape != (len(ids),) or labels.dtype != torch.int64:
             raise InputError(
                 f"labels are {labels.dtype} {tuple(labels.shape)}; expected torch.int64 "
@@ -255,7 +284,8 @@ class Answers:
             )
         if bool((labels < UNKNOWN).any()):
             raise InputError(
-                f"labels go down to {int(labels.min())}; expected class numbers from 0, or {UNKNOWN} where unknown"
+                f"labels go down to {int(labels.min())}; expected class numbers from 0, or "
+                f"{UNKNOWN} where unknown"
             )
         self._labels = labels.clone()
         self._ids = ids
@@ -308,11 +338,14 @@ def as_positions(positions: Tensor | Sequence[int], n: int, name: str) -> Tensor
         return at.to(torch.int64)
     if at.ndim != 1 or at.dtype.is_floating_point or at.dtype.is_complex or at.dtype == torch.bool:
         raise InputError(
-            f"{name} is {at.dtype} {tuple(at.shape)}; expected whole numbers of shape (q,), positions in the data set"
+            f"{name} is {at.dtype} {tuple(at.shape)}; expected whole numbers of shape (q,), "
+            "positions in the data set"
         )
     low, high = int(at.min()), int(at.max())
     if low < 0 or high >= n:
-        raise InputError(f"{name} holds {low if low < 0 else high}; expected positions from 0 to {n - 1}")
+        raise InputError(
+            f"{name} holds {low if low < 0 else high}; expected positions from 0 to {n - 1}"
+        )
     return at.to(torch.int64)
 
 

@@ -13,7 +13,10 @@ __all__ = ["DateColumn", "ambiguous_date", "dates_of", "seconds_of", "shown_date
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 YEAR_FIRST = r"(?P<y>\d{4})(?P<s>[-/.])(?P<a>\d{1,2})(?P=s)(?P<b>\d{1,2})"
 YEAR_LAST = r"(?P<a>\d{1,2})(?P<s>[-/.])(?P<b>\d{1,2})(?P=s)(?P<y>\d{4})"
-CLOCK = r"(?P<hour>\d{1,2}):(?P<min>\d{2})(?::(?P<sec>\d{2})(?P<frac>[.,]\d{1,9})?)?(?: ?(?P<half>[AaPp])\.?[Mm]\.?)?"
+CLOCK = (
+    r"(?P<hour>\d{1,2}):(?P<min>\d{2})(?::(?P<sec>\d{2})(?P<frac>[.,]\d{1,9})?)?(?: "
+    r"?(?P<half>[AaPp])\.?[Mm]\.?)?"
+)
 ZONE = r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
 TIME = rf"(?:[T ]\s*{CLOCK}{ZONE})?"
 FORMS = tuple(re.compile(date + TIME) for date in (YEAR_FIRST, YEAR_LAST))
@@ -24,7 +27,8 @@ MAX_LENGTH = 48  # characters; no date is longer, and books need not be searched
 class DateColumn:
     """A column that holds nothing but dates and gaps.
 
-    seconds: (n,) since 1970, NaN where missing. day_first: how 3/4/2024 is read; None where no entry is written so.
+    seconds: (n,) since 1970, NaN where missing. day_first: how 3/4/2024 is read; None where no
+    entry is written so.
     """
 
     seconds: np.ndarray[Any, Any]
@@ -32,13 +36,18 @@ class DateColumn:
 
 
 def seconds_of(value: object, day_first: bool | None = None) -> float | None:
-    """Convert a date, a date-time or a text that holds one to seconds since 1970; None for anything else.
+    """Convert a date, a date-time or a text that holds one to seconds since 1970; None for anything
+    else.
 
-    A date is its midnight, and a time without a zone is UTC. 2024-01-31, 2024/1/31 and 31.1.2024 mean one thing
-    everywhere; 3/4/2024 needs `day_first`.
+    A date is its midnight, and a time without a zone is UTC. 2024-01-31, 2024/1/31 and 31.1.2024
+    mean one thing everywhere; 3/4/2024 needs `day_first`.
     """
     if isinstance(value, dt.date):
-        moment = value if isinstance(value, dt.datetime) else dt.datetime(value.year, value.month, value.day)
+        moment = (
+            value
+            if isinstance(value, dt.datetime)
+            else dt.datetime(value.year, value.month, value.day)
+        )
         moment = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
         return (moment - EPOCH).total_seconds()
     if not isinstance(value, str) or len(value) > MAX_LENGTH:
@@ -48,7 +57,10 @@ def seconds_of(value: object, day_first: bool | None = None) -> float | None:
 
 
 def _seconds(found: re.Match[str], day_first: bool | None) -> float | None:
-    """A match of one of FORMS as seconds; None if there is no such day or time, or its order is not known."""
+    """A match of one of FORMS as seconds.
+
+    None if there is no such day or time, or its order is not known.
+    """
     year, first, second = int(found["y"]), int(found["a"]), int(found["b"])
     if found.start("y") > 0:
         day_first = True if found["s"] == "." else day_first
@@ -61,7 +73,9 @@ def _seconds(found: re.Match[str], day_first: bool | None) -> float | None:
             return None
         hour = hour % 12 + (12 if found["half"].lower() == "p" else 0)
     try:
-        moment = dt.datetime(year, first, second, hour, int(found["min"] or 0), int(found["sec"] or 0), tzinfo=dt.UTC)
+        moment = dt.datetime(
+            year, first, second, hour, int(found["min"] or 0), int(found["sec"] or 0), tzinfo=dt.UTC
+        )
     except ValueError:  # the 30th of February
         return None
     fraction = float("0." + found["frac"][1:]) if found["frac"] else 0.0
@@ -77,7 +91,8 @@ def _offset(zone: str | None) -> int:
 
 
 def dates_of(entries: Sequence[object]) -> DateColumn | None:
-    """Read a column as dates; None if it holds anything else, or days and months that cannot be told apart.
+    """Read a column as dates; None if it holds anything else, or days and months that cannot be
+    told apart.
 
     Args:
         entries: dates, texts, or None where a value is missing.
@@ -94,7 +109,9 @@ def dates_of(entries: Sequence[object]) -> DateColumn | None:
     if read is None:
         return None
     values = iter(read)
-    return DateColumn(np.array([np.nan if entry is None else next(values) for entry in entries]), order)
+    return DateColumn(
+        np.array([np.nan if entry is None else next(values) for entry in entries]), order
+    )
 
 
 def _all_seconds(present: Iterable[object], day_first: bool | None) -> list[float] | None:
@@ -109,7 +126,9 @@ def _all_seconds(present: Iterable[object], day_first: bool | None) -> list[floa
 
 
 def ambiguous_date(entries: Sequence[object]) -> str | None:
-    """Return an example of a column of dates whose days and months cannot be told apart, if it is one."""
+    """Return an example of a column of dates whose days and months cannot be told apart, if it is
+    one.
+    """
     present = [entry for entry in entries if entry is not None]
     if not present or any(_all_seconds(present, day_first) is None for day_first in (True, False)):
         return None
@@ -119,4 +138,8 @@ def ambiguous_date(entries: Sequence[object]) -> str | None:
 def shown_date(seconds: float) -> str:
     """A moment for a message, without its time where that is midnight."""
     moment = EPOCH + dt.timedelta(seconds=round(seconds))
-    return moment.date().isoformat() if moment.time() == dt.time() else moment.strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        moment.date().isoformat()
+        if moment.time() == dt.time()
+        else moment.strftime("%Y-%m-%d %H:%M:%S")
+    )

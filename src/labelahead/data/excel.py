@@ -15,7 +15,8 @@ WITH_SHEET = re.compile(r"(?P<file>.+\.xls[xm])#(?P<sheet>.+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Sheet:
-    """The rows of a sheet that hold something, each with its number in Excel; the first of them is the header.
+    """The rows of a sheet that hold something, each with its number in Excel; the first of them is
+    the header.
 
     notes: which sheet was read, where that was not said.
     """
@@ -25,7 +26,8 @@ class Sheet:
 
 
 def split_sheet(path: str | Path) -> tuple[Path, str | None]:
-    """Split `book.xlsx#Sheet2` into the file and the name of the sheet, which is None for any other path.
+    """Split `book.xlsx#Sheet2` into the file and the name of the sheet, which is None for any other
+    path.
 
     >>> from labelahead.data.excel import split_sheet
     >>> split_sheet("book.xlsx#Sheet2")[1], split_sheet("table.csv")[1]
@@ -39,7 +41,10 @@ def split_sheet(path: str | Path) -> tuple[Path, str | None]:
 
 
 def absolute_source(name: str) -> str:
-    """Return the whole path of an existing file or folder, with its sheet; any other name stays as it is."""
+    """Return the whole path of an existing file or folder, with its sheet.
+
+    Any other name stays as it is.
+    """
     file, sheet = split_sheet(Path(name).expanduser())
     if not file.exists():
         return name
@@ -66,7 +71,9 @@ def read_sheet(path: Path) -> Sheet:
         first = 1 + (sheet.start[0] if sheet.start else 0)
         cells = sheet.to_python(skip_empty_area=True)
     except calamine.PasswordError as error:
-        raise InputError(f"{file} is protected by a password; expected a workbook without one: save a copy") from error
+        raise InputError(
+            f"{file} is protected by a password; expected a workbook without one: save a copy"
+        ) from error
     except (calamine.CalamineError, OSError) as error:
         raise InputError(
             f"{file} cannot be read as an Excel workbook ({error}); expected a whole .xlsx file"
@@ -74,8 +81,12 @@ def read_sheet(path: Path) -> Sheet:
     rows = [(first + i, [_cell(value) for value in row]) for i, row in enumerate(cells)]
     notes: tuple[str, ...] = ()
     if wanted is None and len(visible) > 1:
-        notes = (f"the sheet {name!r} is read, of {', '.join(visible)}; {file.name}#NAME reads another",)
-    return Sheet([(number, row) for number, row in rows if any(value is not None for value in row)], notes)
+        notes = (
+            f"the sheet {name!r} is read, of {', '.join(visible)}; {file.name}#NAME reads another",
+        )
+    return Sheet(
+        [(number, row) for number, row in rows if any(value is not None for value in row)], notes
+    )
 
 
 def _chosen(file: Path, wanted: str | None, sheets: list[str], visible: list[str]) -> str:
@@ -86,7 +97,8 @@ def _chosen(file: Path, wanted: str | None, sheets: list[str], visible: list[str
         return (visible or sheets)[0]
     if wanted not in sheets:
         raise InputError(
-            f"{file} has no sheet {wanted!r}; {did_you_mean(wanted, sheets)}expected one of: {', '.join(sheets)}"
+            f"{file} has no sheet {wanted!r}; {did_you_mean(wanted, sheets)}expected one of: "
+            f"{', '.join(sheets)}"
         )
     return wanted
 

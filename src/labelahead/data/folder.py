@@ -35,7 +35,12 @@ from labelahead.data.dataset import (
     check_size,
     hashed,
 )
-from labelahead.data.heif import HEIF_SUFFIXES, has_heif_header, register_heif_decoder, require_heif_decoder
+from labelahead.data.heif import (
+    HEIF_SUFFIXES,
+    has_heif_header,
+    register_heif_decoder,
+    require_heif_decoder,
+)
 from labelahead.data.label_values import LabelNames, alike
 from labelahead.data.preprocessing import COLUMNS, Reading
 from labelahead.data.records import FILE_NAME, Records
@@ -48,7 +53,18 @@ __all__ = ["Photos", "arranged", "load_folder", "sort_out"]
 
 NETPBM = (".ppm", ".pgm", ".pbm", ".pnm")
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
-SUFFIXES = {*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", *NETPBM, *HEIF_SUFFIXES}
+SUFFIXES = {
+    *JPEG,
+    ".png",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".webp",
+    ".avif",
+    *NETPBM,
+    *HEIF_SUFFIXES,
+}
 DOCUMENTS = (".txt", ".text")
 ASIDE = {"readme", "license", "licence"}
 LONGEST_TEXT = 2**20  # bytes of a text that are read
@@ -102,7 +118,11 @@ class Files:
     def documents(self) -> list[str]:
         """The texts among the others, without those that speak of the folder itself."""
         paths = {name: PurePosixPath(name.lower()) for name in self.others}
-        return [name for name, path in paths.items() if path.suffix in DOCUMENTS and path.stem not in ASIDE]
+        return [
+            name
+            for name, path in paths.items()
+            if path.suffix in DOCUMENTS and path.stem not in ASIDE
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +147,11 @@ class Photos(Images):
     @cached_property
     def pixels(self) -> Tensor:
         """(n, 3, size, size) uint8, all of them."""
-        return self.batch(torch.arange(len(self.names)), self.size) if self.decoded is None else self.decoded
+        return (
+            self.batch(torch.arange(len(self.names)), self.size)
+            if self.decoded is None
+            else self.decoded
+        )
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """The pictures as uint8 (q, 3, size, size), decoded from their files."""
@@ -137,7 +161,8 @@ class Photos(Images):
         pixels, failed = decode_all(self.files, wanted, size)
         for name, reason in failed.items():
             raise Unreadable(
-                self._gone(name, reason), {int(i): failed[n] for i, n in zip(at, wanted, strict=True) if n in failed}
+                self._gone(name, reason),
+                {int(i): failed[n] for i, n in zip(at, wanted, strict=True) if n in failed},
             )
         if not wanted:
             return torch.empty((0, 3, size, size), dtype=torch.uint8)
@@ -155,17 +180,28 @@ class Photos(Images):
 
     def _gone(self, name: str, reason: object) -> str:
         if self.decoded is None:
-            return f"{shown(name)} cannot be read ({reason}); expected a whole picture: repair or remove it"
-        return f"{shown(name)} could be read before and cannot now ({reason}); put it back or load the folder again"
+            return (
+                f"{shown(name)} cannot be read ({reason}); expected a whole picture: repair or "
+                "remove it"
+            )
+        return (
+            f"{shown(name)} could be read before and cannot now ({reason}); put it back or "
+            "load the folder again"
+        )
 
     def fingerprint(self) -> str:
         """A hash of all paths, sizes and dates: reading every file again would take minutes."""
-        return hashlib.sha256("\0".join(self.marks(len(self.names))).encode("utf-8", "surrogateescape")).hexdigest()
+        return hashlib.sha256(
+            "\0".join(self.marks(len(self.names))).encode("utf-8", "surrogateescape")
+        ).hexdigest()
 
     def marks(self, n: int) -> list[str]:
         """Path, size and date of each."""
         root = shown(str(self.files.root.resolve()))
-        return [f"{root}\0{shown(name)}\0{about}" for name, about in zip(self.names, self._stats(n), strict=False)]
+        return [
+            f"{root}\0{shown(name)}\0{about}"
+            for name, about in zip(self.names, self._stats(n), strict=False)
+        ]
 
     def _stats(self, n: int) -> Iterator[str]:
         whole = self.files.root.stat() if self.files.is_zip else None
@@ -243,11 +279,16 @@ class Undecoded(Held):
 
 
 def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
-    """Files in the order of a record that has these: they come first, also pictures that are gone, then new ones."""
+    """Files in the order of a record that has these.
+
+    They come first, also pictures that are gone, then new ones.
+    """
     data, answers = loaded
     photos, texts = data.images, data.rows is not None and data.rows.files
     here = {name: i for i, name in enumerate(data.ids)}
-    of_files = isinstance(photos, Photos) or (texts and here.keys() >= set(ids))  # a text that is gone is a refusal
+    of_files = isinstance(photos, Photos) or (
+        texts and here.keys() >= set(ids)
+    )  # a text that is gone is a refusal
     if not of_files or tuple(ids) == tuple(data.ids):
         return loaded
     new = dict.fromkeys(data.ids)
@@ -264,15 +305,27 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
         return data.only(at), None if answers is None else Answers(labels, tuple(order))
     photos = replace(photos, names=tuple(photos.names[here[n]] if n in here else n for n in order))
     test = torch.isin(at, data.test).nonzero().flatten()
-    held = photos.as_inputs(torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten())
+    held = photos.as_inputs(
+        torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten()
+    )
     split = Split(torch.arange(len(order)), test, ())
     records = Records({FILE_NAME: order})
     return bundle(
-        data.name, held, photos, split, labels, data.classes, ids=tuple(order), notes=data.notes, records=records
+        data.name,
+        held,
+        photos,
+        split,
+        labels,
+        data.classes,
+        ids=tuple(order),
+        notes=data.notes,
+        records=records,
     )
 
 
-def load_folder(path: Path, options: Options, *, name: str | None = None, leave_out: Sequence[str] = ()) -> Loaded:
+def load_folder(
+    path: Path, options: Options, *, name: str | None = None, leave_out: Sequence[str] = ()
+) -> Loaded:
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
     options.refuse_id(str(path), "file names")
@@ -284,7 +337,8 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     if not names:
         seen = ", ".join(shown(n) for n in files.others[:NAMED]) or "no other files either"
         raise InputError(
-            f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else .txt, in one "
+            f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else "
+            ".txt, in one "
             "subfolder for each class, or directly in it if they have no labels"
         )
     require_heif_decoder([shown(n) for n in names], str(path))
@@ -307,11 +361,16 @@ def load_folder(path: Path, options: Options, *, name: str | None = None, leave_
     notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
     records = Records({FILE_NAME: list(ids)})
     shown_as = name or path_name(path)
-    return bundle(shown_as, held, photos, split, labels, classes, ids=ids, notes=notes, records=records)
+    return bundle(
+        shown_as, held, photos, split, labels, classes, ids=ids, notes=notes, records=records
+    )
 
 
 def _laid_out(names: list[str], folders: Sequence[str], classes: Sequence[str]) -> FolderLabels:
-    """What the folders say; the names are put in order, training first, whatever its folder is called."""
+    """What the folders say.
+
+    The names are put in order, training first, whatever its folder is called.
+    """
     layout = sort_out(names, folders, classes)
     if layout.official is None:
         return layout
@@ -324,12 +383,19 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
     """All .txt files below a folder or in a zip that holds no pictures; each is one text."""
     options.refuse_size(str(path))
     names = files.documents()
-    files = replace(files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names)))
+    files = replace(
+        files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names))
+    )
     layout = _laid_out(names, files.folders, options.classes)
     texts, failed, notes = read_documents(files, names)
     if not texts:
-        raise InputError(f"none of the {len(names)} texts of {path} can be read ({failed[names[0]]}); expected some")
-    split = choose(layout.labels, options, layout.official, torch.tensor([n in texts for n in names]))
+        raise InputError(
+            f"none of the {len(names)} texts of {path} can be read ({failed[names[0]]}); expected "
+            "some"
+        )
+    split = choose(
+        layout.labels, options, layout.official, torch.tensor([n in texts for n in names])
+    )
     kept = [names[int(i)] for i in split.keep]
     labels, classes, emptied = _present(layout, split.keep, failed, names)
     column = {"text": [texts[n] for n in kept]}
@@ -345,7 +411,13 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         ids=ids,
         notes=tuple(
             note.replace("picture", "text")
-            for note in (*layout.notes, *_remarks(files, (), failed), *notes, *emptied, *split.notes)
+            for note in (
+                *layout.notes,
+                *_remarks(files, (), failed),
+                *notes,
+                *emptied,
+                *split.notes,
+            )
         ),
         rows=Rows(column, "text", files=True),
         texts=words,
@@ -355,7 +427,9 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
     )
 
 
-def read_documents(files: Files, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+def read_documents(
+    files: Files, names: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """Texts by name, reasons by name of the files that cannot be read, and what to say."""
     texts: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -374,7 +448,12 @@ def read_documents(files: Files, names: Sequence[str]) -> tuple[dict[str, str], 
         if not as_said:
             foreign.append(name)
     notes = (
-        [f"{len(cut)} texts are longer than {LONGEST_TEXT >> 20} MB: {_some(cut)}: only that is read"] if cut else []
+        [
+            f"{len(cut)} texts are longer than {LONGEST_TEXT >> 20} MB: {_some(cut)}: only that "
+            "is read"
+        ]
+        if cut
+        else []
     )
     if foreign:
         notes.append(f"{len(foreign)} texts are no UTF-8: {_some(foreign)}: read as Latin-1")
@@ -425,7 +504,9 @@ def _remarks(files: Files, dropped: Sequence[str], failed: dict[str, str]) -> li
     """What was left out, and why."""
     notes = []
     if files.outside:
-        notes.append(f"{len(files.outside)} links lead out of the folder: {_some(files.outside)}: left out")
+        notes.append(
+            f"{len(files.outside)} links lead out of the folder: {_some(files.outside)}: left out"
+        )
     if dropped:
         notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
     if failed:
@@ -448,7 +529,9 @@ def shown(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def sort_out(names: Sequence[str], folders: Sequence[str] = (), classes: Sequence[str] = ()) -> FolderLabels:
+def sort_out(
+    names: Sequence[str], folders: Sequence[str] = (), classes: Sequence[str] = ()
+) -> FolderLabels:
     """Classes from the paths alone: a/1.jpg is an `a`; 1.jpg and unlabelled/1.jpg are unknown.
 
     classes: if given, folders of other names are no classes, and what is in them is unknown too.
@@ -466,7 +549,10 @@ def sort_out(names: Sequence[str], folders: Sequence[str] = (), classes: Sequenc
     notes += more
     if official is not None:
         depth += 1
-    inside = [None if len(p) <= depth + 1 or p[depth].casefold() in WITHOUT else shown(p[depth]) for p in parts]
+    inside = [
+        None if len(p) <= depth + 1 or p[depth].casefold() in WITHOUT else shown(p[depth])
+        for p in parts
+    ]
     others = {f for f in inside if f is not None and known and alike(f) not in known}
     reader = LabelNames(classes)
     of_item = [None if f is None or f in others else reader.read(f, literal=True) for f in inside]
@@ -479,7 +565,8 @@ def sort_out(names: Sequence[str], folders: Sequence[str] = (), classes: Sequenc
     if others:
         hint = next(filter(None, (did_you_mean(folder, classes) for folder in sorted(others))), "")
         notes.append(
-            f"folders that are none of the classes {_some(classes)}: {_some(sorted(others))}: their pictures have no "
+            f"folders that are none of the classes {_some(classes)}: {_some(sorted(others))}: "
+            "their pictures have no "
             f"label{'; ' + hint.strip() if hint else ''}"
         )
     elif not raw:
@@ -527,11 +614,21 @@ def find_files(root: Path, *, links: bool = True) -> Files:
         else:
             names, folders = _members(root)
     except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures") from error
-    pictures = {n for n in names if os.path.splitext(n)[1].lower() in SUFFIXES}  # Path takes ten times as long
+        raise InputError(
+            f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures"
+        ) from error
+    pictures = {
+        n for n in names if os.path.splitext(n)[1].lower() in SUFFIXES
+    }  # Path takes ten times as long
     kept, others = sorted(pictures), sorted(set(names) - pictures)
     return Files(
-        root, tuple(kept), tuple(sorted(folders)), tuple(others), not root.is_dir(), links, tuple(sorted(outside))
+        root,
+        tuple(kept),
+        tuple(sorted(folders)),
+        tuple(others),
+        not root.is_dir(),
+        links,
+        tuple(sorted(outside)),
     )
 
 
@@ -595,7 +692,10 @@ def _inside(path: Path, root: Path) -> bool:
     """Whether a path, all links followed, stays below a resolved folder."""
     try:
         return path.resolve(strict=True).is_relative_to(root)
-    except (OSError, RuntimeError):  # a link to itself, or to nothing: opening it fails, and says so
+    except (
+        OSError,
+        RuntimeError,
+    ):  # a link to itself, or to nothing: opening it fails, and says so
         return True
 
 
@@ -606,7 +706,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def decode_all(files: Files, names: Sequence[str], size: int) -> tuple[dict[str, Array], dict[str, str]]:
+def decode_all(
+    files: Files, names: Sequence[str], size: int
+) -> tuple[dict[str, Array], dict[str, str]]:
     """Pixels by name, and reasons by name of the files that cannot be read."""
     pixels: dict[str, Array] = {}
     failed: dict[str, str] = {}
@@ -645,7 +747,10 @@ def decode(stream: BinaryIO, size: int) -> Array:
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     square = upright.resize(
-        (size, size), pil.Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=3.0
+        (size, size),
+        pil.Resampling.BILINEAR,
+        box=(left, top, left + side, top + side),
+        reducing_gap=3.0,
     )
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
@@ -662,12 +767,16 @@ def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
     """RGB and the right way up, not much larger than needed."""
     ops = import_extra("PIL.ImageOps", "app", "reading pictures")
     most = f"expected at most {MOST_PIXELS // 10**6} million: make it smaller"
-    if has_heif_header(stream):  # whatever the file is called; worker processes have not seen the folder's names
+    if has_heif_header(
+        stream
+    ):  # whatever the file is called; worker processes have not seen the folder's names
         register_heif_decoder()
     try:
         opened = pil.open(stream)
     except pil.DecompressionBombError as error:
-        raise InputError(f"too many pixels ({str(error).partition(' exceeds')[0]}); {most}") from error
+        raise InputError(
+            f"too many pixels ({str(error).partition(' exceeds')[0]}); {most}"
+        ) from error
     except pil.UnidentifiedImageError as error:  # Pillow's own words name an object of ours
         raise InputError("it is no picture of a kind that can be read") from error
     with opened as image:

@@ -1,4 +1,7 @@
-"""HEIC and HEIF photographs: which files they are, and the optional decoder that Pillow needs for them."""
+"""HEIC and HEIF photographs.
+
+Which files they are, and the optional decoder that Pillow needs for them.
+"""
 
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -8,12 +11,17 @@ from labelahead.errors import MissingExtra, import_extra
 __all__ = ["HEIF_SUFFIXES", "has_heif_header", "register_heif_decoder", "require_heif_decoder"]
 
 HEIF_SUFFIXES = (".heic", ".heif")
-HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"})  # ISO/IEC 23008-12
+HEIF_BRANDS = frozenset(
+    {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
+)  # ISO/IEC 23008-12
 MAX_NAMED_FILES = 5
 
 
 def has_heif_header(stream: BinaryIO) -> bool:
-    """Tell whether a stream holds a HEIF picture, by its first 12 bytes; the position is reset to the start."""
+    """Tell whether a stream holds a HEIF picture, by its first 12 bytes.
+
+    The position is reset to the start.
+    """
     stream.seek(0)
     header = stream.read(12)
     stream.seek(0)
@@ -30,7 +38,8 @@ def register_heif_decoder() -> None:
 
 
 def require_heif_decoder(names: Sequence[str], where: str) -> None:
-    """Refuse HEIC files up front where they cannot be decoded, since skipping them would lose a whole phone's pictures.
+    """Refuse HEIC files up front where they cannot be decoded, since skipping them would lose a
+    whole phone's pictures.
 
     Args:
         names: file names; all that end in neither .heic nor .heif are ignored.
@@ -45,6 +54,12 @@ def require_heif_decoder(names: Sequence[str], where: str) -> None:
     try:
         register_heif_decoder()
     except MissingExtra as error:
-        more = f" and {len(photographs) - MAX_NAMED_FILES} more" if len(photographs) > MAX_NAMED_FILES else ""
+        more = (
+            f" and {len(photographs) - MAX_NAMED_FILES} more"
+            if len(photographs) > MAX_NAMED_FILES
+            else ""
+        )
         shown = ", ".join(photographs[:MAX_NAMED_FILES]) + more
-        raise MissingExtra(f"{where} holds {len(photographs)} HEIC photographs ({shown}): {error}") from error
+        raise MissingExtra(
+            f"{where} holds {len(photographs)} HEIC photographs ({shown}): {error}"
+        ) from error

@@ -1,4 +1,5 @@
-"""The one rule for label values: which of them are missing, which spell the same class, which hold several classes.
+"""The one rule for label values: which of them are missing, which spell the same class, which hold
+several classes.
 
 Tables, label files, arrays and the page's imports all read labels through this module.
 """
@@ -15,13 +16,22 @@ import numpy as np
 from labelahead.data.columns import MISSING
 from labelahead.errors import InputError
 
-__all__ = ["LabelNames", "alike", "find_combined_labels", "label_of", "refuse_combined_labels", "split_names"]
+__all__ = [
+    "LabelNames",
+    "alike",
+    "find_combined_labels",
+    "label_of",
+    "refuse_combined_labels",
+    "split_names",
+]
 
 SEPARATORS = (";", "|", ",")
 MAX_EXAMPLES = 3
 ADVICE = (
-    "expected one class for each item: several classes per item are not supported yet. Keep one class of each item, or "
-    "make one column for each class (yes or no) and label one column at a time; if these are names of classes, list "
+    "expected one class for each item: several classes per item are not supported yet. Keep one "
+    "class of each item, or "
+    "make one column for each class (yes or no) and label one column at a time; if these are "
+    "names of classes, list "
     "all classes with --classes (data.classes)"
 )
 
@@ -45,8 +55,9 @@ def split_names(text: str) -> list[str]:
 def label_of(value: Any) -> Any:
     """Return a label as text, None where it is empty, and a tuple where there are several.
 
-    Numbers without a fraction are whole numbers, truths are "true" and "false", a list of one is what it holds; a text
-    that is written as a list counts as one. What is none of these (a mapping, say) is returned as it is.
+    Numbers without a fraction are whole numbers, truths are "true" and "false", a list of one is
+    what it holds; a text that is written as a list counts as one. What is none of these (a mapping,
+    say) is returned as it is.
     """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -81,11 +92,12 @@ def _parsed_list(text: str) -> Any:
 
 
 class LabelNames:
-    """Turns label values into class names, one spelling for each class, and remembers what it decided.
+    """Turns label values into class names, one spelling for each class, and remembers what it
+    decided.
 
-    A known class is always a class, whatever it is called. Of the other values, blank ones and words for a missing
-    value (NA, None, null, nan, ?) are no label, and spellings that differ in capital letters or in their encoding
-    are one class, in the spelling that comes first.
+    A known class is always a class, whatever it is called. Of the other values, blank ones and
+    words for a missing value (NA, None, null, nan, ?) are no label, and spellings that differ in
+    capital letters or in their encoding are one class, in the spelling that comes first.
     """
 
     def __init__(self, known: Sequence[str] = ()) -> None:
@@ -100,8 +112,8 @@ class LabelNames:
         """Return the class that a text names, None if it is missing.
 
         Args:
-            text: the label as it is written.
-            literal: whether words for a missing value are names too, as in class folders and in exported labels.
+            text: the label as it is written. literal: whether words for a missing value are names
+            too, as in class folders and in exported labels.
         """
         name = text.strip()
         if name in self._exact:
@@ -118,23 +130,31 @@ class LabelNames:
 
     def notes(self) -> tuple[str, ...]:
         """Say which values were merged, and which words were taken as missing."""
-        merged = [f"{', '.join(map(repr, others))} as {name!r}" for name, others in self._merged.items()]
+        merged = [
+            f"{', '.join(map(repr, others))} as {name!r}" for name, others in self._merged.items()
+        ]
         words = [f"{word!r} ({count})" for word, count in self._missing.items() if word]
         notes = []
         if merged:
-            notes.append(f"labels that differ in capital letters are one class: {'; '.join(merged)}")
+            notes.append(
+                f"labels that differ in capital letters are one class: {'; '.join(merged)}"
+            )
         if words:
-            notes.append(f"taken as missing labels: {', '.join(words)}; --classes (data.classes) names classes")
+            notes.append(
+                f"taken as missing labels: {', '.join(words)}; --classes (data.classes) names "
+                "classes"
+            )
         return tuple(notes)
 
 
 def find_combined_labels(names: Iterable[str], known: Collection[str] = ()) -> list[str]:
     """Find labels that combine several classes, such as `World;Breaking`.
 
-    A separator alone proves nothing ("Paris, France"). A label counts as combined if each of its parts is a class of
-    its own, or is part of another such label; and unless all parts are classes of their own, two such labels are
-    needed whose parts move about: a part that stands alone or in another place, or another number of parts.
-    (`bags, leather`, `bags, cotton`, `shoes, leather`, `shoes, cotton` are two levels of one class each.)
+    A separator alone proves nothing ("Paris, France"). A label counts as combined if each of its
+    parts is a class of its own, or is part of another such label; and unless all parts are classes
+    of their own, two such labels are needed whose parts move about: a part that stands alone or in
+    another place, or another number of parts. (`bags, leather`, `bags, cotton`, `shoes, leather`,
+    `shoes, cotton` are two levels of one class each.)
 
     Args:
         names: the different labels.
@@ -146,14 +166,23 @@ def find_combined_labels(names: Iterable[str], known: Collection[str] = ()) -> l
     unknown = set(names) - set(known)
     alone = {alike(name) for name in (*unknown, *known)}
     for separator in SEPARATORS:
-        parts = {n: [alike(part.strip()) for part in n.split(separator)] for n in unknown if separator in n}
+        parts = {
+            n: [alike(part.strip()) for part in n.split(separator)]
+            for n in unknown
+            if separator in n
+        }
         parts = {n: p for n, p in parts.items() if all(p) and len(set(p)) > 1}
         if separator == "," and all(re.fullmatch(r"[+-]?\d+,\d+", n) for n in parts):
             continue  # decimal commas
         counts = Counter(part for p in parts.values() for part in set(p))
-        recurring = {n: p for n, p in parts.items() if all(part in alone or counts[part] > 1 for part in p)}
+        recurring = {
+            n: p for n, p in parts.items() if all(part in alone or counts[part] > 1 for part in p)
+        }
         places = {(part, i) for p in recurring.values() for i, part in enumerate(p)}
-        moving = len(places) > len({part for part, _ in places}) or len({len(p) for p in recurring.values()}) > 1
+        moving = (
+            len(places) > len({part for part, _ in places})
+            or len({len(p) for p in recurring.values()}) > 1
+        )
         proven = any(all(part in alone for part in p) for p in recurring.values())
         if proven or (len(recurring) > 1 and (moving or any(part in alone for part, _ in places))):
             return sorted(recurring)
@@ -168,5 +197,9 @@ def refuse_combined_labels(names: Iterable[str], known: Collection[str], where: 
     """
     combined = find_combined_labels(names, known)
     if combined:
-        shown = ", ".join(map(repr, combined[:MAX_EXAMPLES])) + (", ..." if len(combined) > MAX_EXAMPLES else "")
-        raise InputError(f"{where} seem to hold several classes per item, such as {shown}; {ADVICE}")
+        shown = ", ".join(map(repr, combined[:MAX_EXAMPLES])) + (
+            ", ..." if len(combined) > MAX_EXAMPLES else ""
+        )
+        raise InputError(
+            f"{where} seem to hold several classes per item, such as {shown}; {ADVICE}"
+        )

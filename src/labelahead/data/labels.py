@@ -3,12 +3,14 @@
     read_labels   strict, for `query --labels` and `label --test`: what is not clear is an error
     read_import   lenient, for the page: what is not clear is returned, nothing is lost unsaid
 
-Exports of labelahead have the columns `id`, `label`, `annotator`, `labelled_at` and `source`, and are read by these
-alone, whatever other columns they hold; those of 0.2 had `item`, `who` and `at`, and row numbers for ids.
+Exports of labelahead have the columns `id`, `label`, `annotator`, `labelled_at` and `source`, and
+are read by these alone, whatever other columns they hold; those of 0.2 had `item`, `who` and `at`,
+and row numbers for ids.
 
-An item goes by its id; by its file name, with or without suffix, where no other item has the same; of an address or
-an absolute path, by the end of it; and by its position: always so in a column `index`, elsewhere only where no item
-is called by a number. What a network predicted is never a label.
+An item goes by its id; by its file name, with or without suffix, where no other item has the same;
+of an address or an absolute path, by the end of it; and by its position: always so in a column
+`index`, elsewhere only where no item is called by a number. What a network predicted is never a
+label.
 """
 
 import json
@@ -40,15 +42,22 @@ __all__ = ["names_in", "read_import", "read_labels", "read_labels_of"]
 log = logging.getLogger("labelahead")
 
 MOST_ROWS = 500_000  # of a table of labels
-MAX_LABEL_BYTES = 2**29  # of such a table in memory, if it is Parquet: a small file may unpack to any size
-ITEM_ID = "item_id"  # the id in tasks of Label Studio, whose own exports write the number of the task as `id`
+MAX_LABEL_BYTES = (
+    2**29
+)  # of such a table in memory, if it is Parquet: a small file may unpack to any size
+# the id in tasks of Label Studio, whose own exports write the number of the task as `id`
+ITEM_ID = "item_id"
 ITEM = (ITEM_ID, "item", "path", "file", "filename", "file_name", "image", "text")
 LABEL = ("label", "class", "target", "choice", "choices")
 WHO = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
 SOURCE = "source"  # a column of `export` alone: whether a person or a network said it
-OWN = frozenset(("id", "label", "annotator", "labelled_at", SOURCE))  # columns by which our own exports are known
+OWN = frozenset(
+    ("id", "label", "annotator", "labelled_at", SOURCE)
+)  # columns by which our own exports are known
 OWN_0_2 = frozenset(("item", "label", "who", "at", SOURCE, "confidence"))
-NUMBERED = frozenset(("annotation_id", "lead_time"))  # Label Studio's short forms, whose `id` is the task's number
+NUMBERED = frozenset(
+    ("annotation_id", "lead_time")
+)  # Label Studio's short forms, whose `id` is the task's number
 EXPECTED = f"a column id|{'|'.join(ITEM)}|index and a column {'|'.join(LABEL)}"
 FORMS = {
     ".csv": "csv",
@@ -76,8 +85,12 @@ class Entry:
     position: bool = False  # the name is a position
     folder: bool = False  # name and label are file names of the form folders
     columns: Sequence[str] = ()  # of a row in which no column is for a label
-    literal: bool = False  # the label was chosen from a list of classes: NA and None are names in it
-    own_id: str | None = None  # what a column `id` says, which names the item where ids come from a column
+    literal: bool = (
+        False  # the label was chosen from a list of classes: NA and None are names in it
+    )
+    own_id: str | None = (
+        None  # what a column `id` says, which names the item where ids come from a column
+    )
     former: bool = False  # the name is the row number, as labelahead 0.2 exported it
 
 
@@ -89,12 +102,15 @@ class _Said(NamedTuple):
     label: str
 
 
-def read_labels(path: str | Path, data: Data, classes: Sequence[str] = ()) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+def read_labels(
+    path: str | Path, data: Data, classes: Sequence[str] = ()
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Positions (q,), class numbers (q,), and the class names: the data's, then new ones.
 
-    Rows without a label, predictions and files that were left out of the data are passed over. The same label twice
-    is fine, two different ones are an error, unless somebody settled it. Which values are labels, and which of them are
-    one class, is decided by `LabelNames`; classes: further names that are classes for certain.
+    Rows without a label, predictions and files that were left out of the data are passed over. The
+    same label twice is fine, two different ones are an error, unless somebody settled it. Which
+    values are labels, and which of them are one class, is decided by `LabelNames`; classes: further
+    names that are classes for certain.
 
     >>> from pathlib import Path
     >>> from labelahead.data import from_arrays, read_labels
@@ -110,13 +126,20 @@ def read_labels(path: str | Path, data: Data, classes: Sequence[str] = ()) -> tu
 
 
 def names_in(path: str | Path) -> dict[str, str]:
-    """What a file calls items with a label, and where it does: for pools too large to hold all names."""
+    """What a file calls items with a label, and where it does.
+
+    For pools too large to hold all names.
+    """
     names: dict[str, str] = {}
     for entry in entries(Path(path)):
         if entry.position:
-            raise InputError(f"{path}, {entry.where}: an index; expected items of a large pool by their own name")
+            raise InputError(
+                f"{path}, {entry.where}: an index; expected items of a large pool by their own name"
+            )
         if entry.label is not None and not entry.predicted and entry.names:
-            names.setdefault(str(entry.names[0]) if entry.own_id is None else entry.own_id, entry.where)
+            names.setdefault(
+                str(entry.names[0]) if entry.own_id is None else entry.own_id, entry.where
+            )
     return names
 
 
@@ -154,9 +177,13 @@ def read_labels_of(
         if len(positions) != 1:
             raise finder.refusal(entry, item, positions, where)
         if isinstance(entry.label, tuple) and all(isinstance(label, str) for label in entry.label):
-            raise InputError(f"{where}: the label holds several classes, {', '.join(entry.label):.80}; {ADVICE}")
+            raise InputError(
+                f"{where}: the label holds several classes, {', '.join(entry.label):.80}; {ADVICE}"
+            )
         if not isinstance(entry.label, str):
-            raise InputError(f"{where}: the label is {entry.label!r:.80}; expected the name of one class")
+            raise InputError(
+                f"{where}: the label is {entry.label!r:.80}; expected the name of one class"
+            )
         label = reader.read(_spelled(entry.label, entry, by_file), literal=entry.literal)
         if label is None:
             continue
@@ -182,12 +209,15 @@ def _agreed(path: Path, item: str, answers: Sequence[_Said]) -> str:
         where = f"{path}, {other.entry.where}"
         if other.label != first.label:
             raise InputError(
-                f"{where}: {other.item!r} is labelled {other.label!r}{_by(other.entry)}, but {first.label!r}"
-                f"{_by(first.entry)} at {first.entry.where}; expected one label for each item, so remove one"
+                f"{where}: {other.item!r} is labelled {other.label!r}{_by(other.entry)}, but "
+                f"{first.label!r}"
+                f"{_by(first.entry)} at {first.entry.where}; expected one label for each item, so "
+                "remove one"
             )
         if other.item != first.item and _is_address(other.item) and _is_address(first.item):
             raise InputError(
-                f"{where}: {other.item!r} and {first.item!r} both end in {item!r}, but they are two files; expected "
+                f"{where}: {other.item!r} and {first.item!r} both end in {item!r}, but they are "
+                "two files; expected "
                 "different items, so write the paths that they have here"
             )
     return first.label
@@ -221,8 +251,9 @@ def read_import(
 ) -> Imported:
     """The labels of a file or folder; the form is told by its name, unless given.
 
-    rows: where the ids come from a column of a table: positions by row number (`Records.row_names`).
-    `LabelNames` decides which values are labels, and which of them are one class.
+    rows: where the ids come from a column of a table: positions by row number
+    (`Records.row_names`). `LabelNames` decides which values are labels, and which of them are one
+    class.
     """
     finder, reader = _Finder(items, rows=rows), LabelNames(classes)
     by_file = {as_file_name(name): name for name in classes}
@@ -259,7 +290,10 @@ def read_import(
         where, person = f"{path}, {entry.where}", _person(entry)
         label = checked_name(label, f"{where}: the label")
         _refuse_number(label, classes, where)
-        key = (position, NOBODY if person is None else checked_name(person, f"{where}: the person's name"))
+        key = (
+            position,
+            NOBODY if person is None else checked_name(person, f"{where}: the person's name"),
+        )
         if labels.setdefault(key, label) != label:
             contradicted.add(key)
             unclear[name] = None
@@ -271,7 +305,9 @@ def read_import(
     refuse_combined_labels({label for _, label, _ in sound}, classes, f"{path}: the labels")
     for note in reader.notes():
         log.warning("%s: %s", path, note)
-    return Imported(sound, _new_names(sound, classes), tuple(unknown), tuple(unclear), blank, predictions)
+    return Imported(
+        sound, _new_names(sound, classes), tuple(unknown), tuple(unclear), blank, predictions
+    )
 
 
 def _new_names(sound: Sequence[tuple[int, str, str]], classes: Sequence[str]) -> tuple[str, ...]:
@@ -286,13 +322,21 @@ def _spelled(label: str, entry: Entry, by_file: Mapping[str, str]) -> str:
 
 
 def _refuse_number(name: str, classes: Sequence[str], where: str) -> None:
-    """A number where classes have names is the number of one of them, by another count than ours perhaps."""
-    if name in classes or not name.isdecimal() or not classes or any(c.isdecimal() for c in classes):
+    """A number where classes have names is the number of one of them, by another count than ours
+    perhaps.
+    """
+    if (
+        name in classes
+        or not name.isdecimal()
+        or not classes
+        or any(c.isdecimal() for c in classes)
+    ):
         return
     number = int(name[:9])
     meant = f" (did you mean {classes[number]!r}?)" if number < len(classes) else ""
     raise InputError(
-        f"{where}: the label is the number {name}, but the classes have names{meant}; expected the name of a class"
+        f"{where}: the label is the number {name}, but the classes have names{meant}; expected "
+        "the name of a class"
     )
 
 
@@ -306,12 +350,20 @@ def _person(entry: Entry) -> str | None:
 class _Finder:
     """Positions of items by whatever people and programs call them."""
 
-    def __init__(self, items: Sequence[str], files: Sequence[str] = (), rows: Mapping[str, int] | None = None) -> None:
-        """files: the names of all files that there are, also of those that were left out. rows: see `read_import`."""
+    def __init__(
+        self, items: Sequence[str], files: Sequence[str] = (), rows: Mapping[str, int] | None = None
+    ) -> None:
+        """files: the names of all files that there are, also of those that were left out.
+
+        rows: see `read_import`.
+        """
         self.size = len(items)
         self.rows = rows
         self.ids = dict.fromkeys(files, LEFT_OUT) | {name: i for i, name in enumerate(items)}
-        self.ends: tuple[dict[str, list[int]], ...] = ({}, {})  # file names, and those without suffix
+        self.ends: tuple[dict[str, list[int]], ...] = (
+            {},
+            {},
+        )  # file names, and those without suffix
         for name, position in self.ids.items():
             last = name.rsplit("/", 1)[-1]
             for end, known in zip((last, PurePosixPath(last).stem), self.ends, strict=True):
@@ -323,7 +375,10 @@ class _Finder:
     @cached_property
     def files(self) -> dict[str, int]:
         """Items as the form folders writes them."""
-        return {"/".join(as_file_name(part) for part in name.split("/")): i for name, i in self.ids.items()}
+        return {
+            "/".join(as_file_name(part) for part in name.split("/")): i
+            for name, i in self.ids.items()
+        }
 
     def find(self, entry: Entry) -> tuple[Sequence[int], str]:
         """The positions that an entry may mean, and the name by which it was found, or the first."""
@@ -337,7 +392,9 @@ class _Finder:
             return [self.ids[entry.own_id]], entry.own_id
         several: Sequence[int] = []
         for name in names:
-            positions = [self.files[name]] if entry.folder and name in self.files else self._positions(name)
+            positions = (
+                [self.files[name]] if entry.folder and name in self.files else self._positions(name)
+            )
             if len(positions) == 1:
                 return positions, name
             several = several or positions
@@ -346,7 +403,9 @@ class _Finder:
     def refusal(self, entry: Entry, item: str, positions: Sequence[int], where: str) -> InputError:
         """Why an entry means no item, or not one."""
         if entry.position:
-            return InputError(f"{where}: index is {item!r}; expected a position from 0 to {self.size - 1}")
+            return InputError(
+                f"{where}: index is {item!r}; expected a position from 0 to {self.size - 1}"
+            )
         if positions:
             return InputError(
                 f"{where}: {len(positions)} items have the file name {item!r}; expected a "
@@ -374,7 +433,11 @@ class _Finder:
         if "/" in plain:
             return []  # a relative path that is another one
         positions = self._by_end(plain)
-        return [int(plain)] if not positions and not self.numbered and self._in_range(plain) else positions
+        return (
+            [int(plain)]
+            if not positions and not self.numbered and self._in_range(plain)
+            else positions
+        )
 
     def _by_end(self, name: str) -> Sequence[int]:
         return next((known[name] for known in self.ends if name in known), [])
@@ -415,11 +478,14 @@ def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
     if form == "parquet":
         return _parquet(path)
     if form == "hf":
-        return (e for part in _parquets(path) for e in _parquet(part, f"{part.relative_to(path)}, "))
+        return (
+            e for part in _parquets(path) for e in _parquet(part, f"{part.relative_to(path)}, ")
+        )
     if form == "folders":
         return _folders(path)
     raise InputError(
-        f"{path} is no label file: in no form that labels are read from ({form or 'by its name'}); expected "
+        f"{path} is no label file: in no form that labels are read from "
+        f"({form or 'by its name'}); expected "
         ".csv, .tsv, .jsonl, .json (Label Studio's too), .parquet, .xlsx, or a folder"
     )
 
@@ -437,12 +503,16 @@ def _csv(path: Path) -> Iterator[Entry]:
             _check_columns(OWN if own else header, f"{path}, {where}")
             continue
         if len(row) != len(header):
-            raise InputError(f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header")
+            raise InputError(
+                f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header"
+            )
         fields = map(unguarded, row) if SOURCE in header else row
         cells = {k: v for k, v in zip(header, fields, strict=True) if v}
         yield _own_entry(cells, path, where) if own else _entry(cells, path, where, former=former)
     if not header:
-        raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
+        raise InputError(
+            f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header"
+        )
 
 
 def _excel(path: Path) -> Iterator[Entry]:
@@ -452,14 +522,21 @@ def _excel(path: Path) -> Iterator[Entry]:
         log.warning("%s: %s", path, note)
     rows = sheet.rows
     if not rows:
-        raise InputError(f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header")
+        raise InputError(
+            f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header"
+        )
     header = [str(name or "").casefold() for name in rows[0][1]]
     own, former = set(header) >= OWN, set(header) == OWN_0_2
     _check_columns(OWN if own else header, f"{path}, row {rows[0][0]}")
     for number, row in rows[1:]:
-        cells = {name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None}
+        cells = {
+            name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None
+        }
         if SOURCE in cells:  # what `export` wrote, opened and stored by a spreadsheet
-            cells = {name: unguarded(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+            cells = {
+                name: unguarded(cell) if isinstance(cell, str) else cell
+                for name, cell in cells.items()
+            }
         where = f"row {number}"
         yield _own_entry(cells, path, where) if own else _entry(cells, path, where, former)
 
@@ -477,7 +554,9 @@ def _json(path: Path, *, lines: bool) -> Iterator[Entry]:
     """JSON lines, or a list; of plain rows or of Label Studio's tasks."""
     for where, row in _lines(path) if lines else _list(path):
         if not isinstance(row, dict):
-            raise InputError(f"{path}, {where}: {row!r:.80}; expected an object with item and label")
+            raise InputError(
+                f"{path}, {where}: {row!r:.80}; expected an object with item and label"
+            )
         if _is_task(row):
             yield from _task(row, path, where)
             continue
@@ -486,13 +565,20 @@ def _json(path: Path, *, lines: bool) -> Iterator[Entry]:
         own, former = set(folded) >= OWN, set(folded) == OWN_0_2
         if not isinstance(answers, list) or not answers:
             columns = () if any(name in folded for name in LABEL) else tuple(folded)
-            yield _own_entry(folded, path, where) if own else _entry(folded, path, where, former, columns=columns)
+            yield (
+                _own_entry(folded, path, where)
+                if own
+                else _entry(folded, path, where, former, columns=columns)
+            )
             continue
         for answer in answers:  # of every person, as `export` writes them
             said = answer if isinstance(answer, dict) else {}
             who, settles = said.get("annotator", said.get("who")), said.get("kind") == "settle"
             row = folded | {"label": said.get("label"), "who": who, "annotator": who}
-            yield replace(_own_entry(row, path, where) if own else _entry(row, path, where, former), settles=settles)
+            yield replace(
+                _own_entry(row, path, where) if own else _entry(row, path, where, former),
+                settles=settles,
+            )
 
 
 def _lines(path: Path) -> list[tuple[str, Any]]:
@@ -509,7 +595,11 @@ def _list(path: Path) -> list[tuple[str, Any]]:
     if isinstance(content, dict):
         folded = {str(key).casefold() for key in content}
         alone = _is_task(content) or (folded & set(ITEM) and folded & set(LABEL))
-        content = [content] if alone else [{"item": item, "label": label} for item, label in content.items()]
+        content = (
+            [content]
+            if alone
+            else [{"item": item, "label": label} for item, label in content.items()]
+        )
     if not isinstance(content, list):
         raise InputError(
             f"{path} holds a JSON {type(content).__name__}; expected a list of objects "
@@ -520,7 +610,9 @@ def _list(path: Path) -> list[tuple[str, Any]]:
 
 def _is_task(row: Mapping[str, Any]) -> bool:
     """Whether it is Label Studio's: a task, or one annotation with its task inside."""
-    return isinstance(row.get("data"), dict) or (isinstance(row.get("task"), dict) and "result" in row)
+    return isinstance(row.get("data"), dict) or (
+        isinstance(row.get("task"), dict) and "result" in row
+    )
 
 
 def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
@@ -550,7 +642,14 @@ def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
         values = [part.get("value") for part in result if isinstance(part, dict)]
         chosen = [v for v in values if isinstance(v, dict) and "choices" in v]
         label = _label(chosen[0]) if len(chosen) == 1 else tuple(values)
-        who = next((given[key] for key in ("annotator", "who", "completed_by") if given.get(key) is not None), None)
+        who = next(
+            (
+                given[key]
+                for key in ("annotator", "who", "completed_by")
+                if given.get(key) is not None
+            ),
+            None,
+        )
         yield item(label=label, who=who, literal=True)
 
 
@@ -560,7 +659,11 @@ def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
         schema = parquet.read_schema(path)
         wanted = {*ITEM, *LABEL, *WHO, "id", "index", *OWN, *OWN_0_2, *NUMBERED}
         # Pictures and the like stay where they are.
-        columns = [n for n in schema.names if n.casefold() in wanted and "struct" not in str(schema.field(n).type)]
+        columns = [
+            n
+            for n in schema.names
+            if n.casefold() in wanted and "struct" not in str(schema.field(n).type)
+        ]
         header = {n.casefold() for n in columns}
         own, former = header >= OWN, {n.casefold() for n in schema.names} == OWN_0_2
         _check_columns(OWN if own else [n.casefold() for n in columns], str(path))
@@ -601,15 +704,22 @@ def _parquets(path: Path) -> list[Path]:
 
 def _folders(path: Path) -> Iterator[Entry]:
     """CLASS/ITEM; the files are not read, their places are the labels."""
-    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX")))
+    folders = sorted(
+        p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX"))
+    )
     if not folders and not (path / "predictions.csv").exists():
-        raise InputError(f"{path} cannot be read: it is a folder without a folder for each class, or Parquet files")
+        raise InputError(
+            f"{path} cannot be read: it is a folder without a folder for each class, or Parquet "
+            "files"
+        )
     for folder in folders:
         for here, below, files in os.walk(folder):
             below.sort()
             for name in sorted(n for n in files if not n.startswith(".")):
                 inside = Path(here, name).relative_to(folder).as_posix()
-                yield Entry(f"{folder.name}/{inside}", [inside], folder.name, folder=True, literal=True)
+                yield Entry(
+                    f"{folder.name}/{inside}", [inside], folder.name, folder=True, literal=True
+                )
 
 
 def _own_entry(row: Mapping[str, Any], path: Path, where: str) -> Entry:
@@ -618,12 +728,19 @@ def _own_entry(row: Mapping[str, Any], path: Path, where: str) -> Entry:
     if not own_id and label is not None:
         raise InputError(f"{path}, {where}: no id; expected one in every row of an export")
     predicted = str(row.get(SOURCE) or "").casefold() == "prediction"
-    text = row["id"] if isinstance(row.get("id"), str) else own_id  # a file name may begin or end with a blank
+    text = (
+        row["id"] if isinstance(row.get("id"), str) else own_id
+    )  # a file name may begin or end with a blank
     return Entry(where, [text], label, row.get("annotator"), predicted, own_id=text, literal=True)
 
 
 def _entry(
-    row: Mapping[str, Any], path: Path, where: str, former: bool = False, *, columns: Sequence[str] = ()
+    row: Mapping[str, Any],
+    path: Path,
+    where: str,
+    former: bool = False,
+    *,
+    columns: Sequence[str] = (),
 ) -> Entry:
     """A plain row; what is empty is left out or None."""
     label = next((row[name] for name in LABEL if row.get(name) is not None), None)
@@ -632,7 +749,9 @@ def _entry(
         columns = columns if label is None else ()
     label = _label(label)
     names = [row[name] for name in ITEM if row.get(name) is not None]
-    own = text_of_id(row.get("id")) or None  # a number beside another name is one of the program that wrote it
+    own = (
+        text_of_id(row.get("id")) or None
+    )  # a number beside another name is one of the program that wrote it
     if own is not None and (not names or not own.isdecimal()):
         names.append(own)
     position = not names and row.get("index") is not None
@@ -641,7 +760,9 @@ def _entry(
     if odd is not None:
         raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
     if not names and label is not None:
-        raise InputError(f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED}")
+        raise InputError(
+            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED}"
+        )
     who = next((row[name] for name in WHO if row.get(name) is not None), None)
     predicted = str(row.get(SOURCE, "")).casefold() == "prediction"
     own_id = text_of_id(row.get(ITEM_ID, None if row.keys() >= NUMBERED else own)) or None

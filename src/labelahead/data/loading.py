@@ -39,17 +39,19 @@ def load(
     classes: Sequence[str] = (),
     id: str = AUTO,
 ) -> Loaded:
-    """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an .npz.
+    """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an
+    .npz.
 
-    `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not given), `size` the side
-    of the pictures, `target` the column with a table's labels, `without` those of its columns that are not learnt from,
-    `limit` how many items of the pool to keep. Sets without a test part of their own lend `test_fraction` of each class
-    to one, drawn by `seed`. With `links` false, links that lead out of a folder of pictures are left out. With
-    `checked` false, its pictures are not opened now: broken ones are items too, and found out when they are looked at.
-    `classes` are names of classes: a label that is one of them is a class, even if it is `None` or holds a separator,
-    and subfolders that are none of them are just folders.
-    `id` is the column of a table that names the items, "none" for row numbers; by default a column called `id`, else
-    the row number; files go by their names. The answers are None if no item has a label.
+    `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not
+    given), `size` the side of the pictures, `target` the column with a table's labels, `without`
+    those of its columns that are not learnt from, `limit` how many items of the pool to keep. Sets
+    without a test part of their own lend `test_fraction` of each class to one, drawn by `seed`.
+    With `links` false, links that lead out of a folder of pictures are left out. With `checked`
+    false, its pictures are not opened now: broken ones are items too, and found out when they are
+    looked at. `classes` are names of classes: a label that is one of them is a class, even if it is
+    `None` or holds a separator, and subfolders that are none of them are just folders. `id` is the
+    column of a table that names the items, "none" for row numbers; by default a column called `id`,
+    else the row number; files go by their names. The answers are None if no item has a label.
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
@@ -58,9 +60,14 @@ def load(
     """
     place = default_root() if root is None else expanded(root)
     names = tuple(without), _checked_names(classes), id
-    options = Options(place, size, target, limit, test_fraction, seed, download, links, checked, *names)
+    options = Options(
+        place, size, target, limit, test_fraction, seed, download, links, checked, *names
+    )
     if not isinstance(source, str | Path) or not str(source).strip():
-        raise InputError(f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a path")
+        raise InputError(
+            f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a "
+            "path"
+        )
     entry = _known_set(source)
     if entry is not None:
         options.refuse_target(entry.name)
@@ -71,7 +78,9 @@ def load(
         file, _ = split_sheet(path)
         folder, there = path.is_dir(), file.exists()
     except OSError as error:  # such as a name longer than any file's
-        raise InputError(f"{str(source)[:100]!r} is no known data set and no path: {error}") from error
+        raise InputError(
+            f"{str(source)[:100]!r} is no known data set and no path: {error}"
+        ) from error
     if folder:
         return _folder(path, options)
     if not there:
@@ -79,7 +88,8 @@ def load(
     reader = READERS.get(file.suffix.lower())
     if reader is None or not file.is_file():
         raise InputError(
-            f"{path} is of a kind that is not read here; expected a folder of pictures or texts, or a file "
+            f"{path} is of a kind that is not read here; expected a folder of pictures or texts, "
+            "or a file "
             f"ending in {', '.join(READERS)}"
         )
     return reader(path, options)
@@ -97,9 +107,16 @@ def data_name(source: str | Path) -> str:
 
 
 def _known_set(source: str | Path) -> KnownSet | None:
-    """The known set of that name, which wins over a folder of that name; a Path is always a path."""
+    """The known set of that name, which wins over a folder of that name.
+
+    A Path is always a path.
+    """
     known = {_plain(name): entry for name, entry in DATASETS.items()}
-    return known.get(_plain(source)) if isinstance(source, str) and not re.search(r"[/\\]", source) else None
+    return (
+        known.get(_plain(source))
+        if isinstance(source, str) and not re.search(r"[/\\]", source)
+        else None
+    )
 
 
 def _nowhere(source: str | Path, path: Path) -> InputError:
@@ -111,7 +128,8 @@ def _nowhere(source: str | Path, path: Path) -> InputError:
 
 
 def load_from(source: Any, seed: int) -> Loaded:
-    """The data set that a configuration asks for: an object with a `name`, and all options of `load` but the seed.
+    """The data set that a configuration asks for: an object with a `name`, and all options of
+    `load` but the seed.
 
     >>> from labelahead import Source
     >>> from labelahead.data import load_from
@@ -119,7 +137,11 @@ def load_from(source: Any, seed: int) -> Loaded:
     >>> len(data) - len(data.test)
     100
     """
-    wanted = {option.name: getattr(source, option.name) for option in fields(Options) if option.name != "seed"}
+    wanted = {
+        option.name: getattr(source, option.name)
+        for option in fields(Options)
+        if option.name != "seed"
+    }
     return load(source.name, seed=seed, **wanted)
 
 

@@ -13,7 +13,15 @@ from torch import Tensor
 from labelahead.data.arrays import as_values, fit, npz_ids, npz_parts, read_npz
 from labelahead.data.columns import Listed, Sentences, entry_of
 from labelahead.data.excel import WORKBOOKS, split_sheet
-from labelahead.data.folder import DOCUMENTS, SUFFIXES, Files, decode_all, find_files, read_documents, shown
+from labelahead.data.folder import (
+    DOCUMENTS,
+    SUFFIXES,
+    Files,
+    decode_all,
+    find_files,
+    read_documents,
+    shown,
+)
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLES
 from labelahead.data.preprocessing import COLUMNS, Reading
@@ -31,7 +39,9 @@ Encode = Callable[[list[str]], Tensor]  # texts -> (n, d)
 
 
 class Fresh(NamedTuple):
-    """Some items: their ids, what was read of them (n, *shape), what could not be read, and the user's own columns."""
+    """Some items: their ids, what was read of them (n, *shape), what could not be read, and the
+    user's own columns.
+    """
 
     ids: list[str]
     values: Tensor
@@ -40,25 +50,37 @@ class Fresh(NamedTuple):
 
 
 def fresh_items(
-    reading: Reading, source: str | Path, encode: Encode | None = None, *, id: str = AUTO, likely_id: str | None = None
+    reading: Reading,
+    source: str | Path,
+    encode: Encode | None = None,
+    *,
+    id: str = AUTO,
+    likely_id: str | None = None,
 ) -> Iterator[Fresh]:
-    """A folder or zip of pictures or texts, one of them, an .npz or a table, a few hundred items at a time.
+    """A folder or zip of pictures or texts, one of them, an .npz or a table, a few hundred items at
+    a time.
 
-    encode: what reads texts, where the model was made from what an encoder says of them. id: the column of a table that
-    names the items, "none" for row numbers, "auto" for `likely_id` or one called `id`, where the table has it.
+    encode: what reads texts, where the model was made from what an encoder says of them. id: the
+    column of a table that names the items, "none" for row numbers, "auto" for `likely_id` or one
+    called `id`, where the table has it.
     """
     path = expanded(source)
     file, _ = split_sheet(path)
     suffix = file.suffix.lower()
     filed = path.is_dir() or suffix == ".zip"
     if not file.exists():
-        raise InputError(f"{path} does not exist; expected items as the model was made from: {_wanted(reading)}")
+        raise InputError(
+            f"{path} does not exist; expected items as the model was made from: {_wanted(reading)}"
+        )
     if reading.kind == COLUMNS and (filed or suffix in DOCUMENTS):
         yield from _documents(reading, path, encode)
     elif reading.kind == COLUMNS and suffix in (*TABLES, ".npz"):
         table = _table(path)
         column = choose_id_column(str(path), table.columns, id, likely=likely_id)
-        ids, values = list(table.ids(str(path), column)), table_rows(reading, table, str(path), encode)
+        ids, values = (
+            list(table.ids(str(path), column)),
+            table_rows(reading, table, str(path), encode),
+        )
         yield Fresh(ids, values, {}, replace(table.records(), id_column=column))
     elif reading.kind != COLUMNS and suffix == ".npz":
         yield from _array(reading, path, id)
@@ -70,7 +92,10 @@ def fresh_items(
 
 def _wanted(reading: Reading) -> str:
     if reading.kind == COLUMNS:
-        columns = f"a table ({', '.join(TABLES)}) with the columns {', '.join(c.name for c in reading.columns)}"
+        columns = (
+            f"a table ({', '.join(TABLES)}) with the columns "
+            f"{', '.join(c.name for c in reading.columns)}"
+        )
         return f"a folder of texts, a text, or {columns}" if _one_text(reading) else columns
     array = f"an .npz whose x has shape (n, {', '.join(map(str, reading.shape))})"
     return f"a folder of pictures, a picture, or {array}" if len(reading.shape) == 3 else array
@@ -84,7 +109,9 @@ def _one_text(reading: Reading) -> bool:
 def _table(path: Path) -> Table:
     if path.suffix.lower() == ".npz":
         arrays: dict[str, Any] = dict(read_npz(path))
-        return Table(arrays, range(max(len(v) if v.ndim else 0 for v in arrays.values())), unit="row")
+        return Table(
+            arrays, range(max(len(v) if v.ndim else 0 for v in arrays.values())), unit="row"
+        )
     table = read_table(path)
     for note in table.notes if split_sheet(path)[0].suffix.lower() in WORKBOOKS else ():
         log.warning("%s: %s", path, note)
@@ -92,14 +119,22 @@ def _table(path: Path) -> Table:
 
 
 def table_rows(
-    reading: Reading, table: Table, where: str, encode: Encode | None = None, entry: Callable[[Any], Any] = entry_of
+    reading: Reading,
+    table: Table,
+    where: str,
+    encode: Encode | None = None,
+    entry: Callable[[Any], Any] = entry_of,
 ) -> Tensor:
-    """(n, d) what the columns that were learnt from become. entry: what a field says; of a text in a file: itself."""
+    """(n, d) what the columns that were learnt from become.
+
+    entry: what a field says; of a text in a file: itself.
+    """
     missing = [c.name for c in reading.columns if c.name not in table.columns]
     if missing:
         hint = did_you_mean(missing[0], table.columns)
         raise InputError(
-            f"{where} has no column {missing[0]!r}, which the model learnt from; {hint}expected all of "
+            f"{where} has no column {missing[0]!r}, which the model learnt from; {hint}expected "
+            "all of "
             f"{', '.join(c.name for c in reading.columns)}"
         )
     blocks = []
@@ -131,7 +166,11 @@ def _documents(reading: Reading, path: Path, encode: Encode | None) -> Iterator[
         there = [name for name in some if name in texts]
         column, ids = [texts[name] for name in there], [shown(n) for n in there]
         table = Table({reading.columns[0].name: column}, range(len(there)), unit="text")
-        values = table_rows(reading, table, str(path), encode, str) if there else torch.zeros((0, *reading.shape))
+        values = (
+            table_rows(reading, table, str(path), encode, str)
+            if there
+            else torch.zeros((0, *reading.shape))
+        )
         records = Records({FILE_NAME: ids, "text": column})
         yield Fresh(ids, values, {shown(n): why for n, why in failed.items()}, records)
 
@@ -141,9 +180,13 @@ def _array(reading: Reading, path: Path, id: str) -> Iterator[Fresh]:
     values, _ = as_values(npz_parts(path, arrays)[0], str(path))
     ids = npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
     if len(reading.shape) == 3 and values.ndim == 4 and values.dtype == torch.uint8:
-        values = brought_to(reading, values.float()) if values.shape[1:] != reading.shape else values
+        values = (
+            brought_to(reading, values.float()) if values.shape[1:] != reading.shape else values
+        )
     if values.shape[1:] != reading.shape:
-        raise InputError(f"{path} has items of shape {tuple(values.shape[1:])}; expected {_wanted(reading)}")
+        raise InputError(
+            f"{path} has items of shape {tuple(values.shape[1:])}; expected {_wanted(reading)}"
+        )
     for start in range(0, len(values), PIECE):
         part = values[start : start + PIECE]
         yield Fresh(list(ids[start : start + PIECE]), part, {})
@@ -152,8 +195,13 @@ def _array(reading: Reading, path: Path, id: str) -> Iterator[Fresh]:
 def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
     _, height, width = reading.shape
     if height != width:
-        raise InputError(f"{path} is read as squares, but the model takes {width} x {height} pixels; expected an .npz")
-    files: Files = find_files(path if path.is_dir() or path.suffix.lower() == ".zip" else path.parent)
+        raise InputError(
+            f"{path} is read as squares, but the model takes {width} x {height} pixels; expected "
+            "an .npz"
+        )
+    files: Files = find_files(
+        path if path.is_dir() or path.suffix.lower() == ".zip" else path.parent
+    )
     names: Sequence[str] = files.names if path.is_dir() or files.is_zip else [path.name]
     if not names:
         raise InputError(f"{path} holds no pictures; expected files such as .jpg or .png")
@@ -162,18 +210,29 @@ def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
         some = names[start : start + PIECE]
         pixels, failed = decode_all(files, some, height)
         read = [name for name in some if name in pixels]
-        stacked: Any = np.stack([pixels[n] for n in read]) if read else np.zeros((0, 3, height, width), np.uint8)
+        stacked: Any = (
+            np.stack([pixels[n] for n in read])
+            if read
+            else np.zeros((0, 3, height, width), np.uint8)
+        )
         values = brought_to(reading, torch.from_numpy(stacked).float())
         ids = [shown(n) for n in read]
-        yield Fresh(ids, values, {shown(n): why for n, why in failed.items()}, Records({FILE_NAME: ids}))
+        yield Fresh(
+            ids, values, {shown(n): why for n, why in failed.items()}, Records({FILE_NAME: ids})
+        )
 
 
 def brought_to(reading: Reading, pictures: Tensor) -> Tensor:
-    """Pictures (n, C, H, W) from 0 to 255 as the model has them: its size, its channels, its white."""
+    """Pictures (n, C, H, W) from 0 to 255 as the model has them.
+
+    Its size, its channels, its white.
+    """
     channels, size, _ = reading.shape
     if pictures.shape[-2:] != reading.shape[-2:]:
         pictures = fit(pictures, size)
     if channels == 1 and pictures.shape[1] == 3:
-        pictures = (pictures * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)  # as Pillow
+        pictures = (pictures * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(
+            1, keepdim=True
+        )  # as Pillow
     pictures = pictures.expand(-1, channels, -1, -1) if pictures.shape[1] == 1 else pictures
     return (pictures * (reading.white / 255)).round().clamp(0, reading.white).to(torch.uint8)

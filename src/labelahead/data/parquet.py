@@ -1,8 +1,9 @@
 """Parquet files whose content is bounded before it is read.
 
-A Parquet file of some kilobytes can stand for gigabytes: pages are compressed, equal values are stored once, and the
-sizes in the footer are what the file's author wrote there. So the headers of all pages are read first, which Arrow
-follows when it takes memory; repeated texts are kept as indices into the distinct ones.
+A Parquet file of some kilobytes can stand for gigabytes: pages are compressed, equal values are
+stored once, and the sizes in the footer are what the file's author wrote there. So the headers of
+all pages are read first, which Arrow follows when it takes memory; repeated texts are kept as
+indices into the distinct ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,23 +15,37 @@ from labelahead.errors import InputError, import_extra
 
 __all__ = ["column_values", "decoded_size", "read_bounded"]
 
-# Bytes of a value as Arrow holds it, by its type in the file; a text is an index into the distinct ones.
-WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 8}
+# Bytes of a value as Arrow holds it, by its type in the file; a text is an index into the distinct
+# ones.
+WIDTHS = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "INT96": 8,
+    "FLOAT": 4,
+    "DOUBLE": 8,
+    "BYTE_ARRAY": 8,
+}
 LEVEL_BYTES = 4  # beside every value: where it stands in a list, and whether it is missing
 OBJECT_BYTES = 64  # of a value as a Python object in a list
-HEADER_BYTES = (1 << 12, 1 << 24)  # of a page header: the usual, and with long texts among its statistics
+HEADER_BYTES = (
+    1 << 12,
+    1 << 24,
+)  # of a page header: the usual, and with long texts among its statistics
 # Fields of a page header (parquet.thrift), and of the headers of data pages inside it.
 UNCOMPRESSED, COMPRESSED, DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2, NUM_VALUES = 2, 3, 5, 7, 8, 1
 
 
-def read_bounded(path: Path, columns: Sequence[str] | None, max_bytes: int, *, count_repeats: bool = False) -> Any:
-    """Read columns of a Parquet file as an Arrow table; texts that repeat are dictionary-encoded in it.
+def read_bounded(
+    path: Path, columns: Sequence[str] | None, max_bytes: int, *, count_repeats: bool = False
+) -> Any:
+    """Read columns of a Parquet file as an Arrow table; texts that repeat are dictionary-encoded in
+    it.
 
     Args:
-        path: The file.
-        columns: Names of the columns; None reads all of them.
-        max_bytes: What the content may take in memory.
-        count_repeats: Whether every text and number counts as an object of its own, however often it is there, for
+        path: The file. columns: Names of the columns; None reads all of them. max_bytes: What the
+        content may take in memory. count_repeats: Whether every text and number counts as an object
+        of its own, however often it is there, for
             callers that work on every row by itself.
 
     Raises:
@@ -43,13 +58,17 @@ def read_bounded(path: Path, columns: Sequence[str] | None, max_bytes: int, *, c
         try:
             size = decoded_size(stream, opened.metadata, leaves)
         except InputError as error:
-            raise InputError(f"{path} cannot be read as Parquet ({error}); copy it again") from error
+            raise InputError(
+                f"{path} cannot be read as Parquet ({error}); copy it again"
+            ) from error
         require_size(size, max_bytes, path)
         flat = [opened.schema.column(i) for i in leaves if _is_indexed(opened.schema.column(i))]
         stream.seek(0)
         indexed = parquet.ParquetFile(stream, read_dictionary=[column.path for column in flat])
         table = indexed.read(None if columns is None else list(columns))
-    require_size(sum(_object_size(column, count_repeats) for column in table.columns), max_bytes, path)
+    require_size(
+        sum(_object_size(column, count_repeats) for column in table.columns), max_bytes, path
+    )
     return table
 
 
@@ -57,13 +76,17 @@ def require_size(size: int, max_bytes: int, where: Path) -> None:
     """Raise if a content is larger than allowed."""
     if size > max_bytes:
         raise InputError(
-            f"{where} could take {in_gigabytes(size)} of memory unpacked; expected at most {in_gigabytes(max_bytes)}: "
+            f"{where} could take {in_gigabytes(size)} of memory unpacked; expected at most "
+            f"{in_gigabytes(max_bytes)}: "
             "split it, or leave out columns that are not needed"
         )
 
 
 def column_values(column: Any) -> list[Any]:
-    """Return a column as Python values; a text that repeats is one object, however often it is there."""
+    """Return a column as Python values.
+
+    A text that repeats is one object, however often it is there.
+    """
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
     if not types.is_dictionary(column.type):
         values: list[Any] = column.to_pylist()
@@ -89,26 +112,44 @@ def _leaves(opened: Any, columns: Sequence[str] | None) -> list[int]:
 
 
 def _is_indexed(column: Any) -> bool:
-    """Whether a column is read as indices into distinct texts; Arrow cannot do so inside lists and structures."""
-    return bool(column.physical_type == "BYTE_ARRAY" and column.max_repetition_level == 0 and "." not in column.path)
+    """Whether a column is read as indices into distinct texts.
+
+    Arrow cannot do so inside lists and structures.
+    """
+    return bool(
+        column.physical_type == "BYTE_ARRAY"
+        and column.max_repetition_level == 0
+        and "." not in column.path
+    )
 
 
 def decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]) -> int:
-    """Return an upper bound, in bytes, of what the columns take decoded, by the headers of their pages."""
+    """Return an upper bound, in bytes, of what the columns take decoded, by the headers of their
+    pages.
+    """
     total = 0
     for group in range(metadata.num_row_groups):
         for leaf in leaves:
             column, chunk = metadata.schema.column(leaf), metadata.row_group(group).column(leaf)
             width = WIDTHS.get(column.physical_type) or column.length
             for page in _pages(stream, chunk):
-                if page.dictionary and column.physical_type == "BYTE_ARRAY" and not _is_indexed(column):
-                    width += _longest_text(stream, chunk, page)  # every value of the pages that follow may be that
+                if (
+                    page.dictionary
+                    and column.physical_type == "BYTE_ARRAY"
+                    and not _is_indexed(column)
+                ):
+                    width += _longest_text(
+                        stream, chunk, page
+                    )  # every value of the pages that follow may be that
                 total += max(page.size, page.values * width) + page.values * LEVEL_BYTES
     return total
 
 
 def _longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
-    """Bytes of the longest text in a dictionary; all of the page where it cannot be unpacked by itself."""
+    """Bytes of the longest text in a dictionary.
+
+    All of the page where it cannot be unpacked by itself.
+    """
     arrow = import_extra("pyarrow", "tables", "reading Parquet")
     stream.seek(page.start)
     content = stream.read(page.packed)
@@ -126,7 +167,10 @@ def _longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
 
 
 class _Page(NamedTuple):
-    """A page of a column chunk: where its content begins, its bytes in the file and unpacked, its values."""
+    """A page of a column chunk.
+
+    Where its content begins, its bytes in the file and unpacked, its values.
+    """
 
     start: int
     packed: int
@@ -147,10 +191,17 @@ def _pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
         try:
             header, used = _page_header(stream, start)
             size, packed = int(header[UNCOMPRESSED]), int(header[COMPRESSED])
-            inner = header.get(DATA_PAGE) or header.get(DATA_PAGE_V2) or header.get(DICTIONARY_PAGE) or {}
+            inner = (
+                header.get(DATA_PAGE)
+                or header.get(DATA_PAGE_V2)
+                or header.get(DICTIONARY_PAGE)
+                or {}
+            )
             values = int(inner.get(NUM_VALUES, 0))
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"a page of column {chunk.path_in_schema!r} has no readable header") from error
+            raise InputError(
+                f"a page of column {chunk.path_in_schema!r} has no readable header"
+            ) from error
         if size < 0 or packed < 0 or values < 0:
             raise InputError(f"a page of column {chunk.path_in_schema!r} announces a negative size")
         yield _Page(start + used, packed, size, values, DICTIONARY_PAGE in header)
@@ -190,15 +241,23 @@ def _array_size(array: Any, count_repeats: bool) -> int:
         return own + int(compute.sum(lengths).as_py() or 0)
     if types.is_struct(kind):
         return own + sum(_array_size(array.field(i), count_repeats) for i in range(kind.num_fields))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_map(kind):
+    if (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_map(kind)
+    ):
         value = kind.item_type if types.is_map(kind) else kind.value_type
         if (types.is_floating(value) or types.is_integer(value)) and not count_repeats:
             return own + int(array.nbytes)  # vectors of a table become one array
-        return own + _array_size(array.items if types.is_map(kind) else array.flatten(), count_repeats)
+        return own + _array_size(
+            array.items if types.is_map(kind) else array.flatten(), count_repeats
+        )
     return own + int(array.nbytes)
 
 
-# --- Thrift's compact protocol, in which page headers are written ----------------------------------------------
+# --- Thrift's compact protocol, in which page headers are written
+# ----------------------------------------------
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 MAX_DEPTH = 8  # of structures in structures; page headers have four
@@ -226,7 +285,9 @@ def read_struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any]
     return fields, at + 1
 
 
-def _value(content: bytes, at: int, kind: int, depth: int, *, listed: bool = False) -> tuple[Any, int]:
+def _value(
+    content: bytes, at: int, kind: int, depth: int, *, listed: bool = False
+) -> tuple[Any, int]:
     if kind in (TRUE, FALSE):  # in a structure the kind says it; in a list there is a byte for it
         return kind == TRUE, at + listed
     if kind == BYTE:

@@ -38,7 +38,9 @@ class Pool:
         self._order: list[int] = []
 
     def __repr__(self) -> str:
-        return f"Pool({len(self._order)} of {self.size} labelled, {int(self._test.sum())} for tests)"
+        return (
+            f"Pool({len(self._order)} of {self.size} labelled, {int(self._test.sum())} for tests)"
+        )
 
     def __len__(self) -> int:
         """Items labelled so far."""

@@ -1,4 +1,7 @@
-"""How an item becomes what a network sees, with all that was taken from the pool for it: numbers, no code."""
+"""How an item becomes what a network sees, with all that was taken from the pool for it.
+
+Numbers, no code.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,9 +22,10 @@ PICTURES, NUMBERS, COLUMNS = "pictures", "numbers", "columns"
 class Reading:
     """What is done to an item: read, perhaps shown to a pretrained network, and standardised.
 
-    kind: "pictures", uint8 from 0 to `white`; "numbers", as they are; "columns" of a table. shape: of an item as it is
-    read. features: the pretrained network, if any, by which pictures become features. mean, std: what is taken off the
-    numbers or features, and what they are divided by: one for all, or one a channel or number.
+    kind: "pictures", uint8 from 0 to `white`; "numbers", as they are; "columns" of a table. shape:
+    of an item as it is read. features: the pretrained network, if any, by which pictures become
+    features. mean, std: what is taken off the numbers or features, and what they are divided by:
+    one for all, or one a channel or number.
     """
 
     kind: str
@@ -36,15 +40,22 @@ class Reading:
         """Itself as values for JSON, and tensors by name."""
         columns = [described(column) for column in self.columns]
         arrays = {
-            f"column.{i}.{k}": v for i, c in enumerate(columns) for k, v in c.items() if isinstance(v, np.ndarray)
+            f"column.{i}.{k}": v
+            for i, c in enumerate(columns)
+            for k, v in c.items()
+            if isinstance(v, np.ndarray)
         }
-        tensors = {"mean": self.mean, "std": self.std} | {k: torch.from_numpy(v) for k, v in arrays.items()}
+        tensors = {"mean": self.mean, "std": self.std} | {
+            k: torch.from_numpy(v) for k, v in arrays.items()
+        }
         values = {
             "kind": self.kind,
             "shape": list(self.shape),
             "white": self.white,
             "features": self.features,
-            "columns": [{k: v for k, v in c.items() if not isinstance(v, np.ndarray)} for c in columns],
+            "columns": [
+                {k: v for k, v in c.items() if not isinstance(v, np.ndarray)} for c in columns
+            ],
         }
         return values, tensors
 
@@ -54,7 +65,9 @@ class Reading:
         columns = []
         for i, column in enumerate(values["columns"]):
             mine = f"column.{i}."
-            arrays = {k.removeprefix(mine): t.numpy() for k, t in tensors.items() if k.startswith(mine)}
+            arrays = {
+                k.removeprefix(mine): t.numpy() for k, t in tensors.items() if k.startswith(mine)
+            }
             columns.append(column_from({**column, **arrays}))
         return cls(
             values["kind"],

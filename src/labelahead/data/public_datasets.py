@@ -1,6 +1,7 @@
 """The data sets known by name: their classes, where their files come from, how they are read.
 
-The files are as published: idx (MNIST and its kin), CIFAR's pickles (read safely) and binaries, Matlab, or an .npz.
+The files are as published: idx (MNIST and its kin), CIFAR's pickles (read safely) and binaries,
+Matlab, or an .npz.
 """
 
 import gzip
@@ -29,22 +30,42 @@ from labelahead.errors import InputError, MissingExtra, import_extra
 __all__ = ["DATASETS", "read_idx", "unpickle"]
 
 DIGITS = tuple("0123456789")
-FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = tuple(
     """
-    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
-    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
-    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
-    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
-    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
-    wardrobe whale willow_tree wolf woman worm
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
+    camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile
+    cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp
+    lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom
+    oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+    possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake
+    spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor
+    train trout tulip turtle wardrobe whale willow_tree wolf woman worm
     """.split()  # noqa: SIM905 (as a list, a hundred lines)
 )
 # The files of these two have the same names, so only their content tells them apart.
-FIRST_LABELS = {"mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4), "fashion-mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5)}
-IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+FIRST_LABELS = {
+    "mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
+    "fashion-mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
+}
+IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CALTECH = ("101_ObjectCategories/", "caltech101.zip", "caltech101_128px.zip", "caltech-101.zip")
 SVHN = ("train_32x32.mat", "test_32x32.mat")
@@ -107,7 +128,10 @@ def _caltech(options: Options) -> Loaded:
 
 @dataclass(eq=False)
 class Official:
-    """A set with an official test part: what is in it, in which forms it may lie below the root, where to fetch it."""
+    """A set with an official test part.
+
+    What is in it, in which forms it may lie below the root, where to fetch it.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -123,7 +147,9 @@ class Official:
         images, labels, train, names = form.read(paths)
         where = paths[0] if len(paths) == 1 else paths[0].parent
         if images.shape[1:] != self.shape:
-            raise InputError(f"{where} holds pictures of {images.shape[1:]}; expected {self.shape} of {name}")
+            raise InputError(
+                f"{where} holds pictures of {images.shape[1:]}; expected {self.shape} of {name}"
+            )
         names = names if len(names) == len(classes) else classes
         outside = (labels < 0) | (labels >= len(classes))
         if outside.any():
@@ -138,15 +164,24 @@ class Official:
                     f"keep each set in a folder of its own below root: {other}/ and {name}/"
                 )
         if not 0 < train < len(labels):
-            raise InputError(f"{where}: {train} training and {len(labels) - train} test items; expected some of both")
+            raise InputError(
+                f"{where}: {train} training and {len(labels) - train} test items; expected some "
+                "of both"
+            )
         note = f"{train} + {len(labels) - train} items read from {where}"
         codes = torch.from_numpy(labels.astype(np.int64))
         split = choose(codes, options, torch.arange(len(codes)) >= train)
-        return assemble(name, torch.from_numpy(images), codes, names, split, notes=(note,), size=options.size)
+        return assemble(
+            name, torch.from_numpy(images), codes, names, split, notes=(note,), size=options.size
+        )
 
 
 def find_or_fetch(
-    name: str, forms: Sequence[Form], below: Sequence[str], remote: Sequence[Remote], options: Options
+    name: str,
+    forms: Sequence[Form],
+    below: Sequence[str],
+    remote: Sequence[Remote],
+    options: Options,
 ) -> tuple[Form, list[Path]]:
     """The first form whose files are all in one of the folders; else the files downloaded."""
     root = options.root
@@ -243,7 +278,9 @@ def read_idx(path: Path, ndim: int) -> Array:
             raw.seek(0)
             return _read_idx(raw, path, ndim)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path} is broken gzip ({error}); expected a whole file, so fetch it again") from error
+        raise InputError(
+            f"{path} is broken gzip ({error}); expected a whole file, so fetch it again"
+        ) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
@@ -267,9 +304,14 @@ def _read_idx(stream: BinaryIO, path: Path, ndim: int) -> Array:
         raise InputError(f"{path} announces {shape}, nothing at all; expected at least one item")
     body = _up_to(stream, count)
     if len(body) < count:
-        raise InputError(f"{path} holds {len(body)} bytes of {count} ({shape}); it was cut short, so fetch it again")
+        raise InputError(
+            f"{path} holds {len(body)} bytes of {count} ({shape}); it was cut short, so fetch it "
+            "again"
+        )
     if stream.read(1):
-        raise InputError(f"{path} holds more than the {count} bytes it announces ({shape}); fetch it again")
+        raise InputError(
+            f"{path} holds more than the {count} bytes it announces ({shape}); fetch it again"
+        )
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 
@@ -289,7 +331,9 @@ def read_npz_files(paths: Sequence[Path]) -> Read:
     arrays = read_npz(paths[0])
     keys = ("x_train", "y_train", "x_test", "y_test")
     if not set(keys) <= set(arrays):
-        raise InputError(f"{paths[0]} holds {', '.join(arrays) or 'nothing'}; expected {', '.join(keys)}")
+        raise InputError(
+            f"{paths[0]} holds {', '.join(arrays) or 'nothing'}; expected {', '.join(keys)}"
+        )
     x = [arrays["x_train"], arrays["x_test"]]
     y = [arrays["y_train"].ravel(), arrays["y_test"].ravel()]
     for images, labels in zip(x, y, strict=True):
@@ -314,19 +358,25 @@ def read_mat_files(paths: Sequence[Path]) -> Read:
         try:
             arrays = loadmat(path, variable_names=("X", "y"))
         except Exception as error:  # a broken file makes the reader raise nearly anything
-            raise InputError(f"{path} cannot be read as a Matlab file ({error}); fetch it again") from error
+            raise InputError(
+                f"{path} cannot be read as a Matlab file ({error}); fetch it again"
+            ) from error
         images, labels = arrays.get("X"), arrays.get("y")
         if images is None or labels is None or images.ndim != 4 or images.dtype != np.uint8:
             raise InputError(f"{path} lacks X (uint8, 4 dimensions) or y; fetch it again")
         if labels.size != images.shape[3]:
-            raise InputError(f"{path} holds {images.shape[3]} images and {labels.size} labels; fetch it again")
+            raise InputError(
+                f"{path} holds {images.shape[3]} images and {labels.size} labels; fetch it again"
+            )
         x.append(images.transpose(3, 2, 0, 1))
         y.append(labels.ravel().astype(np.int64))
     labels = np.concatenate(y)
     return np.concatenate(x), np.where(labels == 10, 0, labels), len(x[0]), ()
 
 
-def read_python_files(paths: Sequence[Path], *, files: tuple[str, ...], key: str, meta: tuple[str, str]) -> Read:
+def read_python_files(
+    paths: Sequence[Path], *, files: tuple[str, ...], key: str, meta: tuple[str, str]
+) -> Read:
     """CIFAR's python version, from its folder or its archive."""
     contents = _contents(paths, (*files, meta[0]), files)
     parts = [_batch(unpickle(contents[name], name), key, name) for name in files]
@@ -350,13 +400,17 @@ def read_binary_files(paths: Sequence[Path], *, files: tuple[str, ...], before: 
     return (*_join(parts), ())
 
 
-def _contents(paths: Sequence[Path], wanted: tuple[str, ...], needed: tuple[str, ...]) -> dict[str, bytes]:
+def _contents(
+    paths: Sequence[Path], wanted: tuple[str, ...], needed: tuple[str, ...]
+) -> dict[str, bytes]:
     """Wanted files by name, of an archive or of the folder where the needed ones were found."""
     if len(paths) == 1 and paths[0].suffix == ".gz":
         contents = tar_members(paths[0], wanted)
         missing = [name for name in needed if name not in contents]
         if missing:
-            raise InputError(f"{paths[0]} lacks {', '.join(missing)}; expected the archive as published")
+            raise InputError(
+                f"{paths[0]} lacks {', '.join(missing)}; expected the archive as published"
+            )
         return contents
     here = [paths[0].parent / name for name in wanted]
     return {path.name: path.read_bytes() for path in here if path.is_file()}
@@ -395,7 +449,8 @@ def _batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, Array]
     labels = np.asarray(content[key])
     if labels.dtype.kind not in "iu" or labels.shape != (len(rows),):
         raise InputError(
-            f"{where} has {len(rows)} images and labels {labels.dtype} {labels.shape}; expected one number for each"
+            f"{where} has {len(rows)} images and labels {labels.dtype} {labels.shape}; expected "
+            "one number for each"
         )
     return rows, labels.astype(np.int64)
 
@@ -429,7 +484,9 @@ class _Unpickler(pickle.Unpickler):
         try:
             return ADMITTED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no such file needs") from None
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which no such file needs"
+            ) from None
 
 
 def _blank(*_: Any) -> Array:
@@ -465,7 +522,9 @@ def _single(*files: str) -> tuple[tuple[str, ...], ...]:
     return tuple((name,) for name in files)
 
 
-def _idx_set(name: str, classes: tuple[str, ...], folder: str, url: str, md5: Sequence[str]) -> Official:
+def _idx_set(
+    name: str, classes: tuple[str, ...], folder: str, url: str, md5: Sequence[str]
+) -> Official:
     """MNIST and its relatives."""
     names = tuple((f"{f}.gz", f, f.replace("-idx", ".idx")) for f in IDX)
     forms = (Form(names, read_idx_files), Form(_single(f"{name}.npz"), read_npz_files))
@@ -473,7 +532,9 @@ def _idx_set(name: str, classes: tuple[str, ...], folder: str, url: str, md5: Se
     return Official(name, classes, (1, 28, 28), forms, (f"{folder}/raw",), remote)
 
 
-def _cifar(count: int, classes: tuple[str, ...], files: tuple[str, ...], meta: tuple[str, str], md5: str) -> Official:
+def _cifar(
+    count: int, classes: tuple[str, ...], files: tuple[str, ...], meta: tuple[str, str], md5: str
+) -> Official:
     """CIFAR-10 and CIFAR-100: python, binary, or the npz of a part of it."""
     fine = count == 100
     binary = tuple(f"{f}.bin" for f in files)
@@ -488,7 +549,10 @@ def _cifar(count: int, classes: tuple[str, ...], files: tuple[str, ...], meta: t
         Form(_single(f"cifar-{count}-binary.tar.gz"), plain),
         Form(((f"cifar{count}.npz", f"cifar{count}_12k.npz"),), read_npz_files),
     )
-    stems = [f"cifar-{count}-{end}" for end in (("python", "binary") if fine else ("batches-py", "batches-bin"))]
+    stems = [
+        f"cifar-{count}-{end}"
+        for end in (("python", "binary") if fine else ("batches-py", "batches-bin"))
+    ]
     below = (*stems, *(f"cifar{count}/{stem}" for stem in stems))
     remote = [Remote(archive, "https://www.cs.toronto.edu/~kriz/", md5)]
     return Official(f"cifar{count}", classes, (3, 32, 32), forms, below, remote)
@@ -518,8 +582,16 @@ _fashion = _idx_set(
         "bb300cfdad3c16e7a12a480ee83cd310",
     ),
 )
-_cifar10 = _cifar(10, CIFAR10, CIFAR10_FILES, ("batches.meta", "label_names"), "c58f30108f718f92721af3b95e74349a")
-_cifar100 = _cifar(100, CIFAR100, ("train", "test"), ("meta", "fine_label_names"), "eb9058c3a382ffc7106e4002c42a8d85")
+_cifar10 = _cifar(
+    10, CIFAR10, CIFAR10_FILES, ("batches.meta", "label_names"), "c58f30108f718f92721af3b95e74349a"
+)
+_cifar100 = _cifar(
+    100,
+    CIFAR100,
+    ("train", "test"),
+    ("meta", "fine_label_names"),
+    "eb9058c3a382ffc7106e4002c42a8d85",
+)
 _svhn = Official(
     "svhn",
     DIGITS,
@@ -536,10 +608,16 @@ _SETS = (
     KnownSet("mnist", "70,000 handwritten digits, 28 x 28, grey", _mnist, IDX),
     KnownSet("fashion-mnist", "70,000 pieces of clothing, 28 x 28, grey", _fashion, IDX),
     KnownSet(
-        "cifar10", "60,000 photographs of 10 classes, 32 x 32", _cifar10, ("cifar-10-python.tar.gz", "cifar10.npz")
+        "cifar10",
+        "60,000 photographs of 10 classes, 32 x 32",
+        _cifar10,
+        ("cifar-10-python.tar.gz", "cifar10.npz"),
     ),
     KnownSet(
-        "cifar100", "60,000 photographs of 100 classes, 32 x 32", _cifar100, ("cifar-100-python.tar.gz", "cifar100.npz")
+        "cifar100",
+        "60,000 photographs of 100 classes, 32 x 32",
+        _cifar100,
+        ("cifar-100-python.tar.gz", "cifar100.npz"),
     ),
     KnownSet("svhn", "99,289 house numbers, 32 x 32", _svhn, (*SVHN, "svhn.npz")),
     KnownSet("caltech101", "8,677 photographs of 101 classes, any size", _caltech, CALTECH),

@@ -1,7 +1,9 @@
-"""The user's own records: every column as it was read, and the ids by which items are known in files.
+"""The user's own records: every column as it was read, and the ids by which items are known in
+files.
 
-An id comes from a column of the table (`--id COLUMN`; by default one called `id`), else from the file name, else from
-the row number. Exports and prediction files return the records beside what labelahead adds to them.
+An id comes from a column of the table (`--id COLUMN`; by default one called `id`), else from the
+file name, else from the row number. Exports and prediction files return the records beside what
+labelahead adds to them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +27,10 @@ __all__ = [
     "with_original_names",
 ]
 
-AUTO, NO_ID = "auto", "none"  # of the option --id: a column called `id` if there is one; row numbers
+AUTO, NO_ID = (
+    "auto",
+    "none",
+)  # of the option --id: a column called `id` if there is one; row numbers
 ID = "id"
 FILE_NAME = "file_name"
 EXAMPLES = 3  # duplicate or empty ids that an error names
@@ -35,7 +40,8 @@ EXAMPLES = 3  # duplicate or empty ids that an error names
 class Records:
     """Columns of the user, by name, in the order of the file.
 
-    A column is a list of Python values, an array (n, d) of numbers, or an Arrow column, which keeps its type.
+    A column is a list of Python values, an array (n, d) of numbers, or an Arrow column, which keeps
+    its type.
 
     Attributes:
         columns: all columns but the one with the labels, which `Answers` holds.
@@ -59,7 +65,10 @@ class Records:
         )
 
     def row_names(self) -> dict[str, int] | None:
-        """Return positions by row number as text, by which labelahead 0.2 knew them; None unless a column has ids."""
+        """Return positions by row number as text, by which labelahead 0.2 knew them.
+
+        None unless a column has ids.
+        """
         if self.id_column is None or self.row_numbers is None:
             return None
         return {str(row): position for position, row in enumerate(self.row_numbers)}
@@ -67,7 +76,9 @@ class Records:
     def with_column(self, name: str, column: Any) -> "Records":
         """Return the records with one more column, at its place in the file."""
         columns = {**self.columns, name: column}
-        order = [n for n in self.order if n in columns] + [n for n in columns if n not in self.order]
+        order = [n for n in self.order if n in columns] + [
+            n for n in columns if n not in self.order
+        ]
         return replace(self, columns={n: columns[n] for n in order})
 
 
@@ -93,7 +104,10 @@ def as_python(column: Any) -> list[Any]:
 
 
 def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Records | None:
-    """Return the records of several sources as one; a column that a source does not have is empty there."""
+    """Return the records of several sources as one.
+
+    A column that a source does not have is empty there.
+    """
     if len(parts) == 1 or all(part is None for part in parts):
         return parts[0] if parts else None
     names = dict.fromkeys(name for part in parts if part is not None for name in part.columns)
@@ -105,11 +119,15 @@ def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Recor
     return Records(columns)
 
 
-# --- ids ----------------------------------------------------------------------------------------------------
+# --- ids
+# ----------------------------------------------------------------------------------------------------
 
 
 def text_of_id(value: Any) -> str:
-    """Return an id as text, "" for an empty one: 7, 7.0 and "7" are the same id, "007" is another."""
+    """Return an id as text, "" for an empty one.
+
+    7, 7.0 and "7" are the same id, "007" is another.
+    """
     if value is None or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, bool):
@@ -122,7 +140,11 @@ def text_of_id(value: Any) -> str:
 
 
 def choose_id_column(
-    where: str, names: Iterable[str], wanted: str, target: str | None = None, likely: str | None = None
+    where: str,
+    names: Iterable[str],
+    wanted: str,
+    target: str | None = None,
+    likely: str | None = None,
 ) -> str | None:
     """Return the column that names the items, None for row numbers.
 
@@ -138,7 +160,9 @@ def choose_id_column(
     """
     there = list(names)
     if wanted in there and wanted == target:
-        raise InputError(f"{where}: the column {wanted!r} holds the labels; expected another column as --id")
+        raise InputError(
+            f"{where}: the column {wanted!r} holds the labels; expected another column as --id"
+        )
     if wanted in there and wanted not in (AUTO, NO_ID):
         return wanted
     if wanted == NO_ID:
@@ -146,10 +170,13 @@ def choose_id_column(
     if wanted == AUTO:
         if likely in there:
             return likely
-        called_id = sorted((name for name in there if name.casefold() == ID and name != target), key=ID.__ne__)
+        called_id = sorted(
+            (name for name in there if name.casefold() == ID and name != target), key=ID.__ne__
+        )
         return called_id[0] if called_id else None
     raise InputError(
-        f"{where} has no column {wanted!r} that could be the id; {did_you_mean(wanted, there)}expected one of: "
+        f"{where} has no column {wanted!r} that could be the id; "
+        f"{did_you_mean(wanted, there)}expected one of: "
         f"{', '.join(there)}, or --id none for row numbers"
     )
 
@@ -173,7 +200,8 @@ def ids_from(where: str, name: str, values: Sequence[Any], places: Sequence[str]
         some = ", ".join(places[i] for i in empty[:EXAMPLES])
         more = ", ..." if len(empty) > EXAMPLES else ""
         raise InputError(
-            f"{where}: {len(empty)} rows have no id in the column {name!r} ({some}{more}); expected an id in every "
+            f"{where}: {len(empty)} rows have no id in the column {name!r} ({some}{more}); "
+            "expected an id in every "
             f"row: fill them in, {what_to_do}"
         )
     first: dict[str, int] = {}
@@ -184,20 +212,22 @@ def ids_from(where: str, name: str, values: Sequence[Any], places: Sequence[str]
     if twice:
         more = ", ..." if len(twice) > EXAMPLES else ""
         raise InputError(
-            f"{where}: {len(twice)} rows repeat an id in the column {name!r}: {', '.join(twice[:EXAMPLES])}{more}; "
+            f"{where}: {len(twice)} rows repeat an id in the column {name!r}: "
+            f"{', '.join(twice[:EXAMPLES])}{more}; "
             f"expected a different id in every row: {what_to_do}"
         )
     return ids
 
 
-# --- names of exported columns ------------------------------------------------------------------------------
+# --- names of exported columns
+# ------------------------------------------------------------------------------
 
 
 def with_original_names(names: Sequence[str], ours: Iterable[str]) -> dict[str, str]:
     """Return what the user's columns are called beside ours, by their own names.
 
-    A name that differs from one of ours by capital letters at most becomes NAME_original, so that nothing is lost and
-    programs that ignore capitals find one column of each name.
+    A name that differs from one of ours by capital letters at most becomes NAME_original, so that
+    nothing is lost and programs that ignore capitals find one column of each name.
 
     >>> from labelahead.data.records import with_original_names
     >>> with_original_names(["text", "Label"], ["id", "label"])

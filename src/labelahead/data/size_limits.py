@@ -17,7 +17,9 @@ def free_memory() -> int | None:
     """Return how many bytes programs can still have, where the system says it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+        return next(
+            1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")
+        )
     except (OSError, StopIteration, ValueError):
         return None
 
@@ -28,21 +30,32 @@ def in_gigabytes(size: float) -> str:
 
 
 def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an .npy file: shape, whether it is stored by columns, type. Nothing is unpickled.
+    """Read the header of an .npy file: shape, whether it is stored by columns, type. Nothing is
+    unpickled.
 
     Raises:
         ValueError: If there is no such header.
     """
     version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     return read(file, max_header_size=MAX_NPY_HEADER)
 
 
-def require_npy_content(shape: tuple[int, ...], dtype: np.dtype[Any], left: int, where: str) -> None:
-    """Raise if fewer bytes follow an .npy header than its shape announces: memory would be taken for all of them."""
+def require_npy_content(
+    shape: tuple[int, ...], dtype: np.dtype[Any], left: int, where: str
+) -> None:
+    """Raise if fewer bytes follow an .npy header than its shape announces.
+
+    Memory would be taken for all of them.
+    """
     announced = prod(int(side) for side in shape) * dtype.itemsize
     if not dtype.hasobject and announced > left:
         raise InputError(
-            f"{where} announces an array {tuple(shape)} of {dtype}, {announced:,} bytes, but {left:,} bytes follow; "
+            f"{where} announces an array {tuple(shape)} of {dtype}, {announced:,} bytes, but "
+            f"{left:,} bytes follow; "
             "it is damaged or cut short: copy it again, or write it anew with numpy.save"
         )

@@ -51,10 +51,15 @@ class Options:
             raise InputError(f"seed is {self.seed}; expected a number that fits in 64 bits")
         object.__setattr__(self, "seed", int(self.seed))
         if not isinstance(self.id, str) or not self.id.strip():
-            raise InputError(f"id is {self.id!r}; expected the name of a column, auto, or none for row numbers")
+            raise InputError(
+                f"id is {self.id!r}; expected the name of a column, auto, or none for row numbers"
+            )
         fraction = self.test_fraction
         if not isinstance(fraction, Real) or not 0 <= fraction < 1:
-            raise InputError(f"test_fraction is {fraction!r}; expected a share of at least 0 and below 1, such as 0.2")
+            raise InputError(
+                f"test_fraction is {fraction!r}; expected a share of at least 0 and below 1, such "
+                "as 0.2"
+            )
 
     def refuse_target(self, what: str) -> None:
         """A target names a column, so it means nothing for what has no columns."""
@@ -64,7 +69,9 @@ class Options:
                 "(it is for .csv, .tsv, .parquet, .jsonl and .xlsx tables)"
             )
         if self.without:
-            raise InputError(f"without names {', '.join(self.without)}, but {what} has no columns; leave it out")
+            raise InputError(
+                f"without names {', '.join(self.without)}, but {what} has no columns; leave it out"
+            )
 
     def refuse_size(self, what: str) -> None:
         """A size is for images only."""
@@ -74,7 +81,10 @@ class Options:
     def refuse_id(self, what: str, ids: str) -> None:
         """Raise if an id column is asked for; ids: what the items are called instead."""
         if self.id not in (AUTO, NO_ID):
-            raise InputError(f"id is {self.id!r}, but {what} has no columns; leave --id out: its ids are the {ids}")
+            raise InputError(
+                f"id is {self.id!r}, but {what} has no columns; leave --id out: its ids are the "
+                f"{ids}"
+            )
 
 
 def default_root() -> Path:
@@ -89,7 +99,10 @@ def default_root() -> Path:
 
 
 def path_name(path: Path) -> str:
-    """What data are called by their path: a folder by its name, a file without its suffix, a sheet by both names."""
+    """What data are called by their path.
+
+    A folder by its name, a file without its suffix, a sheet by both names.
+    """
     file, sheet = split_sheet(path)
     if path.is_dir():
         return path.resolve().name or str(path)
@@ -120,7 +133,9 @@ class Split:
         return pool.nonzero().flatten()
 
 
-def choose(labels: Tensor, options: Options, official: Tensor | None = None, usable: Tensor | None = None) -> Split:
+def choose(
+    labels: Tensor, options: Options, official: Tensor | None = None, usable: Tensor | None = None
+) -> Split:
     """Keep the test part and, of the pool, as many items as `limit` says.
 
     `labels` (n,) are class numbers, -1 where unknown; `official` (n,) marks a test part that

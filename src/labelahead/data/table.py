@@ -1,4 +1,7 @@
-"""Tables (.csv, .tsv, .parquet, .jsonl, .xlsx) -> Data: numbers, categories and running text; no target."""
+"""Tables (.csv, .tsv, .parquet, .jsonl, .xlsx) -> Data.
+
+Numbers, categories and running text; no target.
+"""
 
 import re
 from collections import Counter
@@ -44,7 +47,9 @@ TARGETS = ("label", "target", "class", "y")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 NAMED = 12  # columns that a note names
 SHORT = 8  # characters on average that are a text where there is nothing else to learn from
-MAX_TABLE_BYTES = 2**34  # of a Parquet table in memory, where the system does not say how much is free
+MAX_TABLE_BYTES = (
+    2**34
+)  # of a Parquet table in memory, where the system does not say how much is free
 ROW_NAMES = ("index", "unnamed: 0", "column 1")
 Array = np.ndarray[Any, Any]
 
@@ -57,7 +62,9 @@ class Table:
     lines: Sequence[int]
     unit: str = "line"
     notes: tuple[str, ...] = ()
-    originals: dict[str, Any] = field(default_factory=dict)  # columns that differ from what stands in the file
+    originals: dict[str, Any] = field(
+        default_factory=dict
+    )  # columns that differ from what stands in the file
 
     def records(self) -> Records:
         """Return all columns as they stand in the file."""
@@ -102,7 +109,9 @@ def load_table(path: Path, options: Options) -> Loaded:
     codes = torch.full((len(table.lines),), UNKNOWN)
     classes: tuple[str, ...] = ()
     if target is not None:
-        codes, classes, more = _labels(path, target, columns.pop(target), table.place, options.classes)
+        codes, classes, more = _labels(
+            path, target, columns.pop(target), table.place, options.classes
+        )
         said += more
     if id_column is not None:
         said += (f"ids from the column {id_column!r}",)
@@ -112,7 +121,11 @@ def load_table(path: Path, options: Options) -> Loaded:
     held_out[split.keep[split.test]] = True
     lists = {name: v for name, values in columns.items() if (v := as_vectors(values)) is not None}
     columns = {name: values for name, values in columns.items() if name not in lists}
-    inputs = {name: values for name, values in columns.items() if name != id_column and name.casefold() != ID}
+    inputs = {
+        name: values
+        for name, values in columns.items()
+        if name != id_column and name.casefold() != ID
+    }
     made = vectors(inputs, ~held_out.numpy(), table.place, str(path), alone=not lists)
     matrix = torch.from_numpy(made.matrix)[split.keep]
     held = Values(matrix, torch.zeros(()), torch.ones(()))
@@ -120,7 +133,10 @@ def load_table(path: Path, options: Options) -> Loaded:
     records = table.records().take(split.keep.tolist())
     texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
     build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
-    offered = (f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}" for name, v in lists.items())
+    offered = (
+        f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}"
+        for name, v in lists.items()
+    )
     loaded = bundle(
         path_name(path),
         held,
@@ -143,7 +159,10 @@ def load_table(path: Path, options: Options) -> Loaded:
 
 def _without(records: Records, target: str | None) -> Records:
     """Return the records without the column of the labels, which `Data` must not hold."""
-    return replace(records, columns={name: values for name, values in records.columns.items() if name != target})
+    return replace(
+        records,
+        columns={name: values for name, values in records.columns.items() if name != target},
+    )
 
 
 def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
@@ -151,12 +170,15 @@ def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
     return {name: [values[i] for i in at] for name, values in columns.items()}
 
 
-def _target(path: Path, columns: dict[str, list[Any]], wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
+def _target(
+    path: Path, columns: dict[str, list[Any]], wanted: str | None
+) -> tuple[str | None, tuple[str, ...]]:
     """The column with the labels."""
     if wanted is not None:
         if wanted not in columns:
             raise InputError(
-                f"{path} has no column {wanted!r} that could be the target; {did_you_mean(wanted, columns)}expected "
+                f"{path} has no column {wanted!r} that could be the target; "
+                f"{did_you_mean(wanted, columns)}expected "
                 f"one of: {', '.join(columns)}"
             )
         return wanted, ()
@@ -164,7 +186,10 @@ def _target(path: Path, columns: dict[str, list[Any]], wanted: str | None) -> tu
     names = [by_fold[target] for target in TARGETS if target in by_fold]
     if not names:
         there = _some(columns)
-        return None, (f"no labels: no column is named label, target, class or y; --target names another of {there}",)
+        return None, (
+            "no labels: no column is named label, target, class or y; --target names another of "
+            f"{there}",
+        )
     also = f" ({', '.join(names[1:])} stays an input)" if names[1:] else ""
     return names[0], (f"labels from the column {names[0]!r}{also}",)
 
@@ -174,7 +199,8 @@ def _leave_out(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) 
     for name in names:
         if name not in columns:
             raise InputError(
-                f"{path} has no column {name!r} that could be left out; {did_you_mean(name, columns)}expected "
+                f"{path} has no column {name!r} that could be left out; "
+                f"{did_you_mean(name, columns)}expected "
                 f"some of: {', '.join(columns)}"
             )
         del columns[name]
@@ -182,16 +208,26 @@ def _leave_out(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) 
 
 
 def _labels(
-    path: Path, name: str, values: Sequence[Any], place: Callable[[int], str], classes: Sequence[str]
+    path: Path,
+    name: str,
+    values: Sequence[Any],
+    place: Callable[[int], str],
+    classes: Sequence[str],
 ) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
-    """The target column as class numbers; empty entries are unlabelled. classes: names that are classes for certain."""
+    """The target column as class numbers.
+
+    Empty entries are unlabelled. classes: names that are classes for certain.
+    """
     where = f"{path}: the labels of the target column {name!r}"
     reader = LabelNames(classes)
     labels = [label_of(value) for value in values]
     several = next((i for i, label in enumerate(labels) if isinstance(label, tuple)), None)
     if several is not None:
         shown = ", ".join(map(str, labels[several]))
-        raise InputError(f"{where} hold several classes per item, such as {shown:.80} in {place(several)}; {ADVICE}")
+        raise InputError(
+            f"{where} hold several classes per item, such as {shown:.80} in {place(several)}; "
+            f"{ADVICE}"
+        )
     texts = [None if label is None else reader.read(str(label)) for label in labels]
     known = [t for t in texts if t is not None]
     numbers = [float(t) for t in known if _is_number(t)]
@@ -218,7 +254,10 @@ def _labels(
 
 
 def read_table(path: Path) -> Table:
-    """Read a table by the reader that its name asks for; `book.xlsx#NAME` is one sheet of a workbook."""
+    """Read a table by the reader that its name asks for.
+
+    `book.xlsx#NAME` is one sheet of a workbook.
+    """
     return READERS.get(split_sheet(path)[0].suffix.lower(), read_csv)(path)
 
 
@@ -244,7 +283,9 @@ def read_csv(path: Path) -> Table:
         rows.append(row)
         lines.append(line)
     if header is None or not rows:
-        raise InputError(f"{path} holds {'no rows' if header else 'nothing'}; expected a header line and rows")
+        raise InputError(
+            f"{path} holds {'no rows' if header else 'nothing'}; expected a header line and rows"
+        )
     columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
     originals = {name: [row[i] for row in rows] for i, name in enumerate(header)}
     if separator == ";":
@@ -272,7 +313,9 @@ def read_parquet(path: Path) -> Table:
     except InputError:
         raise
     except (OSError, arrow.ArrowException) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error}); expected a whole .parquet file") from error
+        raise InputError(
+            f"{path} cannot be read as Parquet ({error}); expected a whole .parquet file"
+        ) from error
     names = _header(path, list(read.column_names))
     if not names or not read.num_rows:
         raise InputError(f"{path} holds no rows; expected a table with columns and rows")
@@ -291,9 +334,16 @@ def read_parquet(path: Path) -> Table:
 
 
 def _lists(column: Any, arrow: Any) -> Array | None:
-    """(n, d) of a column of lists of d numbers each, without a Python object for every number; None of others."""
+    """(n, d) of a column of lists of d numbers each, without a Python object for every number.
+
+    None of others.
+    """
     kind = column.type
-    listed = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
+    listed = (
+        arrow.types.is_list(kind)
+        or arrow.types.is_large_list(kind)
+        or arrow.types.is_fixed_size_list(kind)
+    )
     if (
         not listed
         or column.null_count
@@ -313,14 +363,20 @@ def read_objects(path: Path) -> Table:
     read = read_json_lines(path)
     for number, row in read:
         if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line")
+            raise InputError(
+                f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line"
+            )
     if not read:
         raise InputError(f"{path} holds nothing; expected one JSON object a line")
     lines, rows = zip(*read, strict=True)
     keys = list(dict.fromkeys(key for row in rows for key in row))
     names = _header(path, keys)
-    gaps = {name: sum(key not in row for row in rows) for name, key in zip(names, keys, strict=True)}
-    notes = tuple(f"{name}: {count} of {len(rows)} lines have none" for name, count in gaps.items() if count)
+    gaps = {
+        name: sum(key not in row for row in rows) for name, key in zip(names, keys, strict=True)
+    }
+    notes = tuple(
+        f"{name}: {count} of {len(rows)} lines have none" for name, count in gaps.items() if count
+    )
     columns = {name: [row.get(key) for row in rows] for name, key in zip(names, keys, strict=True)}
     return Table(columns, lines, notes=notes)
 
@@ -329,9 +385,16 @@ def read_excel(path: Path) -> Table:
     """Read a sheet of an Excel workbook whose first row that holds something names the columns."""
     sheet = read_sheet(path)
     if len(sheet.rows) < 2:
-        raise InputError(f"{path} holds {'no rows' if sheet.rows else 'nothing'}; expected a header line and rows")
+        raise InputError(
+            f"{path} holds {'no rows' if sheet.rows else 'nothing'}; expected a header line and "
+            "rows"
+        )
     (_, header), *rows = sheet.rows
-    named = [i for i, name in enumerate(header) if name is not None or any(row[i] is not None for _, row in rows)]
+    named = [
+        i
+        for i, name in enumerate(header)
+        if name is not None or any(row[i] is not None for _, row in rows)
+    ]
     names = _header(path, ["" if header[i] is None else str(header[i]) for i in named])
     columns = {name: [row[i] for _, row in rows] for name, i in zip(names, named, strict=True)}
     return Table(columns, [number for number, _ in rows], unit="row", notes=sheet.notes)
@@ -363,7 +426,9 @@ def _header(path: Path, row: list[str]) -> list[str]:
 def _some(names: Iterable[str]) -> str:
     """The first few of them."""
     every = list(names)
-    return ", ".join(every[:NAMED]) + (f" and {len(every) - NAMED} more" if len(every) > NAMED else "")
+    return ", ".join(every[:NAMED]) + (
+        f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -375,17 +440,29 @@ def _is_number(text: str) -> bool:
 
 
 def vectors(
-    columns: dict[str, list[Any]], pool: Array, place: Callable[[int], str], where: str, *, alone: bool = True
+    columns: dict[str, list[Any]],
+    pool: Array,
+    place: Callable[[int], str],
+    where: str,
+    *,
+    alone: bool = True,
 ) -> Vectors:
-    """Every usable column as numbers; all statistics are those of the pool, (n,) bool. alone: there must be one."""
+    """Every usable column as numbers.
+
+    All statistics are those of the pool, (n,) bool. alone: there must be one.
+    """
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
     fitted: list[Numbers | Levels] = []
     read = {name: [entry_of(value) for value in values] for name, values in columns.items()}
-    dates = {name: found for name, entries in read.items() if (found := dates_of(entries)) is not None}
+    dates = {
+        name: found for name, entries in read.items() if (found := dates_of(entries)) is not None
+    }
     others = {name: entries for name, entries in read.items() if name not in dates}
-    texts = {name: _texts(entries) for name, entries in others.items() if is_text(entries)} or _short_texts(others)
+    texts = {
+        name: _texts(entries) for name, entries in others.items() if is_text(entries)
+    } or _short_texts(others)
     for name, entries in read.items():
         if name in texts:
             continue
@@ -405,7 +482,9 @@ def vectors(
             blocks.append(column.apply(entries, place, where))
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
     if not blocks and not texts:  # short texts are better than nothing
-        texts = {name: _texts(entries) for name, entries in others.items() if is_text(entries, SHORT)}
+        texts = {
+            name: _texts(entries) for name, entries in others.items() if is_text(entries, SHORT)
+        }
         notes = [note for note in notes if not texts]
     if not blocks and not texts and alone:
         why = "; ".join(notes) or "it has no other column"
@@ -421,13 +500,19 @@ def vectors(
     for name in texts:
         gaps = sum(entry is None for entry in read[name])
         said.append(
-            f"{name}: text" + (f", {gaps} missing (nothing, or a word such as N/A): read as empty" if gaps else "")
+            f"{name}: text"
+            + (f", {gaps} missing (nothing, or a word such as N/A): read as empty" if gaps else "")
         )
     return Vectors(matrix, (*became, *said, *notes), texts, tuple(fitted))
 
 
 def _fit_column(
-    name: str, entries: list[Any], pool: Array, place: Callable[[int], str], where: str, notes: list[str]
+    name: str,
+    entries: list[Any],
+    pool: Array,
+    place: Callable[[int], str],
+    where: str,
+    notes: list[str],
 ) -> Numbers | Levels | None:
     """Numbers or categories; None: the pool has one value."""
     numbers = numbers_of(entries)
@@ -437,7 +522,8 @@ def _fit_column(
     unclear = ambiguous_date(entries)
     if unclear is not None:
         notes.append(
-            f"{name}: {unclear} may be written day or month first, so all are taken as categories; write dates as "
+            f"{name}: {unclear} may be written day or month first, so all are taken as "
+            "categories; write dates as "
             "2024-01-31 to have them taken as dates"
         )
     return Levels.fit(name, entries, pool, place, notes)
@@ -456,13 +542,18 @@ def _texts(entries: list[Any]) -> list[str]:
 
 
 def _short_texts(read: dict[str, list[Any]]) -> dict[str, list[str]]:
-    """Columns of short texts where there is nothing else to learn from; what most rows share is a category."""
+    """Columns of short texts where there is nothing else to learn from.
+
+    What most rows share is a category.
+    """
     short = {
         name: _texts(entries)
         for name, entries in read.items()
         if is_text(entries, SHORT) and 2 * len(set(entries)) > len(entries)
     }
-    others = short and [name for name in read if name not in short and _useless(name, read[name]) is None]
+    others = short and [
+        name for name in read if name not in short and _useless(name, read[name]) is None
+    ]
     return {} if others else short
 
 

@@ -1,4 +1,7 @@
-"""Columns to files: CSV that a spreadsheet may open, JSON, Parquet. The user's columns beside those of labelahead."""
+"""Columns to files: CSV that a spreadsheet may open, JSON, Parquet.
+
+The user's columns beside those of labelahead.
+"""
 
 import csv
 import datetime as dt
@@ -22,8 +25,11 @@ def class_column(name: str) -> str:
     return f"probability:{name}"
 
 
-def merge_columns(ids: Sequence[str], records: Records | None, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the id, the user's columns, then ours; a user's column with one of our names becomes NAME_original.
+def merge_columns(
+    ids: Sequence[str], records: Records | None, ours: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the id, the user's columns, then ours; a user's column with one of our names becomes
+    NAME_original.
 
     Args:
         ids: the id of every row.
@@ -32,7 +38,11 @@ def merge_columns(ids: Sequence[str], records: Records | None, ours: Mapping[str
     """
     columns: dict[str, Any] = {ID: list(ids)}
     theirs = {} if records is None else dict(records.columns)
-    if records is not None and records.id_column == ID and [text_of_id(v) for v in as_python(theirs[ID])] == list(ids):
+    if (
+        records is not None
+        and records.id_column == ID
+        and [text_of_id(v) for v in as_python(theirs[ID])] == list(ids)
+    ):
         columns[ID] = theirs.pop(ID)  # the same ids, in the type that the user gave them
     names = with_original_names(list(theirs), (ID, *ours))
     return columns | {names[name]: column for name, column in theirs.items()} | dict(ours)

@@ -1,4 +1,7 @@
-"""Text as people have it: files with any line ends, separated fields, cells of a spreadsheet, file names."""
+"""Text as people have it.
+
+Files with any line ends, separated fields, cells of a spreadsheet, file names.
+"""
 
 import csv
 import io
@@ -11,12 +14,24 @@ from typing import Any
 
 from labelahead.errors import InputError
 
-__all__ = ["as_file_name", "decoded", "guarded", "read_json_lines", "read_separated", "read_text", "unguarded"]
+__all__ = [
+    "as_file_name",
+    "decoded",
+    "guarded",
+    "read_json_lines",
+    "read_separated",
+    "read_text",
+    "unguarded",
+]
 
 FORMULA = "=+\\-@\t\r\n＝＋－＠"  # what spreadsheets take for the start of one
-# Where a formula would begin inside a cell, if the separator before it counted: quotes and spaces may be between.
+# Where a formula would begin inside a cell, if the separator before it counted: quotes and spaces
+# may be between.
 _BEGINS = rf"""(?=[\s'"]*[{FORMULA}])"""
-GUARDED_INSIDE, UNGUARDED_INSIDE = re.compile(rf"([;\t\r\n]){_BEGINS}"), re.compile(rf"([;\t\r\n])'{_BEGINS}")
+GUARDED_INSIDE, UNGUARDED_INSIDE = (
+    re.compile(rf"([;\t\r\n]){_BEGINS}"),
+    re.compile(rf"([;\t\r\n])'{_BEGINS}"),
+)
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE | re.DOTALL)
 LONGEST = 240  # bytes of a file name; most file systems end at 255
@@ -48,14 +63,18 @@ def read_json_lines(path: Path) -> list[tuple[int, Any]]:
                 rows.append((i, json.loads(line)))
         except (ValueError, RecursionError) as error:
             raise InputError(
-                f"{path}, line {i}: no valid JSON ({error}); expected an object on every line (where line {i} "
+                f"{path}, line {i}: no valid JSON ({error}); expected an object on every line "
+                f"(where line {i} "
                 "is no valid JSON by itself but the file is, name it .json)"
             ) from error
     return rows
 
 
 def decoded(content: bytes) -> tuple[str, bool]:
-    """A text of any encoding, and whether it is UTF-8 (or UTF-16 with its mark); else it is taken for Latin-1."""
+    """A text of any encoding, and whether it is UTF-8 (or UTF-16 with its mark).
+
+    Else it is taken for Latin-1.
+    """
     encoding = _encoding(content)
     try:
         return content.decode(encoding), True
@@ -70,7 +89,10 @@ def _encoding(content: bytes) -> str:
 
 
 def read_separated(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """What separates the fields, and every row with its line: by the name, unless the first line says otherwise."""
+    """What separates the fields, and every row with its line.
+
+    By the name, unless the first line says otherwise.
+    """
     text = read_text(path)
     first = text.lstrip("\r\n").split("\n", 1)[0]
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
@@ -86,14 +108,17 @@ def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: {error}; expected CSV, a table of fields") from error
+        raise InputError(
+            f"{path}, line {reader.line_num}: {error}; expected CSV, a table of fields"
+        ) from error
 
 
 def guarded(cell: str) -> str:
     """Return a cell that no spreadsheet runs as a formula; numbers stay as they are.
 
-    An apostrophe precedes what would be one: at the beginning, and after a semicolon, a tab or a line break, at which
-    spreadsheets of many countries begin a new cell, whatever the quotes around the whole say. `unguarded` undoes it.
+    An apostrophe precedes what would be one: at the beginning, and after a semicolon, a tab or a
+    line break, at which spreadsheets of many countries begin a new cell, whatever the quotes around
+    the whole say. `unguarded` undoes it.
     """
     inside = GUARDED_INSIDE.sub(r"\1'", cell)
     dangerous = re.match(f"'*[{FORMULA}]", cell) and not NUMBER.fullmatch(cell)

@@ -1,4 +1,6 @@
-"""Running text: which columns hold it, and what its words become where no sentence encoder reads it."""
+"""Running text: which columns hold it, and what its words become where no sentence encoder reads
+it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,12 +27,17 @@ def is_text(entries: Sequence[Any], length: int = LONG) -> bool:
 
 
 def word_inputs(texts: Texts, pool: Tensor, where: str) -> Tensor:
-    """(n, d) float32: the words of every column of text beside what the other columns became; pool: (q,) positions."""
+    """(n, d) float32: the words of every column of text beside what the other columns became.
+
+    Pool: (q,) positions.
+    """
     columns = word_columns(texts, pool)
     if not columns and not texts.rest.shape[1]:
         raise InputError(
-            f"{where}: no word stands in two texts ({', '.join(texts.columns)}), so words say nothing; expected texts "
-            "that share some, or the extra 'texts', which reads their meaning: pip install 'labelahead[texts]'"
+            f"{where}: no word stands in two texts ({', '.join(texts.columns)}), so words say "
+            "nothing; expected texts "
+            "that share some, or the extra 'texts', which reads their meaning: pip install "
+            "'labelahead[texts]'"
         )
     blocks = [torch.from_numpy(column.apply(texts.columns[column.name])) for column in columns]
     return torch.cat([*blocks, texts.rest], 1)

@@ -17,10 +17,13 @@ def floating(value: object, what: str, shape: str, dims: tuple[int, ...]) -> Ten
     """`value` if it is a float32/float64 tensor with one of the numbers of dimensions `dims`."""
     if not isinstance(value, Tensor):
         raise InputError(
-            f"{what} is a {type(value).__name__}; expected a torch tensor {shape}: convert it with torch.as_tensor"
+            f"{what} is a {type(value).__name__}; expected a torch tensor {shape}: convert it "
+            "with torch.as_tensor"
         )
     if value.dtype not in (torch.float32, torch.float64):
-        raise InputError(f"{what} has dtype {value.dtype}; expected float32 or float64 {shape}: use .double()")
+        raise InputError(
+            f"{what} has dtype {value.dtype}; expected float32 or float64 {shape}: use .double()"
+        )
     if value.dim() not in dims or value.numel() == 0:
         raise InputError(f"{what} has shape {tuple(value.shape)}; expected a non-empty {shape}")
     return value.detach()
@@ -47,7 +50,9 @@ def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> 
             "positions as a list of whole numbers or an integer tensor"
         ) from error
     if at.dim() != 1 or len(at) == 0:
-        raise InputError(f"{what} has shape {tuple(at.shape)}; expected one dimension with at least one position")
+        raise InputError(
+            f"{what} has shape {tuple(at.shape)}; expected one dimension with at least one position"
+        )
     if at.dtype not in _INTEGERS:
         raise InputError(
             f"{what} has dtype {at.dtype}; expected integer positions: turn a mask into "
@@ -56,7 +61,10 @@ def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> 
     at = at.to(torch.int64)
     low, high = int(at.min()), int(at.max())
     if low < 0 or high >= n:
-        raise InputError(f"{what} reaches from {low} to {high}; expected positions among the {n} points, 0 to {n - 1}")
+        raise InputError(
+            f"{what} reaches from {low} to {high}; expected positions among the {n} points, 0 to "
+            f"{n - 1}"
+        )
     if distinct and len(at) > 1 and len(torch.unique(at)) < len(at):
         raise InputError(
             f"{what} names {len(at)} positions but only {len(torch.unique(at))} different ones; "
@@ -66,13 +74,18 @@ def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> 
 
 
 def targets(value: object, q: int, classes: int) -> Tensor:
-    """Targets as float64 (q, C): as given, or one-hot for q class numbers; with C = 1 also values (q,)."""
+    """Targets as float64 (q, C).
+
+    As given, or one-hot for q class numbers; with C = 1 also values (q,).
+    """
     if isinstance(value, Tensor) and value.dim() == 1 and classes == 1:
         value = value[:, None]
     if isinstance(value, Tensor) and value.dtype in _INTEGERS:
         if value.dim() == 1 and classes > 1:
             if len(value) == 0 or not 0 <= int(value.min()) <= int(value.max()) < classes:
-                raise InputError(f"targets holds class numbers outside 0 to {classes - 1}, the network's outputs")
+                raise InputError(
+                    f"targets holds class numbers outside 0 to {classes - 1}, the network's outputs"
+                )
             value = torch.nn.functional.one_hot(value.long(), classes)
         value = value.to(torch.float64)
     rows = floating(value, "targets", "(q, C), or whole class numbers (q,)", (2,))

@@ -10,8 +10,9 @@ kernel, b = C for the full C×C-block kernel, position i·C + c):
 - `LowRankKernel`: Θ = Ψ Ψᵀ is given by its features. W = V Ψᵀ, and only V is kept: a row of it is
   a vector over the k features, so conditioning 50,000 points on 1,000 labels costs 1,000 × k.
 
-Such rows are called factor rows below: (r, d) with d = N or d = k. They, their values and variances are float64
-always; what is N×N or N×k keeps the dtype it came in, because converting it would double the memory.
+Such rows are called factor rows below: (r, d) with d = N or d = k. They, their values and variances
+are float64 always; what is N×N or N×k keeps the dtype it came in, because converting it would
+double the memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -86,7 +87,10 @@ class DenseKernel:
         return base
 
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
-        """The b×b diagonal blocks of Θ − WᵀW at flat positions, (q/b, b, b); all are made: `at` saves nothing here."""
+        """The b×b diagonal blocks of Θ − WᵀW at flat positions, (q/b, b, b).
+
+        All are made: `at` saves nothing here.
+        """
         n = self.size // b
         if b == 1:
             out = self.matrix.diagonal().to(torch.float64).reshape(n, 1, 1)
@@ -100,7 +104,8 @@ class DenseKernel:
 
 @dataclass(frozen=True, eq=False)
 class StripKernel(DenseKernel):
-    """A scalar Θ of which the rows at the first s positions are known, matrix (s, N), and the diagonal, variances (N,).
+    """A scalar Θ of which the rows at the first s positions are known, matrix (s, N), and the
+    diagonal, variances (N,).
 
     Enough to condition on labels at these s positions, and to see what they do everywhere.
     """
@@ -122,7 +127,10 @@ class StripKernel(DenseKernel):
 
 @dataclass(frozen=True, eq=False)
 class CosineKernel:
-    """Θ(x,x') = κ(⟨x,x'⟩) for units x of length one (N, d); κ works on tensors entry by entry, κ(1) = 1."""
+    """Θ(x,x') = κ(⟨x,x'⟩) for units x of length one (N, d).
+
+    Κ works on tensors entry by entry, κ(1) = 1.
+    """
 
     units: Tensor
     of: Callable[[Tensor], Tensor]
@@ -144,7 +152,9 @@ class CosineKernel:
         if _apart(rows, cols):
             return values
         same = (
-            (rows[:, None] == cols).nonzero(as_tuple=True) if len(rows) * len(cols) <= _PAIRS else _meeting(rows, cols)
+            (rows[:, None] == cols).nonzero(as_tuple=True)
+            if len(rows) * len(cols) <= _PAIRS
+            else _meeting(rows, cols)
         )
         values[same] = 1.0
         return values
@@ -164,10 +174,14 @@ class CosineKernel:
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
         """Θ(rows, cols) − W(:, rows)ᵀ W(:, cols), some rows at a time."""
         out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.units.device)
-        for part in torch.split(torch.arange(len(rows), device=rows.device), max(1, _PAIRS // max(1, len(cols)))):
+        for part in torch.split(
+            torch.arange(len(rows), device=rows.device), max(1, _PAIRS // max(1, len(cols)))
+        ):
             values = self.between(rows[part], cols)
             for factor in factors:
-                values = gram_downdate(values, self.lift(factor, rows[part]), self.lift(factor, cols))
+                values = gram_downdate(
+                    values, self.lift(factor, rows[part]), self.lift(factor, cols)
+                )
             out[part] = values
         return out
 
@@ -182,7 +196,10 @@ class CosineKernel:
 
 
 def _apart(rows: Tensor, cols: Tensor) -> bool:
-    """Whether all positions of the one list come before all of the other: then no point meets itself."""
+    """Whether all positions of the one list come before all of the other.
+
+    Then no point meets itself.
+    """
     if not len(rows) or not len(cols):
         return True
     return bool(rows.max() < cols.min()) or bool(cols.max() < rows.min())
@@ -262,12 +279,18 @@ class LowRankKernel:
 
 @dataclass(frozen=True, eq=False)
 class SpannedKernel(LowRankKernel):
-    """Θ = Ψ Ψᵀ + diag(own): what the features miss of every point, own (N,), is its own and nobody else's."""
+    """Θ = Ψ Ψᵀ + diag(own).
+
+    What the features miss of every point, own (N,), is its own and nobody else's.
+    """
 
     own: Tensor
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        """As without, and a point's own where it meets itself; positions are distinct in each list."""
+        """As without, and a point's own where it meets itself.
+
+        Positions are distinct in each list.
+        """
         out = super().block(factors, rows, cols)
         if not _apart(rows, cols):
             there, here = _meeting(rows, cols)
@@ -276,7 +299,9 @@ class SpannedKernel(LowRankKernel):
 
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
         """As without, and the own."""
-        return super().diagonal(factors, b, at) + (self.own if at is None else self.own[at]).view(-1, 1, 1)
+        return super().diagonal(factors, b, at) + (self.own if at is None else self.own[at]).view(
+            -1, 1, 1
+        )
 
 
 Kernel = DenseKernel | CosineKernel | LowRankKernel  # a prior covariance over N flat positions

@@ -41,7 +41,9 @@ def residuals(outputs: Tensor, labels: Tensor, loss: str = "cross-entropy") -> T
     return at - y
 
 
-def total_gradient(model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: int = 256) -> dict[str, Tensor]:
+def total_gradient(
+    model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: int = 256
+) -> dict[str, Tensor]:
     """∇ Σᵢ cotangents[i]·f(xᵢ) by parameter; .grad is not touched. Cotangents are (n, C).
 
     With `residuals` this is ∇L(S), the gradient of the summed loss.
@@ -52,7 +54,9 @@ def total_gradient(model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: in
         for start in range(0, len(cotangents), batch):
             rows = slice(start, start + batch)
             out, v = invoked(model, batch_of(take(x, rows))), cotangents[rows]
-            gradients = torch.autograd.grad((out * v.to(out)).sum(), list(chosen.values()), allow_unused=True)
+            gradients = torch.autograd.grad(
+                (out * v.to(out)).sum(), list(chosen.values()), allow_unused=True
+            )
             for name, g in zip(chosen, gradients, strict=True):
                 if g is not None:
                     total[name] += g
@@ -60,7 +64,11 @@ def total_gradient(model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: in
 
 
 def gains(
-    model: nn.Module, x: Inputs, cotangents: Tensor, direction: Mapping[str, Tensor], gamma: float = 2.0
+    model: nn.Module,
+    x: Inputs,
+    cotangents: Tensor,
+    direction: Mapping[str, Tensor],
+    gamma: float = 2.0,
 ) -> Tensor:
     """(n,) Δ(x|S) of every item; direction = ∇L(S) (DY-15).
 

@@ -46,7 +46,10 @@ def gradient_flow(
     values, vectors = symmetric_eigen((system + system.T) / 2)
     residual = vectors.T @ start.folded(targets - start.outputs[at])  # (qb, C/b)
     reach = vectors.T @ rows  # (qb, N)
-    flows = [start.outputs + (reach.T @ (_decay(values, t)[:, None] * residual)).reshape(outputs.shape) for t in times]
+    flows = [
+        start.outputs + (reach.T @ (_decay(values, t)[:, None] * residual)).reshape(outputs.shape)
+        for t in times
+    ]
     return flows[0] if isinstance(time, int | float) else torch.stack(flows)
 
 

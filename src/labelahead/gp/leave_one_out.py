@@ -11,9 +11,10 @@ __all__ = ["leave_one_out"]
 def leave_one_out(posterior: Posterior) -> Tensor:
     """Leave-one-out residuals of the labelled set in closed form, (L, C), in order of `labelled`.
 
-    Row i is the prediction for labelled point i from all the other labels, minus its target: positive where the others
-    predict too much. With α = (Θ(X,X)+σI)⁻¹(Y − f(X)) it is −([(Θ(X,X)+σI)⁻¹]ᵢᵢ)⁻¹ αᵢ, a number for a scalar kernel and
-    a C×C block for the full one. A large norm marks a label that its neighbours contradict.
+    Row i is the prediction for labelled point i from all the other labels, minus its target:
+    positive where the others predict too much. With α = (Θ(X,X)+σI)⁻¹(Y − f(X)) it is
+    −([(Θ(X,X)+σI)⁻¹]ᵢᵢ)⁻¹ αᵢ, a number for a scalar kernel and a C×C block for the full one. A
+    large norm marks a label that its neighbours contradict.
 
     >>> said = la.leave_one_out(post) + post.targets  # what the other label says of each
     >>> said.shape

@@ -54,7 +54,9 @@ def _ladder(dtype: torch.dtype, scale: float) -> list[float]:
     return rungs
 
 
-def cholesky(a: Tensor, *, scale: float | None = None, what: str = "the kernel") -> tuple[Tensor, float]:
+def cholesky(
+    a: Tensor, *, scale: float | None = None, what: str = "the kernel"
+) -> tuple[Tensor, float]:
     """Lower Cholesky factor of a symmetric matrix and the jitter it took.
 
     a: (q, q), not modified. scale: the size of a healthy diagonal entry (default: the mean
@@ -82,7 +84,8 @@ def cholesky(a: Tensor, *, scale: float | None = None, what: str = "the kernel")
         lower, ok = _factor(repaired, _floor(a, size))
         if bool(ok):
             log.warning(
-                "%s (%d x %d) is singular to working precision: added %.3g to its diagonal (%.1g of its scale)",
+                "%s (%d x %d) is singular to working precision: added %.3g to its diagonal (%.1g "
+                "of its scale)",
                 what,
                 *a.shape,
                 jitter,
@@ -104,7 +107,9 @@ def whiten(lower: Tensor, b: Tensor, *, overwrite: bool = False) -> Tensor:
     """
     flipped = b.mT
     out = flipped if overwrite else None
-    solved: Tensor = torch.linalg.solve_triangular(lower.mT, flipped, left=False, upper=True, out=out)
+    solved: Tensor = torch.linalg.solve_triangular(
+        lower.mT, flipped, left=False, upper=True, out=out
+    )
     return solved.mT
 
 
@@ -133,7 +138,8 @@ def symmetric_eigenvalues(a: Tensor) -> Tensor:
 def block_factor(blocks: Tensor, scale: float) -> Tensor:
     """Lower Cholesky factors (m, b, b) of many small blocks (m, b, b), repaired where needed.
 
-    A block that is singular to working precision gets the jitter of the ladder, alone; how many did is logged.
+    A block that is singular to working precision gets the jitter of the ladder, alone; how many did
+    is logged.
     """
     if blocks.shape[-1] == 1:
         floor = _ladder(blocks.dtype, scale)[0]

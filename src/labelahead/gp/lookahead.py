@@ -27,12 +27,18 @@ __all__ = ["METHODS", "innovation", "lookahead", "lookahead_by_solving"]
 
 
 def lookahead(
-    posterior: Posterior, at: Positions, targets: Tensor, *, evaluate: Positions | None = None, chunk: int = 64
+    posterior: Posterior,
+    at: Positions,
+    targets: Tensor,
+    *,
+    evaluate: Positions | None = None,
+    chunk: int = 64,
 ) -> Iterator[Tensor]:
     """Predictions if candidate at[j] alone were given targets[j], for every j, exact.
 
-    at: (q,) unlabelled positions; one may come several times, with different targets. targets: (q, C). evaluate: (e,)
-    positions to predict at, default all n. Yields (≤chunk, e, C) float64, in the order of `at`.
+    at: (q,) unlabelled positions; one may come several times, with different targets. targets: (q,
+    C). evaluate: (e,) positions to predict at, default all n. Yields (≤chunk, e, C) float64, in the
+    order of `at`.
 
     >>> futures = torch.cat(list(la.lookahead(post, [2, 2, 2], one_hot)))  # item 2 as each of the classes
     >>> futures.shape
@@ -43,7 +49,9 @@ def lookahead(
     return _by_blocks(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
 
 
-def _by_blocks(posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int) -> Iterator[Tensor]:
+def _by_blocks(
+    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
+) -> Iterator[Tensor]:
     b, mean = posterior.width, posterior.mean[x]
     for lo in range(0, len(at), chunk):
         here = at[lo : lo + chunk]
@@ -63,7 +71,12 @@ def innovation(posterior: Posterior, at: Tensor) -> Tensor:
 
 
 def lookahead_by_solving(
-    posterior: Posterior, at: Positions, targets: Tensor, *, evaluate: Positions | None = None, chunk: int = 64
+    posterior: Posterior,
+    at: Positions,
+    targets: Tensor,
+    *,
+    evaluate: Positions | None = None,
+    chunk: int = 64,
 ) -> Iterator[Tensor]:
     """`lookahead` the long way: one bordered system per candidate (LA-11), no block formula.
 
@@ -72,7 +85,9 @@ def lookahead_by_solving(
     return _by_solving(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
 
 
-def _by_solving(posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int) -> Iterator[Tensor]:
+def _by_solving(
+    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
+) -> Iterator[Tensor]:
     theta, b, here = posterior.covariance.prior, posterior.width, posterior.flat(x)
     border = posterior.flat(torch.cat([posterior.labelled, at[:1]]))  # its last b entries change
     old = slice(0, len(border) - b)

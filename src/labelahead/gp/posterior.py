@@ -7,11 +7,12 @@
 One verb serves the labelled set, a greedy batch, a single new label and the look-ahead. σ is fixed
 by the prior, so conditioning in any order and in any portions gives the same answer.
 
-Precision: solves and everything of size n×C or r×d are float64 whatever the kernel's dtype; blocks of the covariance
-keep the kernel's dtype. Float32 solves were measured and refused (digits, 400 labels, with and without copies of
-points): iterative refinement mends f_lin (2e-4 -> 1e-7 -> 1e-10 at condition 1e5) but not with copies at noise 1e-6
-(stuck at 3e-5), and it does not touch u, which is wrong by 2e-4 and negative at labelled points once noise <= 1e-6;
-with copies at 1e-7 the factorisation fails. The float64 factor and solves are a third of the time of scoring.
+Precision: solves and everything of size n×C or r×d are float64 whatever the kernel's dtype; blocks
+of the covariance keep the kernel's dtype. Float32 solves were measured and refused (digits, 400
+labels, with and without copies of points): iterative refinement mends f_lin (2e-4 -> 1e-7 -> 1e-10
+at condition 1e5) but not with copies at noise 1e-6 (stuck at 3e-5), and it does not touch u, which
+is wrong by 2e-4 and negative at labelled points once noise <= 1e-6; with copies at 1e-7 the
+factorisation fails. The float64 factor and solves are a third of the time of scoring.
 """
 
 import math
@@ -67,9 +68,10 @@ class Settled(NamedTuple):
 class Posterior:
     """Mean and covariance of the linearised network at n points, given labels at some of them.
 
-    outputs: (n, C) f, the network now. mean: (n, C) f_lin. labelled: (L,) positions in the order seen, targets: (L, C).
-    noise: σ, absolute. scale: mean diagonal of the prior kernel. jitter: the most that a Cholesky factorisation had to
-    add (0.0 normally). width: b, the rows of the kernel per point: 1 for a scalar kernel, C for the full one.
+    outputs: (n, C) f, the network now. mean: (n, C) f_lin. labelled: (L,) positions in the order
+    seen, targets: (L, C). noise: σ, absolute. scale: mean diagonal of the prior kernel. jitter: the
+    most that a Cholesky factorisation had to add (0.0 normally). width: b, the rows of the kernel
+    per point: 1 for a scalar kernel, C for the full one.
 
     >>> bool(torch.allclose(post.mean[0], one_hot[0].double(), atol=0.01))  # the first label has been learnt
     True
@@ -90,7 +92,8 @@ class Posterior:
     is_labelled: Tensor = field(repr=False)  # (n,) bool
     _white: Tensor = field(repr=False)  # (r, C/b + b): L⁻¹ of the targets and of the ones
     _memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    # (s, C + 1) Wᵀ _white of the labels that came before `among`, whose factor rows it has left behind
+    # (s, C + 1) Wᵀ _white of the labels that came before `among`, whose factor rows it has left
+    # behind
     _explained: Tensor | None = field(default=None, repr=False)
     settled: Settled | None = field(default=None, repr=False)  # labels before those in `labelled`
     _amplitude: float | None = field(default=None, repr=False)  # by the settled ones
@@ -153,30 +156,45 @@ class Posterior:
         return Step(after, factor, fall, gain)
 
     def widened(self, classes: int) -> "Posterior":
-        """With classes that the network has not heard of yet: f = 0, and no label speaks for them. Scalar kernel."""
+        """With classes that the network has not heard of yet.
+
+        F = 0, and no label speaks for them. Scalar kernel.
+        """
         if self.width != 1 or classes < self.classes:
             raise InputError(
-                f"{classes} classes asked of a posterior with {self.classes} and {self.width} kernel rows a point; "
+                f"{classes} classes asked of a posterior with {self.classes} and {self.width} "
+                "kernel rows a point; "
                 "expected more classes and a scalar kernel"
             )
         more = classes - self.classes
-        outputs, mean, targets = (pad(x, (0, more)) for x in (self.outputs, self.mean, self.targets))
+        outputs, mean, targets = (
+            pad(x, (0, more)) for x in (self.outputs, self.mean, self.targets)
+        )
         wider = replace(self, outputs=outputs, mean=mean, targets=targets, _memo=self._memo.copy())
         explained = None if self._explained is None else _widened(self._explained, more)
         settled = self.settled
         if settled is not None:
-            targets, weights, others = (pad(x, (0, more)) for x in (settled.targets, settled.weights, settled.others))
+            targets, weights, others = (
+                pad(x, (0, more)) for x in (settled.targets, settled.weights, settled.others)
+            )
             settled = settled._replace(targets=targets, weights=weights, others=others)
-        return replace(wider, _white=_widened(self._white, more), _explained=explained, settled=settled)
+        return replace(
+            wider, _white=_widened(self._white, more), _explained=explained, settled=settled
+        )
 
     @property
     def revisable(self) -> bool:
-        """Whether labels can be changed and taken back without beginning anew: what is divided by σ must bear it."""
+        """Whether labels can be changed and taken back without beginning anew.
+
+        What is divided by σ must bear it.
+        """
         whole = self.width == 1 and self._explained is None
         return whole and self.jitter == 0.0 and self.noise >= REVISABLE * self.scale
 
     def noise_at(self, at: Tensor) -> Tensor:
-        """σ of labels at (q,), and what a kernel that is spanned by some points leaves to each alone. Scalar kernel."""
+        """σ of labels at (q,), and what a kernel that is spanned by some points leaves to each
+        alone. Scalar kernel.
+        """
         noise, kernel = self.mean.new_full((len(at),), self.noise), self.covariance.prior
         if isinstance(kernel, SpannedKernel):
             noise += kernel.own[at]
@@ -188,14 +206,18 @@ class Posterior:
         """Positions and targets of all labels, the settled ones first: (L,), (L, C)."""
         if self.settled is None:
             return self.labelled, self.targets
-        return torch.cat([self.settled.at, self.labelled]), torch.cat([self.settled.targets, self.targets])
+        return torch.cat([self.settled.at, self.labelled]), torch.cat(
+            [self.settled.targets, self.targets]
+        )
 
     def corrected(self, which: Tensor, targets: Tensor) -> "Posterior":
-        """With other targets (q, C) for the labels at (q,) places, as in `told`. Scalar kernel, σ > 0.
+        """With other targets (q, C) for the labels at (q,) places, as in `told`. Scalar kernel, σ >
+        0.
 
-        The covariance knows no targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's column of it is k(x,xⱼ) =
-        σ (Θ(x,X) A)ⱼ: what a change of target j moves every output by. And W(xⱼ) = L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ
-        = Lᵀeⱼ − σL⁻¹eⱼ has L⁻¹eⱼ below place j, and at it the root of a square.
+        The covariance knows no targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's column of it is
+        k(x,xⱼ) = σ (Θ(x,X) A)ⱼ: what a change of target j moves every output by. And W(xⱼ) =
+        L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ = Lᵀeⱼ − σL⁻¹eⱼ has L⁻¹eⱼ below place j, and at it the root of a
+        square.
         """
         kernel, settled = self.covariance.prior, self.settled
         at, before = self.told()
@@ -213,7 +235,9 @@ class Posterior:
         here = torch.cat([kernel.lift(factor, at) for factor in self.covariance.factors])
         place = torch.arange(len(here), device=here.device)[:, None]
         own = 1 / _pivot(here[which, torch.arange(len(which))], self.noise)
-        inverse = torch.where(place > which, here / -self.noise, torch.where(place == which, own, 0.0))
+        inverse = torch.where(
+            place > which, here / -self.noise, torch.where(place == which, own, 0.0)
+        )
         white = self._white.clone()
         white[:, : self.classes] += inverse @ change
         return replace(
@@ -230,7 +254,8 @@ class Posterior:
         for _ in range(q):
             at, row = post.labelled[-1], post.covariance.factors[-1][-1:]
             fall, noise = post.covariance.prior.spread(row)[0], float(post.noise_at(at[None]))
-            # y − f_lin = σ/l · gain at the label itself, where f_lin has moved by fall · gain and fall = l − σ/l.
+            # y − f_lin = σ/l · gain at the label itself, where f_lin has moved by fall · gain and
+            # fall = l − σ/l.
             gain = (post.targets[-1] - post.mean[at]) * _pivot(fall[at], noise) / noise
             post = replace(
                 post,
@@ -245,15 +270,17 @@ class Posterior:
         return post
 
     def elsewhere(self, units: Tensor, outputs: Tensor) -> "Posterior":
-        """The same labels at more points: units (q, d) of a `CosineKernel`, outputs (q, C) f there; they come last.
+        """The same labels at more points: units (q, d) of a `CosineKernel`, outputs (q, C) f there;
+        they come last.
 
-        Of a `LowRankKernel` with one row a point, features (q, k). What is known of the points before is taken over, so
-        that a large pool passes by in blocks.
+        Of a `LowRankKernel` with one row a point, features (q, k). What is known of the points
+        before is taken over, so that a large pool passes by in blocks.
         """
         kernel = self.covariance.prior
         if not isinstance(kernel, CosineKernel | LowRankKernel) or self.width != 1:
             raise InputError(
-                "only a kernel that is a function of the cosine, or given by features, can be worked out at further "
+                "only a kernel that is a function of the cosine, or given by features, can be "
+                "worked out at further "
                 "points"
             )
         if not len(units):
@@ -269,8 +296,11 @@ class Posterior:
             fall = whiten(lower, more.between(self.labelled, at).to(torch.float64), overwrite=True)
             gain = whiten(lower, self.targets - self.outputs[self.labelled])
             mean = new + fall.T @ gain
-            # In the order of the labels the rows of all factors are L⁻¹ Θ(X, ·), however they came about.
-            factors = (torch.cat([torch.cat(factors) if len(factors) > 1 else factors[0], fall], 1),)
+            # In the order of the labels the rows of all factors are L⁻¹ Θ(X, ·), however they came
+            # about.
+            factors = (
+                torch.cat([torch.cat(factors) if len(factors) > 1 else factors[0], fall], 1),
+            )
         return replace(
             self,
             outputs=torch.cat([self.outputs, new]),
@@ -281,7 +311,10 @@ class Posterior:
         )
 
     def _featured(self, kernel: LowRankKernel, features: Tensor, outputs: Tensor) -> "Posterior":
-        """`elsewhere` by features (q, k): factor rows are over features, so that they hold at any point."""
+        """`elsewhere` by features (q, k).
+
+        Factor rows are over features, so that they hold at any point.
+        """
         mean, memo = outputs, {}
         if len(self.labelled):
             weights = kernel.rows(self.labelled).T @ self.weights()  # (k, C)
@@ -291,16 +324,20 @@ class Posterior:
             self,
             outputs=torch.cat([self.outputs, outputs]),
             mean=torch.cat([self.mean, mean]),
-            covariance=Covariance(LowRankKernel(torch.cat([kernel.features, features])), self.covariance.factors),
+            covariance=Covariance(
+                LowRankKernel(torch.cat([kernel.features, features])), self.covariance.factors
+            ),
             is_labelled=pad(self.is_labelled, (0, len(features))),
             _memo=memo,
         )
 
     def among(self, at: Tensor, rows: Tensor) -> "Posterior":
-        """The same at points (p,) alone, of which the first s may be labelled from now on. Scalar kernel.
+        """The same at points (p,) alone, of which the first s may be labelled from now on. Scalar
+        kernel.
 
-        rows: (s, p) the covariance between those and all. What the labels so far explained is in there, so that no
-        further label costs more than s·p; only labels that come from now on are among its `labelled`.
+        rows: (s, p) the covariance between those and all. What the labels so far explained is in
+        there, so that no further label costs more than s·p; only labels that come from now on are
+        among its `labelled`.
         """
         if self.width != 1:
             raise InputError(f"{self.width} kernel rows a point; expected a scalar kernel")
@@ -320,10 +357,15 @@ class Posterior:
         )
 
     def system(self, at: Tensor | None = None) -> Tensor:
-        """Θ(X,X) + σI at positions (q,), default the labelled: (q·b, q·b), float64, a fresh copy."""
+        """Θ(X,X) + σI at positions (q,), default the labelled.
+
+        (q·b, q·b), float64, a fresh copy.
+        """
         at = self.labelled if at is None else at
         if not len(at):
-            raise InputError("the posterior holds no label; expected at least one: condition it first")
+            raise InputError(
+                "the posterior holds no label; expected at least one: condition it first"
+            )
         where = self.flat(at)
         theta = self.covariance.prior
         system = theta.lift(theta.rows(where), where).clone()
@@ -339,7 +381,9 @@ class Posterior:
     def weights(self) -> Tensor:
         """α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): what each label pushes with, (L, C), as in `told`."""
         if self.settled is not None:  # what they leave of a later label, σα, is what it pushes with
-            later = (self.targets - self.mean[self.labelled]) / self.noise_at(self.labelled)[:, None]
+            later = (self.targets - self.mean[self.labelled]) / self.noise_at(self.labelled)[
+                :, None
+            ]
             return torch.cat([self.settled.weights, later])
         residual = self.folded(self.targets - self.outputs[self.labelled])
         return solve_factored(self.factor(), residual).view(self.targets.shape)
@@ -410,8 +454,9 @@ class Posterior:
     def amplitude(self) -> float:
         """a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C): the kernel's scale as the labels see it.
 
-        Without labels, or when all have the same target, they say nothing of it: then a² is what one-hot targets of
-        equally frequent classes would have, (1/C)(1 − 1/C), over the mean diagonal of the prior kernel.
+        Without labels, or when all have the same target, they say nothing of it: then a² is what
+        one-hot targets of equally frequent classes would have, (1/C)(1 − 1/C), over the mean
+        diagonal of the prior kernel.
         """
         if self._amplitude is not None:
             return self._amplitude
@@ -436,14 +481,19 @@ def _pivot(fall: Tensor, noise: float) -> Tensor:
 
 
 def prior(
-    outputs: Tensor, kernel: Tensor | CosineKernel | None = None, *, features: Tensor | None = None, noise: float = 1e-5
+    outputs: Tensor,
+    kernel: Tensor | CosineKernel | None = None,
+    *,
+    features: Tensor | None = None,
+    noise: float = 1e-5,
 ) -> Posterior:
     """The network as it is: mean f, covariance Θ, no label yet.
 
-    outputs: (n, C) the network's outputs at every point of one index space (labelled, candidates and evaluation points
-    alike). kernel: (n, n) for a scalar tangent kernel, (n·C, n·C) with index i·C + c for the full one; or features: (n,
-    k) [full: (n·C, k)] with Θ = ΨΨᵀ. Both are referenced, not copied. noise: relative regulariser λ; σ = λ·mean diag Θ
-    goes into Θ(X,X) and into u alike. 1e-5 survives duplicate points in float32; `flip` was studied with 1e-3, and a
+    outputs: (n, C) the network's outputs at every point of one index space (labelled, candidates
+    and evaluation points alike). kernel: (n, n) for a scalar tangent kernel, (n·C, n·C) with index
+    i·C + c for the full one; or features: (n, k) [full: (n·C, k)] with Θ = ΨΨᵀ. Both are
+    referenced, not copied. noise: relative regulariser λ; σ = λ·mean diag Θ goes into Θ(X,X) and
+    into u alike. 1e-5 survives duplicate points in float32; `flip` was studied with 1e-3, and a
     large one (0.1) keeps MLMOC away from near-copies of labelled points.
 
     >>> before = la.prior(outputs, K, noise=1e-3)
@@ -477,14 +527,18 @@ def prior(
     )
 
 
-def _kernel(kernel: Tensor | CosineKernel | None, features: Tensor | None, n: int, c: int) -> tuple[Kernel, int]:
+def _kernel(
+    kernel: Tensor | CosineKernel | None, features: Tensor | None, n: int, c: int
+) -> tuple[Kernel, int]:
     """The prior kernel and its rows per point."""
     if (kernel is None) == (features is None):
         both = "neither" if kernel is None else "both"
         raise InputError(f"{both} of kernel and features given; expected exactly one of them")
     if isinstance(kernel, CosineKernel):
         if kernel.size != n:
-            raise InputError(f"kernel has {kernel.size} points; expected {n}, to match outputs ({n}, {c})")
+            raise InputError(
+                f"kernel has {kernel.size} points; expected {n}, to match outputs ({n}, {c})"
+            )
         return kernel, 1
     if kernel is not None:
         theta = checks.floating(kernel, "kernel", "(n, n) or (n*C, n*C)", (2,))

@@ -1,13 +1,15 @@
 """A learner that is never trained: kernel regression on frozen features, exact after every label.
 
-Features are centred over the pool and divided by their length. On unit vectors the tangent kernels of infinitely
-wide ReLU networks are functions of the cosine alone, and the learner mixes three of them,
+Features are centred over the pool and divided by their length. On unit vectors the tangent kernels
+of infinitely wide ReLU networks are functions of the cosine alone, and the learner mixes three of
+them,
 
     K(x,x') = w₀ c + w₁ κ₁(c) + w₃ κ₃(c),   c = ⟨x, x'⟩,   κ_d: d hidden layers, κ_d(1) = 1.
 
-It is the posterior itself: f(x) = 1/C + K(x,X) α, α = (K(X,X) + σI)⁻¹ (Y − 1/C). A linear kernel is far better with
-few labels, a deep one with many, so weights and noise are chosen anew by closed-form leave-one-out as labels come.
-Nothing of the size pool × pool is ever formed, and items that were never in the pool are predicted from L×C numbers.
+It is the posterior itself: f(x) = 1/C + K(x,X) α, α = (K(X,X) + σI)⁻¹ (Y − 1/C). A linear kernel is
+far better with few labels, a deep one with many, so weights and noise are chosen anew by
+closed-form leave-one-out as labels come. Nothing of the size pool × pool is ever formed, and items
+that were never in the pool are predicted from L×C numbers.
 """
 
 import time
@@ -54,16 +56,22 @@ ABOUT = "nothing is trained: kernel regression on features, rows or pixels, exac
 DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
 STEPS = 4  # weights are multiples of 1/4
 NOISES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-# Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few labels the error
-# is noisy, and a flat kernel is what few labels can bear (docs/results.md).
+# Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few
+# labels the error is noisy, and a flat kernel is what few labels can bear (docs/results.md).
 NEAR = 0.03
 BLOCK = 1024  # items predicted at once
-# Of rows with so few columns the length says as much as the direction: they get one more coordinate, as large as they
-# are long on average, before they are brought to length one. Embeddings lose by it, and longer rows gain little.
+# Of rows with so few columns the length says as much as the direction: they get one more
+# coordinate, as large as they are long on average, before they are brought to length one.
+# Embeddings lose by it, and longer rows gain little.
 SHORT = 4
-FEW = 200  # labels up to which every mixture is tried; of more, so many at even distances say where the search begins
-MANY = 1000  # labels by which a mixture is chosen: of more, so many at even distances, since the cube of them is work
-MIN_VARIANCE = 1e-9  # a predictive variance is never less: copies of a labelled item are not infinitely certain
+# labels up to which every mixture is tried; of more, so many at even distances say where the search
+# begins
+FEW = 200
+# labels by which a mixture is chosen: of more, so many at even distances, since the cube of them is
+# work
+MANY = 1000
+# a predictive variance is never less: copies of a labelled item are not infinitely certain
+MIN_VARIANCE = 1e-9
 
 
 class Mixture(NamedTuple):
@@ -87,14 +95,19 @@ class Mixture(NamedTuple):
 
 def _grid() -> tuple[Mixture, ...]:
     parts = [(i, j, STEPS - i - j) for i in range(STEPS + 1) for j in range(STEPS + 1 - i)]
-    return tuple(Mixture(i / STEPS, j / STEPS, k / STEPS, noise) for i, j, k in parts for noise in NOISES)
+    return tuple(
+        Mixture(i / STEPS, j / STEPS, k / STEPS, noise) for i, j, k in parts for noise in NOISES
+    )
 
 
 GRID = _grid()
 
 
 def cosine_kernels(c: Tensor) -> list[Tensor]:
-    """κ_d at cosines, one tensor a depth: Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1."""
+    """κ_d at cosines, one tensor a depth.
+
+    Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1.
+    """
     return [theta / (depth + 1) for depth, theta in _layers(c, max(DEPTHS)) if depth in DEPTHS]
 
 
@@ -104,7 +117,9 @@ def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
     for depth in range(last + 1):
         if depth:
             root = (1 - sigma.square()).clamp_min_(0.0).sqrt_()
-            slope = torch.atan2(root, sigma).neg_().add_(pi).div_(pi)  # (π − angle)/π, arc-cosine kernel of order 0
+            slope = (
+                torch.atan2(root, sigma).neg_().add_(pi).div_(pi)
+            )  # (π − angle)/π, arc-cosine kernel of order 0
             sigma = root.div_(pi).addcmul_(slope, sigma)  # and of order 1
             theta = slope.mul_(theta).add_(sigma)
         yield depth, theta
@@ -130,7 +145,9 @@ def mixture_kernel(units: Tensor, weights: tuple[float, ...]) -> CosineKernel:
 
 
 def residuals(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """α (L, C), leave-one-out residuals (L, C) and variances (L,) of kernel regression, in closed form."""
+    """α (L, C), leave-one-out residuals (L, C) and variances (L,) of kernel regression, in closed
+    form.
+    """
     system = K.clone()
     system.diagonal().add_(noise)
     lower, _ = cholesky(system, what="the kernel of the labelled items")
@@ -142,9 +159,9 @@ def residuals(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor,
 def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
     """The flattest mixture whose leave-one-out error is within NEAR of the least.
 
-    Beyond FEW labels the whole grid is tried on FEW of them, and the neighbours of that choice on all (of very many,
-    on MANY). The result depends on the labels and their order alone, never on an earlier choice: whoever fits the same
-    labels gets the same mixture.
+    Beyond FEW labels the whole grid is tried on FEW of them, and the neighbours of that choice on
+    all (of very many, on MANY). The result depends on the labels and their order alone, never on an
+    earlier choice: whoever fits the same labels gets the same mixture.
 
     Args:
         cosines: (L, L) between the labelled items.
@@ -181,7 +198,9 @@ class LeaveOneOutErrors:
     def __call__(self, m: Mixture) -> float:
         if m not in self.known:
             K = m.weights[0] * self.kernels[0]
-            for w, kernel in zip(m.weights[1:], self.kernels[1:], strict=True):  # one by one: each may be large
+            for w, kernel in zip(
+                m.weights[1:], self.kernels[1:], strict=True
+            ):  # one by one: each may be large
                 K += w * kernel
             self.known[m] = float(residuals(K, m.noise, self.targets)[1].square().sum())
         return self.known[m]
@@ -223,14 +242,21 @@ class ExactModel(nn.Module):
         self._whitening: tuple[Tensor, Tensor] | None = None  # the support that it is of, and it
 
     def unit(self, x: Tensor) -> Tensor:
-        """(n, d) rows of length one, centred; an item that is the mean itself has none, and stays at zero."""
+        """(n, d) rows of length one, centred.
+
+        An item that is the mean itself has none, and stays at zero.
+        """
         if not len(self.centre):  # rows of length one are what it is given: see `on_units`
             return x.flatten(1)
         rows = x.flatten(1).to(self.centre) - self.centre
         if len(self.lift):
-            rows = torch.cat([rows, torch.ones_like(rows[:, :1]) * self.lift.to(rows)], 1)  # ONNX: any number of rows
+            rows = torch.cat(
+                [rows, torch.ones_like(rows[:, :1]) * self.lift.to(rows)], 1
+            )  # ONNX: any number of rows
         peak = rows.abs().amax(1, keepdim=True)
-        odd = (peak > 1e15) | ((peak < 1e-15) & (peak > 0))  # whose squares leave the numbers that there are
+        odd = (peak > 1e15) | (
+            (peak < 1e-15) & (peak > 0)
+        )  # whose squares leave the numbers that there are
         return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
 
     def weights(self) -> Mixture:
@@ -251,7 +277,9 @@ class ExactModel(nn.Module):
 
     @classmethod
     def on_units(cls, classes: int) -> "ExactModel":
-        """One whose inputs are centred and of length one already, as another model's `unit` makes them."""
+        """One whose inputs are centred and of length one already, as another model's `unit` makes
+        them.
+        """
         return cls(torch.zeros(0), classes)
 
     def blank(self, classes: int | None = None) -> "ExactModel":
@@ -262,8 +290,8 @@ class ExactModel(nn.Module):
         """Calibrated class probabilities of items.
 
         Args:
-            x: (n, ...) features, as `forward` takes them.
-            classes: how many classes there are, where the model has one output more (a single class).
+            x: (n, ...) features, as `forward` takes them. classes: how many classes there are,
+            where the model has one output more (a single class).
 
         Returns:
             (n, C) float64 on the CPU; 1/C before the first label.
@@ -276,7 +304,8 @@ class ExactModel(nn.Module):
         parts = [units.new_full((0, count), 1.0, dtype=torch.float64).cpu()]
         for some in torch.split(units, BLOCK):
             if len(self.support):
-                # Cosines in float64: what float32 loses, α, which is large where the noise is small, would multiply.
+                # Cosines in float64: what float32 loses, α, which is large where the noise is
+                # small, would multiply.
                 K = mixed(some.double() @ self.support.double().T, self.weights().weights)
                 mean = (1 / self.classes + K @ self.alpha)[:, :count]
                 spread = self.fitted_variance_scale() * self._variance(K).clamp_min(MIN_VARIANCE)
@@ -290,7 +319,11 @@ class ExactModel(nn.Module):
         parts = [units.new_ones(0, dtype=torch.float64)]
         for some in torch.split(units, BLOCK):
             K = mixed(some.double() @ self.support.double().T, self.weights().weights)
-            parts.append(self._variance(K) if len(self.support) else torch.ones_like(some[:, 0], dtype=torch.float64))
+            parts.append(
+                self._variance(K)
+                if len(self.support)
+                else torch.ones_like(some[:, 0], dtype=torch.float64)
+            )
         return torch.cat(parts)
 
     def _variance(self, K: Tensor) -> Tensor:
@@ -313,7 +346,10 @@ class ExactModel(nn.Module):
         return self.whitening().square().sum(0).reciprocal() - self.weights().noise
 
     def fitted_variance_scale(self) -> float:
-        """s²a²: by how much variances are multiplied so that each label, left out, is likeliest; worked out once."""
+        """s²a²: by how much variances are multiplied so that each label, left out, is likeliest.
+
+        Worked out once.
+        """
         if not len(self.variance_scale):
             self.calibrate()
         return float(self.variance_scale)
@@ -321,16 +357,29 @@ class ExactModel(nn.Module):
     def calibrate(self, votes: Tensor | None = None) -> None:
         """Choose s²a². votes: (L,) bool, which labels tell (`linear.calibration`); default: all."""
         mixture, n = self.weights(), len(self.support)
-        targets = mixed(_cosines(self.support), mixture.weights) @ self.alpha + mixture.noise * self.alpha
-        start = torch.full((n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device)
+        targets = (
+            mixed(_cosines(self.support), mixture.weights) @ self.alpha + mixture.noise * self.alpha
+        )
+        start = torch.full(
+            (n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device
+        )
         post = prior(start, mixture_kernel(self.support, mixture.weights), noise=mixture.noise)
         post = post.condition(torch.arange(n), targets + 1 / self.classes)
-        self.variance_scale = targets.new_tensor([likeliest_scale(post, votes) ** 2 * post.amplitude()])
+        self.variance_scale = targets.new_tensor(
+            [likeliest_scale(post, votes) ** 2 * post.amplitude()]
+        )
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
         absent = self.lift.new_zeros(0)  # older ones had neither
         state = {prefix + "lift": absent, prefix + "variance_scale": absent, **state}
-        for name in ("centre", "support", "alpha", "mixture", "lift", "variance_scale"):  # of any number of labels
+        for name in (
+            "centre",
+            "support",
+            "alpha",
+            "mixture",
+            "lift",
+            "variance_scale",
+        ):  # of any number of labels
             if prefix + name in state:
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
@@ -338,11 +387,14 @@ class ExactModel(nn.Module):
 
 
 def _canonical_order(units: Tensor) -> Tensor:
-    """(L,) an order of rows (L, d) that depends on the rows alone: not on who counts them how, nor on who came first.
+    """(L,) an order of rows (L, d) that depends on the rows alone: not on who counts them how, nor
+    on who came first.
 
     It decides which of many labels a choice of the mixture rests on.
     """
-    direction = torch.cos(1.0 + torch.arange(units.shape[1], dtype=torch.float64, device=units.device))
+    direction = torch.cos(
+        1.0 + torch.arange(units.shape[1], dtype=torch.float64, device=units.device)
+    )
     return (units.double() @ direction).argsort(stable=True)
 
 
@@ -385,7 +437,9 @@ class ExactLearnt(Learnt):
         return self.kernel_model.unit(self.inputs[at]).double().cpu()
 
     def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
-        """(q, C) with unit features dropped, and what is left of each row brought to length one again."""
+        """(q, C) with unit features dropped, and what is left of each row brought to length one
+        again.
+        """
         parts = []
         for some in torch.split(at, BLOCK):
             left = dropout(self.kernel_model.unit(self.inputs[some]), rate, rng)
@@ -398,24 +452,30 @@ class ExactLearnt(Learnt):
 
     def tangent(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """The mixture, worked out where it is asked for; it is scalar, and never sketched."""
-        return {"kernel": mixture_kernel(self.kernel_model.unit(self.inputs[at]), self.mixture.weights)}
+        return {
+            "kernel": mixture_kernel(self.kernel_model.unit(self.inputs[at]), self.mixture.weights)
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class ExactLearner:
     """Kernel regression on inputs (n, ...) of the whole data set.
 
-    blank: the model before any label, which knows how rows are centred and brought to length one; `exact` and
-    `ExactModel.blank` make it. most: labels beyond which they are condensed (`linear.condensed`), so that memory does
-    not grow with their square.
+    blank: the model before any label, which knows how rows are centred and brought to length one;
+    `exact` and `ExactModel.blank` make it. most: labels beyond which they are condensed
+    (`linear.condensed`), so that memory does not grow with their square.
     """
 
     inputs: Tensor
     blank: ExactModel
     device: str = "cpu"
     most: int | None = None
-    _last: dict[tuple[int, ...], ExactModel] = field(default_factory=dict, repr=False)  # by what it has learnt
-    _settled: dict[tuple[int, ...], Settled] = field(default_factory=dict, repr=False)  # and is condensed
+    _last: dict[tuple[int, ...], ExactModel] = field(
+        default_factory=dict, repr=False
+    )  # by what it has learnt
+    _settled: dict[tuple[int, ...], Settled] = field(
+        default_factory=dict, repr=False
+    )  # and is condensed
 
     @property
     def classes(self) -> int:
@@ -445,7 +505,9 @@ class ExactLearner:
         seed and previous are what a network's training depends on; nothing does here.
         """
         began = time.perf_counter()
-        model = (into if isinstance(into, ExactModel) else self.network(seed)).to(self.device).eval()
+        model = (
+            (into if isinstance(into, ExactModel) else self.network(seed)).to(self.device).eval()
+        )
         trained = None
         if len(labelled):
             support = model.unit(self.inputs[labelled].to(self.device))
@@ -472,7 +534,9 @@ class ExactLearner:
             return mixture, residuals(mixed(cosines, mixture.weights), mixture.noise, targets)[0]
         some = ranked[evenly(len(support), MANY).to(support.device)]
         mixture = choose_mixture(_cosines(support[some]), targets[some])
-        start = prior(torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise)
+        start = prior(
+            torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise
+        )
         settled = condensed(start, torch.arange(len(support)), targets, self.most).settled
         assert settled is not None
         self._settled[tuple(labelled.tolist())] = settled
@@ -481,26 +545,40 @@ class ExactLearner:
     def others_say(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, doubting: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """What the other labels predict for each labelled item (L, C), and how far off that is (L, C)."""
+        """What the other labels predict for each labelled item (L, C), and how far off that is (L,
+        C).
+        """
         settled = self._settled.get(tuple(labelled.tolist()))
         if settled is not None:
             return settled.others + 1 / self.classes, settled.others - settled.targets
-        model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        model = (
+            self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        )
         targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
         cosines, mixture = _cosines(model.support).cpu(), model.weights()
         _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
         return residual + targets + 1 / self.classes, residual
 
     def outlook(
-        self, labelled: Tensor, labels: Tensor, at: Tensor, *, seed: int = 0, votes: Tensor | None = None
+        self,
+        labelled: Tensor,
+        labels: Tensor,
+        at: Tensor,
+        *,
+        seed: int = 0,
+        votes: Tensor | None = None,
     ) -> Outlook:
         """How often it is wrong at items (q,), in random order, and what further labels will bring.
 
         votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
         """
-        model = self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        model = (
+            self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+        )
         learnt, points = ExactLearnt(model, self.inputs), torch.cat([labelled, at])
-        start = torch.full((len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device)
+        start = torch.full(
+            (len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device
+        )
         post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
         first = torch.arange(len(labelled))
         if self.most is None or len(labelled) <= self.most:
@@ -515,16 +593,20 @@ def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared")
     if not isinstance(model, ExactModel):
         return Learnt(model, inputs, loss)
     if not isinstance(inputs, Tensor):
-        raise InputError("the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)")
+        raise InputError(
+            "the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)"
+        )
     return ExactLearnt(model, inputs, loss)
 
 
 def predict_proba(
     model: nn.Module, inputs: Tensor | Samples, loss: str = "squared", classes: int | None = None
 ) -> Tensor:
-    """Class probabilities of items, by any fitted model: calibrated where it is the exact learner's.
+    """Class probabilities of items, by any fitted model: calibrated where it is the exact
+    learner's.
 
-    Every command, page and file gets its probabilities here, so that the same model never gives two answers.
+    Every command, page and file gets its probabilities here, so that the same model never gives two
+    answers.
 
     Args:
         model: a trained network, or an `ExactModel` with its labels.
@@ -539,7 +621,8 @@ def predict_proba(
 
 
 def exact(inputs: Tensor, classes: int) -> ExactModel:
-    """A model for `Learner` and `propose` that is never trained: kernel regression on inputs (n, ...), given labels.
+    """A model for `Learner` and `propose` that is never trained: kernel regression on inputs (n,
+    ...), given labels.
 
     >>> import torch
     >>> import labelahead as la
@@ -550,7 +633,10 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
     [0, 1]
     """
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs):
-        raise InputError("inputs is no tensor (n, ...); expected the features, rows or pixels of all items, stacked")
+        raise InputError(
+            "inputs is no tensor (n, ...); expected the features, rows or pixels of all items, "
+            "stacked"
+        )
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise InputError(f"classes is {classes!r}; expected two or more")
     rows = inputs.flatten(1)
@@ -560,7 +646,10 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
 
 
 def lift_of(rows: Tensor) -> float:
-    """By how much rows (n, d) are lifted: the root mean square of their length where they are short, else nothing."""
+    """By how much rows (n, d) are lifted.
+
+    The root mean square of their length where they are short, else nothing.
+    """
     if rows.shape[1] > SHORT:
         return 0.0
     length = float((rows.double() - rows.double().mean(0)).square().sum(1).mean().sqrt())

@@ -1,4 +1,6 @@
-"""How good the predictions are by now, and what further labels are expected to bring, without a test label."""
+"""How good the predictions are by now, and what further labels are expected to bring, without a
+test label.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -15,15 +17,18 @@ __all__ = ["AHEAD", "Outlook", "fastest", "outlook"]
 
 AHEAD = 20  # further labels whose worth is told
 LOOKED_AT = 300  # items among which these are chosen, and whose predictions they may put right
-# Labels brought about twice what the formula expects: it looks at the two likeliest classes alone, and at a kernel
-# that is not chosen anew (digits, CIFAR-10 features, two tables, seeds 100 to 102: 0.52 of what came).
+# Labels brought about twice what the formula expects: it looks at the two likeliest classes alone,
+# and at a kernel that is not chosen anew (digits, CIFAR-10 features, two tables, seeds 100 to 102:
+# 0.52 of what came).
 BRINGS = 2.0
 
 
 class Outlook(NamedTuple):
-    """error: share of wrong predictions in the pool. fall: by how much the next `AHEAD` labels will lower it.
+    """error: share of wrong predictions in the pool. fall: by how much the next `AHEAD` labels will
+    lower it.
 
-    spread: s²a², by which posterior variances are multiplied to be those of f (see `linear.calibration`).
+    spread: s²a², by which posterior variances are multiplied to be those of f (see
+    `linear.calibration`).
     """
 
     error: ErrorRate
@@ -32,7 +37,8 @@ class Outlook(NamedTuple):
 
 
 def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> Outlook:
-    """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random order.
+    """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random
+    order.
 
     votes: (L,) bool, which labels tell how good predictions are (`calibrate`); default: all.
     """
@@ -43,14 +49,17 @@ def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> Ou
     if not len(some):
         return Outlook(error_rate(posterior, at, known), 0.0, spread)
     seen = view(posterior, some, some, hold=True)
-    picks = greedy(seen, partial(resolve, temper=known.scale**2), min(AHEAD, len(some)), believe="mean")
+    picks = greedy(
+        seen, partial(resolve, temper=known.scale**2), min(AHEAD, len(some)), believe="mean"
+    )
     error = error_rate(posterior, at, known)
     brought = BRINGS * float(picks.scores.sum()) / len(some)
     return Outlook(error, min(brought, fastest(error.rate, len(posterior.told()[0]))), spread)
 
 
 def fastest(rate: float, labels: int) -> float:
-    """What the next labels can take off an error at best: none was seen to fall faster than by their square.
+    """What the next labels can take off an error at best: none was seen to fall faster than by
+    their square.
 
     Where nothing can be learnt, the formula alone would promise all of it.
     """

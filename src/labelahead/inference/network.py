@@ -1,4 +1,7 @@
-"""A network as a learner: train it on the labels, test it, and see what the labels say of each other."""
+"""A network as a learner.
+
+Train it on the labels, test it, and see what the labels say of each other.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +16,14 @@ from labelahead.batching import Samples
 from labelahead.errors import InputError
 from labelahead.gp.leave_one_out import leave_one_out
 from labelahead.gp.posterior import prior
-from labelahead.models.training import AuxiliaryObjective, Trained, Training, fresh_start, predict, train
+from labelahead.models.training import (
+    AuxiliaryObjective,
+    Trained,
+    Training,
+    fresh_start,
+    predict,
+    train,
+)
 from labelahead.models.training.forward import penultimate, place, predict_dropped
 from labelahead.models.training.objective import MakeObjective
 from labelahead.ntk import features, kernel
@@ -26,10 +36,11 @@ NOISE = 1e-3  # relative regulariser of leave-one-out, as all recorded campaigns
 
 @dataclass(frozen=True, eq=False)
 class Learnt:
-    """A network after its training, and the data set that it looks at: all that a belief begins with.
+    """A network after its training, and the data set that it looks at: all that a belief begins
+    with.
 
-    loss: what it was trained with. trained: None where there was nothing to train on. objective: what was trained
-    together with it. Every method takes positions (q,) in the data set.
+    loss: what it was trained with. trained: None where there was nothing to train on. objective:
+    what was trained together with it. Every method takes positions (q,) in the data set.
     """
 
     model: nn.Module
@@ -39,8 +50,12 @@ class Learnt:
     seconds: float = 0.0
     objective: AuxiliaryObjective | None = None
 
-    forms_kernel: ClassVar[bool] = True  # `tangent` has as many rows and columns as there are points
-    baseline: ClassVar[str] = "outputs"  # `start` has been trained on the labels: changes are measured from it
+    forms_kernel: ClassVar[bool] = (
+        True  # `tangent` has as many rows and columns as there are points
+    )
+    baseline: ClassVar[str] = (
+        "outputs"  # `start` has been trained on the labels: changes are measured from it
+    )
 
     @property
     def noise(self) -> float:
@@ -91,7 +106,8 @@ class Learnt:
         x = self.seen(at)
         if not isinstance(x, Tensor):
             raise InputError(
-                "this strategy looks at inputs as rows of numbers, but these are not one tensor; expected another "
+                "this strategy looks at inputs as rows of numbers, but these are not one tensor; "
+                "expected another "
                 "strategy, such as flip or badge"
             )
         return x
@@ -118,8 +134,9 @@ def probabilities_of(outputs: Tensor, loss: str, classes: int | None = None) -> 
 class NetworkLearner:
     """What a training depends on besides labels and seed.
 
-    inputs: (n, ...) of the whole data set. network: seed -> a fresh network. objective: makes what is trained together
-    with it, anew at every training, whatever `training.start` says of the network.
+    inputs: (n, ...) of the whole data set. network: seed -> a fresh network. objective: makes what
+    is trained together with it, anew at every training, whatever `training.start` says of the
+    network.
     """
 
     inputs: Tensor | Samples
@@ -138,7 +155,8 @@ class NetworkLearner:
         previous: Mapping[str, Tensor] | None = None,
         into: nn.Module | None = None,
     ) -> Learnt:
-        """Train on items (L,) with class numbers (L,), from the weights that `training.start` asks for.
+        """Train on items (L,) with class numbers (L,), from the weights that `training.start` asks
+        for.
 
         previous: those of the last training. into: the network to be trained; default: a new one.
         """
@@ -151,14 +169,17 @@ class NetworkLearner:
         objective = None if self.objective is None else self.objective(model, self.inputs[:2], seed)
         if len(labelled):
             x = self.inputs[labelled]
-            trained = train(model, x, labels, self.classes, self.training, seed=seed, objective=objective)
+            trained = train(
+                model, x, labels, self.classes, self.training, seed=seed, objective=objective
+            )
         seconds = time.perf_counter() - began
         return Learnt(model.eval(), self.inputs, self.training.loss, trained, seconds, objective)
 
     def others_say(
         self, labelled: Tensor, labels: Tensor, *, seed: int, doubting: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """What the other labels predict for each labelled item (L, C), and how far off that is (L, C).
+        """What the other labels predict for each labelled item (L, C), and how far off that is (L,
+        C).
 
         doubting: whether wrong labels are looked for, not the accuracy.
         """

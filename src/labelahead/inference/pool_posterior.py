@@ -1,4 +1,5 @@
-"""What a learner holds of the items in play, given labels: the one door between learning and choosing.
+"""What a learner holds of the items in play, given labels: the one door between learning and
+choosing.
 
 Criteria and posteriors count along the items in play. Everybody else counts in the data set, and
 so does every method here: this is the only place where the one becomes the other.
@@ -26,14 +27,18 @@ MANY = 64  # labels that are added at once
 SHARE = 4  # of the labels known so many may come at once before a beginning costs less
 FEW = 16  # labels that are changed or taken back one by one; of more a new beginning costs less
 
-MAX_DRIFT = 0.10  # of the predictions: beyond it look-ahead describes another network than the trained one
+MAX_DRIFT = (
+    0.10  # of the predictions: beyond it look-ahead describes another network than the trained one
+)
 
 
 def drift_note(drift: float | None) -> str | None:
-    """Return a warning where the linearised network differs from the trained one in too many predictions.
+    """Return a warning where the linearised network differs from the trained one in too many
+    predictions.
 
     Args:
-        drift: Share of differing predictions (`Belief.drift`); None where there is no trained network.
+        drift: Share of differing predictions (`Belief.drift`); None where there is no trained
+        network.
 
     Returns:
         One sentence, or None up to `MAX_DRIFT`.
@@ -41,20 +46,23 @@ def drift_note(drift: float | None) -> str | None:
     if drift is None or drift <= MAX_DRIFT:
         return None
     return (
-        f"the linearised network predicts another class than the trained one for {drift:.0%} of the candidates, "
+        f"the linearised network predicts another class than the trained one for {drift:.0%} of "
+        "the candidates, "
         f"expected at most {MAX_DRIFT:.0%}: train longer; look-ahead describes another network"
     )
 
 
 class Belief:
-    """The posterior at the items in play, given some labels. An immutable value: `told` returns a new one.
+    """The posterior at the items in play, given some labels. An immutable value: `told` returns a
+    new one.
 
     points: (n,) positions of the items in play, in the data set. start: the posterior at them
     before any label. labels: position -> class; those of items that are not in play wait for the
-    next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all. baseline: from which
-    predictions changes are measured (`View`): "outputs" if the start is that of a network trained on just these labels.
-    hold: keep k(candidates, evaluation), so that labels that come one by one are cheap. most: labels beyond which a
-    beginning condenses them (`linear.condensed`), so that memory stays as it is; guess: (n, C) α to begin that with.
+    next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all.
+    baseline: from which predictions changes are measured (`View`): "outputs" if the start is that
+    of a network trained on just these labels. hold: keep k(candidates, evaluation), so that labels
+    that come one by one are cheap. most: labels beyond which a beginning condenses them
+    (`linear.condensed`), so that memory stays as it is; guess: (n, C) α to begin that with.
     """
 
     def __init__(
@@ -69,7 +77,13 @@ class Belief:
         most: int | None = None,
         guess: Tensor | None = None,
     ) -> None:
-        self.points, self.start, self.evaluation, self.hold, self.most = points, start, evaluation, hold, most
+        self.points, self.start, self.evaluation, self.hold, self.most = (
+            points,
+            start,
+            evaluation,
+            hold,
+            most,
+        )
         self.baseline = baseline
         self._place = {p: i for i, p in enumerate(points.tolist())}
         self._begin(labels or {}, guess)
@@ -97,30 +111,45 @@ class Belief:
         return view(post, left, summed, baseline=self.baseline, hold=self.hold)
 
     def nearby(self, labels: Mapping[int, int]) -> bool:
-        """Whether it can be told these labels in milliseconds: not if many are new, nor if early ones are gone."""
+        """Whether it can be told these labels in milliseconds.
+
+        Not if many are new, nor if early ones are gone.
+        """
         known = self._in_play(labels)
         return len(known.keys() - self.labels.keys()) <= MANY and self._reachable(known)
 
     def _reachable(self, known: Mapping[int, int]) -> bool:
-        """Whether there is a way from the labels that it knows to these that costs less than a beginning."""
+        """Whether there is a way from the labels that it knows to these that costs less than a
+        beginning.
+        """
         if len(known.keys() - self.labels.keys()) > max(MANY, len(self.labels) // SHARE):
             return False
         gone = [p for p in self.labels if p not in known]
         changed = sum(known[p] != c for p, c in self.labels.items() if p in known)
         if not gone and not changed:
             return True
-        few = len(gone) <= min(FEW, len(self.posterior.labelled)) and changed <= FEW and self.posterior.revisable
+        few = (
+            len(gone) <= min(FEW, len(self.posterior.labelled))
+            and changed <= FEW
+            and self.posterior.revisable
+        )
         return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
 
     def told(self, labels: Mapping[int, int], classes: int = 0) -> "Belief":
         """The belief that knows exactly these labels, of at least so many classes.
 
-        Milliseconds for new labels, a few changed ones, the last few taken back (rank-one steps, k and targets apart),
-        and classes that nobody has heard of. Otherwise it begins again from the start: see `nearby`.
+        Milliseconds for new labels, a few changed ones, the last few taken back (rank-one steps, k
+        and targets apart), and classes that nobody has heard of. Otherwise it begins again from the
+        start: see `nearby`.
         """
         known, classes = self._in_play(labels), max(classes, self.classes)
         other = object.__new__(Belief)
-        other.points, other.evaluation, other.hold, other._place = self.points, self.evaluation, self.hold, self._place
+        other.points, other.evaluation, other.hold, other._place = (
+            self.points,
+            self.evaluation,
+            self.hold,
+            self._place,
+        )
         other.most = self.most
         other.baseline = self.baseline if known == self.labels else "linearised"
         wider = classes != self.classes
@@ -140,7 +169,9 @@ class Belief:
             other.view = other._seen(other.posterior.without_last(gone))
         if changed:
             at = other.view.candidates.new_tensor(changed)
-            targets = one_hot(at.new_tensor([list(held.values())[i] for i in changed]), classes).double()
+            targets = one_hot(
+                at.new_tensor([list(held.values())[i] for i in changed]), classes
+            ).double()
             other.view = other.view.revised(other.posterior.corrected(at, targets))
         if new:
             other.view = other.view.condition(self.places(new), torch.tensor(list(new.values())))
@@ -150,7 +181,10 @@ class Belief:
         return other
 
     def pushes(self, classes: int) -> Tensor | None:
-        """(n, C) α of the labels that are condensed, by which a new beginning is nearer; None: there are none."""
+        """(n, C) α of the labels that are condensed, by which a new beginning is nearer.
+
+        None: there are none.
+        """
         settled = self.posterior.settled
         if settled is None:
             return None
@@ -167,7 +201,9 @@ class Belief:
 
     def knows(self, labels: Mapping[int, int], classes: int) -> bool:
         """Whether it has been told exactly these labels."""
-        return self.classes == max(classes, self.start.classes) and self.labels == self._in_play(labels)
+        return self.classes == max(classes, self.start.classes) and self.labels == self._in_play(
+            labels
+        )
 
     @property
     def classes(self) -> int:
@@ -180,9 +216,11 @@ class Belief:
         return self.view.posterior
 
     def drift(self) -> float | None:
-        """Share of the candidates whose predicted class differs between f_lin and f, the start; None without any.
+        """Share of the candidates whose predicted class differs between f_lin and f, the start;
+        None without any.
 
-        The two agree where the start is that of a network trained to convergence on just these labels.
+        The two agree where the start is that of a network trained to convergence on just these
+        labels.
         """
         at = self.view.candidates
         if not len(at) or self.classes < 2:
@@ -212,7 +250,10 @@ class Belief:
         return probabilities(self.posterior.mean.T.contiguous(), "simplex", 0).T.contiguous()
 
     def scores(self, criterion: str | Acquisition) -> Tensor:
-        """(m,) how much a label of each candidate matters; `view.candidates` says which they are."""
+        """(m,) how much a label of each candidate matters.
+
+        `view.candidates` says which they are.
+        """
         if criterion not in self._scores:
             self._scores[criterion] = select.score_candidates(self.view, criterion)
         return self._scores[criterion]
@@ -226,7 +267,9 @@ class Belief:
             self._orders[criterion] = self.points[self.view.candidates[order].cpu()].tolist()
         return self._orders[criterion][:n]
 
-    def best(self, criterion: str | Acquisition, without: Collection[int] = ()) -> tuple[int, float] | None:
+    def best(
+        self, criterion: str | Acquisition, without: Collection[int] = ()
+    ) -> tuple[int, float] | None:
         """The position to ask for next and its score, leaving some out; None: nothing is left."""
         if len(self.view.candidates) == 0:
             return None
@@ -241,10 +284,11 @@ class Belief:
         return free, float(scores[(self.view.candidates == self._place[free]).nonzero()[0, 0]])
 
     def shortlist(self, criterion: str | Acquisition, n: int) -> "Belief":
-        """Of the n best candidates alone, with all that criteria sum over: a label costs it a few milliseconds.
+        """Of the n best candidates alone, with all that criteria sum over: a label costs it a few
+        milliseconds.
 
-        It learns and scores them just as this belief would. Its `labels` are those that come from now on: it can be
-        told further ones, as long as all that is known here stays as it is.
+        It learns and scores them just as this belief would. Its `labels` are those that come from
+        now on: it can be told further ones, as long as all that is known here stays as it is.
         """
         some = torch.sort(self.scores(criterion), descending=True, stable=True).indices[:n]
         first, summed = self.view.candidates[some], self.view.evaluation
@@ -252,13 +296,27 @@ class Belief:
         at = torch.cat([first, summed[others]])
         place = torch.empty_like(self.posterior.is_labelled, dtype=torch.int64)
         place[at] = torch.arange(len(at), device=at.device)
-        rows = torch.cat([self.posterior.block(first, first), self.view.covariance(some)[:, others]], 1)
+        rows = torch.cat(
+            [self.posterior.block(first, first), self.view.covariance(some)[:, others]], 1
+        )
         short = object.__new__(Belief)
-        short.points, short.evaluation, short.hold, short.most = self.points[at.cpu()], self.evaluation, True, None
+        short.points, short.evaluation, short.hold, short.most = (
+            self.points[at.cpu()],
+            self.evaluation,
+            True,
+            None,
+        )
         short.baseline = self.baseline
         short._place = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
-        short.start, short.labels, short._scores, short._orders = self.posterior.among(at, rows), {}, {}, {}
-        short.view = View(short.start, place[first], place[summed], None, baseline=self.baseline, hold=True)
+        short.start, short.labels, short._scores, short._orders = (
+            self.posterior.among(at, rows),
+            {},
+            {},
+            {},
+        )
+        short.view = View(
+            short.start, place[first], place[summed], None, baseline=self.baseline, hold=True
+        )
         return short
 
     def pick(

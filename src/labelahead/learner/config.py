@@ -65,9 +65,14 @@ class Source:
     links: bool = True  # whether links may lead out of a folder of pictures
     checked: bool = True  # whether every picture is opened before anything else
     without: tuple[str, ...] = ()  # columns of a table that are not learnt from
-    classes: tuple[str, ...] = ()  # names of classes for certain; subfolders with other names are just folders
-    id: str = "auto"  # the column of a table that names the items; auto: one called `id`; none: row numbers
-    embedding: str | None = None  # what is made of pictures and texts first; None: the best that is installed
+    classes: tuple[
+        str, ...
+    ] = ()  # names of classes for certain; subfolders with other names are just folders
+    # the column of a table that names the items; auto: one called `id`; none: row numbers
+    id: str = "auto"
+    embedding: str | None = (
+        None  # what is made of pictures and texts first; None: the best that is installed
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:
@@ -104,10 +109,11 @@ class Budget:
     In the modes top and greedy the labels between two trainings are one batch; in sequential mode
     they are asked for one by one.
 
-    confirm, of simulations: after every training so many items, those that are predicted most surely, are looked at in
-    grids, as on the page. An item in a grid costs `confirm_cost` of an answer; what the grids cost is taken off the
-    answers of the round, so that `labels` counts answers and what costs as much. Of the items that are predicted
-    wrongly the person overlooks the share `missed`, which get the wrong label; the others stay without one.
+    confirm, of simulations: after every training so many items, those that are predicted most
+    surely, are looked at in grids, as on the page. An item in a grid costs `confirm_cost` of an
+    answer; what the grids cost is taken off the answers of the round, so that `labels` counts
+    answers and what costs as much. Of the items that are predicted wrongly the person overlooks the
+    share `missed`, which get the wrong label; the others stay without one.
 
     >>> la.Budget(initial=0, labels=60).retrain_every
     10
@@ -130,7 +136,8 @@ class Budget:
     def __post_init__(self) -> None:
         if self.initial < 0 or self.retrain_every < 1:
             raise InputError(
-                f"initial is {self.initial}, retrain_every {self.retrain_every}; expected 0 or more, and 1 or more"
+                f"initial is {self.initial}, retrain_every {self.retrain_every}; expected 0 or "
+                "more, and 1 or more"
             )
         if self.labels < max(self.initial, 1):
             raise InputError(
@@ -141,12 +148,14 @@ class Budget:
             raise InputError(f"absent is {self.absent}; expected a number of classes, 0 or more")
         if self.confirm < 0 or not self.confirm_cost >= 0 or not 0 <= self.missed <= 1:
             raise InputError(
-                f"confirm is {self.confirm}, confirm_cost {self.confirm_cost}, missed {self.missed}; expected a number "
+                f"confirm is {self.confirm}, confirm_cost {self.confirm_cost}, missed "
+                f"{self.missed}; expected a number "
                 "of items, a share of an answer's cost, and a share from 0 to 1"
             )
         if self.price >= self.retrain_every:
             raise InputError(
-                f"to confirm {self.confirm} items costs {self.price} answers of the {self.retrain_every} between two "
+                f"to confirm {self.confirm} items costs {self.price} answers of the "
+                f"{self.retrain_every} between two "
                 "trainings (retrain_every); expected fewer, so that something is asked"
             )
 
@@ -208,7 +217,10 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
         plain["track"] = [plain["track"]]
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("without"), str):  # nor do columns: a,b
-        plain["data"] = {**data, "without": [name.strip() for name in data["without"].split(",") if name.strip()]}
+        plain["data"] = {
+            **data,
+            "without": [name.strip() for name in data["without"].split(",") if name.strip()],
+        }
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("classes"), str):
         plain["data"] = {**data, "classes": split_names(data["classes"])}
@@ -218,7 +230,9 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
     asking = plain.get("asking")
     strategy = asking.get("strategy", "") if isinstance(asking, Mapping) else ""
     if not isinstance(strategy, str | Strategy):
-        raise InputError(f"asking.strategy is {strategy!r}; expected a name, or your own as file.py:name")
+        raise InputError(
+            f"asking.strategy is {strategy!r}; expected a name, or your own as file.py:name"
+        )
     campaign = _checked(Campaign, plain)
     if campaign.model.name not in ("auto", EXACT) and ":" not in campaign.model.name:
         spec(campaign.model.name)
@@ -235,8 +249,9 @@ def assemble(
 ) -> Campaign:
     """The campaign that a file of the user's, KEY=VALUE texts and options make; see `gather`.
 
-    Code that the file alone names is refused where it lies in the data, or in the folder of a run or a session, unless
-    `trust_code` says that it may run. Configurations that labelahead stored are read by `read_stored` instead.
+    Code that the file alone names is refused where it lies in the data, or in the folder of a run
+    or a session, unless `trust_code` says that it may run. Configurations that labelahead stored
+    are read by `read_stored` instead.
     """
     tables = gather(file, changes, options, base)
     if file is not None:
@@ -265,7 +280,8 @@ def read_stored(
     trust_code: bool | Collection[str] = False,
     without: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Read the tables of a configuration that labelahead stored in a folder, which may be somebody else's.
+    """Read the tables of a configuration that labelahead stored in a folder, which may be somebody
+    else's.
 
     Args:
         path: The file.
@@ -282,13 +298,18 @@ def read_stored(
     source = data.get("name") if isinstance(data, Mapping) else None
     folders: list[str | Path] = [path.parent, *([source] if isinstance(source, str) else [])]
     given = set(code_names(gather(None, (), options or {})).values())
-    trusted = trust_code if isinstance(trust_code, bool) and trust_code else given.union(trust_code or ())
+    trusted = (
+        trust_code if isinstance(trust_code, bool) and trust_code else given.union(trust_code or ())
+    )
     require_trusted_code(code_names(tables), path, folders, trusted)
     return tables
 
 
 def gather(
-    file: str | Path | None, changes: Sequence[str], options: Mapping[str, Any], base: Mapping[str, Any] | None = None
+    file: str | Path | None,
+    changes: Sequence[str],
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The tables of a file, KEY=VALUE texts and options, each overriding the one before.
 

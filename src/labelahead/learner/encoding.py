@@ -1,4 +1,7 @@
-"""What a network sees of the items: as they are, or what an encoder makes of pictures and texts first."""
+"""What a network sees of the items.
+
+As they are, or what an encoder makes of pictures and texts first.
+"""
 
 import hashlib
 import inspect
@@ -27,38 +30,59 @@ from labelahead.models.image_encoder import BACKBONES, available, scales
 from labelahead.models.sentence_encoder import ENCODER, LONGEST, embed_texts, sentences_available
 from labelahead.models.user_code import imported
 
-__all__ = ["EMBEDDINGS", "Seen", "best_embedding", "require_embedding", "seen_by", "side_by_side", "takes_long"]
+__all__ = [
+    "EMBEDDINGS",
+    "Seen",
+    "best_embedding",
+    "require_embedding",
+    "seen_by",
+    "side_by_side",
+    "takes_long",
+]
 
 log = logging.getLogger("labelahead")
 AS_THEY_ARE, WORDS, SENTENCES, PICTURES = "raw", "words", "minilm", "lite0"
 EMBEDDINGS = {
     SENTENCES: f"texts as {ENCODER} reads them, 384 numbers (extra 'texts')",
     WORDS: "texts by their words and pairs of words, up to 128 numbers",
-    **{name: f"pictures as {b.title} sees them, 1,280 numbers (extra 'photos')" for name, b in BACKBONES.items()},
+    **{
+        name: f"pictures as {b.title} sees them, 1,280 numbers (extra 'photos')"
+        for name, b in BACKBONES.items()
+    },
     AS_THEY_ARE: "pixels and columns as they are",
 }
-# What the other columns of a table weigh beside an embedding. On Reuters texts with made-up columns a quarter loses a
-# point to columns of noise, where equal weights lose three, and keeps most of what useful ones bring (docs/campaigns).
+# What the other columns of a table weigh beside an embedding. On Reuters texts with made-up columns
+# a quarter loses a point to columns of noise, where equal weights lose three, and keeps most of
+# what useful ones bring (docs/campaigns).
 BESIDE = 0.25
 TOGETHER = 64  # items that a function of the user's own is called with, at most
-OWN_SIZE = 224  # pixels a side at which a function of the user's own is given pictures, unless they say
+OWN_SIZE = (
+    224  # pixels a side at which a function of the user's own is given pictures, unless they say
+)
 Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Inputs (n, ...) of a whole data set, by which embedding they came about, and what to say of it."""
+    """Inputs (n, ...) of a whole data set, by which embedding they came about, and what to say of
+    it.
+    """
 
     inputs: Tensor | Samples
     embedding: str
     notes: tuple[str, ...] = ()
-    reading: Callable[[], Reading | None] = lambda: None  # how other items become such inputs; None: nobody can tell
+    reading: Callable[[], Reading | None] = lambda: (
+        None
+    )  # how other items become such inputs; None: nobody can tell
 
 
-def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progress | None = None) -> Seen:
+def seen_by(
+    model: str, data: Data, name: str, size: int | None, progress: Progress | None = None
+) -> Seen:
     """What the network `model` sees of the data by the embedding `name`.
 
-    That is one of EMBEDDINGS, the name of vectors that came with the data, or the user's own as file.py:function.
+    That is one of EMBEDDINGS, the name of vectors that came with the data, or the user's own as
+    file.py:function.
     """
     if model == "efficientnet-lite0":
         if data.images is None:
@@ -88,7 +112,10 @@ def seen_by(model: str, data: Data, name: str, size: int | None, progress: Progr
     how = _reading(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
         return Seen(features, name, reading=lambda: how)
-    weighed = f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's {features.shape[1]}"
+    weighed = (
+        f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's "
+        f"{features.shape[1]}"
+    )
     return Seen(side_by_side(features, rest, pool), name, (weighed,), lambda: how)
 
 
@@ -101,31 +128,42 @@ def require_embedding(name: str, data: Data) -> None:
     elif name not in EMBEDDINGS:
         known = [*EMBEDDINGS, *data.vectors]
         raise InputError(
-            f"embedding is {name!r}, but {data.name} has no vectors of that name; {did_you_mean(name, known)}expected "
+            f"embedding is {name!r}, but {data.name} has no vectors of that name; "
+            f"{did_you_mean(name, known)}expected "
             f"one of {', '.join(known)}, or your own as file.py:function"
         )
     if name in (WORDS, SENTENCES) and data.texts is None:
-        raise InputError(f"embedding is {name}, which is for texts, but {data.name} has none; expected another")
+        raise InputError(
+            f"embedding is {name}, which is for texts, but {data.name} has none; expected another"
+        )
     if name in BACKBONES and data.images is None:
-        raise InputError(f"embedding is {name}, which sees pictures, but {data.name} has none; expected another")
+        raise InputError(
+            f"embedding is {name}, which sees pictures, but {data.name} has none; expected another"
+        )
 
 
 def takes_long(name: str, data: Data) -> bool:
-    """Whether a network has to look at every item before anything can be learnt from this embedding."""
+    """Whether a network has to look at every item before anything can be learnt from this
+    embedding.
+    """
     return name not in data.vectors and (name in BACKBONES or name == SENTENCES or ":" in name)
 
 
 def _function(name: str) -> Callable[[Any], Any]:
     function = imported(name, "embedding")
     if not callable(function):
-        raise InputError(f"the embedding {name!r} is a {type(function).__name__}; expected a function")
+        raise InputError(
+            f"the embedding {name!r} is a {type(function).__name__}; expected a function"
+        )
     return function  # type: ignore[no-any-return]
 
 
 def side_by_side(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
-    """Both (n, d), centred; the rest has BESIDE times the total variance over the pool. Entries are about 1.
+    """Both (n, d), centred; the rest has BESIDE times the total variance over the pool. Entries are
+    about 1.
 
-    To a kernel variance is weight: a few columns as they are would drown among hundreds of numbers of an embedding.
+    To a kernel variance is weight: a few columns as they are would drown among hundreds of numbers
+    of an embedding.
     """
     blocks = []
     for block, share in ((features, 1.0), (rest, BESIDE)):
@@ -136,7 +174,10 @@ def side_by_side(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
 
 
 def _weight(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor, float]:
-    """(d,) the mean over the pool, and what makes the total variance `share`; 1 where there is none."""
+    """(d,) the mean over the pool, and what makes the total variance `share`.
+
+    1 where there is none.
+    """
     mean = block[pool].double().mean(0)
     total = float((block[pool].double() - mean).square().sum(1).mean())
     return mean, (share / total) ** 0.5 if total > 0 else 1.0
@@ -160,7 +201,10 @@ def _reading(
     rest: Tensor | None,
     pool: Tensor,
 ) -> Reading | None:
-    """How other items become such features beside such a rest; standardising and weighing as one mean and deviation."""
+    """How other items become such features beside such a rest.
+
+    Standardising and weighing as one mean and deviation.
+    """
     mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
     if name in BACKBONES and name not in data.vectors:
         return Reading(VIEWED, (3, size, size), mean, std, features=name)
@@ -177,14 +221,22 @@ def _reading(
         (first, factor), (second, other) = _weight(features, pool, 1.0), _weight(rest, pool, BESIDE)
         unit = ((width + rest.shape[1]) / (1 + BESIDE)) ** 0.5
         mean = torch.cat([mean + std * first, second])
-        std = torch.cat([(std / (factor * unit)).expand(width), torch.full_like(second, 1 / (other * unit))])
+        std = torch.cat(
+            [(std / (factor * unit)).expand(width), torch.full_like(second, 1 / (other * unit))]
+        )
         width += rest.shape[1]
     return Reading(COLUMNS, (width,), mean, std, columns=columns)
 
 
 def _rest(data: Data) -> Tensor | None:
     """The columns of a table that are numbers or categories, as numbers."""
-    rest = data.texts.rest if data.texts is not None else data.inputs if data.rows is not None and data.shape else None
+    rest = (
+        data.texts.rest
+        if data.texts is not None
+        else data.inputs
+        if data.rows is not None and data.shape
+        else None
+    )
     return rest if rest is not None and rest.shape[1] else None
 
 
@@ -193,16 +245,22 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
     if data.texts is not None:
         columns = ", ".join(data.texts.columns)
         if sentences_available():
-            return SENTENCES, (f"{columns}: read by {ENCODER}, up to {LONGEST} tokens (some 200 words) of each text",)
+            return SENTENCES, (
+                f"{columns}: read by {ENCODER}, up to {LONGEST} tokens (some 200 words) of each "
+                "text",
+            )
         return WORDS, (
-            f"{columns}: learnt from by its words; sentence embeddings would need far fewer labels, but are not "
+            f"{columns}: learnt from by its words; sentence embeddings would need far fewer "
+            "labels, but are not "
             "installed (pip install 'labelahead[texts]')",
         )
     if data.vectors and not data.shape:
         name = next(iter(data.vectors))
         return name, (f"learnt from the vectors in {name}",)
     if model == "backbone" or (model == EXACT and _in_colour(data) and available()):
-        return PICTURES, (f"pictures: seen by {BACKBONES[PICTURES].title}, trained on a million photographs",)
+        return PICTURES, (
+            f"pictures: seen by {BACKBONES[PICTURES].title}, trained on a million photographs",
+        )
     if model == EXACT and _in_colour(data):
         return AS_THEY_ARE, (
             "pictures are best served by pretrained features, but these are not installed "
@@ -241,9 +299,13 @@ def _own(name: str, data: Data, size: int | None, tell: Tell | None) -> Tensor:
     """What a function of the user's own makes of texts, pictures or rows, block by block."""
     function = _function(name)
     items, marks = _items(data, size or OWN_SIZE)
-    source = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
+    source = (
+        inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
+    )
     written = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else None
-    cache = _cache() if written else None  # of what cannot be read nobody can say whether it has changed
+    cache = (
+        _cache() if written else None
+    )  # of what cannot be read nobody can say whether it has changed
     about = f"2|{name.rpartition(':')[2]}|{written}"
     columns = columns_kept(cache, about)
     first: dict[int, Tensor] = {}
@@ -258,40 +320,66 @@ def _own(name: str, data: Data, size: int | None, tell: Tell | None) -> Tensor:
             if all(i in first for i in some):
                 rows[begin : begin + len(some)] = torch.stack([first[i] for i in some])
             else:
-                rows[begin : begin + len(some)] = _called(function, name, items(some), len(some), columns)
+                rows[begin : begin + len(some)] = _called(
+                    function, name, items(some), len(some), columns
+                )
             yield begin + len(some)
 
     keys = None if cache is None else [key_of(mark) for mark in marks()]
-    return block_by_block(len(data), columns, fill, about=about, keys=keys, cache=cache, progress=tell)
+    return block_by_block(
+        len(data), columns, fill, about=about, keys=keys, cache=cache, progress=tell
+    )
 
 
-def _items(data: Data, size: int) -> tuple[Callable[[list[int]], Any], Callable[[], list[str | bytes]]]:
-    """What the function is called with for the items at some positions; and what changes with each."""
+def _items(
+    data: Data, size: int
+) -> tuple[Callable[[list[int]], Any], Callable[[], list[str | bytes]]]:
+    """What the function is called with for the items at some positions.
+
+    And what changes with each.
+    """
     images, texts, rows = data.images, data.texts, data.rows
     every = range(len(data))
     if images is not None:
-        return lambda at: images.batch(torch.tensor(at), size), lambda: [f"{size}|{m}" for m in images.marks(len(data))]
+        return lambda at: images.batch(torch.tensor(at), size), lambda: [
+            f"{size}|{m}" for m in images.marks(len(data))
+        ]
     if texts is not None:
         whole = ["\n".join(parts) for parts in zip(*texts.columns.values(), strict=True)]
         return lambda at: [whole[i] for i in at], lambda: list(whole)
     if rows is not None:
-        return lambda at: [dict(rows.row(i)) for i in at], lambda: [repr(rows.row(i)) for i in every]
+        return lambda at: [dict(rows.row(i)) for i in at], lambda: [
+            repr(rows.row(i)) for i in every
+        ]
     values = data.inputs
     return lambda at: values[at], lambda: [values[i].contiguous().numpy().tobytes() for i in every]
 
 
-def _called(function: Callable[[Any], Any], name: str, items: Any, q: int, columns: int | None) -> Tensor:
+def _called(
+    function: Callable[[Any], Any], name: str, items: Any, q: int, columns: int | None
+) -> Tensor:
     """(q, d) float32, checked."""
     try:
         out = torch.as_tensor(function(items)).detach().float().cpu()
     except Exception as error:
         cause = (str(error).strip().splitlines() or [""])[0]
-        raise InputError(f"the embedding {name!r} failed on {q} items with {type(error).__name__}: {cause}") from error
-    if out.dim() != 2 or len(out) != q or not out.shape[1] or (columns is not None and out.shape[1] != columns):
+        raise InputError(
+            f"the embedding {name!r} failed on {q} items with {type(error).__name__}: {cause}"
+        ) from error
+    if (
+        out.dim() != 2
+        or len(out) != q
+        or not out.shape[1]
+        or (columns is not None and out.shape[1] != columns)
+    ):
         wanted = f"({q}, {columns or 'd'})"
-        raise InputError(f"the embedding {name!r} returned {tuple(out.shape)} for {q} items; expected {wanted}")
+        raise InputError(
+            f"the embedding {name!r} returned {tuple(out.shape)} for {q} items; expected {wanted}"
+        )
     if not bool(torch.isfinite(out).all()):
-        raise InputError(f"the embedding {name!r} returned NaN or infinity; expected finite numbers")
+        raise InputError(
+            f"the embedding {name!r} returned NaN or infinity; expected finite numbers"
+        )
     return out
 
 
@@ -302,7 +390,8 @@ def _cache() -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         log.warning(
-            "%s cannot be written to (%s), so features are not kept: set LABELAHEAD_DATA to a folder that can",
+            "%s cannot be written to (%s), so features are not kept: set LABELAHEAD_DATA to a "
+            "folder that can",
             folder,
             error.strerror,
         )

@@ -1,4 +1,5 @@
-"""What people leave with: a learnt model, how items become its inputs, its classes, and what is known of it.
+"""What people leave with: a learnt model, how items become its inputs, its classes, and what is
+known of it.
 
     model.json     classes, how items are read, which network, the data, the labels, the accuracy
     weights.pt     tensors alone
@@ -48,15 +49,21 @@ FORMAT = 1
 ROWS = 64  # items seen at a time
 EXAMPLES = 5
 NAMED = 5  # items that a message names
-# An item is unlike anything labelled if its variance exceeds that of this share of the labelled items, each of which
-# was left out of the labels for it.
+# An item is unlike anything labelled if its variance exceeds that of this share of the labelled
+# items, each of which was left out of the labels for it.
 SHARE = 0.95
-BIASED = "by leaving out each label in turn; those that were chosen are hard ones, so it is commonly lower than on all"
+BIASED = (
+    "by leaving out each label in turn; those that were chosen are hard ones, so it is "
+    "commonly lower than on all"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of items. variance: of the exact learner, 1 before any label; unlike: see `Finished`."""
+    """What a model says of items.
+
+    variance: of the exact learner, 1 before any label; unlike: see `Finished`.
+    """
 
     items: tuple[str, ...]
     classes: tuple[str, ...]
@@ -75,7 +82,8 @@ class Predictions:
         return [self.classes[i] for i in self.probabilities.argmax(1).tolist()]
 
     def columns(self, probabilities: bool = False) -> dict[str, Any]:
-        """Return a table: id, the user's columns, prediction, probability, unlike_labelled (None: not known).
+        """Return a table: id, the user's columns, prediction, probability, unlike_labelled (None:
+        not known).
 
         Args:
             probabilities: whether to add a column `probability:CLASS` for every class.
@@ -83,7 +91,10 @@ class Predictions:
         unlike = [None] * len(self) if self.unlike is None else self.unlike.tolist()
         ours = {"prediction": self.labels, "probability": _rounded(self.probabilities.amax(1))}
         if probabilities:
-            ours |= {class_column(c): _rounded(self.probabilities[:, i]) for i, c in enumerate(self.classes)}
+            ours |= {
+                class_column(c): _rounded(self.probabilities[:, i])
+                for i, c in enumerate(self.classes)
+            }
         return merge_columns(self.items, self.records, {**ours, "unlike_labelled": unlike})
 
 
@@ -91,11 +102,13 @@ class Predictions:
 class Finished:
     """A learnt model that predicts items it has never met.
 
-    network: inputs -> outputs (n, C). reading: how items become inputs; None: they are handed over as the network takes
-    them. about: data, labels, accuracy, and how to build the network; plain values.
+    network: inputs -> outputs (n, C). reading: how items become inputs; None: they are handed over
+    as the network takes them. about: data, labels, accuracy, and how to build the network; plain
+    values.
 
-    The exact learner also says which items are unlike anything labelled: those whose posterior variance exceeds
-    `threshold`, the 95 % quantile of the variances that the labelled items have, each left out in turn.
+    The exact learner also says which items are unlike anything labelled: those whose posterior
+    variance exceeds `threshold`, the 95 % quantile of the variances that the labelled items have,
+    each left out in turn.
     """
 
     network: nn.Module
@@ -112,25 +125,38 @@ class Finished:
     @property
     def _exact(self) -> ExactModel | None:
         """The exact learner's model, once it knows a label."""
-        return self.network if isinstance(self.network, ExactModel) and len(self.network.support) else None
+        return (
+            self.network
+            if isinstance(self.network, ExactModel) and len(self.network.support)
+            else None
+        )
 
     @cached_property
     def threshold(self) -> float | None:
         """Variances above it are unlike anything labelled."""
         exact = self._exact
-        return None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), SHARE))
+        return (
+            None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), SHARE))
+        )
 
-    def predict(self, items: Any, progress: Callable[[int], None] | None = None, *, id: str = AUTO) -> Predictions:
-        """What it says of items: a path or several, arrays (n, ...) as they were read, or columns by name.
+    def predict(
+        self, items: Any, progress: Callable[[int], None] | None = None, *, id: str = AUTO
+    ) -> Predictions:
+        """What it says of items: a path or several, arrays (n, ...) as they were read, or columns
+        by name.
 
-        A path is a folder or zip of pictures, a picture, a table or an .npz, whatever the model was made from. id: the
-        column of a table that names the items, "none" for row numbers; default: that of the model's own data, else one
-        called `id`.
+        A path is a folder or zip of pictures, a picture, a table or an .npz, whatever the model was
+        made from. id: the column of a table that names the items, "none" for row numbers; default:
+        that of the model's own data, else one called `id`.
         """
         if isinstance(items, str | Path):
             items = [items]
         if isinstance(items, Sequence) and items and all(isinstance(i, str | Path) for i in items):
-            parts = [self._of(part, progress) for source in items for part in self._named(source, len(items) > 1, id)]
+            parts = [
+                self._of(part, progress)
+                for source in items
+                for part in self._named(source, len(items) > 1, id)
+            ]
             return _joined(parts)  # raises where nothing could be read
         return self._of(self._given(items, id), progress)
 
@@ -168,7 +194,9 @@ class Finished:
         if progress is not None:
             progress(len(p))
         unlike = None if variance is None or self.threshold is None else variance > self.threshold
-        return Predictions(tuple(fresh.ids), self.classes, p, variance, unlike, fresh.failed, fresh.records)
+        return Predictions(
+            tuple(fresh.ids), self.classes, p, variance, unlike, fresh.failed, fresh.records
+        )
 
     @property
     def _id_column(self) -> str | None:
@@ -179,14 +207,21 @@ class Finished:
     def _named(self, source: str | Path, several: bool, id: str) -> Iterator[Fresh]:
         if self.reading is None:
             raise InputError(
-                "how items become what this model sees was done in Python; expected items in Python, as the network "
+                "how items become what this model sees was done in Python; expected items in "
+                "Python, as the network "
                 "takes them"
             )
-        for part in fresh_items(self.reading, source, self._encode, id=id, likely_id=self._id_column):
+        for part in fresh_items(
+            self.reading, source, self._encode, id=id, likely_id=self._id_column
+        ):
             suffix = split_sheet(source)[0].suffix.lower()
             inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLES))
             failed = {f"{source}/{i}": why for i, why in part.failed.items()}
-            yield part._replace(ids=[f"{source}/{i}" for i in part.ids], failed=failed) if inside else part
+            yield (
+                part._replace(ids=[f"{source}/{i}" for i in part.ids], failed=failed)
+                if inside
+                else part
+            )
 
     def _given(self, items: Any, id: str) -> Fresh:
         """Items in memory."""
@@ -195,8 +230,13 @@ class Finished:
             columns = {str(name): list(values) for name, values in items.items()}
             lengths = {len(values) for values in columns.values()}
             if len(lengths) > 1:
-                raise InputError(f"columns have {' and '.join(map(str, sorted(lengths)))} entries; expected as many")
-            table = Table(columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row")
+                raise InputError(
+                    f"columns have {' and '.join(map(str, sorted(lengths)))} entries; expected as "
+                    "many"
+                )
+            table = Table(
+                columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row"
+            )
             values = table_rows(self.reading, table, "the table", self._encode)
         else:
             values = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
@@ -204,32 +244,51 @@ class Finished:
         shape = None if self.reading is None else self.reading.shape
         if shape is not None and tuple(values.shape[1:]) != shape:
             raise InputError(
-                f"items have shape {tuple(values.shape)}; expected (n, {', '.join(map(str, shape))}), "
+                f"items have shape {tuple(values.shape)}; expected (n, "
+                f"{', '.join(map(str, shape))}), "
                 f"{'columns by name' if self.reading and self.reading.kind == COLUMNS else 'as they were read'}"
             )
         if table is None:
             return Fresh([str(i) for i in range(len(values))], values, {})
         column = choose_id_column("the table", table.columns, id, likely=self._id_column)
         return Fresh(
-            list(table.ids("the table", column)), values, {}, replace_fields(table.records(), id_column=column)
+            list(table.ids("the table", column)),
+            values,
+            {},
+            replace_fields(table.records(), id_column=column),
         )
 
     def save(self, folder: str | Path, *, onnx: bool | None = None) -> Path:
         """A folder that can be taken elsewhere, written in one step.
 
-        onnx: whether to write `model.onnx` (extra 'onnx'); None: where that is possible, and the card says why not.
+        onnx: whether to write `model.onnx` (extra 'onnx'); None: where that is possible, and the
+        card says why not.
         """
         target = Path(folder)
         values, tensors = (None, {}) if self.reading is None else self.reading.plain()
         state = {f"network.{k}": v.detach().cpu() for k, v in self.network.state_dict().items()}
-        about = {"format": FORMAT, "classes": list(self.classes), "loss": self.loss, "reading": values, **self.about}
+        about = {
+            "format": FORMAT,
+            "classes": list(self.classes),
+            "loss": self.loss,
+            "reading": values,
+            **self.about,
+        }
         about["threshold"] = self.threshold
         with in_one_step(target) as partial:
             partial.mkdir()
-            about |= self._onnx(partial / "model.onnx", required=onnx is True) if onnx is not False else {}
+            about |= (
+                self._onnx(partial / "model.onnx", required=onnx is True)
+                if onnx is not False
+                else {}
+            )
             weights = state | {f"reading.{k}": t for k, t in tensors.items()}
-            replace(partial / "weights.pt", lambda file: torch.save(weights, file))  # says what the disk says
-            (partial / "model.json").write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+            replace(
+                partial / "weights.pt", lambda file: torch.save(weights, file)
+            )  # says what the disk says
+            (partial / "model.json").write_text(
+                json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8"
+            )
             (partial / "README.md").write_text(card(about), encoding="utf-8")
         return target
 
@@ -247,7 +306,10 @@ class Finished:
     def _example(self) -> Tensor:
         """(5, *shape) items of the right form, of noise."""
         if self.reading is None:
-            raise InputError("the model takes inputs that are handed over in Python; expected one tensor for ONNX")
+            raise InputError(
+                "the model takes inputs that are handed over in Python; expected one tensor for "
+                "ONNX"
+            )
         rng = torch.Generator().manual_seed(0)
         shape = (EXAMPLES, *self.reading.shape)
         if self.reading.kind == PICTURES:
@@ -262,7 +324,8 @@ def _joined(parts: Sequence[Predictions]) -> Predictions:
         some = "; ".join(f"{name} ({why})" for name, why in list(failed.items())[:NAMED])
         more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
         raise InputError(
-            f"no item can be read: {some}{more}; expected at least one that can: see whether the files open elsewhere, "
+            f"no item can be read: {some}{more}; expected at least one that can: see whether the "
+            "files open elsewhere, "
             "and copy them again"
         )
     variance = [p.variance for p in parts if p.variance is not None]
@@ -298,8 +361,10 @@ def finish(
     campaign, embedding = ready.campaign, ready.campaign.data.embedding or ""
     if ":" in embedding and embedding not in ready.data.vectors:
         raise InputError(
-            f"the model sees items by your own {embedding}, whose code cannot leave with it; expected vectors that "
-            "come with the items: write what it makes of them into a column or an .npz, and name that as the embedding"
+            f"the model sees items by your own {embedding}, whose code cannot leave with it; "
+            "expected vectors that "
+            "come with the items: write what it makes of them into a column or an .npz, and name "
+            "that as the embedding"
         )
     given = list(labels.values())
     own = None if ready.data.records is None else ready.data.records.id_column
@@ -307,7 +372,12 @@ def finish(
     about = {
         "labelahead": version("labelahead"),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": {"name": ready.data.name, "items": items or len(ready.data), "kind": ready.data.kind, "id": own},
+        "data": {
+            "name": ready.data.name,
+            "items": items or len(ready.data),
+            "kind": ready.data.kind,
+            "id": own,
+        },
         "labels": {name: given.count(i) for i, name in enumerate(classes)},
         "network": {
             "name": campaign.model.name,
@@ -326,19 +396,31 @@ def finish(
 
 
 def _verify(model: Finished, ready: Prepared) -> None:
-    """Raise unless items of the pool, read as others will be, become the inputs that were learnt from."""
+    """Raise unless items of the pool, read as others will be, become the inputs that were learnt
+    from.
+    """
     reading, data = model.reading, ready.data
     at = torch.arange(min(4, len(data)))
     if reading is None or model.front is None:
         return
     if reading.kind == COLUMNS and data.rows is not None:
-        columns: dict[str, Any] = {k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()}
+        columns: dict[str, Any] = {
+            k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()
+        }
         columns |= {name: vectors[at].numpy() for name, vectors in data.vectors.items()}
         texts = {} if data.texts is None else data.texts.columns
         columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
-        entry = str if all(c.name in texts for c in reading.columns) else entry_of  # texts are what they say by now
-        values = table_rows(reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry)
-    elif reading.kind == PICTURES and data.images is not None and reading.shape[1] == reading.shape[2]:
+        entry = (
+            str if all(c.name in texts for c in reading.columns) else entry_of
+        )  # texts are what they say by now
+        values = table_rows(
+            reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry
+        )
+    elif (
+        reading.kind == PICTURES
+        and data.images is not None
+        and reading.shape[1] == reading.shape[2]
+    ):
         values = brought_to(reading, data.images.batch(at, reading.shape[1]).float())
     else:
         return
@@ -347,18 +429,26 @@ def _verify(model: Finished, ready: Prepared) -> None:
     if not torch.allclose(seen, ready.rows[at], rtol=1e-3, atol=1e-3):
         far = float((seen - ready.rows[at]).abs().max())
         raise LabelaheadError(
-            f"items of {data.name} read anew differ from what was learnt from, by up to {far:.2g}: have the files "
+            f"items of {data.name} read anew differ from what was learnt from, by up to "
+            f"{far:.2g}: have the files "
             "changed? If not, this is a defect of labelahead: please report it"
         )
 
 
-def write_predictions(predictions: Predictions, path: Path | None, *, probabilities: bool = False) -> str | None:
-    """As CSV, or Parquet by the name, in one step; without a path the text itself. probabilities: of every class."""
+def write_predictions(
+    predictions: Predictions, path: Path | None, *, probabilities: bool = False
+) -> str | None:
+    """As CSV, or Parquet by the name, in one step.
+
+    Without a path the text itself. probabilities: of every class.
+    """
     columns = predictions.columns(probabilities)
     if path is not None and path.suffix.lower() in (".parquet", ".pq"):
         arrow = import_extra("pyarrow", "tables", "the form Parquet")
         parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
-        table = arrow_table(columns, {"prediction": arrow.string(), "unlike_labelled": arrow.bool_()})
+        table = arrow_table(
+            columns, {"prediction": arrow.string(), "unlike_labelled": arrow.bool_()}
+        )
         replace(path, lambda file: parquet.write_table(table, file))
         return None
     words = {None: "", True: "yes", False: "no"}
@@ -372,10 +462,16 @@ def write_predictions(predictions: Predictions, path: Path | None, *, probabilit
 
 
 def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> Finished:
-    """What `Finished.save` wrote. network: your own, where the model is one, or its name; its weights are replaced."""
+    """What `Finished.save` wrote.
+
+    network: your own, where the model is one, or its name; its weights are replaced.
+    """
     path = Path(folder)
     about, state = _read_about(path / "model.json"), _read_weights(path / "weights.pt")
-    weights, read = ({k[8:]: v for k, v in state.items() if k.startswith(side)} for side in ("network.", "reading."))
+    weights, read = (
+        {k[8:]: v for k, v in state.items() if k.startswith(side)}
+        for side in ("network.", "reading.")
+    )
     try:
         reading = None if about["reading"] is None else Reading.of(about["reading"], read)
         made = network if isinstance(network, nn.Module) else _built(path, about, network)
@@ -402,11 +498,16 @@ def _read_about(path: Path) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise _damaged(path, f"it holds a {type(about).__name__}, not an object")
     if about.get("format") != FORMAT:
-        raise InputError(f"{path} is of format {about.get('format')}; expected {FORMAT}: of this version of labelahead")
+        raise InputError(
+            f"{path} is of format {about.get('format')}; expected {FORMAT}: of this version of "
+            "labelahead"
+        )
     kinds = {"classes": list, "loss": str, "reading": dict | None, "network": dict}
     for key, kind in kinds.items():
         if key not in about or not isinstance(about[key], kind):
-            raise _damaged(path, f"{key} is {'missing' if key not in about else repr(about[key])[:60]}")
+            raise _damaged(
+                path, f"{key} is {'missing' if key not in about else repr(about[key])[:60]}"
+            )
     return about
 
 
@@ -424,8 +525,14 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _damaged(path: Path, cause: Exception | str) -> InputError:
-    said = cause if isinstance(cause, str) else f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
-    return InputError(f"{path} is damaged ({said[:200]}); copy the folder again, or export the model again")
+    said = (
+        cause
+        if isinstance(cause, str)
+        else f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
+    )
+    return InputError(
+        f"{path} is damaged ({said[:200]}); copy the folder again, or export the model again"
+    )
 
 
 def _built(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
@@ -435,7 +542,8 @@ def _built(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
         return ExactModel(torch.zeros(prod(shape)), classes)
     if name not in MODELS and own is None:
         raise InputError(
-            f"{path} holds the weights of your own network {name}, whose code is not in it; expected the network: "
+            f"{path} holds the weights of your own network {name}, whose code is not in it; "
+            "expected the network: "
             "load_model(folder, network=...), or --network file.py:function"
         )
     options = {} if asked["dropout"] is None else {"dropout": asked["dropout"]}

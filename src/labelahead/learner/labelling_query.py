@@ -46,8 +46,8 @@ def questions(
 ) -> tuple[list[Question], Prepared]:
     """Train on the labels and ask for the n items that matter most, best first.
 
-    labels: a file of `id,label`; default: the labels that the data carry themselves. classes: all names of classes,
-    also of those that have no label yet; default: those of the campaign's data.
+    labels: a file of `id,label`; default: the labels that the data carry themselves. classes: all
+    names of classes, also of those that have no label yet; default: those of the campaign's data.
     """
     tell = progress or (lambda what, done, total: None)
     tell("loading", 0, 1)
@@ -97,8 +97,13 @@ def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
 
 
 def _described(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None) -> list[Question]:
-    """What was chosen, with what is predicted of it: probabilities p (n, C), None before the first label."""
-    sure, best = ([None] * len(chosen.positions),) * 2 if p is None else (part.tolist() for part in p.max(1))
+    """What was chosen, with what is predicted of it.
+
+    Probabilities p (n, C), None before the first label.
+    """
+    sure, best = (
+        ([None] * len(chosen.positions),) * 2 if p is None else (part.tolist() for part in p.max(1))
+    )
     rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), sure, best, strict=True)
     return [
         Question(
@@ -125,7 +130,9 @@ def _record(data: Data, position: int) -> dict[str, Any]:
     """Return the user's columns of one item."""
     if data.records is None:
         return {}
-    return {name: as_python(column)[0] for name, column in data.records.take([position]).columns.items()}
+    return {
+        name: as_python(column)[0] for name, column in data.records.take([position]).columns.items()
+    }
 
 
 def _labelled(
@@ -154,18 +161,29 @@ def _labelled(
         pool.label(at_hand, [given[p] for p in at_hand])
     names = with_classes(names, classes)
     if len(pool) and len(names) < 2:
-        raise InputError(f"all labels are {names[0]!r}; expected at least two classes: name the others with --classes")
+        raise InputError(
+            f"all labels are {names[0]!r}; expected at least two classes: name the others with "
+            "--classes"
+        )
     return pool, names, tuple(notes)
 
 
 def as_text(questions: Sequence[Question], form: str) -> str:
-    """Return the questions as "csv" or "json": id, the user's columns, position, score, prediction, probability."""
+    """Return the questions as "csv" or "json".
+
+    Id, the user's columns, position, score, prediction, probability.
+    """
     records = Records({})
     for name in dict.fromkeys(name for q in questions for name in q.record):
         records = records.with_column(name, [q.record.get(name) for q in questions])
-    if "id" in records.columns and [text_of_id(v) for v in records.columns["id"]] == [q.id for q in questions]:
+    if "id" in records.columns and [text_of_id(v) for v in records.columns["id"]] == [
+        q.id for q in questions
+    ]:
         records = replace(records, id_column="id")
-    ours = {name: [getattr(q, name) for q in questions] for name in ("position", "score", "prediction", "probability")}
+    ours = {
+        name: [getattr(q, name) for q in questions]
+        for name in ("position", "score", "prediction", "probability")
+    }
     columns = merge_columns([q.id for q in questions], records, ours)
     if form == "json":
         return json.dumps(list(json_rows(columns)), indent=1, ensure_ascii=False) + "\n"

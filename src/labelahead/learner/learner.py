@@ -43,14 +43,15 @@ class Learner:
             learner.teach([position], [label_of(position)])
         learner.predict()
 
-    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: the whole data set, a tensor
-    (n, ...), a mapping or tuple of tensors, or `Samples` of a data set that is read in batches; positions count along
-    it. training: a `Training`, or a function (model, inputs, labels) that trains in place.
-    Answers move the view of the pool at once; the network is trained again when `retrain_every` of them have come in,
-    at the next query. loss: "squared" or "cross-entropy", what a function of your own trains with (default: squared).
-    `drift`: the share of the candidates for which the linearised network, which look-ahead describes, predicts another
-    class than the trained one, as of the last training; None where nothing was looked ahead. Beyond 10 % a warning is
-    logged.
+    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: the whole
+    data set, a tensor (n, ...), a mapping or tuple of tensors, or `Samples` of a data set that is
+    read in batches; positions count along it. training: a `Training`, or a function (model, inputs,
+    labels) that trains in place. Answers move the view of the pool at once; the network is trained
+    again when `retrain_every` of them have come in, at the next query. loss: "squared" or
+    "cross-entropy", what a function of your own trains with (default: squared). `drift`: the share
+    of the candidates for which the linearised network, which look-ahead describes, predicts another
+    class than the trained one, as of the last training; None where nothing was looked ahead. Beyond
+    10 % a warning is logged.
 
     >>> learner = la.Learner(la.exact(x, 3), x, "resolve")
     >>> for position in learner.query(10):
@@ -75,7 +76,9 @@ class Learner:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
         self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
         self.asking = asking if isinstance(asking, Asking) else Asking(strategy=asking)
-        self._strategy = find(self.asking.strategy)  # read once, where it is a file of the user's own
+        self._strategy = find(
+            self.asking.strategy
+        )  # read once, where it is a file of the user's own
         self._strategy.mode(self.asking.mode, ask=True)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
@@ -95,17 +98,25 @@ class Learner:
         self._belief: Belief | None = None
         self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
         self.drift: float | None = None  # of the last training, once looked ahead: see the class
-        self._objective: AuxiliaryObjective | None = None  # what was trained together with the network
+        self._objective: AuxiliaryObjective | None = (
+            None  # what was trained together with the network
+        )
         if self._strategy.objective is not None and not isinstance(self.training, Training):
             raise InputError(
-                f"{self._strategy.name} trains a module of its own together with the network, but training is a "
-                "function of yours; expected a labelahead.models.training.Training, or another strategy"
+                f"{self._strategy.name} trains a module of its own together with the network, but "
+                "training is a "
+                "function of yours; expected a labelahead.models.training.Training, or another "
+                "strategy"
             )
 
     def query(self, n: int = 1) -> list[int]:
         """The n positions to label next, best first."""
         strategy = self._strategy
-        if self._fresh >= self.retrain_every or (self._fresh and not self._trained) or self._objective_is_missing():
+        if (
+            self._fresh >= self.retrain_every
+            or (self._fresh and not self._trained)
+            or self._objective_is_missing()
+        ):
             self.train()
         if not strategy.look_ahead or n == 0:
             query = propose(
@@ -128,8 +139,13 @@ class Learner:
             raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected up to that")
         if self._belief is None or len(self._belief.view.candidates) < n:
             self._belief = self._look(n)
-        rng, mode = stream(self.seed, "pick", len(self.pool)), strategy.mode(self.asking.mode, ask=False)
-        positions, _ = self._belief.pick(strategy.criterion_after(self.pool.labels.tolist()), n, rng, mode)
+        rng, mode = (
+            stream(self.seed, "pick", len(self.pool)),
+            strategy.mode(self.asking.mode, ask=False),
+        )
+        positions, _ = self._belief.pick(
+            strategy.criterion_after(self.pool.labels.tolist()), n, rng, mode
+        )
         return [int(p) for p in positions]
 
     def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
@@ -147,15 +163,17 @@ class Learner:
         at = checks.positions(positions, "positions", len(self.inputs))
         self._fresh += len(at)
         if self._belief is not None:
-            # An item that was not among the candidates is not in the kernel: it waits for the next one.
+            # An item that was not among the candidates is not in the kernel: it waits for the next
+            # one.
             new = dict(zip(at.tolist(), given.tolist(), strict=True))
             self._belief = self._belief.told({**self._belief.labels, **new})
 
     def predict(self, positions: Positions | None = None) -> Tensor:
         """(q, C) class probabilities: the network's as last trained, or with the answers since.
 
-        Of the exact learner they are calibrated, and know of all answers. Of a network, once answers have come in since
-        its training, items in the present kernel know of every answer at once; the others wait for training.
+        Of the exact learner they are calibrated, and know of all answers. Of a network, once
+        answers have come in since its training, items in the present kernel know of every answer at
+        once; the others wait for training.
         """
         at = (
             torch.arange(len(self.inputs))
@@ -166,7 +184,9 @@ class Learner:
         if isinstance(self.model, ExactModel) or not self._fresh:
             return p
         if self._belief is None and self._strategy.look_ahead and len(self.pool.unlabelled):
-            self._belief = self._look(1)  # answers that no training has heard of yet, as after `load`
+            self._belief = self._look(
+                1
+            )  # answers that no training has heard of yet, as after `load`
         if self._belief is not None:
             inside = [i for i, position in enumerate(at.tolist()) if position in self._belief]
             # f_lin is on the scale of one-hot targets, whatever the loss.
@@ -182,7 +202,9 @@ class Learner:
         else:
             some = self.inputs[self.pool.labelled]
             self.training(
-                self.model, some.read() if isinstance(some, Samples) and some.held else some, self.pool.labels
+                self.model,
+                some.read() if isinstance(some, Samples) and some.held else some,
+                self.pool.labels,
             )
         self.model.eval()
         self._fresh, self._belief, self._trained = 0, None, True
@@ -203,14 +225,22 @@ class Learner:
                 training,
                 objective=self._strategy.objective,
             )
-        learnt = again.learn(self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into)
+        learnt = again.learn(
+            self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into
+        )
         self._objective = learnt.objective
         for note in learnt.trained.notes if learnt.trained else ():
             log.warning("%s", note)
 
     def _up_to_date(self) -> nn.Module:
-        """The network; of the exact learner, whose training takes milliseconds, one that knows of all answers."""
-        if not (self._fresh and isinstance(self.model, ExactModel) and isinstance(self.training, Training)):
+        """The network; of the exact learner, whose training takes milliseconds, one that knows of
+        all answers.
+        """
+        if not (
+            self._fresh
+            and isinstance(self.model, ExactModel)
+            and isinstance(self.training, Training)
+        ):
             return self.model
         model = copy.deepcopy(self.model)
         self._learn(model, self.training)
@@ -218,8 +248,12 @@ class Learner:
 
     def save(self, path: str | Path) -> None:
         """Everything but the inputs and a training function or strategy of your own, in one step."""
-        own = self.asking.strategy  # as it can be found again; one that was handed over must be handed over again
-        asking = changed(self.asking, strategy=full_name(own) if isinstance(own, str) else GIVEN + own.name)
+        own = (
+            self.asking.strategy
+        )  # as it can be found again; one that was handed over must be handed over again
+        asking = changed(
+            self.asking, strategy=full_name(own) if isinstance(own, str) else GIVEN + own.name
+        )
         state = {
             "version": 1,
             "model": self.model.state_dict(),
@@ -251,8 +285,9 @@ class Learner:
     ) -> "Learner":
         """A learner as it was saved, with a model of the same architecture.
 
-        training, strategy: a function or a strategy that it was handed over in Python, again. trust_code: run a
-        strategy of one's own that the file names, even if this account has never used it.
+        training, strategy: a function or a strategy that it was handed over in Python, again.
+        trust_code: run a strategy of one's own that the file names, even if this account has never
+        used it.
         """
         try:
             state = torch.load(Path(path), map_location="cpu", weights_only=True)
@@ -265,13 +300,17 @@ class Learner:
         if state["items"] != length(inputs):
             raise InputError(f"{path} was saved with {state['items']} inputs, not {length(inputs)}")
         if state["training"] is None and training is None:
-            raise InputError(f"{path} was saved with a training function; expected it as `training`")
+            raise InputError(
+                f"{path} was saved with a training function; expected it as `training`"
+            )
         if strategy is None:
             require_trusted_code(code_names(state), Path(path), (), trust_code)
         asking = Asking(**state["asking"])
         if str(asking.strategy).startswith(GIVEN) and strategy is None:
             name = str(asking.strategy).removeprefix(GIVEN)
-            raise InputError(f"{path} was saved with the strategy {name}; expected it as `strategy`")
+            raise InputError(
+                f"{path} was saved with the strategy {name}; expected it as `strategy`"
+            )
         try:
             model.load_state_dict(state["initial"])
         except RuntimeError as error:
@@ -301,10 +340,14 @@ class Learner:
         make = self._strategy.objective
         if make is None or isinstance(self.model, ExactModel):
             return None
-        return make(self.model, self.inputs[:2], training_seed(self.seed, len(self.pool), "t")).eval()
+        return make(
+            self.model, self.inputs[:2], training_seed(self.seed, len(self.pool), "t")
+        ).eval()
 
     def _objective_is_missing(self) -> bool:
-        """Whether a trained network came without its auxiliary objective, as from a file of an older version."""
+        """Whether a trained network came without its auxiliary objective, as from a file of an
+        older version.
+        """
         return self._strategy.objective is not None and self._objective is None and self._trained
 
     def _another(self, seed: int) -> nn.Module:
@@ -324,7 +367,9 @@ class Learner:
         """What the network holds of the labelled items and fresh candidates, at least n."""
         self.model.eval()
         asking = self._strategy.settled(self.asking)
-        now = Situation.of(self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed)
+        now = Situation.of(
+            self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed
+        )
         # Labels that the network was not trained on make the two differ, and rightly so.
         self.drift = now.drift if self._trained and not self._fresh else None
         if note := drift_note(self.drift):

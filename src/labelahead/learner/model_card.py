@@ -28,28 +28,43 @@ def card(about: Mapping[str, Any]) -> str:
         "",
         f"A classifier made by labelahead {about['labelahead']}, {about['made']}.",
         "",
-        f"- network: {name}" + (" (kernel regression; nothing was trained)" if name == EXACT else ""),
-        f"- data: {about['data']['name']}, {about['data']['items']} items; inputs: {_inputs(about['reading'])}",
+        f"- network: {name}"
+        + (" (kernel regression; nothing was trained)" if name == EXACT else ""),
+        f"- data: {about['data']['name']}, {about['data']['items']} items; inputs: "
+        f"{_inputs(about['reading'])}",
         f"- labels: {sum(labels.values())} in all",
         f"- accuracy: {good}",
     ]
     if about["threshold"] is not None:
         lines.append(
-            f"- unlike anything labelled: posterior variance above {about['threshold']:.3f}, the 95 % quantile of "
+            f"- unlike anything labelled: posterior variance above {about['threshold']:.3f}, the "
+            "95 % quantile of "
             "the labelled items' own, each left out in turn (1 is knowing nothing)"
         )
-    lines += ["", "| class | labels |", "| --- | --- |", *(f"| {_cell(c)} | {n} |" for c, n in labels.items())]
+    lines += [
+        "",
+        "| class | labels |",
+        "| --- | --- |",
+        *(f"| {_cell(c)} | {n} |" for c, n in labels.items()),
+    ]
     if "no_onnx" in about:
         lines += ["", f"There is no ONNX form of it: {about['no_onnx']}."]
     if "onnx" in about:
-        lines += ["", f"`model.onnx`: items {about['onnx']['input']} -> {', '.join(about['onnx']['outputs'])}."]
+        lines += [
+            "",
+            f"`model.onnx`: items {about['onnx']['input']} -> "
+            f"{', '.join(about['onnx']['outputs'])}.",
+        ]
         if about["reading"]["kind"] == COLUMNS:
             lines[-1] += (
-                " Its items are numbers: what the columns become, which is not in it, side by side in their order."
+                " Its items are numbers: what the columns become, which is not in it, side by "
+                "side in their order."
             )
         for column in about["reading"]["columns"]:
             if column["kind"] == "sentences":
-                lines[-1] += f" Those of {column['name']!r} come from the encoder {column['encoder']}."
+                lines[-1] += (
+                    f" Those of {column['name']!r} come from the encoder {column['encoder']}."
+                )
     if about["reading"] is not None and about["reading"]["kind"] == PICTURES:
         lines += _picture_steps(about["reading"])
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]
@@ -57,27 +72,39 @@ def card(about: Mapping[str, Any]) -> str:
 
 
 def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
-    """How a picture file becomes an item of `model.onnx`, in words and as code that needs Pillow and numpy alone."""
+    """How a picture file becomes an item of `model.onnx`, in words and as code that needs Pillow
+    and numpy alone.
+    """
     channels, height, width = reading["shape"]
     steps = ["", "## How a picture becomes an item", ""]
     if height != width:
-        return [*steps, f"Items are arrays, uint8 ({channels}, {height}, {width}); files of pictures are not read."]
+        return [
+            *steps,
+            f"Items are arrays, uint8 ({channels}, {height}, {width}); files of pictures are not "
+            "read.",
+        ]
     grey, white = channels == 1, reading["white"]
     steps += [
-        "The model has learnt from pictures that were prepared as follows; prepare others in the same way. In other",
+        "The model has learnt from pictures that were prepared as follows; prepare others in the "
+        "same way. In other",
         "proportions (stretched, or with a border) or scaled otherwise they are predicted worse.",
         "",
-        f"1. Decode. A JPEG may be decoded at a reduced scale, at least {2 * height} pixels a side (Pillow's `draft`).",
-        "2. Turn it upright by its EXIF orientation, put transparency on white, convert to RGB (16-bit grey: divide by",
+        f"1. Decode. A JPEG may be decoded at a reduced scale, at least {2 * height} pixels a "
+        "side (Pillow's `draft`).",
+        "2. Turn it upright by its EXIF orientation, put transparency on white, convert to RGB "
+        "(16-bit grey: divide by",
         "   257).",
-        "3. Crop the centre square: the side is the shorter one of the picture; nothing is stretched or padded.",
-        f"4. Resize the square to {height} x {height}, bilinear with antialiasing (Pillow's `BILINEAR`, "
+        "3. Crop the centre square: the side is the shorter one of the picture; nothing is "
+        "stretched or padded.",
+        f"4. Resize the square to {height} x {height}, bilinear with antialiasing (Pillow's "
+        "`BILINEAR`, "
         "`reducing_gap=3.0`).",
     ]
     more = ["Grey: 0.299 red + 0.587 green + 0.114 blue."] if grey else []
     more += [f"Scale from 0 to 255 to 0 to {white}."] if white != 255 else []
     more += [
-        f"Round, and arrange as uint8 ({channels}, {height}, {height}), channels first. Means, deviations and scaling "
+        f"Round, and arrange as uint8 ({channels}, {height}, {height}), channels first. Means, "
+        "deviations and scaling "
         "to −1 to 1 are in the model."
     ]
     steps += [
@@ -94,7 +121,9 @@ def _picture_code(size: int, grey: bool, white: int) -> str:
     """The same steps as a function of a file."""
     lines = ["pixels = np.asarray(image).transpose(2, 0, 1).astype(np.float32)"]
     if grey:
-        lines.append("pixels = pixels * np.array([0.299, 0.587, 0.114], np.float32).reshape(3, 1, 1)")
+        lines.append(
+            "pixels = pixels * np.array([0.299, 0.587, 0.114], np.float32).reshape(3, 1, 1)"
+        )
         lines.append("pixels = pixels.sum(0, keepdims=True)")
     scaled = "pixels" if white == 255 else f"pixels * np.float32({white} / 255)"
     lines.append(f"return np.rint({scaled}).clip(0, {white}).astype(np.uint8)")

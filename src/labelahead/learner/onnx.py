@@ -1,4 +1,7 @@
-"""A finished model as one module, from items as they are read to probabilities; and as ONNX, for other programs."""
+"""A finished model as one module, from items as they are read to probabilities.
+
+And as ONNX, for other programs.
+"""
 
 import logging
 import warnings
@@ -33,7 +36,8 @@ class Front(nn.Module):
         super().__init__()
         if reading.features is not None and reading.features not in BACKBONES:
             raise InputError(
-                f"the model sees pictures by {reading.features!r}, which this version of labelahead does not know; "
+                f"the model sees pictures by {reading.features!r}, which this version of "
+                "labelahead does not know; "
                 f"expected one of {', '.join(BACKBONES)}"
             )
         self.trunk = None if reading.features is None else pretrained(reading.features)
@@ -68,9 +72,11 @@ class Spread(nn.Module):
 
 
 class Graph(nn.Module):
-    """Items as they are read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact learner.
+    """Items as they are read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact
+    learner.
 
-    Written out once more, without steps that depend on the numbers: what is held against `Finished.outputs`.
+    Written out once more, without steps that depend on the numbers: what is held against
+    `Finished.outputs`.
     """
 
     def __init__(self, front: Front | None, network: nn.Module, loss: str, classes: int) -> None:
@@ -133,8 +139,13 @@ def _projected(z: Tensor) -> Tensor:
     return (z - tau).clamp_min(0.0)
 
 
-def write_onnx(graph: Graph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path) -> dict[str, Any]:
-    """Write the graph, and hold what onnxruntime says of the example (n, *shape) against ours; what came of it."""
+def write_onnx(
+    graph: Graph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path
+) -> dict[str, Any]:
+    """Write the graph, and hold what onnxruntime says of the example (n, *shape) against ours.
+
+    What came of it.
+    """
     onnxruntime = import_extra("onnxruntime", "onnx", "the form ONNX")
     import_extra("onnxscript", "onnx", "the form ONNX")
     graph = graph.eval()
@@ -156,7 +167,8 @@ def write_onnx(graph: Graph, example: Tensor, ours: tuple[Tensor | None, ...], p
         except Exception as error:  # the exporter has many of its own
             cause = (str(error).strip().splitlines() or [""])[0]
             raise ModelError(
-                f"the network cannot be written as ONNX ({type(error).__name__}: {cause}); leave ONNX out"
+                f"the network cannot be written as ONNX ({type(error).__name__}: {cause}); leave "
+                "ONNX out"
             ) from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     apart = 0.0
@@ -165,14 +177,18 @@ def write_onnx(graph: Graph, example: Tensor, ours: tuple[Tensor | None, ...], p
         for said, wanted in zip(theirs, [t for t in ours if t is not None], strict=True):
             apart = max(apart, float((torch.from_numpy(said) - wanted[: len(some)]).abs().max()))
     if not apart <= TOLERANCE:
-        raise LabelaheadError(f"onnxruntime differs from our own predictions by {apart:.2g}; expected {TOLERANCE:g}")
+        raise LabelaheadError(
+            f"onnxruntime differs from our own predictions by {apart:.2g}; expected {TOLERANCE:g}"
+        )
     return {"opset": OPSET, "input": ["n", *example.shape[1:]], "outputs": names, "apart": apart}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The exporter speaks much of its own affairs."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    loggers = [
+        logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+    ]
     before = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

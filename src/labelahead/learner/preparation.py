@@ -40,28 +40,40 @@ class Prepared:
     training: Training
     device: str
     notes: tuple[str, ...]
-    reading: Callable[[], Reading | None] = lambda: None  # how other items become such inputs, worked out if asked
+    reading: Callable[[], Reading | None] = lambda: (
+        None
+    )  # how other items become such inputs, worked out if asked
 
     @property
     def rows(self) -> Tensor:
-        """(n, ...) the inputs of all networks but the user's own, which alone may take something else."""
+        """(n, ...) the inputs of all networks but the user's own, which alone may take something
+        else.
+        """
         assert isinstance(self.inputs, Tensor)
         return self.inputs
 
-    def learner(self, classes: int, objective: MakeObjective | None = None) -> NetworkLearner | ExactLearner:
-        """A learner of so many classes. Strategies may make networks with it: it must not lead to the answers.
+    def learner(
+        self, classes: int, objective: MakeObjective | None = None
+    ) -> NetworkLearner | ExactLearner:
+        """A learner of so many classes. Strategies may make networks with it: it must not lead to
+        the answers.
 
-        objective: what the strategy wants trained together with the network; the exact learner trains nothing.
+        objective: what the strategy wants trained together with the network; the exact learner
+        trains nothing.
         """
         network = self.network
         if self.campaign.model.name == EXACT:
-            pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
+            pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(
+                0, self.data.test, False
+            )
             return ExactLearner(self.rows, exact(self.rows[pool], classes), self.device)
         make = lambda seed: network(classes, seed)  # noqa: E731
         return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
 
 
-def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None) -> Prepared:
+def prepare(
+    campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None
+) -> Prepared:
     """Load the data, choose network, recipe and device; nothing is trained yet."""
     if campaign.threads is not None:
         torch.set_num_threads(campaign.threads)
@@ -107,7 +119,9 @@ def prepare(campaign: Campaign, given: Loaded | None = None, progress: Progress 
             return ExactModel(torch.zeros(prod(shape)), classes)
         return build(name, shape, classes, width=width, seed=seed, example=example, **options)
 
-    return Prepared(settled, data, answers, inputs, network, training, device, tuple(notes), seen.reading)
+    return Prepared(
+        settled, data, answers, inputs, network, training, device, tuple(notes), seen.reading
+    )
 
 
 def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
@@ -116,7 +130,8 @@ def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
     notes: tuple[str, ...] = ()
     if data.samples is not None and ":" not in name:
         raise InputError(
-            f"model is {name}, which takes one tensor, but {data.name} has samples of another form; expected a network "
+            f"model is {name}, which takes one tensor, but {data.name} has samples of another "
+            "form; expected a network "
             "of your own, as file.py:function"
         )
     if name == "auto":

@@ -2,10 +2,9 @@
 
 from labelahead.learner.sklearn import Classifier
 
-classifier = Classifier().fit(X, y)             # nothing is trained: kernel regression, exact for these labels
-classifier.predict_proba(X_new)
-classifier.query(X_pool, 10)                    # which rows to label next, best first
-classifier.partial_fit(X_more, y_more)          # with these as well
+classifier = Classifier().fit(X, y)             # nothing is trained: kernel regression, exact for
+these labels classifier.predict_proba(X_new) classifier.query(X_pool, 10)                    # which
+rows to label next, best first classifier.partial_fit(X_more, y_more)          # with these as well
 """
 
 import copy
@@ -43,9 +42,10 @@ Array = np.ndarray[Any, Any]
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that also says which labels it lacks.
 
-    module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the exact learner, for
-    features or rows of a table. strategy: how `query` chooses, a name, a `Strategy` or an `Asking`; None: resolve, and
-    flip with a module. training: how the module is trained. random_state: a whole number for the same answers again.
+    module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the
+    exact learner, for features or rows of a table. strategy: how `query` chooses, a name, a
+    `Strategy` or an `Asking`; None: resolve, and flip with a module. training: how the module is
+    trained. random_state: a whole number for the same answers again.
 
     >>> from sklearn.datasets import load_iris
     >>> from labelahead.learner.sklearn import Classifier
@@ -64,24 +64,31 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         training: Training | None = None,
         random_state: Any = 0,
     ) -> None:
-        self.module, self.strategy, self.training, self.random_state = module, strategy, training, random_state
+        self.module, self.strategy, self.training, self.random_state = (
+            module,
+            strategy,
+            training,
+            random_state,
+        )
 
     def fit(self, X: Any, y: Any, *, X_pool: Any = None) -> "Classifier":
         """Learn from labelled rows; what was learnt before is forgotten.
 
         Args:
-            X: (n, ...) rows.
-            y: (n,) their labels, of any kind.
-            X_pool: (m, ...) the unlabelled rows that are to be predicted. Without a module features are centred over
-                them and X, as a `Learner` or the labelling page centres them over its pool; a few chosen labels alone
-                are a poor sample of it.
+            X: (n, ...) rows. y: (n,) their labels, of any kind. X_pool: (m, ...) the unlabelled
+            rows that are to be predicted. Without a module features are centred over
+                them and X, as a `Learner` or the labelling page centres them over its pool; a few
+                chosen labels alone are a poor sample of it.
         """
         rows, labels = self._labelled(X, y, reset=True)
         self._pool = None if X_pool is None else self._read(X_pool)
         return self._learn(rows, labels, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> "Classifier":
-        """Learn from these labels and all before. classes: every label that may come, at the first call."""
+        """Learn from these labels and all before.
+
+        classes: every label that may come, at the first call.
+        """
         known = getattr(self, "classes_", None)
         rows, labels = self._labelled(X, y, reset=known is None)
         if known is None:
@@ -90,7 +97,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown = [label for label in np.unique(labels).tolist() if label not in known.tolist()]
         if unknown and not self._grows:
             raise InputError(
-                f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of them: name all at "
+                f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of "
+                "them: name all at "
                 "the first partial_fit, or fit anew"
             )
         rows = torch.cat([self._rows, rows.to(self._rows)])
@@ -100,7 +108,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:
         """(n, C) probabilities, in the order of `classes_`."""
         check_is_fitted(self)
-        answer: Array = predict_proba(self.model_, self._read(X), self._recipe.loss, len(self.classes_)).numpy()
+        answer: Array = predict_proba(
+            self.model_, self._read(X), self._recipe.loss, len(self.classes_)
+        ).numpy()
         return answer
 
     def predict(self, X: Any) -> Array:
@@ -110,7 +120,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answer
 
     def query(self, X: Any, n: int = 1) -> Array:
-        """(n,) which rows of an unlabelled pool to label next, best first; without any label, those that cover it."""
+        """(n,) which rows of an unlabelled pool to label next, best first.
+
+        Without any label, those that cover it.
+        """
         fitted = hasattr(self, "classes_")
         rows = self._read(X, reset=not fitted)
         first = len(self._rows) if fitted else 0
@@ -121,8 +134,18 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         asking = self._asking
         learner = self._learner(everything, len(self.classes_) if fitted else 2)
         # The exact learner sees the pool for the first time here, and is centred on it.
-        learnt = learner.learn(pool.labelled, pool.labels, seed=self._seed()) if self.module is None else None
-        model = learnt.model if learnt else self.model_ if fitted else learner.network(self._seed()).eval()
+        learnt = (
+            learner.learn(pool.labelled, pool.labels, seed=self._seed())
+            if self.module is None
+            else None
+        )
+        model = (
+            learnt.model
+            if learnt
+            else self.model_
+            if fitted
+            else learner.network(self._seed()).eval()
+        )
         objective = self._objective if fitted else None
         if objective is None and self._make_objective is not None:
             objective = self._make_objective(model, everything[:2], self._seed())
@@ -174,10 +197,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seen = np.unique(labels)
         names = seen if classes is None else np.unique(np.asarray(classes))
         if not set(seen.tolist()) <= set(names.tolist()):
-            raise InputError(f"labels are {seen.tolist()}, classes {names.tolist()}; expected labels among the classes")
+            raise InputError(
+                f"labels are {seen.tolist()}, classes {names.tolist()}; expected labels among the "
+                "classes"
+            )
         codes = torch.from_numpy(np.searchsorted(names, labels)).long()
         everything = rows if self._pool is None else torch.cat([rows, self._pool.to(rows)])
-        learnt = self._learner(everything, len(names)).learn(torch.arange(len(rows)), codes, seed=self._seed())
+        learnt = self._learner(everything, len(names)).learn(
+            torch.arange(len(rows)), codes, seed=self._seed()
+        )
         self.model_, self.classes_, self._grows = learnt.model, names, classes is None
         self._rows, self._codes = rows, codes
         self._objective = learnt.objective
@@ -192,7 +220,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._tensor(validate_data(self, X, reset=reset, **self._demands()))
 
     def _demands(self) -> dict[str, Any]:
-        """What scikit-learn sees to: numbers without NaN, as many columns as before; pictures for modules."""
+        """What scikit-learn sees to.
+
+        Numbers without NaN, as many columns as before; pictures for modules.
+        """
         if self.module is None:
             return {"dtype": (np.float64, np.float32)}
         return {"dtype": None, "allow_nd": True}

@@ -11,7 +11,9 @@ __all__ = ["Reading", "enough", "hold_labels", "loo_estimate", "stop_advice"]
 
 ENOUGH = 50  # labels from which on the estimated error can be relied on (docs/results.md)
 PAYS = 0.005  # share of the pool: so much should the next labels put right
-GOOD = 0.15  # estimated error above which nobody is told to stop, however little further labels bring
+GOOD = (
+    0.15  # estimated error above which nobody is told to stop, however little further labels bring
+)
 MAX_UPPER_ERROR = 0.25  # likewise for the upper end of its interval: noisy labels keep that high
 MIN_READINGS = 3  # readings in a row before advice is offered or withdrawn
 MIN_HOLD, HOLD_SHARE = 40, 0.25  # and over so many labels, or this share of those that there are
@@ -27,17 +29,20 @@ class LeaveOneOut(NamedTuple):
 def loo_estimate(others: Tensor, residual: Tensor, labels: Tensor, random: int) -> LeaveOneOut:
     """Leave-one-out (`others_say` of a learner), on the first `random` items.
 
-    Only items that were drawn at random are judged (with all the others' help): chosen ones are hard ones and say
-    little of the pool. A trained network is commonly better than its first kernel; what this is for is to see progress.
+    Only items that were drawn at random are judged (with all the others' help): chosen ones are
+    hard ones and say little of the pool. A trained network is commonly better than its first
+    kernel; what this is for is to see progress.
     """
     right = float((others[:random].argmax(1) == labels[:random]).double().mean())
     return LeaveOneOut(right, float(residual[:random].square().sum(1).mean()))
 
 
 class Reading(NamedTuple):
-    """The error estimate of one round or refresh: after how many labels, its interval, and the forecast.
+    """The error estimate of one round or refresh: after how many labels, its interval, and the
+    forecast.
 
-    fall: what the next `AHEAD` labels are expected to take off the error. None where nothing could be estimated.
+    fall: what the next `AHEAD` labels are expected to take off the error. None where nothing could
+    be estimated.
     """
 
     labels: int
@@ -48,7 +53,10 @@ class Reading(NamedTuple):
 
 
 def enough(readings: Sequence[Reading]) -> float | None:
-    """How far it is to where `stop_advice` speaks: 1 there, and below it the share of what is furthest from it."""
+    """How far it is to where `stop_advice` speaks.
+
+    1 there, and below it the share of what is furthest from it.
+    """
     last = readings[-1] if readings else None
     if last is None or last.error is None or last.high is None or last.fall is None:
         return None
@@ -66,11 +74,12 @@ def enough(readings: Sequence[Reading]) -> float | None:
 
 
 def stop_advice(readings: Sequence[Reading]) -> str | None:
-    """A sentence when the pool has been predicted well for a while and further labels bring little, else None.
+    """A sentence when the pool has been predicted well for a while and further labels bring little,
+    else None.
 
-    It depends on the history of readings alone, so that it is the same after a restart. It is offered once
-    `MIN_READINGS` readings in a row, over `hold_labels`, were good enough to stop, and withdrawn once readings were
-    not for as long: one reading neither offers nor withdraws it.
+    It depends on the history of readings alone, so that it is the same after a restart. It is
+    offered once `MIN_READINGS` readings in a row, over `hold_labels`, were good enough to stop, and
+    withdrawn once readings were not for as long: one reading neither offers nor withdraws it.
 
     >>> from labelahead.learner.stopping import Reading, stop_advice
     >>> good = [Reading(n, 0.02, 0.01, 0.05, 0.001) for n in (60, 80, 100)]
@@ -86,8 +95,10 @@ def stop_advice(readings: Sequence[Reading]) -> str | None:
         else "this was better before, and the advice is withdrawn if it stays so"
     )
     return (
-        f"an estimated {last.error:.1%} of the predictions are wrong by now ({last.low:.1%} to {last.high:.1%}), and "
-        f"the next {AHEAD} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; {standing}: you may "
+        f"an estimated {last.error:.1%} of the predictions are wrong by now ({last.low:.1%} to "
+        f"{last.high:.1%}), and "
+        f"the next {AHEAD} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; "
+        f"{standing}: you may "
         "stop here, if the labels are right, new items are like these and no class is missing"
     )
 
@@ -98,8 +109,13 @@ def hold_labels(labels: int) -> int:
 
 
 def _follow(readings: Sequence[Reading]) -> tuple[bool, float]:
-    """Whether advice stands after these readings, and how much of what it takes to offer it has been held."""
-    offered, run = False, list[int]()  # run: labels of the latest readings that speak against what stands
+    """Whether advice stands after these readings, and how much of what it takes to offer it has
+    been held.
+    """
+    offered, run = (
+        False,
+        list[int](),
+    )  # run: labels of the latest readings that speak against what stands
     for reading in readings:
         if _is_good(reading) == offered:
             run.clear()

@@ -18,4 +18,14 @@ how it is best trained. The last layer of each is a plain `nn.Linear`.
 from labelahead.models.catalogue import EXACT, MODELS, OWN_TRAINING, build, default_model, spec
 from labelahead.models.image_encoder import embed, pixels, standardise
 
-__all__ = ["EXACT", "MODELS", "OWN_TRAINING", "build", "default_model", "embed", "pixels", "spec", "standardise"]
+__all__ = [
+    "EXACT",
+    "MODELS",
+    "OWN_TRAINING",
+    "build",
+    "default_model",
+    "embed",
+    "pixels",
+    "spec",
+    "standardise",
+]

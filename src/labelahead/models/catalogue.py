@@ -32,11 +32,15 @@ from labelahead.seeds import seeded
 
 __all__ = ["EXACT", "MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
 
-EXACT = "exact"  # the learner that is never trained (`inference/exact.py`), among models by this name
+EXACT = (
+    "exact"  # the learner that is never trained (`inference/exact.py`), among models by this name
+)
 TINY = 12  # pixels a side up to which rows of pixels say as much as pictures do
 SMALL = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
 
-Recipe = Mapping[str, Any]  # arguments of `labelahead.models.training.Training`; the rest is its default
+Recipe = Mapping[
+    str, Any
+]  # arguments of `labelahead.models.training.Training`; the rest is its default
 
 
 def _adam(rate: float, steps: int) -> Recipe:
@@ -45,7 +49,14 @@ def _adam(rate: float, steps: int) -> Recipe:
 
 def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> Recipe:
     return MappingProxyType(
-        {"optimiser": "sgd", "rate": rate, "steps": steps, "clip": clip, "batch": batch, "weight_decay": decay}
+        {
+            "optimiser": "sgd",
+            "rate": rate,
+            "steps": steps,
+            "clip": clip,
+            "batch": batch,
+            "weight_decay": decay,
+        }
     )
 
 
@@ -72,7 +83,13 @@ class ModelSpec:
 
 
 _SPECS = (
-    ModelSpec("mlp", "two hidden layers of 128; vectors and tiny images, trains in a blink", "any", mlp, _DENSE),
+    ModelSpec(
+        "mlp",
+        "two hidden layers of 128; vectors and tiny images, trains in a blink",
+        "any",
+        mlp,
+        _DENSE,
+    ),
     ModelSpec(
         "fcn",
         "three hidden layers of 256 with He's weights; the kernel-quality paper's FCN",
@@ -80,7 +97,13 @@ _SPECS = (
         fcn,
         _adam(5e-3, 120),
     ),
-    ModelSpec("cnn", "three convolutions with BatchNorm; small images, trains in seconds", "image", cnn, _WIDE),
+    ModelSpec(
+        "cnn",
+        "three convolutions with BatchNorm; small images, trains in seconds",
+        "image",
+        cnn,
+        _WIDE,
+    ),
     ModelSpec(
         "convnet",
         "eight layers of plain convolutions; the kernel-quality paper's ConvNet",
@@ -96,19 +119,47 @@ _SPECS = (
         _adam(2e-3, 150),
     ),
     ModelSpec(
-        "vgg11", "VGG11 with BatchNorm; dynamicAL on SVHN, width=16 for a machine without a GPU", "image", vgg11, _DEEP
-    ),
-    ModelSpec("vgg11-plain", "VGG11 without BatchNorm, as in torchvision; for studies", "image", vgg11_plain, _DEEP),
-    ModelSpec(
-        "wrn1", "WideResNet with one group of blocks; the look-ahead paper's network for MNIST", "image", wrn1, _WIDE
-    ),
-    ModelSpec(
-        "wrn2", "WideResNet with two groups of blocks; the look-ahead paper's for CIFAR-10", "image", wrn2, _WIDE
+        "vgg11",
+        "VGG11 with BatchNorm; dynamicAL on SVHN, width=16 for a machine without a GPU",
+        "image",
+        vgg11,
+        _DEEP,
     ),
     ModelSpec(
-        "wrn16", "WideResNet-16-k, width is k; the kernel-quality paper with groups=2, stem=16*k", "image", wrn16, _WIDE
+        "vgg11-plain",
+        "VGG11 without BatchNorm, as in torchvision; for studies",
+        "image",
+        vgg11_plain,
+        _DEEP,
     ),
-    ModelSpec("resnet18", "ResNet18; colour images, width=16 for a machine without a GPU", "image", resnet18, _DEEP),
+    ModelSpec(
+        "wrn1",
+        "WideResNet with one group of blocks; the look-ahead paper's network for MNIST",
+        "image",
+        wrn1,
+        _WIDE,
+    ),
+    ModelSpec(
+        "wrn2",
+        "WideResNet with two groups of blocks; the look-ahead paper's for CIFAR-10",
+        "image",
+        wrn2,
+        _WIDE,
+    ),
+    ModelSpec(
+        "wrn16",
+        "WideResNet-16-k, width is k; the kernel-quality paper with groups=2, stem=16*k",
+        "image",
+        wrn16,
+        _WIDE,
+    ),
+    ModelSpec(
+        "resnet18",
+        "ResNet18; colour images, width=16 for a machine without a GPU",
+        "image",
+        resnet18,
+        _DEEP,
+    ),
     ModelSpec(
         "resnet18-strided",
         "ResNet18 with torchvision's 7x7 stem and pool at any size; for studies",
@@ -144,7 +195,8 @@ def spec(name: str) -> ModelSpec:
     """
     if not isinstance(name, str) or name not in MODELS:
         raise InputError(
-            f"there is no model {name!r}: {did_you_mean(name, MODELS)}there are {', '.join(MODELS)}, or your own as "
+            f"there is no model {name!r}: {did_you_mean(name, MODELS)}there are "
+            f"{', '.join(MODELS)}, or your own as "
             "'module:factory' or 'path/to/file.py:factory'"
         )
     return MODELS[name]
@@ -165,8 +217,9 @@ def build(
     name: one of `MODELS`, or a factory of your own, 'module:factory' or 'file.py:factory'; it is
     called with those of shape (or input_shape), classes (or num_classes) and width that it names.
     width: units or channels of the first layer (the last group's in wrn1 and wrn2, the factor k in
-    wrn16); None for the network's own. example: a few inputs that are not one tensor, of which your own is to make
-    outputs; `shape` is () then. options: further arguments of the network, such as depth.
+    wrn16); None for the network's own. example: a few inputs that are not one tensor, of which your
+    own is to make outputs; `shape` is () then. options: further arguments of the network, such as
+    depth.
 
     >>> from labelahead.models import build
     >>> build("mlp", (64,), 10, seed=0)(torch.zeros(2, 64)).shape
@@ -188,7 +241,9 @@ def build(
         return entry.make(shape, classes, **asked)
 
 
-def _require_room(entry: ModelSpec, shape: tuple[int, ...], classes: int, asked: dict[str, Any]) -> None:
+def _require_room(
+    entry: ModelSpec, shape: tuple[int, ...], classes: int, asked: dict[str, Any]
+) -> None:
     """Raise before a network is made that no machine can hold; small ones are not asked."""
     width = asked.get("width")
     if not isinstance(width, int | float) or isinstance(width, bool) or width <= WIDE:
@@ -204,11 +259,15 @@ def _require_room(entry: ModelSpec, shape: tuple[int, ...], classes: int, asked:
     raise InputError(f"{entry.name} with width={width:g} {grown}: make it narrower")
 
 
-def default_model(kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False) -> tuple[str, str]:
-    """What learns from n inputs of this shape, and why; `kind` is "vector" or "image"; an empty shape: an embedding's.
+def default_model(
+    kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False
+) -> tuple[str, str]:
+    """What learns from n inputs of this shape, and why; `kind` is "vector" or "image"; an empty
+    shape: an embedding's.
 
-    The exact learner wherever docs/results.md has it ahead: on embeddings, on columns and on tiny pictures. On larger
-    ones without a pretrained network a convolutional one learns from pixels what no kernel of theirs knows.
+    The exact learner wherever docs/results.md has it ahead: on embeddings, on columns and on tiny
+    pictures. On larger ones without a pretrained network a convolutional one learns from pixels
+    what no kernel of theirs knows.
 
     >>> from labelahead.models import default_model
     >>> default_model("image", (3, 32, 32), 1000)[0], default_model("vector", (20,), 1000)[0]
@@ -221,12 +280,16 @@ def default_model(kind: str, shape: tuple[int, ...], n: int, *, photos: bool = F
         return EXACT, f"{n} items by an embedding: nothing to train, every label counts at once"
     shape = whole_shape(shape)
     if kind == "vector" or len(shape) != 3:
-        return EXACT, f"{n} rows of {shape[0]} numbers: nothing to train, every label counts at once"
+        return (
+            EXACT,
+            f"{n} rows of {shape[0]} numbers: nothing to train, every label counts at once",
+        )
     side = max(shape[1:])
     size = f"{shape[2]}x{shape[1]} pixels"
     if photos and available():
         return EXACT, (
-            f"{n} photographs, by features of a network that has seen a million: they need far fewer labels than "
+            f"{n} photographs, by features of a network that has seen a million: they need far "
+            "fewer labels than "
             "pixels, and there is nothing to train"
         )
     if photos:

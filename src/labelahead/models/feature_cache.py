@@ -1,6 +1,8 @@
-"""Features that take long to work out: block by block, each kept as one file, so that nothing is worked out twice.
+"""Features that take long to work out: block by block, each kept as one file, so that nothing is
+worked out twice.
 
-What is kept is found by item, not by place: another order, part or enlargement of the same items finds it again.
+What is kept is found by item, not by place: another order, part or enlargement of the same items
+finds it again.
 """
 
 import hashlib
@@ -51,8 +53,9 @@ def block_by_block(
 ) -> Tensor:
     """(n, columns) float32; what an interrupted or earlier run finished is read from the cache.
 
-    fill: (positions, rows) writes the features of these items into rows (q, columns), and yields how many are done as
-    it goes. about: how they are worked out; keys: which items they are. cache: a folder; None: no cache.
+    fill: (positions, rows) writes the features of these items into rows (q, columns), and yields
+    how many are done as it goes. about: how they are worked out; keys: which items they are. cache:
+    a folder; None: no cache.
     """
     if cache is not None and keys is None:
         raise InputError(
@@ -83,7 +86,10 @@ def block_by_block(
 
 
 def columns_kept(cache: Path | None, about: str) -> int | None:
-    """How many numbers an item has in the cache, where only that knows it; None: nothing is there."""
+    """How many numbers an item has in the cache, where only that knows it.
+
+    None: nothing is there.
+    """
     for path in [] if cache is None else Blocks(cache, about).paths():
         content = _content(path)
         if content is not None and _keys(path, content):
@@ -94,9 +100,10 @@ def columns_kept(cache: Path | None, about: str) -> int | None:
 class Blocks:
     """Rows of numbers by the keys of their items, worked out in one way (`about`), in one folder.
 
-    Each block is one file: a SHA-256 digest, how many rows of how many numbers, the keys, the rows as float32. It is
-    written in one step, so that a killed process leaves whole blocks or none. The digest covers all of it and `about`,
-    and the name of a file is that of its keys: one that is damaged or exchanged is noticed, and computed again.
+    Each block is one file: a SHA-256 digest, how many rows of how many numbers, the keys, the rows
+    as float32. It is written in one step, so that a killed process leaves whole blocks or none. The
+    digest covers all of it and `about`, and the name of a file is that of its keys: one that is
+    damaged or exchanged is noticed, and computed again.
     """
 
     def __init__(self, folder: Path, about: str) -> None:
@@ -135,7 +142,9 @@ class Blocks:
             if columns != out.shape[1]:
                 continue
             begin = DIGEST + COUNTS.size + KEY * len(held)
-            rows = torch.from_numpy(np.frombuffer(content, "<f4", offset=begin).reshape(-1, columns).astype(np.float32))
+            rows = torch.from_numpy(
+                np.frombuffer(content, "<f4", offset=begin).reshape(-1, columns).astype(np.float32)
+            )
             pairs = [(i, j) for j, key in enumerate(held) for i in places.pop(key, ())]
             if pairs:
                 to, of = torch.tensor(pairs).T
@@ -181,7 +190,10 @@ def _keys_of(path: Path) -> list[bytes] | None:
 
 
 def _keys(path: Path, content: bytes) -> list[bytes]:
-    """The keys in a file's content; none if it is not of the length that it says, or not the file of its name."""
+    """The keys in a file's content.
+
+    None if it is not of the length that it says, or not the file of its name.
+    """
     if len(content) < DIGEST + COUNTS.size:
         return []
     count, columns = COUNTS.unpack_from(content, DIGEST)

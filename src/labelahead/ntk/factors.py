@@ -94,7 +94,9 @@ class OuterFactor:
             return False
         channels, images = self.a.shape[2], self.a.shape[1]
         alone = channels // window.groups
-        return _narrow(window, channels) or (_long_rows(window, alone) and not _by_offset(window, alone, images))
+        return _narrow(window, channels) or (
+            _long_rows(window, alone) and not _by_offset(window, alone, images)
+        )
 
     @property
     def samples(self) -> int:
@@ -166,9 +168,11 @@ def joined(parts: Sequence[Factor]) -> Factor:
 
 
 def condensed(f: Factor) -> OuterFactor | None:
-    """The same by the one position of each sample at which anything arrived; None where there are several.
+    """The same by the one position of each sample at which anything arrived; None where there are
+    several.
 
-    What follows the last attention of a network that is read off at one token learns from that token alone.
+    What follows the last attention of a network that is read off at one token learns from that
+    token alone.
     """
     if not isinstance(f, OuterFactor) or f.lookup or f.geometry is not None or f.a.shape[1] < 2:
         return None
@@ -184,7 +188,10 @@ def _into(v: Tensor, out: Tensor | None) -> Tensor:
 
 
 def factor(reading: Reading, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]) -> Factor:
-    """Samples to the front; g is (K, ...) as it arrived at the site, `shape` that of what entered there."""
+    """Samples to the front.
+
+    G is (K, ...) as it arrived at the site, `shape` that of what entered there.
+    """
     if isinstance(reading, Broadcast):
         return PlainFactor(_summed(reading, g, layout, n), shape)
     K = g.shape[0]
@@ -200,7 +207,9 @@ def factor(reading: Reading, g: Tensor, layout: Layout, n: int, shape: tuple[int
     space, out = tuple(reading.a.shape[2:]), tuple(g.shape[3:])
     a = layout.split(reading.a, n).reshape(n, -1, *reading.a.shape[1:])
     gs = gs.reshape(n, K, -1, *g.shape[2:])
-    geometry = Geometry(reading.size, reading.stride, reading.padding, reading.dilation, reading.groups, space, out)
+    geometry = Geometry(
+        reading.size, reading.stride, reading.padding, reading.dilation, reading.groups, space, out
+    )
     return OuterFactor(a, gs, shape, geometry=geometry)
 
 
@@ -214,7 +223,9 @@ def _summed(reading: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
         return torch.addcmul(moment, plain, reading.shift.flatten(), value=-1).mul_(scale)
     full = elementwise(reading, g)
     K, rank = full.shape[0], full.ndim - 1
-    if K == layout.outer == 1 and layout.axis == 0 and reading.shape == full.shape[2:]:  # most biases and norms
+    if (
+        K == layout.outer == 1 and layout.axis == 0 and reading.shape == full.shape[2:]
+    ):  # most biases and norms
         rows = layout.amid(full, n, lead=1).reshape(n, layout.inner, math.prod(reading.shape))
         return rows.sum(1, keepdim=True) if layout.inner > 1 else rows
     if rank == 1:  # repeated for every sample, or a scalar on a flattened tensor
@@ -241,7 +252,8 @@ def _long_rows(geometry: Geometry, channels: int) -> bool:
 
 
 def _by_offset(geometry: Geometry, channels: int, images: int) -> bool:
-    """Whether steps of the window along the first axis are steps in memory, so that no patches are copied for them.
+    """Whether steps of the window along the first axis are steps in memory, so that no patches are
+    copied for them.
 
     Matrix products are smaller by that, hence `POSITIONS` (measured)."""
     long = math.prod(geometry.out) >= POSITIONS
@@ -276,15 +288,17 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
         else:
             right = right.view(count, M * T, -1)
         if K == 1:
-            torch.bmm(left[i : i + step], right, out=v[i : i + step].view(count, filters, window * C))
+            torch.bmm(
+                left[i : i + step], right, out=v[i : i + step].view(count, filters, window * C)
+            )
         else:
             v[i : i + step] = torch.bmm(left[i : i + step], right).view(count, K, -1)
     return v if direct or out is None else out.copy_(v)
 
 
 def _convolved_by_offset(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> Tensor:
-    """The same for one image a sample: patches run along all axes but the first, and each step of the window along
-    that one is a product with another part of the same memory."""
+    """The same for one image a sample: patches run along all axes but the first, and each step of
+    the window along that one is a product with another part of the same memory."""
     n, K, _, filters = g.shape[:4]
     C, steps = a.shape[2], geometry.size[0]
     T, run = math.prod(geometry.out), math.prod(geometry.out[1:])
@@ -293,11 +307,16 @@ def _convolved_by_offset(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor |
     left = g.reshape(n, K * filters, T)
     v = g.new_empty(n, K, filters * steps * wide) if out is None else out
     count = max(1, min(n, SCRATCH // (wide * high * run)))
-    patches, products = a.new_empty(count * wide * high * run), g.new_empty(steps * count * K * filters * wide)
+    patches, products = (
+        a.new_empty(count * wide * high * run),
+        g.new_empty(steps * count * K * filters * wide),
+    )
     for i in range(0, n, count):
         windows = _rows_of_windows(a[i : i + count, 0], geometry)
         m = windows.shape[0]
-        right = patches[: windows.numel()].view(windows.shape).copy_(windows).view(m, wide, high * run)
+        right = (
+            patches[: windows.numel()].view(windows.shape).copy_(windows).view(m, wide, high * run)
+        )
         found = products[: steps * m * K * filters * wide].view(steps, m, K * filters, wide)
         for step in range(steps):
             start = step * geometry.dilation[0] * run
@@ -316,7 +335,9 @@ def _rows_of_windows(images: Tensor, geometry: Geometry) -> Tensor:
     moves = [s * st for s, st in zip(geometry.stride[1:], steps, strict=True)]
     taps = [d * st for d, st in zip(geometry.dilation[1:], steps, strict=True)]
     shape = (n, *geometry.size[1:], C, high, *geometry.out[1:])
-    return pixels.as_strided(shape, (pixels.stride(0), *taps, pixels.stride(1), pixels.stride(2), *moves))
+    return pixels.as_strided(
+        shape, (pixels.stride(0), *taps, pixels.stride(1), pixels.stride(2), *moves)
+    )
 
 
 def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:
@@ -338,17 +359,27 @@ def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:
 
 
 def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """(n, K, p) for a convolution in groups: each group of each sample is a convolution of its own."""
+    """(n, K, p) for a convolution in groups.
+
+    Each group of each sample is a convolution of its own.
+    """
     n, M, C = a.shape[:3]
     K, filters, G = g.shape[1], g.shape[3], geometry.groups
-    a, g = a.view(n, M, G, C // G, *geometry.space), g.reshape(n, K, M, G, filters // G, *geometry.out)
+    a, g = (
+        a.view(n, M, G, C // G, *geometry.space),
+        g.reshape(n, K, M, G, filters // G, *geometry.out),
+    )
     if _narrow(geometry, C):
-        # Per sample and group, inputs are slid along the gradients: a convolution with those for weights, whose
-        # stride and dilation have changed places.
+        # Per sample and group, inputs are slid along the gradients: a convolution with those for
+        # weights, whose stride and dilation have changed places.
         slid = a.permute(3, 0, 2, 1, *range(4, a.ndim)).reshape(C // G, n * G * M, *geometry.space)
         weights = g.permute(0, 3, 1, 4, 2, *range(5, g.ndim)).reshape(-1, M, *geometry.out)
-        convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[len(geometry.size) - 1]
-        v = convolve(slid, weights, None, geometry.dilation, geometry.padding, geometry.stride, n * G)
+        convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[
+            len(geometry.size) - 1
+        ]
+        v = convolve(
+            slid, weights, None, geometry.dilation, geometry.padding, geometry.stride, n * G
+        )
         for axis, size in enumerate(geometry.size, 2):
             v = v.narrow(axis, 0, size)
         v = v.reshape(C // G, n, G, K, filters // G, -1)
@@ -359,7 +390,9 @@ def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _narrow(geometry: Geometry, channels: int) -> bool:
-    """Groups of few channels, as in a depthwise convolution, leave no matrix product worth the name."""
+    """Groups of few channels, as in a depthwise convolution, leave no matrix product worth the
+    name.
+    """
     return geometry.groups > 1 and channels < 8 * geometry.groups
 
 

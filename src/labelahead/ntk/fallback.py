@@ -28,9 +28,11 @@ def per_sample_gradients(
     accumulate: bool = False,
     eps: float = 0.0,
 ) -> tuple[dict[str, Tensor], str]:
-    """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i); and which way they came.
+    """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i); and which
+    way they came.
 
-    `cotangents` is (n, K, C). `accumulate`: the network runs backward passes of its own (see `gradients`).
+    `cotangents` is (n, K, C). `accumulate`: the network runs backward passes of its own (see
+    `gradients`).
     """
     if accumulate:
         return _looped(model, x, chosen, names, cotangents, True), LOOP
@@ -51,17 +53,25 @@ def per_sample_gradients(
 
 
 def gradients(
-    out: Tensor, parameters: Sequence[nn.Parameter], weights: Tensor, *, accumulate: bool = False, keep: bool = False
+    out: Tensor,
+    parameters: Sequence[nn.Parameter],
+    weights: Tensor,
+    *,
+    accumulate: bool = False,
+    keep: bool = False,
 ) -> list[Tensor | None]:
     """Of weights·out by each parameter, as autograd has them; None where it has none.
 
-    accumulate: as training would collect them. The backward of a re-entrant checkpoint or of a reversible
-    block runs a backward of its own, which reaches `.grad` and nothing else. The graph is freed unless it is kept.
+    accumulate: as training would collect them. The backward of a re-entrant checkpoint or of a
+    reversible block runs a backward of its own, which reaches `.grad` and nothing else. The graph
+    is freed unless it is kept.
     """
     found: list[Tensor | None]
     try:
         if not accumulate:
-            found = list(torch.autograd.grad(out, parameters, weights, retain_graph=keep, allow_unused=True))
+            found = list(
+                torch.autograd.grad(out, parameters, weights, retain_graph=keep, allow_unused=True)
+            )
         else:
             for p in parameters:
                 p.grad = None
@@ -76,7 +86,11 @@ def gradients(
 
 
 def _vectorised(
-    model: nn.Module, x: Batch, chosen: Mapping[str, nn.Parameter], names: Sequence[str], cotangents: Tensor
+    model: nn.Module,
+    x: Batch,
+    chosen: Mapping[str, nn.Parameter],
+    names: Sequence[str],
+    cotangents: Tensor,
 ) -> dict[str, Tensor]:
     params = {k: chosen[k].detach() for k in names}
 
@@ -113,7 +127,9 @@ def _looped(
             if out.grad_fn is None:  # this sample's way through the network meets no parameter
                 break
             keep = k + 1 < K and not accumulate
-            own = gradients(out, parameters, cotangents[i, k].to(out), accumulate=accumulate, keep=keep)
+            own = gradients(
+                out, parameters, cotangents[i, k].to(out), accumulate=accumulate, keep=keep
+            )
             for name, g in zip(names, own, strict=True):
                 if g is not None:
                     per_sample[name][i, k] = g

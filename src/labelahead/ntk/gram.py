@@ -85,7 +85,9 @@ def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) ->
     if fold:
         K, o = 1, K * o
     # A view also of a part of a larger kernel: rows and columns split into samples and directions.
-    blocks = out.as_strided((n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset())
+    blocks = out.as_strided(
+        (n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset()
+    )
     S = p.a.shape[0]
     # Short rows of tiles near a diagonal waste less of what symmetry saves.
     height = min(TILE[0], max(64, n * S * K // 8)) if symmetric else TILE[0]

@@ -1,14 +1,15 @@
 """Kernels of infinitely wide networks, dense and convolutional, in closed form. All is float64.
 
-A layer z = W a + b with weights of variance σw²/inputs and biases of variance σb² takes K to σw²·T(K) + σb², where T
-is the dual of the activation before it, and Θ to K + σw²·Θ ∘ Ṫ (NTK parametrisation). K is the covariance of the
-outputs over initialisations (NNGP), Θ the tangent kernel.
+A layer z = W a + b with weights of variance σw²/inputs and biases of variance σb² takes K to
+σw²·T(K) + σb², where T is the dual of the activation before it, and Θ to K + σw²·Θ ∘ Ṫ (NTK
+parametrisation). K is the covariance of the outputs over initialisations (NNGP), Θ the tangent
+kernel.
 
 With (u, v) normal, mean zero, variances v1, v2 and covariance k, the dual of an activation φ is
-T(k, v1, v2) = E φ(u)φ(v), and that of its derivative Ṫ = E φ'(u)φ'(v) = ∂T/∂k. Both go through det = v1·v2 − k²
-(ReLU's through det/(v1·v2)), which is set to zero where it is lost in rounding: the angle between u and v is then 0 or
-π exactly. Otherwise ReLU's Ṫ of a point with itself, whose slope is infinite there, would be wrong by the square root
-of the rounding error.
+T(k, v1, v2) = E φ(u)φ(v), and that of its derivative Ṫ = E φ'(u)φ'(v) = ∂T/∂k. Both go through det
+= v1·v2 − k² (ReLU's through det/(v1·v2)), which is set to zero where it is lost in rounding: the
+angle between u and v is then 0 or π exactly. Otherwise ReLU's Ṫ of a point with itself, whose slope
+is infinite there, would be wrong by the square root of the rounding error.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -85,19 +86,18 @@ def infinite_kernel(
 
     network: "fc", fully connected, inputs flattened; or "conv", 3×3 convolutions with zero padding
     at full size, the mean over all pixels, a linear read-out: for small images (n, channels, H, W),
-    as every pair of images costs (H·W)² numbers a layer.
-    depth: hidden layers, the read-out not counted; 0 is a linear model.
-    activation: "relu", "erf" or "gelu" (exact, x·Φ(x)).
-    weight_std, bias_std: a weight's standard deviation × √inputs, and a bias's; or one for each of
-    the depth + 1 layers. bias_std=None is a network without biases.
-    kind: "ntk", tangent kernel of an output; or "nngp", covariance of an output at initialisation.
-    width: None is the NTK parametrisation, z = weight_std·W a/√inputs + bias_std·b, where W and b
-    are standard normal. A number is PyTorch's parametrisation, whose tangent kernel grows with the
-    width: the limit of the mean kernel of networks with so many units or channels in each layer.
-    pools: numbers of the convolutions (from 1) after whose activation 2×2 means are taken.
-    skips: numbers of the convolutions past which, and past the next one, a 1×1 convolution of what comes in leads: a
-    residual block. `wrn1` without its BatchNorm is depth=3, skips=(2,).
-    memory: bytes of working memory besides the result. progress(done, total) counts pairs or rows.
+    as every pair of images costs (H·W)² numbers a layer. depth: hidden layers, the read-out not
+    counted; 0 is a linear model. activation: "relu", "erf" or "gelu" (exact, x·Φ(x)). weight_std,
+    bias_std: a weight's standard deviation × √inputs, and a bias's; or one for each of the depth +
+    1 layers. bias_std=None is a network without biases. kind: "ntk", tangent kernel of an output;
+    or "nngp", covariance of an output at initialisation. width: None is the NTK parametrisation, z
+    = weight_std·W a/√inputs + bias_std·b, where W and b are standard normal. A number is PyTorch's
+    parametrisation, whose tangent kernel grows with the width: the limit of the mean kernel of
+    networks with so many units or channels in each layer. pools: numbers of the convolutions (from
+    1) after whose activation 2×2 means are taken. skips: numbers of the convolutions past which,
+    and past the next one, a 1×1 convolution of what comes in leads: a residual block. `wrn1`
+    without its BatchNorm is depth=3, skips=(2,). memory: bytes of working memory besides the
+    result. progress(done, total) counts pairs or rows.
 
     For our own networks, with d inputs, width=w and kind="ntk": `fcn` and `convnet` (whose depth
     counts the read-out) start with weight_std=[√2, ..., √2, 1], bias_std=0; `mlp`, by PyTorch's
@@ -129,15 +129,23 @@ def infinite_kernel(
 
 
 def _keep_freed_memory() -> None:
-    """Temporaries take a third longer if their pages are given back to the system and asked for again.
+    """Temporaries take a third longer if their pages are given back to the system and asked for
+    again.
 
-    glibc keeps what is freed up to the size of the largest block that it ever had to give back: one that is not used.
+    glibc keeps what is freed up to the size of the largest block that it ever had to give back: one
+    that is not used.
     """
     torch.empty(HEAP, dtype=torch.uint8, device="cpu")
 
 
 def _dense_kernel(
-    x: Tensor, x2: Tensor | None, layers: list[Layer], dual: Dual, tangent: bool, memory: int, progress: Progress | None
+    x: Tensor,
+    x2: Tensor | None,
+    layers: list[Layer],
+    dual: Dual,
+    tangent: bool,
+    memory: int,
+    progress: Progress | None,
 ) -> Tensor:
     """The recursion on blocks of rows; of a self kernel only the upper half."""
     y = x if x2 is None else x2
@@ -196,8 +204,8 @@ def _conv_kernel(
 ) -> Tensor:
     """(n, m) from images (n, channels, H, W): `layers` are the convolutions, then the read-out.
 
-    The mean over all pixels needs the covariance of every pixel of one image with every pixel of the other:
-    (H, W, H', W') numbers a pair of images. Pairs are therefore taken a few at a time.
+    The mean over all pixels needs the covariance of every pixel of one image with every pixel of
+    the other: (H, W, H', W') numbers a pair of images. Pairs are therefore taken a few at a time.
     """
     run = _Convolutions(layers, dual, pools, skips, tangent)
     pixels = x.shape[2] * x.shape[3]
@@ -227,13 +235,20 @@ def _pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tensor, Tens
 
 
 class _Convolutions:
-    """The recursion through the layers on (H, W, H', W', pairs of images): all is done along the pairs.
+    """The recursion through the layers on (H, W, H', W', pairs of images): all is done along the
+    pairs.
 
-    A convolution takes sums over its filter, and the layer's constants have the mean's ninth in them.
+    A convolution takes sums over its filter, and the layer's constants have the mean's ninth in
+    them.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], dual: Dual, pools: frozenset[int], skips: frozenset[int], tangent: bool
+        self,
+        layers: Sequence[Layer],
+        dual: Dual,
+        pools: frozenset[int],
+        skips: frozenset[int],
+        tangent: bool,
     ) -> None:
         self.layers, self.readout = [_over_filter(layer) for layer in layers[:-1]], layers[-1]
         self.past = [layer.weight for layer in layers[:-1]]  # of the 1×1 convolution beside a layer
@@ -242,11 +257,15 @@ class _Convolutions:
     def __call__(self, x: Tensor, y: Tensor, own: list[Tensor], other: list[Tensor]) -> Tensor:
         """The kernel of x[b] and y[b]; own and other: each layer's variances, a pixel of theirs."""
         s, before = _pixel_products(x, y), None
-        entered: tuple[Tensor, Tensor | None] | None = None  # what came into the block that is being passed
+        entered: tuple[Tensor, Tensor | None] | None = (
+            None  # what came into the block that is being passed
+        )
         for number in range(len(self.layers)):
             block, entered = entered, (s, before) if number + 1 in self.skips else None
             k, theta = self._linear(number, s, before, block)
-            s, slope = self.dual(k, own[number][:, :, None, None], other[number][None, None], self.tangent)
+            s, slope = self.dual(
+                k, own[number][:, :, None, None], other[number][None, None], self.tangent
+            )
             before = None if theta is None or slope is None else theta.mul_(slope)
             if number + 1 in self.pools:
                 s, before = _pooled(s), None if before is None else _pooled(before)
@@ -256,7 +275,11 @@ class _Convolutions:
         return self.readout.tangent(mean, before.flatten(0, 3).mean(0))
 
     def _linear(
-        self, number: int, s: Tensor, before: Tensor | None, block: tuple[Tensor, Tensor | None] | None
+        self,
+        number: int,
+        s: Tensor,
+        before: Tensor | None,
+        block: tuple[Tensor, Tensor | None] | None,
     ) -> tuple[Tensor, Tensor | None]:
         """K after a convolution, and Θ if it is wanted."""
         layer, past = self.layers[number], self.past[number]
@@ -336,8 +359,9 @@ def _pooled(s: Tensor) -> Tensor:
 def relu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
     """Arc-cosine kernels of order 1 and 0: T = (√det + (π−θ)k)/2π, Ṫ = (π−θ)/2π.
 
-    With c = −k/√(v1·v2) the sine of θ is √(1 − c²), and π − θ the angle of the point (c, sin θ): a few passes over the
-    pairs less. A unit that is always zero has slope 0, as in PyTorch: Ṫ = 0 where a variance is zero.
+    With c = −k/√(v1·v2) the sine of θ is √(1 − c²), and π − θ the angle of the point (c, sin θ): a
+    few passes over the pairs less. A unit that is always zero has slope 0, as in PyTorch: Ṫ = 0
+    where a variance is zero.
     """
     d1, d2 = v1.sqrt(), v2.sqrt()
     silent = not (v1.all() and v2.all())  # seldom, and a mask of all pairs costs a fifth
@@ -391,7 +415,12 @@ DUALS: dict[str, Dual] = {"relu": relu, "erf": erf, "gelu": gelu}
 
 
 def _layers(
-    network: str, depth: int, weight_std: Spread, bias_std: Spread | None, width: int | None, inputs: int
+    network: str,
+    depth: int,
+    weight_std: Spread,
+    bias_std: Spread | None,
+    width: int | None,
+    inputs: int,
 ) -> list[Layer]:
     weights = _spread(weight_std, "weight_std", depth + 1)
     biases = _spread(0.0 if bias_std is None else bias_std, "bias_std", depth + 1)
@@ -427,7 +456,9 @@ def _check_choices(network: str, activation: str, kind: str, memory: int) -> Non
         ("kind", kind, ["ntk", "nngp"]),
     ):
         if value not in known:
-            raise InputError(f"{what} is {value!r}; {did_you_mean(value, known)}there are {', '.join(known)}")
+            raise InputError(
+                f"{what} is {value!r}; {did_you_mean(value, known)}there are {', '.join(known)}"
+            )
     _whole(memory, "memory", 1)
 
 
@@ -445,16 +476,21 @@ def _check_inputs(x: Tensor, x2: Tensor | None, network: str) -> None:
                 "lead, and t[:, None] adds a missing dimension"
             )
         if not torch.isfinite(t).all():
-            raise NumericalError(f"{label} holds NaN or infinity: leave those rows out or mend them")
+            raise NumericalError(
+                f"{label} holds NaN or infinity: leave those rows out or mend them"
+            )
     if x2 is not None and x2.shape[1:] != x.shape[1:]:
         raise InputError(
-            f"x has samples of shape {tuple(x.shape[1:])} and x2 of {tuple(x2.shape[1:])}: both must be alike"
+            f"x has samples of shape {tuple(x.shape[1:])} and x2 of {tuple(x2.shape[1:])}: both "
+            "must be alike"
         )
     if x2 is not None and x2.device != x.device:
         raise DeviceError(f"x is on {x.device} and x2 on {x2.device}: move one of them")
 
 
-def _checked_pools(pools: Collection[int], network: str, depth: int, sides: tuple[int, ...]) -> frozenset[int]:
+def _checked_pools(
+    pools: Collection[int], network: str, depth: int, sides: tuple[int, ...]
+) -> frozenset[int]:
     after = frozenset(_whole(p, "every entry of pools", 1) for p in pools)
     if after and (network != "conv" or max(after) > depth):
         raise InputError(
@@ -463,7 +499,8 @@ def _checked_pools(pools: Collection[int], network: str, depth: int, sides: tupl
         )
     if after and min(sides) >> len(after) < 1:
         raise InputError(
-            f"{len(after)} pools leave nothing of an image of {sides[0]}x{sides[1]} pixels: each halves its sides"
+            f"{len(after)} pools leave nothing of an image of {sides[0]}x{sides[1]} pixels: each "
+            "halves its sides"
         )
     return after
 
@@ -475,7 +512,8 @@ def _checked_skips(
     inside = [p for p in past if p in pools or p + 1 in past or p >= depth]
     if past and (network != "conv" or inside or width is not None):
         raise InputError(
-            f"skips is {sorted(past)}; expected numbers of convolutions from 1 to {depth - 1}, two apart, with no pool "
+            f"skips is {sorted(past)}; expected numbers of convolutions from 1 to {depth - 1}, "
+            "two apart, with no pool "
             "between such a one and the next, network='conv' and no width"
         )
     return past

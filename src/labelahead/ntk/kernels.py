@@ -7,7 +7,14 @@ from torch import Tensor, nn
 
 from labelahead.batching import Inputs, length, take
 from labelahead.errors import InputError, ModelError
-from labelahead.ntk.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
+from labelahead.ntk.engine import (
+    Engine,
+    checked_cotangents,
+    checked_result,
+    directions,
+    verifying,
+    with_engine,
+)
 from labelahead.ntk.gram import Gradients, gram_into, mirror
 from labelahead.ntk.premises import ParamFilter, check_inputs
 from labelahead.ntk.terms import Term, allocate, by_piece, bytes_kept, grouped, make_terms, put
@@ -15,10 +22,14 @@ from labelahead.ntk.terms import Term, allocate, by_piece, bytes_kept, grouped, 
 __all__ = ["gradient_gram", "kernel"]
 
 NOTHING = (
-    "the outputs of every sample sum to the same whatever the parameters are, so their pseudo-kernel is rounding "
-    "noise: let the network return what it has before its softmax (logits), or ask for kind='trace', 'full' or 'single'"
+    "the outputs of every sample sum to the same whatever the parameters are, so their "
+    "pseudo-kernel is rounding "
+    "noise: let the network return what it has before its softmax (logits), or ask for "
+    "kind='trace', 'full' or 'single'"
 )
-PIECE = 24 << 20  # bytes of gradients side by side: what the C library hands out again instead of mapping it anew
+PIECE = (
+    24 << 20
+)  # bytes of gradients side by side: what the C library hands out again instead of mapping it anew
 MEMORY = 2 << 30  # bytes of working memory besides the result
 
 
@@ -64,7 +75,9 @@ def kernel(
     def run(engine: Engine) -> Tensor:
         if x2 is not None:
             check_inputs(x2, engine.chosen, "x2")
-        if kind == "pseudo" and engine.plan.probabilities:  # a softmax, or targets that were learnt to the digit
+        if (
+            kind == "pseudo" and engine.plan.probabilities
+        ):  # a softmax, or targets that were learnt to the digit
             _check_not_noise(engine, x)
         out = checked_result(_Run(engine, kind, chunk, memory, check).blocks(x, x2))
         if kind == "pseudo" and engine.vanishing:
@@ -96,17 +109,23 @@ def gradient_gram(
 
     def run(engine: Engine) -> Tensor:
         v = checked_cotangents(cotangents, x, engine)
-        return checked_result(_Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None))
+        return checked_result(
+            _Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None)
+        )
 
     return with_engine(model, x, params, run)
 
 
 def _check_not_noise(engine: Engine, x: Inputs) -> None:
-    """Raise where the sum of the outputs does not move with the parameters although each of them does."""
+    """Raise where the sum of the outputs does not move with the parameters although each of them
+    does.
+    """
     if engine.plan.outputs == 1:
         return
     few = take(x, slice(0, 3))
-    summed, single = (_Run(engine, kind, None, MEMORY, False).blocks(few, None) for kind in ("pseudo", "single"))
+    summed, single = (
+        _Run(engine, kind, None, MEMORY, False).blocks(few, None) for kind in ("pseudo", "single")
+    )
     least = min(0.03, 1e3 * engine.plan.eps) ** 2
     if float(summed.diagonal().amax()) <= least * float(single.diagonal().amax()):
         raise ModelError(NOTHING)
@@ -143,7 +162,9 @@ class _Run:
         each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
         out = self.like.new_zeros(n * r, m * r)
         if x2 is None and n * each <= self.memory:
-            if self.engine.at_once(n, K, self.chunk):  # gradients of one layer after the other stay in the cache
+            if self.engine.at_once(
+                n, K, self.chunk
+            ):  # gradients of one layer after the other stay in the cache
                 return mirror(self._layer_by_layer(x, n, by_piece(terms), out))
             gradients = self._gradients(x, slice(0, n), terms, True)
             gram_into(out, gradients, gradients, fold=self.fold)
@@ -189,7 +210,9 @@ class _Run:
         n, K = rows.stop - rows.start, self.directions.shape[0]
         gradients = allocate(self.engine.plan, terms, n, K, self.like)
         cotangents = self._cotangents(rows)
-        for batch, factors in self.engine.captured(part, cotangents, chunk=self.chunk, check=self.check, probed=probed):
+        for batch, factors in self.engine.captured(
+            part, cotangents, chunk=self.chunk, check=self.check, probed=probed
+        ):
             put(gradients, terms, batch, factors)
         return gradients
 

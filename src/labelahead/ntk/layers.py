@@ -1,10 +1,12 @@
-"""Layers of image networks that run another way while gradients are taken: same numbers, less time on the CPU.
+"""Layers of image networks that run another way while gradients are taken: same numbers, less time
+on the CPU.
 
-Max-pooling: torch 2.13 walks over windows one number at a time unless channels come last, which costs more than the
-convolutions of a small network. Here every position of the window is one comparison of whole arrays.
+Max-pooling: torch 2.13 walks over windows one number at a time unless channels come last, which
+costs more than the convolutions of a small network. Here every position of the window is one
+comparison of whole arrays.
 
-BatchNorm in eval mode: torch's backward takes ten times what the one product takes that it is. Here it is that
-product; weight and bias enter by a node of their own, which autograd need not run.
+BatchNorm in eval mode: torch's backward takes ten times what the one product takes that it is. Here
+it is that product; weight and bias enter by a node of their own, which autograd need not run.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,10 +43,17 @@ def while_running() -> AbstractContextManager[Any]:
 
 
 class FastLayers(TorchFunctionMode):
-    """Plain max-pooling runs as `Largest`, plain BatchNorm as `Scaled` and `Affine`; all other as torch has it."""
+    """Plain max-pooling runs as `Largest`, plain BatchNorm as `Scaled` and `Affine`.
+
+    All other as torch has it.
+    """
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func is nn.functional.max_pool2d or func is torch.max_pool2d:
             return _pooled(func, *args, **(kwargs or {}))
@@ -73,10 +82,12 @@ def _normalised(
     if not plain or any(t is None or t.dtype != x.dtype for t in (mean, var, weight, bias)):
         space = x.shape[2:]
         if not training and 1 in space and any(side > 1 for side in space):
-            # torch 2.13 takes an image one pixel wide for another memory format: its gradient comes out mixed up.
-            # As a row of pixels there is but one format.
+            # torch 2.13 takes an image one pixel wide for another memory format: its gradient comes
+            # out mixed up. As a row of pixels there is but one format.
             flat = x.flatten(2)
-            return nn.functional.batch_norm(flat, mean, var, weight, bias, training, momentum, eps).view(x.shape)
+            return nn.functional.batch_norm(
+                flat, mean, var, weight, bias, training, momentum, eps
+            ).view(x.shape)
         return nn.functional.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
     assert weight is not None
     assert bias is not None
@@ -86,10 +97,15 @@ def _normalised(
 
 
 class Affine(torch.autograd.Function):
-    """Has the gradient of BatchNorm by weight and bias, and zeros for numbers: `Scaled` has them."""
+    """Has the gradient of BatchNorm by weight and bias, and zeros for numbers.
+
+    `Scaled` has them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor, x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    def forward(
+        ctx: Any, weight: Tensor, bias: Tensor, x: Tensor, mean: Tensor, var: Tensor, eps: float
+    ) -> Tensor:
         ctx.save_for_backward(x, mean, var)
         ctx.eps = eps
         return x.new_zeros(()).expand(x.shape)
@@ -105,11 +121,21 @@ class Affine(torch.autograd.Function):
 
 
 class Scaled(torch.autograd.Function):
-    """BatchNorm in eval mode as a function of its input; what the parameters do is `moved`, from `Affine`."""
+    """BatchNorm in eval mode as a function of its input.
+
+    What the parameters do is `moved`, from `Affine`.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, moved: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float
+        ctx: Any,
+        x: Tensor,
+        moved: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        eps: float,
     ) -> Tensor:
         scale = weight * (var + eps).rsqrt()
         ctx.save_for_backward(scale.view(-1, *[1] * (x.ndim - 2)))
@@ -134,7 +160,12 @@ def _pooled(
 ) -> Any:
     size, dilations = _pair(kernel_size), _pair(dilation)
     strides = _pair(stride) if stride else size
-    if not ceil_mode and not return_indices and not any(_pair(padding)) and _plain(x, size, dilations):
+    if (
+        not ceil_mode
+        and not return_indices
+        and not any(_pair(padding))
+        and _plain(x, size, dilations)
+    ):
         return Largest.apply(x, size, strides, dilations)  # type: ignore[no-untyped-call]
     return func(x, kernel_size, stride or size, padding, dilation, ceil_mode)
 
@@ -153,11 +184,18 @@ def _plain(x: Tensor, size: tuple[int, int], dilation: tuple[int, int]) -> bool:
 
 
 class Largest(torch.autograd.Function):
-    """The largest number of every window; of equal ones the first, row by row, takes the gradient."""
+    """The largest number of every window.
+
+    Of equal ones the first, row by row, takes the gradient.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+        ctx: Any,
+        x: Tensor,
+        size: tuple[int, int],
+        stride: tuple[int, int],
+        dilation: tuple[int, int],
     ) -> Tensor:
         value, place = _largest(x, size, stride, dilation)
         ctx.save_for_backward(x, place)
@@ -170,7 +208,12 @@ class Largest(torch.autograd.Function):
         x, place = ctx.saved_tensors
         size, stride, dilation = ctx.windows
         back = torch.ops.aten.max_pool2d_with_indices_backward
-        return back(g.contiguous(), x, size, stride, (0, 0), dilation, False, place), None, None, None
+        return (
+            back(g.contiguous(), x, size, stride, (0, 0), dilation, False, place),
+            None,
+            None,
+            None,
+        )
 
 
 LAYERS = (Affine, Largest, Scaled)
@@ -183,7 +226,8 @@ def _largest(
     """The largest of every window, and its place in the image, counted row by row."""
     height, width = x.shape[2:]
     rows, columns = (
-        (n - 1 - d * (k - 1)) // s + 1 for n, k, s, d in zip((height, width), size, stride, dilation, strict=True)
+        (n - 1 - d * (k - 1)) // s + 1
+        for n, k, s, d in zip((height, width), size, stride, dilation, strict=True)
     )
     far = dilation[0] * (size[0] - 1) * width + dilation[1] * (size[1] - 1)
     small = torch.uint8 if far < 256 else torch.int32  # of places within a window
@@ -195,7 +239,9 @@ def _largest(
         value, place = taps[0], torch.tensor(top * width, dtype=small)
         own = None  # what may be overwritten: not the image
         for left, tap in zip(lefts[1:], taps[1:], strict=True):
-            value, place = _larger(value, place, tap, torch.tensor(top * width + left, dtype=small), own)
+            value, place = _larger(
+                value, place, tap, torch.tensor(top * width + left, dtype=small), own
+            )
             own = value
         found.append((value, place, own))
     best, place, own = found[0]
@@ -206,8 +252,11 @@ def _largest(
     return best.contiguous(), place.to(torch.int64) + corner.expand_as(best)
 
 
-def _larger(value: Tensor, place: Tensor, rival: Tensor, there: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+def _larger(
+    value: Tensor, place: Tensor, rival: Tensor, there: Tensor, out: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The larger numbers, into `out` if given, and their places; the first where they are equal."""
     won = (rival > value).view(torch.uint8).to(place.dtype)
-    # Whole numbers go round, so place + (there − place) is exact in bytes too; torch.where is ten times slower.
+    # Whole numbers go round, so place + (there − place) is exact in bytes too; torch.where is ten
+    # times slower.
     return torch.maximum(value, rival, out=out), won.mul_(there - place).add_(place)

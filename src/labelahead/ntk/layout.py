@@ -10,7 +10,16 @@ from torch import Tensor
 
 from labelahead.ntk.rules import Broadcast, Lookup, Reading
 
-__all__ = ["GraphChangedError", "Layout", "Seen", "SpreadOutError", "close", "find_layout", "of_samples", "row_norms"]
+__all__ = [
+    "GraphChangedError",
+    "Layout",
+    "Seen",
+    "SpreadOutError",
+    "close",
+    "find_layout",
+    "of_samples",
+    "row_norms",
+]
 
 
 ENTRIES = 64  # of each row that layouts are judged by
@@ -48,11 +57,16 @@ class Layout:
         axis = self.axis + lead
         if t.shape[axis] != self.outer * n * self.inner:
             raise GraphChangedError
-        return t.reshape(math.prod(t.shape[:axis]) * self.outer, n, self.inner * math.prod(t.shape[axis + 1 :]))
+        return t.reshape(
+            math.prod(t.shape[:axis]) * self.outer, n, self.inner * math.prod(t.shape[axis + 1 :])
+        )
 
 
 def of_samples(g: Tensor, layout: Layout | None, n: int) -> Tensor:
-    """(n,): the norm of what arrived, (K, ...), for each sample; of all of it, (1,), where no layout is known."""
+    """(n,): the norm of what arrived, (K, ...), for each sample.
+
+    Of all of it, (1,), where no layout is known.
+    """
     return row_norms(g.reshape(1, 1, -1) if layout is None else layout.amid(g, n, lead=1))
 
 
@@ -83,11 +97,19 @@ def tolerance(t: Tensor, eps: float) -> float:
 
 
 Seen = dict[tuple[object, ...], list["Layout"]]
-"""Tensors that have been looked at -> the layouts that they allow: many sites share their inputs."""
+"""Tensors that have been looked at -> the layouts that they allow.
+
+Many sites share their inputs.
+"""
 
 
 def find_layout(
-    one: Reading | None, other: Reading | None, g: Tensor, h: Tensor, eps: float = 0.0, seen: Seen | None = None
+    one: Reading | None,
+    other: Reading | None,
+    g: Tensor,
+    h: Tensor,
+    eps: float = 0.0,
+    seen: Seen | None = None,
 ) -> Layout | None:
     """The only layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
 
@@ -113,7 +135,10 @@ def find_layout(
         pairs.append((one.a, other.a))
     # Some entries of every row tell as much as all of them, unless those happen to be alike.
     for entries in (ENTRIES, None):
-        fits = [_fitting(p, q, axis, positions, eps, entries, seen if seen is not None else {}) for p, q in pairs]
+        fits = [
+            _fitting(p, q, axis, positions, eps, entries, seen if seen is not None else {})
+            for p, q in pairs
+        ]
         common = [fold for fold in fits[0] if all(fold in others for others in fits[1:])]
         if len(common) <= 1:
             break
@@ -123,11 +148,17 @@ def find_layout(
 def _fitting(
     p: Tensor, q: Tensor, axis: int, positions: int, eps: float, entries: int | None, seen: Seen
 ) -> list[Layout]:
-    """The layouts under which samples (0, j) of p and (j, 0, k) of q agree, in `entries` entries of every row."""
+    """The layouts under which samples (0, j) of p and (j, 0, k) of q agree, in `entries` entries of
+    every row.
+    """
     key = (p.data_ptr(), p.shape, p.stride(), q.data_ptr(), axis, entries)
     if key not in seen:
         rows, twins = (_rows(t, axis, entries) for t in (p, q))
-        folds = [Layout(axis, outer, positions // outer) for outer in range(1, positions + 1) if positions % outer == 0]
+        folds = [
+            Layout(axis, outer, positions // outer)
+            for outer in range(1, positions + 1)
+            if positions % outer == 0
+        ]
         scale = max((float(np.abs(t).max()) for t in (rows, twins) if t.size), default=0.0)
         allowed = tolerance(p, eps) * scale if p.is_floating_point() else 0.0
 
@@ -140,8 +171,13 @@ def _fitting(
     return seen[key]
 
 
-def _rows(t: Tensor, axis: int, entries: int | None) -> "np.ndarray[tuple[int, int], np.dtype[Any]]":
-    """(positions of all samples, entries): some, evenly spread, of what each position holds, or all."""
+def _rows(
+    t: Tensor, axis: int, entries: int | None
+) -> "np.ndarray[tuple[int, int], np.dtype[Any]]":
+    """(positions of all samples, entries).
+
+    Some, evenly spread, of what each position holds, or all.
+    """
     t = t.detach().movedim(axis, 0)
     for i in range(1, t.ndim):
         step = max(1, int(t.shape[i] / entries ** (1 / (t.ndim - 1)))) if entries else 1

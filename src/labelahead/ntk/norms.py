@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from labelahead.batching import Inputs, length
 from labelahead.errors import InputError
-from labelahead.ntk.engine import Engine, checked_cotangents, checked_result, directions, verifying, with_engine
+from labelahead.ntk.engine import (
+    Engine,
+    checked_cotangents,
+    checked_result,
+    directions,
+    verifying,
+    with_engine,
+)
 from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor
 from labelahead.ntk.gram import shift_sums
 from labelahead.ntk.premises import COMPILED, ParamFilter, unwrapped
@@ -89,7 +96,9 @@ def norms_and_products(
     def both(name: str, f: Factor) -> Tensor:
         return torch.stack(_squares_and_products(f, direction[name].detach()))
 
-    squares, products = _sums(model, x, cotangents, list(direction), both, chunk, verify, kinds=(2,))
+    squares, products = _sums(
+        model, x, cotangents, list(direction), both, chunk, verify, kinds=(2,)
+    )
     return squares, products
 
 
@@ -103,7 +112,9 @@ def _sums(
     verify: bool | None,
     kinds: tuple[int, ...] = (),
 ) -> Tensor:
-    """(*kinds, n): what `each` gives of a parameter's name and factor, (*kinds, n, 1), summed over the parameters."""
+    """(*kinds, n): what `each` gives of a parameter's name and factor, (*kinds, n, 1), summed over
+    the parameters.
+    """
 
     def run(engine: Engine) -> Tensor:
         v = checked_cotangents(cotangents, x, engine)
@@ -204,7 +215,9 @@ def _gradient_is_cheaper(f: OuterFactor, beside: float = 0.0) -> bool:
     return pairs > (1 - beside) * T * math.prod(f.shape)
 
 
-def _from_gradients(f: OuterFactor, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+def _from_gradients(
+    f: OuterFactor, direction: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Squared norms, and products with `direction` if given, (n, K) each.
 
     A few gradients at a time, in one buffer that stays in the cache: a fresh buffer for all would
@@ -265,7 +278,17 @@ def _inner_product(f: Factor, direction: Tensor) -> Tensor:
         answer = f.a @ (direction if f.transposed else direction.mT)
         return (f.g * answer[:, None]).sum((2, 3))
     window = f.geometry
-    convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[len(window.size) - 1]
-    answer = convolve(f.a.flatten(0, 1), direction, None, window.stride, window.padding, window.dilation, window.groups)
+    convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[
+        len(window.size) - 1
+    ]
+    answer = convolve(
+        f.a.flatten(0, 1),
+        direction,
+        None,
+        window.stride,
+        window.padding,
+        window.dilation,
+        window.groups,
+    )
     answer = answer.view(f.g.shape[0], 1, *f.g.shape[2:])
     return (f.g * answer).flatten(2).sum(2)

@@ -1,10 +1,10 @@
 """Whether the samples of a batch may have changed places on their way through a network.
 
-Where rows belong is settled by a probe of few samples (`layout`). A network that sorts its samples, by their lengths
-say, keeps to that only as long as the order of the real ones is that of the probe's. Operations that can move
-samples, or sum over them, are found here by their kinds and by the axes along which they work: those that grow with
-the batch. One backward pass is enough where every operation is known to do neither; elsewhere the engine compares two
-(`Engine._compared`).
+Where rows belong is settled by a probe of few samples (`layout`). A network that sorts its samples,
+by their lengths say, keeps to that only as long as the order of the real ones is that of the
+probe's. Operations that can move samples, or sum over them, are found here by their kinds and by
+the axes along which they work: those that grow with the batch. One backward pass is enough where
+every operation is known to do neither; elsewhere the engine compares two (`Engine._compared`).
 """
 
 import re
@@ -24,8 +24,8 @@ ALONG = re.compile(
     r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|ScatterAdd|IndexAdd|IndexCopy|Softmax|LogSoftmax|"
     r"Cumsum|Cumprod|Cummax|Cummin|Logcumsumexp)Backward"
 )
-# Leave every sample where it is, whatever the data: entry by entry, over axes within a sample, or another shape.
-# A kind that is not listed costs a second backward pass, nothing else.
+# Leave every sample where it is, whatever the data: entry by entry, over axes within a sample, or
+# another shape. A kind that is not listed costs a second backward pass, nothing else.
 IN_PLACE = re.compile(
     r"^(?:"
     # entry by entry
@@ -55,11 +55,15 @@ PRODUCTS = {
 }
 
 
-def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tuple[int, ...]] | None:
-    """From passes with the same nodes over different numbers of samples; no sample reaches the `fixed` nodes.
+def movers(
+    one: Trace, other: Trace, fixed: Collection[int]
+) -> Mapping[int, tuple[int, ...]] | None:
+    """From passes with the same nodes over different numbers of samples; no sample reaches the
+    `fixed` nodes.
 
-    None: some operation may move samples or sum over them; one whose backward is written in Python may do anything.
-    Else the places of nodes that do so unless their indices along the given axes count up (`in_place`).
+    None: some operation may move samples or sum over them; one whose backward is written in Python
+    may do anything. Else the places of nodes that do so unless their indices along the given axes
+    count up (`in_place`).
     """
     if one.custom:
         return None
@@ -68,8 +72,15 @@ def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tup
         kind = type(p).__name__
         if i in fixed or not p.next_functions:  # what no sample reaches, and leaves
             continue
-        known = IN_PLACE.match(kind) or ALONG.match(kind) or isinstance(p, BackwardCFunction)  # our own: see `custom`
-        if not known or node_sizes(p) == node_sizes(q) or _contracted(p) != _contracted(q) or _crossed(p, q):
+        known = (
+            IN_PLACE.match(kind) or ALONG.match(kind) or isinstance(p, BackwardCFunction)
+        )  # our own: see `custom`
+        if (
+            not known
+            or node_sizes(p) == node_sizes(q)
+            or _contracted(p) != _contracted(q)
+            or _crossed(p, q)
+        ):
             return None
         if ALONG.match(kind):
             shape, twin = (tuple(node._input_metadata[0].shape) for node in (p, q))
@@ -82,7 +93,11 @@ def movers(one: Trace, other: Trace, fixed: Collection[int]) -> Mapping[int, tup
             sizes, twins = p._saved_self_sym_sizes, q._saved_self_sym_sizes
             if len(sizes) != len(twins):
                 return None
-            axes = [d for d, index in enumerate(p._saved_indices) if index is not None and sizes[d] != twins[d]]
+            axes = [
+                d
+                for d, index in enumerate(p._saved_indices)
+                if index is not None and sizes[d] != twins[d]
+            ]
             if axes:
                 doubtful[i] = tuple(axes)
     return doubtful
@@ -108,7 +123,10 @@ def _axes(node: Any, rank: int) -> list[int]:
 
 
 def _crossed(one: Any, other: Any) -> bool:
-    """Whether every sample meets every other: two axes grow with the batch, or one that the node works across."""
+    """Whether every sample meets every other.
+
+    Two axes grow with the batch, or one that the node works across.
+    """
     kind = type(one).__name__
     sizes, twins = node_sizes(one), node_sizes(other)
     if list(map(len, sizes)) != list(map(len, twins)):  # each sample by itself
@@ -119,7 +137,11 @@ def _crossed(one: Any, other: Any) -> bool:
     for shape, twin in pairs:
         growing = [d for d, (a, b) in enumerate(zip(shape, twin, strict=True)) if a != b]
         across = (
-            len(shape) - 2 if kind.startswith("ScaledDotProduct") else 1 if kind.startswith("Convolution") else None
+            len(shape) - 2
+            if kind.startswith("ScaledDotProduct")
+            else 1
+            if kind.startswith("Convolution")
+            else None
         )
         if len(growing) > 1 or (across is not None and any(d >= across for d in growing)):
             return True

@@ -1,9 +1,10 @@
 """How one network is to be differentiated: decided once, by a probe, before the real work.
 
-Two small batches that share samples go through the network. They tell (1) whether a sample's
-output depends on that sample alone, (2) the sites of every parameter, and (3) the layout at each
-site: which axis holds the samples, and whether other positions (tokens) are folded around them.
-A site that no rule knows, or whose layout stays in doubt, is handed to `torch.func`, which is slower and always right.
+Two small batches that share samples go through the network. They tell (1) whether a sample's output
+depends on that sample alone, (2) the sites of every parameter, and (3) the layout at each site:
+which axis holds the samples, and whether other positions (tokens) are folded around them. A site
+that no rule knows, or whose layout stays in doubt, is handed to `torch.func`, which is slower and
+always right.
 """
 
 import logging
@@ -18,7 +19,16 @@ from torch.autograd.graph import GradientEdge
 
 from labelahead.batching import Batch, Inputs, batch_of, length, take, tensors
 from labelahead.errors import ModelError, NumericalError
-from labelahead.ntk.capture import Site, Trace, gradients_at, independent, node_sizes, pulled_back, structural, trace
+from labelahead.ntk.capture import (
+    Site,
+    Trace,
+    gradients_at,
+    independent,
+    node_sizes,
+    pulled_back,
+    structural,
+    trace,
+)
 from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor, condensed, factor, joined
 from labelahead.ntk.fallback import gradients
 from labelahead.ntk.layout import GraphChangedError, Layout, Seen, close, find_layout, of_samples
@@ -30,7 +40,9 @@ __all__ = ["MIXED", "Plan", "combined", "first_time", "make_plan", "plan_for"]
 
 log = logging.getLogger("labelahead")
 _PLANS: "WeakKeyDictionary[nn.Module, Remembered]" = WeakKeyDictionary()  # the last of each network
-_SAID: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = WeakKeyDictionary()  # once a network
+_SAID: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = (
+    WeakKeyDictionary()
+)  # once a network
 MIXED = (
     "a sample's output changes with the other samples of its batch, so it has no gradient of "
     "its own: take batch statistics and other exchange between samples out of the forward"
@@ -50,7 +62,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class Pulled:
-    """Sites where something made of parameters alone enters, and the parameters that its gradient goes back to."""
+    """Sites where something made of parameters alone enters, and the parameters that its gradient
+    goes back to.
+    """
 
     sites: tuple[int, ...]
     parameters: tuple[str, ...]
@@ -65,34 +79,53 @@ Graph = tuple[tuple[str, Sizes, Sizes], ...]
 class Plan:
     """Everything the engine needs to know of a network besides its numbers."""
 
-    fixed: Mapping[int, str] | None  # nodes that no sample reaches: place and kind; None: where kinds tell
+    fixed: (
+        Mapping[int, str] | None
+    )  # nodes that no sample reaches: place and kind; None: where kinds tell
     signature: tuple[object, ...]  # of the sites, to notice a graph that changes with the data
     nodes: tuple[int, ...]  # per site, which of the distinct nodes it is at
     layouts: tuple[Layout | None, ...]  # per site
-    condensed: frozenset[int]  # the sites that gradients reach at one position of each sample (`factors.condensed`)
+    condensed: frozenset[
+        int
+    ]  # the sites that gradients reach at one position of each sample (`factors.condensed`)
     ruled: tuple[Planned, ...]  # parameters whose every site has a rule and a layout
     pulled: tuple[Pulled, ...]  # what leads to some of those
     fallback: tuple[str, ...]  # the others; parameters without any effect are in neither
-    examples: Mapping[str, Factor]  # of the ruled, for three samples and one direction: shapes without numbers
+    examples: Mapping[
+        str, Factor
+    ]  # of the ruled, for three samples and one direction: shapes without numbers
     biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
     outputs: int  # C
     sample: Tensor  # (C,) outputs of the first sample, to hold against those in larger batches
-    arrived: tuple[float, ...]  # per site, the largest norm of the gradients that the probe sent there
+    arrived: tuple[
+        float, ...
+    ]  # per site, the largest norm of the gradients that the probe sent there
     probabilities: bool  # outputs that sum to one
     eps: float  # of the coarsest dtype on the way
-    accumulate: bool  # the backward runs backward passes of its own: only training's way sees all gradients
-    movers: Mapping[int, tuple[int, ...]] | None  # what may put samples in another order (see `order`)
+    accumulate: (
+        bool  # the backward runs backward passes of its own: only training's way sees all gradients
+    )
+    movers: (
+        Mapping[int, tuple[int, ...]] | None
+    )  # what may put samples in another order (see `order`)
     mutates: bool  # the network overwrites its input (an in-place first layer)
     held: int  # bytes a sample of the activations and gradients that a capture keeps alive
     largest: int  # of them at a single site
     steps: int  # nodes of the graph
-    layered: bool  # some of them from `layers`: a network without such need not be searched for them again
+    # some of them from `layers`: a network without such need not be searched for them again
+    layered: bool
     graph: Graph | None  # all of it, where another call may go by this plan (`remembered`)
-    grown: dict[int, list[tuple[str, Sizes]]] = field(default_factory=dict)  # the same by numbers of samples
-    forms: dict[tuple[object, ...], Any] = field(default_factory=dict)  # what `terms` has made of it
+    grown: dict[int, list[tuple[str, Sizes]]] = field(
+        default_factory=dict
+    )  # the same by numbers of samples
+    forms: dict[tuple[object, ...], Any] = field(
+        default_factory=dict
+    )  # what `terms` has made of it
 
     def expects(self, nodes: Sequence[Any], n: int) -> bool:
-        """Whether a pass over n samples has the very graph that the probe had, grown by the samples."""
+        """Whether a pass over n samples has the very graph that the probe had, grown by the
+        samples.
+        """
         if self.graph is None or len(nodes) != len(self.graph):
             return False
         grown = self.grown.get(n)
@@ -111,11 +144,17 @@ class Plan:
 
 
 def make_plan(
-    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], *, rules: bool = True, whole: bool = False
+    model: nn.Module,
+    x: Inputs,
+    chosen: Mapping[str, nn.Parameter],
+    *,
+    rules: bool = True,
+    whole: bool = False,
 ) -> Plan:
     """Probe the network with a few samples of `x`. Gradients must be enabled for `chosen`.
 
-    `rules=False` hands every parameter to torch.func; `whole`: no site is `condensed`, whatever the probe shows.
+    `rules=False` hands every parameter to torch.func; `whole`: no site is `condensed`, whatever the
+    probe shows.
     """
     names = {p: k for k, p in chosen.items()}
     first, second = _probe_batches(x)
@@ -128,7 +167,9 @@ def make_plan(
     _check_outputs(model, first, one.out, other.out, eps)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
     fixed = independent(one, other)
-    moving = None if fixed is None else movers(one, other, fixed)  # before a backward frees what nodes saved
+    moving = (
+        None if fixed is None else movers(one, other, fixed)
+    )  # before a backward frees what nodes saved
     places = [structural(t) if fixed is None else fixed for t in (one, other)]
     sites, twins = one.sites(places[0]), other.sites(places[1])
     signature = tuple(s.signature for s in sites)
@@ -166,7 +207,8 @@ def make_plan(
         mutates=mutates,
         held=max(1, sum(map(_bytes, factors))),
         largest=max(1, *map(_bytes, factors), 1),
-        steps=len(one.nodes) + sum(PER_STEP * node.steps for node in one.nodes if hasattr(node, "steps")),
+        steps=len(one.nodes)
+        + sum(PER_STEP * node.steps for node in one.nodes if hasattr(node, "steps")),
         layered=one.layered,
         graph=_graph(one, other) if ruled and fixed is not None and not one.custom else None,
     )
@@ -180,7 +222,10 @@ def _condensed(factors: Sequence[Factor | None]) -> tuple[list[Factor | None], f
 
 def _graph(one: Trace, other: Trace) -> Graph | None:
     """None where the number of dimensions itself changes with the samples."""
-    found = tuple((type(p).__name__, node_sizes(p), node_sizes(q)) for p, q in zip(one.nodes, other.nodes, strict=True))
+    found = tuple(
+        (type(p).__name__, node_sizes(p), node_sizes(q))
+        for p, q in zip(one.nodes, other.nodes, strict=True)
+    )
     alike = all([len(a) for a in p] == [len(b) for b in q] for _, p, q in found)
     return found if alike else None
 
@@ -203,13 +248,17 @@ def plan_for(
     again: bool = True,
     whole: bool = False,
 ) -> tuple[Plan, bool]:
-    """The plan that this network had for such samples while its numbers were these, or a new one; whether it is old.
+    """The plan that this network had for such samples while its numbers were these, or a new one;
+    whether it is old.
 
-    An old one saves the probe. What may have changed unseen (an attribute that the forward goes by) is found out on
-    the first batch, which must have the same graph and give the output that is known of its first sample.
-    `again=False`: it did not, so probe. `whole`: see `make_plan`.
+    An old one saves the probe. What may have changed unseen (an attribute that the forward goes by)
+    is found out on the first batch, which must have the same graph and give the output that is
+    known of its first sample. `again=False`: it did not, so probe. `whole`: see `make_plan`.
     """
-    key, first = _key(model, x, chosen, rules), tuple(t[0].clone() for t in tensors(batch_of(take(x, slice(0, 1)))))
+    key, first = (
+        _key(model, x, chosen, rules),
+        tuple(t[0].clone() for t in tensors(batch_of(take(x, slice(0, 1))))),
+    )
     old = _PLANS.get(model)
     if again and old is not None and key is not None and old.key == key and length(x) > 1:
         if all(torch.equal(a, b) for a, b in zip(first, old.first, strict=True)):
@@ -224,7 +273,9 @@ def plan_for(
     return plan, False
 
 
-def _key(model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool) -> tuple[object, ...] | None:
+def _key(
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool
+) -> tuple[object, ...] | None:
     """What a plan was made for; None where changes of the numbers would leave no trace."""
     modules, parameters, buffers = parts_of(model)
     numbers = [*parameters, *buffers]
@@ -250,9 +301,13 @@ def _shared_out(
     factors: Sequence[Factor | None],
     rules: bool,
 ) -> tuple[tuple[Planned, ...], tuple[Pulled, ...], tuple[str, ...]]:
-    """Which parameters the rules do by themselves, which are pulled back from where they meet samples, and the rest."""
+    """Which parameters the rules do by themselves, which are pulled back from where they meet
+    samples, and the rest.
+    """
     uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
-    met = {name for group in sources for name in group.parameters} | {name for name, own in uses.items() if own}
+    met = {name for group in sources for name in group.parameters} | {
+        name for name, own in uses.items() if own
+    }
     unknown = {i for i, f in enumerate(factors) if f is None}
     lost = {name for group in sources if unknown & set(group.sites) for name in group.parameters}
     ruled = tuple(
@@ -262,7 +317,9 @@ def _shared_out(
     )
     known = {p.name for p in ruled}
     pulled = tuple(
-        Pulled(group.sites, own) for group in sources if (own := tuple(k for k in group.parameters if k in known))
+        Pulled(group.sites, own)
+        for group in sources
+        if (own := tuple(k for k in group.parameters if k in known))
     )
     # Without rules a parameter that the probe did not meet may yet be used by other samples.
     rest = tuple(k for k in chosen if k not in known and (k in met or not rules))
@@ -302,7 +359,10 @@ def combined(
 
 
 def _biases(
-    ruled: tuple[Planned, ...], sites: list[Site], nodes: tuple[int, ...], examples: Mapping[str, Factor]
+    ruled: tuple[Planned, ...],
+    sites: list[Site],
+    nodes: tuple[int, ...],
+    examples: Mapping[str, Factor],
 ) -> dict[str, str]:
     """Weight -> bias with one entry an output (a broadcast one has another gradient)."""
 
@@ -349,7 +409,8 @@ def _probabilities(out: Tensor) -> bool:
 def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor, eps: float) -> None:
     if not bool(torch.isfinite(out).all() & torch.isfinite(twin).all()):
         raise NumericalError(
-            "the network's outputs hold NaN or infinity: check the scale of the inputs and whether training diverged"
+            "the network's outputs hold NaN or infinity: check the scale of the inputs and "
+            "whether training diverged"
         )
     if out.grad_fn is None:
         raise ModelError(
@@ -371,10 +432,10 @@ def _hides_parameters(
 ) -> bool:
     """Whether autograd's graph lacks some of what training would see.
 
-    A backward written in Python, or a hook, can run a backward of its own (re-entrant checkpoints, reversible
-    blocks): its gradients reach `.grad` and are in no graph. So what a training step collects is held
-    against what the graph has. Looked into where nodes are of that kind, and where parameters that the graph
-    does not have move the outputs.
+    A backward written in Python, or a hook, can run a backward of its own (re-entrant checkpoints,
+    reversible blocks): its gradients reach `.grad` and are in no graph. So what a training step
+    collects is held against what the graph has. Looked into where nodes are of that kind, and where
+    parameters that the graph does not have move the outputs.
     """
     visible = set(seen.leaves.values())
     unseen = [k for k in chosen if k not in visible]
@@ -389,7 +450,9 @@ def _hides_parameters(
         shown = gradients(seen.out, parameters, weights, keep=True)
     except ModelError:  # re-entrant checkpoints refuse to be asked
         return True
-    scale = max([float(g.abs().amax()) for g in collected if g is not None and g.numel()], default=0.0)
+    scale = max(
+        [float(g.abs().amax()) for g in collected if g is not None and g.numel()], default=0.0
+    )
     for p, g, h in zip(parameters, collected, shown, strict=True):
         zero = torch.zeros_like(p)
         if not close(zero if g is None else g, zero if h is None else h, scale, eps):
@@ -399,7 +462,8 @@ def _hides_parameters(
     if moving and first_time(model, "detached", tuple(unseen)):
         named = [k for k in unseen if _moves(model, first, seen.out, [chosen[k]])]
         log.warning(
-            "%d parameter(s) change the outputs but take no gradient (detached, or used under no_grad), "
+            "%d parameter(s) change the outputs but take no gradient (detached, or used under "
+            "no_grad), "
             "so the kernel leaves them out: %s",
             len(named),
             ", ".join(named),
@@ -433,15 +497,21 @@ def _probed(
 ) -> tuple[list[Layout | None], list[Factor | None], list[float]]:
     """Per site: the layout, the factor of the larger probe, the size of what arrived."""
     ones, others = [read(s) for s in sites], [read(s) for s in twins]
-    g, h = (gradients_at(t, [s.node for s in found], [_uneven(t)]) for t, found in ((out, sites), (twin, twins)))
+    g, h = (
+        gradients_at(t, [s.node for s in found], [_uneven(t)])
+        for t, found in ((out, sites), (twin, twins))
+    )
     seen: Seen = {}
     layouts: list[Layout | None] = [None] * len(sites)
     at_node: dict[Any, Layout] = {}
-    # A bias receives the very gradient of its weight, whose inputs may tell more: weights come first.
+    # A bias receives the very gradient of its weight, whose inputs may tell more: weights come
+    # first.
     for i in sorted(range(len(sites)), key=lambda i: isinstance(ones[i], Broadcast)):
         if ones[i] is not None:
             known = at_node.get(sites[i].node)
-            layouts[i] = layout = known or find_layout(ones[i], others[i], g[i][0], h[i][0], eps, seen)
+            layouts[i] = layout = known or find_layout(
+                ones[i], others[i], g[i][0], h[i][0], eps, seen
+            )
             if layout is not None:
                 at_node[sites[i].node] = layout
     factors: list[Factor | None] = []
@@ -453,7 +523,11 @@ def _probed(
                 factors.append(factor(reading, q, layout, PROBES, s.shape))
         except GraphChangedError:  # a use that the rule does not cover after all
             factors.append(None)
-    return layouts, factors, [float(of_samples(q, layout, PROBES).amax()) for q, layout in zip(h, layouts, strict=True)]
+    return (
+        layouts,
+        factors,
+        [float(of_samples(q, layout, PROBES).amax()) for q, layout in zip(h, layouts, strict=True)],
+    )
 
 
 def first_time(model: nn.Module, what: str, names: tuple[str, ...]) -> bool:

@@ -14,8 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Batch, Inputs, Samples, batch_of, invoked, length, mapped, take, tensors
-from labelahead.errors import DeviceError, InputError, LabelaheadError, ModelError, NumericalError, did_you_mean
+from labelahead.batching import (
+    Batch,
+    Inputs,
+    Samples,
+    batch_of,
+    invoked,
+    length,
+    mapped,
+    take,
+    tensors,
+)
+from labelahead.errors import (
+    DeviceError,
+    InputError,
+    LabelaheadError,
+    ModelError,
+    NumericalError,
+    did_you_mean,
+)
 from labelahead.ntk.layers import while_running
 
 __all__ = [
@@ -53,7 +70,10 @@ _known: ContextVar[tuple[nn.Module, Parts] | None] = ContextVar("parts", default
 
 @contextmanager
 def known_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
-    """These are the network's parts while gradients are taken: what a forward changes in it does not stay."""
+    """These are the network's parts while gradients are taken.
+
+    What a forward changes in it does not stay.
+    """
     before = _known.set((model, parts))
     try:
         yield
@@ -62,7 +82,10 @@ def known_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
 
 
 def parts_of(model: nn.Module) -> Parts:
-    """Modules, parameters and buffers, each at least once; torch's own walks take as long as a small network."""
+    """Modules, parameters and buffers, each at least once.
+
+    Torch's own walks take as long as a small network.
+    """
     known = _known.get()
     if known is not None and known[0] is model:
         return known[1]
@@ -85,7 +108,11 @@ def check_model(model: nn.Module) -> None:
     """Raise `ModelError` for modules that mix samples or draw random numbers."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
-    doubtful = [m for m in parts_of(model)[0] if isinstance(m, _BATCHNORM) or (m.training and isinstance(m, _DROPPING))]
+    doubtful = [
+        m
+        for m in parts_of(model)[0]
+        if isinstance(m, _BATCHNORM) or (m.training and isinstance(m, _DROPPING))
+    ]
     if not any(map(_fault, doubtful)):
         return
     for name, module in model.named_modules():
@@ -102,7 +129,10 @@ def _fault(module: nn.Module) -> str:
                 "batch: build it with track_running_stats=True and train it before taking a kernel"
             )
         if module.training:
-            return "is in train mode, where samples of a batch influence each other: call model.eval() first"
+            return (
+                "is in train mode, where samples of a batch influence each other: call "
+                "model.eval() first"
+            )
     elif isinstance(module, _DROPPING) and module.training:
         p = float(module.p if isinstance(module, _DROPPING[0]) else module.dropout)
         if p > 0:
@@ -115,10 +145,13 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
     everything = dict(model.named_parameters())
     lazy = [k for k, p in everything.items() if isinstance(p, nn.parameter.UninitializedParameter)]
     if lazy:
-        raise ModelError(f"parameter {lazy[0]!r} has no shape yet: pass one batch through the lazy layers first")
+        raise ModelError(
+            f"parameter {lazy[0]!r} has no shape yet: pass one batch through the lazy layers first"
+        )
     if not everything:
         raise ModelError(
-            "the network has no parameters, so there is nothing to differentiate by: a quantised or scripted "
+            "the network has no parameters, so there is nothing to differentiate by: a quantised "
+            "or scripted "
             "network keeps them packed away; give the float version of it"
         )
     if params is None:
@@ -134,7 +167,8 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
         chosen = _by_name(everything, [params] if isinstance(params, str) else list(params))
     if not chosen:
         raise InputError(
-            f"params selects no parameter: give names, module prefixes or wildcards out of {_some(everything)}"
+            "params selects no parameter: give names, module prefixes or wildcards out of "
+            f"{_some(everything)}"
         )
     for name, p in chosen.items():
         if not p.is_floating_point():
@@ -143,7 +177,10 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
                 "leave it out with params=, or use the float version of the network"
             )
         if p.is_meta:
-            raise ModelError(f"parameter {name!r} is on the meta device and has no numbers: load the weights first")
+            raise ModelError(
+                f"parameter {name!r} is on the meta device and has no numbers: load the weights "
+                "first"
+            )
     return chosen
 
 
@@ -173,10 +210,13 @@ def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str
     for want in wanted:
         if not isinstance(want, str):
             raise InputError(
-                f"params holds a {type(want).__name__}, expected names: take them from model.named_parameters()"
+                f"params holds a {type(want).__name__}, expected names: take them from "
+                "model.named_parameters()"
             )
         want = want.removeprefix(COMPILED)
-        named = {k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)}
+        named = {
+            k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)
+        }
         if not named:
             hint = did_you_mean(want, everything).strip() or f"there are {_some(everything)}"
             raise InputError(f"params names {want!r}, which no parameter is called: {hint}")
@@ -197,9 +237,13 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
         raise InputError(f"{label} must hold at least one tensor, and tensors only")
     for t in parts:
         if t.is_nested:
-            raise InputError(f"{label} is a nested tensor, expected one of equal rows: pad it, and give a mask")
+            raise InputError(
+                f"{label} is a nested tensor, expected one of equal rows: pad it, and give a mask"
+            )
         if t.layout != torch.strided:
-            raise InputError(f"{label} has layout {t.layout}, expected a dense tensor: {label}.to_dense()")
+            raise InputError(
+                f"{label} has layout {t.layout}, expected a dense tensor: {label}.to_dense()"
+            )
     sizes = {t.shape[0] if t.ndim else None for t in parts}
     if None in sizes or len(sizes) != 1:
         raise InputError(
@@ -213,11 +257,14 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
     for t in parts:
         if t.device != device:
             raise DeviceError(
-                f"{label} is on {t.device} but the network is on {device}: move one of them, e.g. x.to({str(device)!r})"
+                f"{label} is on {t.device} but the network is on {device}: move one of them, e.g. "
+                f"x.to({str(device)!r})"
             )
         if t.is_floating_point() and not finite(t):
             bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
-            raise InputError(f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows")
+            raise InputError(
+                f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows"
+            )
     return length(x)
 
 
@@ -258,7 +305,10 @@ def _explained(call: Callable[..., Any], x: Batch, error: Exception) -> InputErr
     whole = all(not t.is_floating_point() for t in tensors(x))
     hint = "check the input's shape and dtype against what the network takes"
     if text and isinstance(error, IndexError):
-        hint = "a token or position lies outside of an embedding's table: check the vocabulary and the length"
+        hint = (
+            "a token or position lies outside of an embedding's table: check the vocabulary "
+            "and the length"
+        )
     elif text and not whole and "indices" in said:
         hint = "an embedding takes whole numbers: x.long() for token ids"
     elif whole and not text:

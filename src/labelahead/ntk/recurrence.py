@@ -1,8 +1,9 @@
 """nn.LSTM as a few large products and one node of its recurrence.
 
-The fused kernel hides where the weights enter; the same in single steps is a graph of thousands of nodes. Here the
-gates of all steps, before their nonlinearities, are two plain matrix products, of the inputs and of the states
-before each step; how a gate moves the states after it is the backward of one node.
+The fused kernel hides where the weights enter; the same in single steps is a graph of thousands of
+nodes. Here the gates of all steps, before their nonlinearities, are two plain matrix products, of
+the inputs and of the states before each step; how a gate moves the states after it is the backward
+of one node.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,24 +20,48 @@ BLOCK = 1 << 16  # numbers of a state, of all samples and some steps
 
 
 class OpenLSTM(TorchFunctionMode):
-    """Every plain nn.LSTM runs as `_layer`; packed sequences and projections stay as torch has them."""
+    """Every plain nn.LSTM runs as `_layer`.
+
+    Packed sequences and projections stay as torch has them.
+    """
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if getattr(func, "__name__", "") == "lstm" and len(args) == 9 and not kwargs and _plain(*args):
+        if (
+            getattr(func, "__name__", "") == "lstm"
+            and len(args) == 9
+            and not kwargs
+            and _plain(*args)
+        ):
             return _lstm(*args)
         return func(*args, **(kwargs or {}))
 
 
 def _plain(
-    x: Tensor, states: Any, weights: Any, biased: Any, layers: Any, dropout: float, train: Any, both: Any, _: Any
+    x: Tensor,
+    states: Any,
+    weights: Any,
+    biased: Any,
+    layers: Any,
+    dropout: float,
+    train: Any,
+    both: Any,
+    _: Any,
 ) -> bool:
-    if isinstance(states, Tensor) or torch.is_autocast_enabled(x.device.type):  # packed: these are sizes of batches
+    if isinstance(states, Tensor) or torch.is_autocast_enabled(
+        x.device.type
+    ):  # packed: these are sizes of batches
         return False
     if torch._C._functorch.maybe_current_level() is not None:  # inside of vmap or grad
         return False
-    return len(weights) == layers * (2 if both else 1) * (4 if biased else 2) and not (train and dropout)
+    return len(weights) == layers * (2 if both else 1) * (4 if biased else 2) and not (
+        train and dropout
+    )
 
 
 def _lstm(
@@ -68,7 +93,13 @@ def _lstm(
 
 
 def _layer(
-    x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor | None = None, d: Tensor | None = None
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w: Tensor,
+    u: Tensor,
+    b: Tensor | None = None,
+    d: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs (n, T, H) and the last states (n, H) of one layer; its inputs are x (n, T, ·)."""
     n, T = x.shape[:2]
@@ -87,10 +118,11 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _run(gates: Tensor, h: Tensor, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From what the inputs give the `gates` (T, n, 4H), step by step: (i, f, g, o), outputs, states, their tanh.
+    """From what the inputs give the `gates` (T, n, 4H), step by step: (i, f, g, o), outputs,
+    states, their tanh.
 
-    `gates` are overwritten. Every tanh is taken as 2σ(2x) - 1: torch's sigmoid is several times as fast, and one
-    call does all gates.
+    `gates` are overwritten. Every tanh is taken as 2σ(2x) - 1: torch's sigmoid is several times as
+    fast, and one call does all gates.
     """
     T, n, H = *gates.shape[:2], h.shape[1]
     opened, u = gates, u.clone()
@@ -98,7 +130,9 @@ def _run(gates: Tensor, h: Tensor, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor
         scaled.mul_(2)
     outputs, states, squashed = (opened.new_empty(T, n, H) for _ in range(3))
     i, f, g, o = (part.unbind() for part in opened.chunk(4, 2))
-    for t, (gate, out, state, tanh) in enumerate(zip(opened, outputs, states, squashed, strict=True)):
+    for t, (gate, out, state, tanh) in enumerate(
+        zip(opened, outputs, states, squashed, strict=True)
+    ):
         gate.addmm_(h, u).sigmoid_()
         g[t].mul_(2).sub_(1)
         torch.mul(f[t], c, out=state).addcmul_(i[t], g[t])
@@ -125,7 +159,10 @@ class Product(torch.autograd.Function):
 
 
 class Steps(torch.autograd.Function):
-    """What inputs and states give the gates (T, n, 4H) -> outputs (T, n, H) and the last state; all was run before."""
+    """What inputs and states give the gates (T, n, 4H) -> outputs (T, n, H) and the last state.
+
+    All was run before.
+    """
 
     @staticmethod
     def forward(
@@ -155,7 +192,9 @@ class Steps(torch.autograd.Function):
         block = max(1, BLOCK // (n * H))  # steps whose slopes stay in the cache
         for stop in range(T, 0, -block):
             start = max(0, stop - block)
-            before = states[start - 1 : stop - 1] if start else torch.cat([c[None], states[: stop - 1]])
+            before = (
+                states[start - 1 : stop - 1] if start else torch.cat([c[None], states[: stop - 1]])
+            )
             own = back[start:stop]
             through = _slopes(opened[start:stop], squashed[start:stop], before, own).unbind()
             rows, of_c = own.unbind(), own[..., : 3 * H].view(-1, n, 3, H).unbind()
@@ -171,8 +210,8 @@ class Steps(torch.autograd.Function):
 
 
 def _slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) -> Tensor:
-    """How the gates of some steps move them, into `out` (steps, n, 4H): i, f and g the state, o the output; and how a
-    state moves the output (steps, n, H)."""
+    """How the gates of some steps move them, into `out` (steps, n, 4H): i, f and g the state, o the
+    output; and how a state moves the output (steps, n, H)."""
     i, _, g, o = opened.chunk(4, 2)
     torch.addcmul(opened, opened, opened, value=-1, out=out)  # of a sigmoid: s - s²
     of_i, of_f, of_g, of_o = out.chunk(4, 2)

@@ -92,12 +92,18 @@ def _addmm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
 
 
 def _mm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
-    return Outer(node._saved_self.detach(), transposed=not site.turned) if site.argument == 1 else None
+    return (
+        Outer(node._saved_self.detach(), transposed=not site.turned) if site.argument == 1 else None
+    )
 
 
 def _recurrent(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     # `recurrence.Product`
-    return Outer(node.saved_tensors[0], transposed=False) if site.argument == 0 else Broadcast(None, shape)
+    return (
+        Outer(node.saved_tensors[0], transposed=False)
+        if site.argument == 0
+        else Broadcast(None, shape)
+    )
 
 
 def _convolution(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
@@ -203,9 +209,13 @@ def _expand(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
 
 
 def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
-    # InstanceNorm repeats its affine parameters once per sample; along axes of one entry it is an expansion.
+    # InstanceNorm repeats its affine parameters once per sample; along axes of one entry it is an
+    # expansion.
     times = tuple(node._saved_repeats)
-    alone = all(k == 1 or size == 1 for k, size in zip(times, (1,) * (len(times) - len(shape)) + shape, strict=True))
+    alone = all(
+        k == 1 or size == 1
+        for k, size in zip(times, (1,) * (len(times) - len(shape)) + shape, strict=True)
+    )
     return Broadcast(None, shape) if alone or len(shape) == len(times) == 1 else None
 
 
@@ -242,5 +252,9 @@ def elementwise(reading: Broadcast, g: Tensor) -> Tensor:
         if reading.shift is not None:
             out = out.mul_(g) if out.shape == g.shape and out.dtype == g.dtype else out * g
     if isinstance(reading.factor, Tensor) or reading.factor != 1.0:
-        out = out.mul_(reading.factor) if out is not g and out.dtype == g.dtype else out * reading.factor
+        out = (
+            out.mul_(reading.factor)
+            if out is not g and out.dtype == g.dtype
+            else out * reading.factor
+        )
     return out

@@ -1,9 +1,10 @@
 """Tangent features: per-sample gradients projected to k numbers, n×P never held.
 
-The projection folds a gradient: every entry gets a random sign, every stretch of k entries is rotated by a random
-amount, and the stretches are added up. Inner products are kept in expectation, with an error of order 1/√k: two entries
-of one stretch never meet, two of different stretches meet with probability 1/k, and then their signs cancel on average.
-It is a CountSketch whose memory accesses are contiguous; `make bench-sketch` compares it with others.
+The projection folds a gradient: every entry gets a random sign, every stretch of k entries is
+rotated by a random amount, and the stretches are added up. Inner products are kept in expectation,
+with an error of order 1/√k: two entries of one stretch never meet, two of different stretches meet
+with probability 1/k, and then their signs cancel on average. It is a CountSketch whose memory
+accesses are contiguous; `make bench-sketch` compares it with others.
 """
 
 from collections.abc import Iterator
@@ -69,7 +70,9 @@ def features(
             for i, k in enumerate(names)
             if sketch is not None
         }
-        for batch, factors in engine.captured(x, combine.expand(n, -1, -1), chunk=chunk, check=check):
+        for batch, factors in engine.captured(
+            x, combine.expand(n, -1, -1), chunk=chunk, check=check
+        ):
             for name, f in factors.items():
                 for part, v in _multiplied_out(f, widths[name] * K):
                     target = by_sample[batch][part]

@@ -17,7 +17,9 @@ from labelahead.ntk.plan import Plan
 
 __all__ = ["Term", "allocate", "by_piece", "bytes_kept", "costs", "grouped", "make_terms", "put"]
 
-WRITTEN = 40.0  # a number of a gradient, written to memory and read again, costs about as much as so many
+WRITTEN = (
+    40.0  # a number of a gradient, written to memory and read again, costs about as much as so many
+)
 KEPT = 64  # lists of terms that a plan keeps
 ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
 
@@ -32,17 +34,23 @@ class Term:
     offset: int  # in its piece
     width: int
     piece: int = 0
-    # In a piece of its own: torch multiplies the matrices of many samples in one call only into memory without gaps.
+    # In a piece of its own: torch multiplies the matrices of many samples in one call only into
+    # memory without gaps.
     alone: bool = False
 
 
 def make_terms(
-    plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float, widest: float = math.inf
+    plan: Plan,
+    chosen: Mapping[str, nn.Parameter],
+    K: int,
+    fold: bool,
+    mates: float,
+    widest: float = math.inf,
 ) -> list[Term]:
     """Terms for a kernel in which every sample is paired with `mates` others.
 
-    K directions are summed over (`fold`) or kept apart as rows and columns. `widest`: columns a piece, where more
-    than one parameter shares it.
+    K directions are summed over (`fold`) or kept apart as rows and columns. `widest`: columns a
+    piece, where more than one parameter shares it.
     """
     asked = (K, fold, mates, widest)
     if asked not in plan.forms:
@@ -67,18 +75,29 @@ def _made(
         for part in (name, plan.biases.get(name)):
             if part is not None:
                 width = chosen[part].numel()
-                terms.append(Term(part, False, False, 0, width, alone=_apart(plan.examples.get(part), width, mates)))
+                terms.append(
+                    Term(
+                        part,
+                        False,
+                        False,
+                        0,
+                        width,
+                        alone=_apart(plan.examples.get(part), width, mates),
+                    )
+                )
     return _placed(terms, widest)
 
 
 def _apart(f: Factor | None, width: int, mates: float) -> bool:
-    """Whether a piece of its own saves more in multiplying out than it costs to add one more product to the kernel."""
+    """Whether a piece of its own saves more in multiplying out than it costs to add one more
+    product to the kernel.
+    """
     return isinstance(f, OuterFactor) and width >= mates
 
 
 def _placed(terms: list[Term], widest: float) -> list[Term]:
-    """The same, first those that are alone, then the others one after the other in pieces of at most `widest`
-    columns, or of one term."""
+    """The same, first those that are alone, then the others one after the other in pieces of at
+    most `widest` columns, or of one term."""
     placed: list[Term] = []
     offset = piece = 0
     for term in sorted(terms, key=lambda t: not t.alone):
@@ -97,9 +116,11 @@ def _pairs_cheaper(f: Factor, width: int, K: int, fold: bool, mates: float) -> b
 
 
 def costs(f: OuterFactor, width: int, K: int, fold: bool, mates: float) -> tuple[float, float]:
-    """Operations a sample in the form of pairs, and dense: GEMMs at one, the rest at ADDITION and WRITTEN.
+    """Operations a sample in the form of pairs, and dense: GEMMs at one, the rest at ADDITION and
+    WRITTEN.
 
-    `width` numbers in the parameter; every sample is paired with `mates` others (research/benchmarks/kernel_costs.py).
+    `width` numbers in the parameter; every sample is paired with `mates` others
+    (research/benchmarks/kernel_costs.py).
     """
     window = f.geometry
     S, d, T, o = f.sizes
@@ -126,7 +147,9 @@ def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
     return total
 
 
-def grouped(plan: Plan, terms: list[Term], K: int, size: int, room: int, widest: float = math.inf) -> list[list[Term]]:
+def grouped(
+    plan: Plan, terms: list[Term], K: int, size: int, room: int, widest: float = math.inf
+) -> list[list[Term]]:
     """Terms in groups of at most `room` bytes a sample; none if a single one takes more.
 
     Nor where gradients came from torch.func: those are multiplied out from the start.
@@ -170,7 +193,9 @@ def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gra
     return Gradients(dense, pairs)
 
 
-def put(gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[str, Factor]) -> None:
+def put(
+    gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[str, Factor]
+) -> None:
     """Write the factors of a batch to its rows."""
     kept = iter(gradients.pairs)
     beside: dict[int, list[tuple[Term, Factor]]] = {}

@@ -1,4 +1,5 @@
-"""Pools of millions: features part by part on disk, scored by processes of this machine or by a cluster.
+"""Pools of millions: features part by part on disk, scored by processes of this machine or by a
+cluster.
 
 The examples here begin with 300 rows of 8 numbers, as a file, and their store:
 

@@ -1,4 +1,6 @@
-"""Files by address: a path of this machine, or anything that fsspec knows (s3://, gs://, memory://, ...)."""
+"""Files by address: a path of this machine, or anything that fsspec knows (s3://, gs://, memory://,
+...).
+"""
 
 import os
 import tempfile
@@ -15,10 +17,29 @@ from labelahead.data.size_limits import require_npy_content
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
 from labelahead.files import make, replace
 
-__all__ = ["Array", "absolute", "children", "is_local", "npy_header", "opened", "removed", "stamp", "there", "write"]
+__all__ = [
+    "Array",
+    "absolute",
+    "children",
+    "is_local",
+    "npy_header",
+    "opened",
+    "removed",
+    "stamp",
+    "there",
+    "write",
+]
 
 Array = np.ndarray[Any, Any]
-DATES = ("mtime", "LastModified", "last_modified", "updated", "ETag", "etag", "created")  # as file systems call it
+DATES = (
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "ETag",
+    "etag",
+    "created",
+)  # as file systems call it
 
 
 def absolute(address: str | Path) -> str:
@@ -30,10 +51,13 @@ def absolute(address: str | Path) -> str:
 def _located(address: str) -> tuple[Any, str]:
     """The file system and the path in it."""
     try:
-        fs, path = fsspec.core.url_to_fs(str(Path(address).expanduser()) if "://" not in address else address)
+        fs, path = fsspec.core.url_to_fs(
+            str(Path(address).expanduser()) if "://" not in address else address
+        )
     except ImportError as error:
         raise MissingExtra(
-            f"{address} needs a package for its kind of storage ({error}); install it here and on all workers"
+            f"{address} needs a package for its kind of storage ({error}); install it here and on "
+            "all workers"
         ) from error
     except ValueError as error:
         raise InputError(
@@ -43,16 +67,25 @@ def _located(address: str) -> tuple[Any, str]:
 
 
 def children(address: str) -> dict[str, dict[str, Any]]:
-    """All files below an address by relative name, sorted, hidden ones left out; of a file: itself, by its name."""
+    """All files below an address by relative name, sorted, hidden ones left out.
+
+    Of a file: itself, by its name.
+    """
     fs, root = _located(address)
     with _reading(address):
         if fs.isfile(root):
             return {root.rsplit("/", 1)[-1]: fs.info(root)}
         if not fs.isdir(root):
-            raise InputError(f"there is nothing at {address}; expected a folder, a bucket or a file")
+            raise InputError(
+                f"there is nothing at {address}; expected a folder, a bucket or a file"
+            )
         found = fs.find(root, detail=True)
     names = {path[len(root) :].lstrip("/"): info for path, info in found.items()}
-    return {n: names[n] for n in sorted(names) if not any(part.startswith((".", "_")) for part in n.split("/"))}
+    return {
+        n: names[n]
+        for n in sorted(names)
+        if not any(part.startswith((".", "_")) for part in n.split("/"))
+    }
 
 
 def stamp(info: dict[str, Any]) -> str:
@@ -93,7 +126,8 @@ def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> 
         make(Path(path).parent)
         replace(Path(path), content)
         return
-    # An upload that is broken off must not leave half an object: it is made here first, then sent whole.
+    # An upload that is broken off must not leave half an object: it is made here first, then sent
+    # whole.
     handle, name = tempfile.mkstemp()
     os.close(handle)
     try:
@@ -103,7 +137,9 @@ def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> 
     except LabelaheadError:
         raise
     except Exception as error:
-        raise StorageError(f"{address} cannot be written to ({error or type(error).__name__})") from error
+        raise StorageError(
+            f"{address} cannot be written to ({error or type(error).__name__})"
+        ) from error
     finally:
         os.unlink(name)
 
@@ -124,7 +160,10 @@ def _is_local(fs: Any) -> bool:
 
 
 def npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[Any], int]:
-    """Rows and columns of an .npy file, what its numbers are, and where the first one stands. Nothing is unpickled."""
+    """Rows and columns of an .npy file, what its numbers are, and where the first one stands.
+
+    Nothing is unpickled.
+    """
     try:
         shape, by_columns, dtype = data_header(file)
     except ValueError as error:

@@ -1,7 +1,8 @@
 """Who does the work: processes of this machine, or a cluster that is there already.
 
-Four verbs, which every engine has. Queues, retries and the wire are the engine's own: `concurrent.futures` here, Dask
-or Ray on a cluster. What a task is told and what it returns is small; the data stay where they are.
+Four verbs, which every engine has. Queues, retries and the wire are the engine's own:
+`concurrent.futures` here, Dask or Ray on a cluster. What a task is told and what it returns is
+small; the data stay where they are.
 """
 
 import ctypes
@@ -20,21 +21,34 @@ import torch
 from labelahead.errors import ClusterError, InputError, import_extra
 from labelahead.processes import born_deaf, run_in_worker
 
-__all__ = ["Dask", "Executor", "Here", "LocalProcesses", "Progress", "Ray", "Task", "at_work", "each", "secured"]
+__all__ = [
+    "Dask",
+    "Executor",
+    "Here",
+    "LocalProcesses",
+    "Progress",
+    "Ray",
+    "Task",
+    "at_work",
+    "each",
+    "secured",
+]
 
 RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
 PATIENCE = 30  # seconds to wait for a scheduler, and for its first worker
 KEPT = "features that were written are kept, and the same command goes on from there"
 
 Progress = Callable[[str, int, int], None]  # what is under way, items done, items in all
-Task = tuple[str, int, Sequence[Any]]  # what it is about, how many items, what the function is called with
+Task = tuple[
+    str, int, Sequence[Any]
+]  # what it is about, how many items, what the function is called with
 
 
 class Executor(Protocol):
     """What is asked of an engine.
 
-    lost: the errors that mean that it is not there any more, or gave a task up. gave_up: those of them that are about
-    one task alone, whose workers died again and again.
+    lost: the errors that mean that it is not there any more, or gave a task up. gave_up: those of
+    them that are about one task alone, whose workers died again and again.
 
     >>> {"submit", "as_completed", "scatter", "gather"} <= set(dir(Executor))
     True
@@ -44,7 +58,10 @@ class Executor(Protocol):
     gave_up: tuple[type[BaseException], ...]
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A future of function(*args), with `result()`; among the arguments may be what `scatter` returned."""
+        """A future of function(*args), with `result()`.
+
+        Among the arguments may be what `scatter` returned.
+        """
 
     def as_completed(self, futures: Iterable[Any], /) -> Iterable[Any]:
         """The same futures, whichever is done first."""
@@ -70,11 +87,16 @@ class LocalProcesses:
     gave_up: tuple[type[BaseException], ...] = ()  # all of them end together
 
     def __init__(self, workers: int | None = None) -> None:
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
+        ):
             raise InputError(f"workers is {workers!r}; expected 1 or more, or None for all cores")
         self.workers = workers or os.cpu_count() or 1
         self._pool = futures.ProcessPoolExecutor(
-            self.workers, get_context("spawn"), initializer=run_in_worker, initargs=(__name__, use_one_thread.__name__)
+            self.workers,
+            get_context("spawn"),
+            initializer=run_in_worker,
+            initargs=(__name__, use_one_thread.__name__),
         )
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
@@ -133,7 +155,8 @@ def use_one_thread() -> None:
 
 
 class Dask:
-    """A Dask cluster, by its `Client`. Refused where no worker is there, or one has another labelahead.
+    """A Dask cluster, by its `Client`. Refused where no worker is there, or one has another
+    labelahead.
 
     >>> from distributed import Client
     >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
@@ -144,7 +167,12 @@ class Dask:
     def __init__(self, client: Any) -> None:
         distributed = import_extra("distributed", "dask", "a Dask cluster")
         killed, closed = distributed.scheduler.KilledWorker, distributed.comm.CommClosedError
-        self.lost: tuple[type[BaseException], ...] = (killed, closed, futures.CancelledError, TimeoutError)
+        self.lost: tuple[type[BaseException], ...] = (
+            killed,
+            closed,
+            futures.CancelledError,
+            TimeoutError,
+        )
         self.gave_up: tuple[type[BaseException], ...] = (killed,)
         self.client, self._as_completed = client, distributed.as_completed
         self._run = uuid4().hex[:8]  # results of another run are not these
@@ -155,24 +183,34 @@ class Dask:
         try:
             self.client.wait_for_workers(1, timeout=PATIENCE)
         except TimeoutError:
-            raise ClusterError(f"{address} has no workers; start some: dask worker {address}") from None
+            raise ClusterError(
+                f"{address} has no workers; start some: dask worker {address}"
+            ) from None
         ours, said = version_here(), self.client.run(version_here, on_error="return")
         for worker, theirs in said.items():
             if theirs != ours:
                 raise _other_version(f"the worker {worker}", theirs, ours)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A future of Dask's; the dashboard groups tasks by the first words of the name, up to a dash."""
+        """A future of Dask's; the dashboard groups tasks by the first words of the name, up to a
+        dash.
+        """
         key = f"{name}-{self._run}-{uuid4().hex[:12]}"
-        return self.client.submit(checked, version_here(), function, *args, key=key, pure=False, retries=RETRIES)
+        return self.client.submit(
+            checked, version_here(), function, *args, key=key, pure=False, retries=RETRIES
+        )
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
         """As Dask has it."""
         return self._as_completed(list(futures_), loop=self.client.loop)  # type: ignore[no-any-return]
 
     def scatter(self, value: Any, /) -> Any:
-        """A task of its own: unlike data that were scattered, it comes again where all who hold it die."""
-        return self.client.submit(_same, value, key=f"what is known-{self._run}-{uuid4().hex[:12]}", pure=False)
+        """A task of its own: unlike data that were scattered, it comes again where all who hold it
+        die.
+        """
+        return self.client.submit(
+            _same, value, key=f"what is known-{self._run}-{uuid4().hex[:12]}", pure=False
+        )
 
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
         """In order."""
@@ -195,19 +233,32 @@ class Ray:
 
     def __init__(self, ray: Any) -> None:
         if not ray.is_initialized():
-            raise InputError("ray is not connected; expected ray.init(...) before, or the address of a cluster")
+            raise InputError(
+                "ray is not connected; expected ray.init(...) before, or the address of a cluster"
+            )
         self.ray = ray
         # A task whose worker dies, or which fails, is tried again by Ray.
-        self._remote = ray.remote(num_cpus=1, max_retries=RETRIES + 1, retry_exceptions=True)(checked)
+        self._remote = ray.remote(num_cpus=1, max_retries=RETRIES + 1, retry_exceptions=True)(
+            checked
+        )
         self._require_workers()
 
     def _require_workers(self) -> None:
-        nodes = [node for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        nodes = [
+            node for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU")
+        ]
         if not nodes:
-            raise ClusterError("the Ray cluster has no processors; start some: ray start --address ...")
-        where = import_extra("ray.util.scheduling_strategies", "ray", "a Ray cluster").NodeAffinitySchedulingStrategy
+            raise ClusterError(
+                "the Ray cluster has no processors; start some: ray start --address ..."
+            )
+        where = import_extra(
+            "ray.util.scheduling_strategies", "ray", "a Ray cluster"
+        ).NodeAffinitySchedulingStrategy
         ask = self.ray.remote(version_here)
-        said = [ask.options(num_cpus=0, scheduling_strategy=where(n["NodeID"], soft=False)).remote() for n in nodes]
+        said = [
+            ask.options(num_cpus=0, scheduling_strategy=where(n["NodeID"], soft=False)).remote()
+            for n in nodes
+        ]
         ours = version_here()
         for node, ref in zip(nodes, said, strict=True):
             try:
@@ -218,7 +269,10 @@ class Ray:
                 raise _other_version(f"the node {node['NodeManagerAddress']}", theirs, ours)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A reference of Ray's, with `result()`; its dashboard groups tasks by the first words of the name."""
+        """A reference of Ray's, with `result()`.
+
+        Its dashboard groups tasks by the first words of the name.
+        """
         task = self._remote.options(name=name.partition("-")[0])
         with _reached(self.ray):
             return _RayFuture(self.ray, task.remote(version_here(), function, *args))
@@ -266,17 +320,23 @@ def _reached(ray: Any) -> Iterator[None]:
         raise RayLostError(str(error)) from error
 
 
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: one machine alone, on 127.0.0.1
+LOOPBACK = (
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: one machine alone, on 127.0.0.1
+)
 
 
 @contextmanager
 def _joined_ray(address: str) -> Iterator[Ray]:
-    """ray: this machine, on loopback, unless RAY_ADDRESS names another; ray://host:10001: a client of that one."""
+    """ray: this machine, on loopback, unless RAY_ADDRESS names another.
+
+    Ray://host:10001: a client of that one.
+    """
     here = address == "ray" and not os.environ.get("RAY_ADDRESS")
     if here and LOOPBACK not in os.environ:
         if "ray" in sys.modules:
             raise InputError(
-                "ray was imported before, and would listen on every address of this machine; expected the module after "
+                "ray was imported before, and would listen on every address of this machine; "
+                "expected the module after "
                 f"your own ray.init() as executor, or {LOOPBACK}=0 in the environment"
             )
         os.environ[LOOPBACK] = "0"
@@ -288,7 +348,8 @@ def _joined_ray(address: str) -> Iterator[Ray]:
         ray.init(**place, log_to_driver=False)
     except Exception as error:  # Ray's own are of no common kind
         raise ClusterError(
-            f"no Ray answers at {address} ({str(error).strip().splitlines()[0]:.200}); expected ray (this machine) or "
+            f"no Ray answers at {address} ({str(error).strip().splitlines()[0]:.200}); expected "
+            "ray (this machine) or "
             "ray://host:10001, as `ray start --head --ray-client-server-port=10001` has it"
         ) from error
     try:
@@ -321,8 +382,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 def _roomy() -> Iterator[None]:
     """Keep freed memory for the next block, while a task runs.
 
-    Dask has its workers give every bit back at once (by that variable). Then each temporary is mapped and zeroed by the
-    system anew, which took as long as all the arithmetic.
+    Dask has its workers give every bit back at once (by that variable). Then each temporary is
+    mapped and zeroed by the system anew, which took as long as all the arithmetic.
     """
     if TRIM not in os.environ or not sys.platform.startswith("linux"):
         yield
@@ -347,22 +408,37 @@ def _same(value: Any) -> Any:
 
 def _other_version(who: str, theirs: Any, ours: str) -> ClusterError:
     has = f"labelahead {theirs}" if isinstance(theirs, str) else f"no labelahead ({theirs})"
-    return ClusterError(f"{who} has {has}, here is {ours}; expected the same: pip install labelahead=={ours} there")
+    return ClusterError(
+        f"{who} has {has}, here is {ours}; expected the same: pip install labelahead=={ours} there"
+    )
 
 
 def secured(ca: str | None, cert: str | None, key: str | None) -> Any:
-    """Dask's TLS from three files; None where none is named: then Dask's own configuration counts."""
+    """Dask's TLS from three files.
+
+    None where none is named: then Dask's own configuration counts.
+    """
     if not any((ca, cert, key)):
         return None
     if not all((ca, cert, key)):
-        raise InputError("of the TLS files some are missing; expected all of them: --tls-ca, --tls-cert and --tls-key")
+        raise InputError(
+            "of the TLS files some are missing; expected all of them: --tls-ca, --tls-cert and "
+            "--tls-key"
+        )
     distributed = import_extra("distributed", "dask", "a Dask cluster")
-    return distributed.Security(tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key, require_encryption=True)
+    return distributed.Security(
+        tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key, require_encryption=True
+    )
 
 
 @contextmanager
-def at_work(executor: Any = None, *, workers: int | None = None, security: Any = None) -> Iterator[Executor]:
-    """An executor from what people have: nothing (processes here), an address, a `Client`, ray, or an `Executor`."""
+def at_work(
+    executor: Any = None, *, workers: int | None = None, security: Any = None
+) -> Iterator[Executor]:
+    """An executor from what people have.
+
+    Nothing (processes here), an address, a `Client`, ray, or an `Executor`.
+    """
     if executor is None:
         local = LocalProcesses(workers)
         try:
@@ -375,10 +451,13 @@ def at_work(executor: Any = None, *, workers: int | None = None, security: Any =
     elif isinstance(executor, str):
         distributed = import_extra("distributed", "dask", "a Dask cluster")
         try:
-            client = distributed.Client(executor, timeout=PATIENCE, security=security, set_as_default=False)
+            client = distributed.Client(
+                executor, timeout=PATIENCE, security=security, set_as_default=False
+            )
         except (OSError, ValueError, TypeError) as error:
             raise ClusterError(
-                f"no scheduler answers at {executor} ({error}); expected the address that `dask scheduler` prints, "
+                f"no scheduler answers at {executor} ({error}); expected the address that `dask "
+                "scheduler` prints, "
                 "such as tcp://127.0.0.1:8786"
             ) from error
         try:
@@ -389,12 +468,16 @@ def at_work(executor: Any = None, *, workers: int | None = None, security: Any =
         yield Dask(executor)
     elif getattr(executor, "__name__", None) == "ray":
         yield Ray(executor)
-    elif all(hasattr(executor, verb) for verb in ("submit", "as_completed", "scatter", "gather", "lost")):
+    elif all(
+        hasattr(executor, verb) for verb in ("submit", "as_completed", "scatter", "gather", "lost")
+    ):
         yield executor
     else:
         raise InputError(
-            f"executor is a {type(executor).__name__}; expected None, the address of a Dask scheduler or of Ray, a "
-            "distributed.Client, the module ray, or an object with submit, as_completed, scatter, gather and lost"
+            f"executor is a {type(executor).__name__}; expected None, the address of a Dask "
+            "scheduler or of Ray, a "
+            "distributed.Client, the module ray, or an object with submit, as_completed, scatter, "
+            "gather and lost"
         )
 
 
@@ -408,7 +491,8 @@ def each(
 ) -> list[Any]:
     """What the function returns for every task, in their order, whichever was done first.
 
-    refused: collects by number the tasks whose data cannot be used, and why; None: the first one is raised.
+    refused: collects by number the tasks whose data cannot be used, and why; None: the first one is
+    raised.
     """
     total, done = sum(items for _, items, _ in tasks), 0
     results: list[Any] = [None] * len(tasks)

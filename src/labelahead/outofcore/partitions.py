@@ -1,7 +1,9 @@
-"""A pool as people have it, in parts that are read one by one: Parquet files, .npy files, folders of pictures.
+"""A pool as people have it, in parts that are read one by one: Parquet files, .npy files, folders
+of pictures.
 
-Nothing here holds more of a part than some thousand items. What a part is made of is told by its address, size and
-date, so that features which were worked out once are found again, and those of a part that was changed are not.
+Nothing here holds more of a part than some thousand items. What a part is made of is told by its
+address, size and date, so that features which were worked out once are found again, and those of a
+part that was changed are not.
 """
 
 import hashlib
@@ -37,8 +39,16 @@ __all__ = [
     "shape_of",
 ]
 
-READY, DEAR = 65_536, 4_096  # items of a part: vectors that are there, and texts or pictures to be encoded
-FEW = {"npy": 8_192, "vectors": 8_192, "text": 256, "pictures": 64}  # items held at a time while reading
+READY, DEAR = (
+    65_536,
+    4_096,
+)  # items of a part: vectors that are there, and texts or pictures to be encoded
+FEW = {
+    "npy": 8_192,
+    "vectors": 8_192,
+    "text": 256,
+    "pictures": 64,
+}  # items held at a time while reading
 PICTURE = 128  # pixels a side at which pictures are seen
 AT_ONCE = 16  # files whose footers are read side by side
 TEXTS = ("text", "content", "document", "sentence", "body")  # columns of text by their usual names
@@ -49,7 +59,8 @@ IDS = ("id", "item", "uid", "key")
 class Reading:
     """How items become features, the same for all parts.
 
-    kind: "npy", "vectors" (a column of lists), "text" (a column) or "pictures". id: the column of the items' own names.
+    kind: "npy", "vectors" (a column of lists), "text" (a column) or "pictures". id: the column of
+    the items' own names.
     """
 
     root: str
@@ -59,7 +70,9 @@ class Reading:
     encoder: str = ""
     dtype: str = "float16"
     skip: bool = False  # leave out pictures that cannot be read
-    network: Network | None = None  # whose sketched kernel is kept instead of the numbers themselves
+    network: Network | None = (
+        None  # whose sketched kernel is kept instead of the numbers themselves
+    )
 
     @property
     def in_place(self) -> bool:
@@ -69,7 +82,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Part:
-    """Some consecutive rows of a file, or some pictures. stamp: changes with what it was read from."""
+    """Some consecutive rows of a file, or some pictures.
+
+    stamp: changes with what it was read from.
+    """
 
     source: str  # relative to the root
     start: int
@@ -79,14 +95,20 @@ class Part:
 
     def key(self, reading: Reading) -> str:
         """Names its features: the same part read in the same way has the same."""
-        how = {name: value for name, value in asdict(reading).items() if name != "network" or value is not None}
+        how = {
+            name: value
+            for name, value in asdict(reading).items()
+            if name != "network" or value is not None
+        }
         how["skip"] = False  # whether something may be left out changes nothing of what is there
         how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
         return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
 
 
 class Batch(NamedTuple):
-    """Features (q, d) of some items that follow each other, and their own names where they have some."""
+    """Features (q, d) of some items that follow each other, and their own names where they have
+    some.
+    """
 
     features: Array
     ids: list[str] | None
@@ -115,25 +137,40 @@ def pool_parts(
         raise InputError(f"dtype is {dtype!r}; expected float16 or float32")
     files = children(root)
     of = {
-        kind: {n: i for n, i in files.items() if PurePosixPath(n).suffix.lower() in ends} for kind, ends in ENDS.items()
+        kind: {n: i for n, i in files.items() if PurePosixPath(n).suffix.lower() in ends}
+        for kind, ends in ENDS.items()
     }
     kind = next((kind for kind in of if of[kind]), None)
     if kind is None:
         seen = ", ".join(list(files)[:3]) or "nothing"
-        raise InputError(f"{root} holds no pool ({seen}); expected .parquet or .npy files, or pictures")
+        raise InputError(
+            f"{root} holds no pool ({seen}); expected .parquet or .npy files, or pictures"
+        )
     if kind != "parquet" and (column or id):
         raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
     if kind == "parquet":
         return _parquet_parts(root, of[kind], column, id, encoder, dtype, rows)
     if kind == "npy":
         if encoder:
-            raise InputError(f"encoder is {encoder!r}, but .npy files hold features already; leave it out")
-        return Reading(root, "npy", dtype=dtype if network else ""), _npy_parts(root, of[kind], rows or READY)
+            raise InputError(
+                f"encoder is {encoder!r}, but .npy files hold features already; leave it out"
+            )
+        return Reading(root, "npy", dtype=dtype if network else ""), _npy_parts(
+            root, of[kind], rows or READY
+        )
     chosen = encoder or "lite0"
     if chosen not in BACKBONES:
-        raise InputError(f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures")
+        raise InputError(
+            f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures"
+        )
     require_heif_decoder(list(of[kind]), root)
-    reading = Reading(root, "pictures", encoder=f"{BACKBONES[chosen].name}|{PICTURE}|{chosen}", dtype=dtype, skip=skip)
+    reading = Reading(
+        root,
+        "pictures",
+        encoder=f"{BACKBONES[chosen].name}|{PICTURE}|{chosen}",
+        dtype=dtype,
+        skip=skip,
+    )
     return reading, _picture_parts(of[kind], rows or DEAR)
 
 
@@ -142,7 +179,9 @@ ENDS: dict[str, set[str]] = {"parquet": {".parquet", ".pq"}, "npy": {".npy"}, "p
 
 def address(root: str, name: str) -> str:
     """A file of the pool; the pool may be that one file."""
-    return root if root.rsplit("/", 1)[-1] == name and PurePosixPath(name).suffix else f"{root}/{name}"
+    return (
+        root if root.rsplit("/", 1)[-1] == name and PurePosixPath(name).suffix else f"{root}/{name}"
+    )
 
 
 def _side_by_side(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]:
@@ -150,7 +189,8 @@ def _side_by_side(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]
         return list(threads.map(look, names))
 
 
-# --- .npy ---------------------------------------------------------------------------------------------------
+# --- .npy
+# ---------------------------------------------------------------------------------------------------
 
 
 def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
@@ -162,10 +202,14 @@ def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
     parts, widths = list[Part](), dict[int, str]()
     for (name, info), (n, d) in zip(files.items(), _side_by_side(list(files), look), strict=True):
         widths.setdefault(d, name)
-        parts += [Part(name, start, min(rows, n - start), stamp(info)) for start in range(0, n, rows)]
+        parts += [
+            Part(name, start, min(rows, n - start), stamp(info)) for start in range(0, n, rows)
+        ]
     if len(widths) > 1:
         said = ", ".join(f"{name}: {d}" for d, name in widths.items())
-        raise InputError(f"the files of {root} have rows of different lengths ({said}); expected one")
+        raise InputError(
+            f"the files of {root} have rows of different lengths ({said}); expected one"
+        )
     return parts
 
 
@@ -178,11 +222,14 @@ def _npy_batches(reading: Reading, part: Part) -> Iterator[Batch]:
             q = min(FEW["npy"], part.rows - at)
             content = file.read(q * d * dtype.itemsize)
             if len(content) < q * d * dtype.itemsize:
-                raise InputError(f"{where} ends too early; expected {part.start + part.rows} rows: copy it again")
+                raise InputError(
+                    f"{where} ends too early; expected {part.start + part.rows} rows: copy it again"
+                )
             yield Batch(np.frombuffer(content, dtype).reshape(q, d), None, {})
 
 
-# --- Parquet ------------------------------------------------------------------------------------------------
+# --- Parquet
+# ------------------------------------------------------------------------------------------------
 
 
 def _parquet_parts(
@@ -200,13 +247,20 @@ def _parquet_parts(
         try:
             with opened(address(root, name)) as file:
                 return parquet.ParquetFile(file).metadata
-        except (OSError, ValueError) as error:  # named when its turn comes; the others are worked on
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # named when its turn comes; the others are worked on
             return error
 
     footers = _side_by_side(list(files), look)
-    schema = next((f.schema.to_arrow_schema() for f in footers if not isinstance(f, Exception)), None)
+    schema = next(
+        (f.schema.to_arrow_schema() for f in footers if not isinstance(f, Exception)), None
+    )
     if schema is None:
-        raise InputError(f"none of the {len(files)} Parquet files of {root} can be read ({footers[0]})")
+        raise InputError(
+            f"none of the {len(files)} Parquet files of {root} can be read ({footers[0]})"
+        )
     reading = _parquet_reading(root, schema, column, id, encoder, dtype)
     parts = []
     for (name, info), footer in zip(files.items(), footers, strict=True):
@@ -214,12 +268,17 @@ def _parquet_parts(
             parts.append(Part(name, 0, 0, stamp(info)))
             continue
         groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
-        parts += [Part(name, start, n, stamp(info)) for start, n in _runs(groups, reading.kind, rows)]
+        parts += [
+            Part(name, start, n, stamp(info)) for start, n in _runs(groups, reading.kind, rows)
+        ]
     return reading, parts
 
 
 def _runs(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[int, int]]:
-    """First row and number of rows of each part: whole row groups where vectors are read, which is quick."""
+    """First row and number of rows of each part.
+
+    Whole row groups where vectors are read, which is quick.
+    """
     if kind == "text":
         total, size = sum(groups), rows or DEAR
         yield from ((start, min(size, total - start)) for start in range(0, total, size))
@@ -251,10 +310,15 @@ def _parquet_reading(
     for given, what in ((column, "column"), (None if id == NO_ID else id, "id")):
         if given is not None and given not in kinds:
             raise InputError(
-                f"{what} is {given!r}, but {root} has {', '.join(kinds)}; {did_you_mean(given, kinds)}expected "
+                f"{what} is {given!r}, but {root} has {', '.join(kinds)}; "
+                f"{did_you_mean(given, kinds)}expected "
                 "one of them"
             )
-    id = None if id == NO_ID else id or next((name for name in kinds if name.casefold() in IDS), None)
+    id = (
+        None
+        if id == NO_ID
+        else id or next((name for name in kinds if name.casefold() in IDS), None)
+    )
     if column is None:
         vectors = [name for name, kind in kinds.items() if is_vector(kind)]
         texts = [name for name, kind in kinds.items() if is_text(kind) and name != id]
@@ -262,16 +326,21 @@ def _parquet_reading(
         likely = vectors or usual or texts
         if len(likely) != 1:
             raise InputError(
-                f"{root} has the columns {', '.join(kinds)}; expected one column of vectors or of text: name it with "
+                f"{root} has the columns {', '.join(kinds)}; expected one column of vectors or of "
+                "text: name it with "
                 "column (--column)"
             )
         column = likely[0]
     if is_vector(kinds[column]):
         if encoder:
-            raise InputError(f"encoder is {encoder!r}, but {column} holds vectors already; leave it out")
+            raise InputError(
+                f"encoder is {encoder!r}, but {column} holds vectors already; leave it out"
+            )
         return Reading(root, "vectors", column, id, dtype=dtype)
     if not is_text(kinds[column]):
-        raise InputError(f"column {column!r} holds {kinds[column]}; expected vectors (lists of floats) or text")
+        raise InputError(
+            f"column {column!r} holds {kinds[column]}; expected vectors (lists of floats) or text"
+        )
     if encoder not in (None, "minilm"):
         raise InputError(f"encoder is {encoder!r}; expected minilm for texts")
     return Reading(root, "text", column, id, encoder=f"{ENCODER}|{LONGEST}", dtype=dtype)
@@ -285,7 +354,10 @@ def _tables(reading: Reading, part: Part, columns: list[str], few: int) -> Itera
         there = whole.schema_arrow.names
         lacking = next((name for name in columns if name not in there), None)
         if lacking is not None:
-            raise InputError(f"{part.source} has no column {lacking!r} ({', '.join(there)}); expected it in every part")
+            raise InputError(
+                f"{part.source} has no column {lacking!r} ({', '.join(there)}); expected it in "
+                "every part"
+            )
         first, groups, skipped = 0, list[int](), 0
         for i in range(whole.num_row_groups):
             n = whole.metadata.row_group(i).num_rows
@@ -311,7 +383,9 @@ def _parquet_batches(reading: Reading, part: Part) -> Iterator[Batch]:
     done = part.start
     for table in _tables(reading, part, columns, FEW[reading.kind]):
         values = table.column(reading.column)
-        made = _encoded(values.to_pylist()) if reading.kind == "text" else _vectors(values, part, done)
+        made = (
+            _encoded(values.to_pylist()) if reading.kind == "text" else _vectors(values, part, done)
+        )
         ids = None
         if reading.id:
             places = [f"row {done + i}" for i in range(len(made))]
@@ -329,7 +403,8 @@ def _vectors(values: Any, part: Part, first: int) -> Array:
         at = int(odd[0])
         said = f"a vector of {lengths[at]} numbers" if lengths[at] else "no vector"
         raise InputError(
-            f"{part.source}, row {first + at}: {said}; expected {lengths.max() or 'some'} numbers as in the others"
+            f"{part.source}, row {first + at}: {said}; expected {lengths.max() or 'some'} numbers "
+            "as in the others"
         )
     return np.asarray(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(values), -1)
 
@@ -346,7 +421,8 @@ def _encoded(texts: list[str | None]) -> Array:
     return rows.numpy()
 
 
-# --- pictures -----------------------------------------------------------------------------------------------
+# --- pictures
+# -----------------------------------------------------------------------------------------------
 
 
 def _picture_parts(files: dict[str, Any], rows: int) -> list[Part]:
@@ -354,8 +430,12 @@ def _picture_parts(files: dict[str, Any], rows: int) -> list[Part]:
     parts = []
     for start in range(0, len(names), rows):
         some = names[start : start + rows]
-        digest = hashlib.sha256("\0".join(f"{n} {stamp(files[n])}" for n in some).encode("utf-8", "surrogateescape"))
-        parts.append(Part(f"{shown(some[0])} and on", start, len(some), digest.hexdigest(), tuple(some)))
+        digest = hashlib.sha256(
+            "\0".join(f"{n} {stamp(files[n])}" for n in some).encode("utf-8", "surrogateescape")
+        )
+        parts.append(
+            Part(f"{shown(some[0])} and on", start, len(some), digest.hexdigest(), tuple(some))
+        )
     return parts
 
 
@@ -388,22 +468,36 @@ def _picture_batches(reading: Reading, part: Part) -> Iterator[Batch]:
         if kept:
             seen_by = pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
             with torch.no_grad():
-                made = seen_by.numpy() if reading.network else _backbone(chosen).features(seen_by).numpy()
-        yield Batch(made, [shown(name) for name in kept], {shown(n): why for n, why in failed.items()})
+                made = (
+                    seen_by.numpy()
+                    if reading.network
+                    else _backbone(chosen).features(seen_by).numpy()
+                )
+        yield Batch(
+            made, [shown(name) for name in kept], {shown(n): why for n, why in failed.items()}
+        )
 
 
-# --- all ----------------------------------------------------------------------------------------------------
+# --- all
+# ----------------------------------------------------------------------------------------------------
 
 
 def batches(reading: Reading, part: Part) -> Iterator[Batch]:
-    """The items of a part in their order, some at a time; whatever is wrong with it is an error that names it."""
+    """The items of a part in their order, some at a time.
+
+    Whatever is wrong with it is an error that names it.
+    """
     read = {"npy": _npy_batches, "pictures": _picture_batches}.get(reading.kind, _parquet_batches)
     if part.rows == 0:
         raise InputError(f"{part.source} cannot be read: no Parquet file, or damaged")
     try:
         for batch in read(reading, part):
             of = reading.network
-            yield batch if of is None or not len(batch.features) else batch._replace(features=of.rows(batch.features))
+            yield (
+                batch
+                if of is None or not len(batch.features)
+                else batch._replace(features=of.rows(batch.features))
+            )
     except ClusterError:
         raise
     except InputError as error:
@@ -440,15 +534,22 @@ def _plain_columns(reading: Reading, part: Part) -> list[str]:
 
 
 def part_records(reading: Reading, part: Part, ids: Sequence[str]) -> Records | None:
-    """Return the user's columns of all items of a part, but lists and the like; None of .npy files."""
+    """Return the user's columns of all items of a part, but lists and the like.
+
+    None of .npy files.
+    """
     if reading.kind == "npy":
         return None
     if reading.kind == "pictures":
         return Records({FILE_NAME: list(ids)})
     arrow = import_extra("pyarrow", "tables", "reading Parquet")
     names = _plain_columns(reading, part)
-    table = arrow.Table.from_batches(list(_tables(reading, part, names, FEW["npy"]))) if names else None
-    return Records({} if table is None else {name: table.column(name) for name in names}, reading.id)
+    table = (
+        arrow.Table.from_batches(list(_tables(reading, part, names, FEW["npy"]))) if names else None
+    )
+    return Records(
+        {} if table is None else {name: table.column(name) for name in names}, reading.id
+    )
 
 
 def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -457,6 +558,10 @@ def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str
     shown: dict[int, dict[str, Any]] = {}
     wanted, done = set(rows), 0
     for table in _tables(reading, part, plain, FEW["npy"]):
-        shown |= {done + i: table.slice(i, 1).to_pylist()[0] for i in range(len(table)) if done + i in wanted}
+        shown |= {
+            done + i: table.slice(i, 1).to_pylist()[0]
+            for i in range(len(table))
+            if done + i in wanted
+        }
         done += len(table)
     return [shown[row] for row in rows]

@@ -1,7 +1,9 @@
-"""A pool of millions as one object: which items to label next, what all of them are, how often that is wrong.
+"""A pool of millions as one object: which items to label next, what all of them are, how often that
+is wrong.
 
-What is exact: the learner, given the labels; every item's score, given the evaluation sample; a batch among the
-candidates held. What is sampled: the evaluation points, over which a score sums, and the error estimate.
+What is exact: the learner, given the labels; every item's score, given the evaluation sample; a
+batch among the candidates held. What is sampled: the evaluation points, over which a score sums,
+and the error estimate.
 """
 
 import re
@@ -48,8 +50,9 @@ from labelahead.strategies import STRATEGIES, find
 __all__ = ["Held", "Labelled", "LargePool", "Predicted"]
 
 EVALUATION, CANDIDATES = 1000, 2000
-# Of the best scores at once, where nobody says otherwise: a shortlist by 2,000 items, and the first of it by all. With
-# half as many, a quarter of the best hundred of 50,000 items is not on the shortlist (docs/benchmarks.md).
+# Of the best scores at once, where nobody says otherwise: a shortlist by 2,000 items, and the first
+# of it by all. With half as many, a quarter of the best hundred of 50,000 items is not on the
+# shortlist (docs/benchmarks.md).
 TOP_EVALUATION, FINALISTS, FINALISTS_EACH = 2000, 1000, 10
 PREDICTED = re.compile(r"part-[0-9]{6}\.parquet")
 
@@ -68,7 +71,8 @@ Labels = str | Path | Mapping[str, str] | Labelled | None
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What is held in memory of a pool: labelled items, the evaluation sample, the best candidates, in that order.
+    """What is held in memory of a pool: labelled items, the evaluation sample, the best candidates,
+    in that order.
 
     >>> held = LargePool("features", workers=1).hold(labels, candidates=20, evaluation=50)
     >>> len(held.labelled.positions), held.evaluation
@@ -87,14 +91,18 @@ class Held:
     def belief(self) -> Belief:
         """Exact among what is held; every further label takes milliseconds (`told`)."""
         start = prior_at(self.model, self.units, self.start)
-        known = dict(zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True))
+        known = dict(
+            zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
+        )
         return Belief(self.positions, start, known, evaluation=self.evaluation, hold=True)
 
     def predict_proba(self, places: Tensor) -> Tensor:
         """(q, C) class probabilities of items at (q,) places among those held."""
         units, classes = self.units[places], len(self.labelled.classes) or None
         if isinstance(self.model, Sketched):
-            return probabilities_of(self.start[places] + units.double() @ self.model.weight, "squared", classes)
+            return probabilities_of(
+                self.start[places] + units.double() @ self.model.weight, "squared", classes
+            )
         return self.model.probabilities(units, classes)
 
 
@@ -115,8 +123,8 @@ class Predicted:
 class LargePool:
     """The features of a pool that `embed` wrote, and whoever does the work on them.
 
-    store: their folder. executor: None (processes of this machine), the address of a Dask scheduler, a Dask `Client`,
-    or an `Executor`. dtype: of the kernel.
+    store: their folder. executor: None (processes of this machine), the address of a Dask
+    scheduler, a Dask `Client`, or an `Executor`. dtype: of the kernel.
 
     >>> pool = LargePool("features", workers=1)
     >>> len(pool), len(pool.ask(3, labels))
@@ -153,7 +161,9 @@ class LargePool:
     @cached_property
     def centre(self) -> Tensor:
         """(d,) mean of all features, summed part by part in float64."""
-        return (torch.tensor([e.total for e in self.entries], dtype=torch.float64).sum(0) / len(self)).to(self.dtype)
+        return (
+            torch.tensor([e.total for e in self.entries], dtype=torch.float64).sum(0) / len(self)
+        ).to(self.dtype)
 
     @cached_property
     def lift(self) -> float:
@@ -161,10 +171,14 @@ class LargePool:
         if len(self.centre) > SHORT:
             return 0.0
         mean = torch.tensor([e.total for e in self.entries], dtype=torch.float64).sum(0) / len(self)
-        length = max(0.0, sum(e.squares for e in self.entries) / len(self) - float(mean.square().sum())) ** 0.5
+        length = (
+            max(0.0, sum(e.squares for e in self.entries) / len(self) - float(mean.square().sum()))
+            ** 0.5
+        )
         return length if 0 < length < 1e15 else 0.0
 
-    # --- items ----------------------------------------------------------------------------------------------
+    # --- items
+    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def _engine(self) -> Iterator[Executor]:
@@ -184,7 +198,9 @@ class LargePool:
     def by_part(self, positions: Tensor) -> dict[int, list[int]]:
         """Places in `positions`, by the number of the part."""
         parts: dict[int, list[int]] = {}
-        for place, part in enumerate(np.searchsorted(self._ends, positions.numpy(), side="right").tolist()):
+        for place, part in enumerate(
+            np.searchsorted(self._ends, positions.numpy(), side="right").tolist()
+        ):
             parts.setdefault(part, []).append(place)
         return parts
 
@@ -192,12 +208,18 @@ class LargePool:
         """Features (q, d) and names of items."""
         parts = self.by_part(positions)
         tasks = [
-            (self.entries[p].part.source, len(at), (self.entries[p], self.rows_of(p, positions[at])))
+            (
+                self.entries[p].part.source,
+                len(at),
+                (self.entries[p], self.rows_of(p, positions[at])),
+            )
             for p, at in parts.items()
         ]
         rows = torch.empty((len(positions), len(self.centre)), dtype=self.dtype)
         names = [""] * len(positions)
-        for at, (features, said) in zip(parts.values(), each(engine, "read items", take_rows, tasks), strict=True):
+        for at, (features, said) in zip(
+            parts.values(), each(engine, "read items", take_rows, tasks), strict=True
+        ):
             rows[at] = torch.from_numpy(features.astype(np.float64)).to(self.dtype)
             for place, name in zip(at, said, strict=True):
                 names[place] = name
@@ -211,15 +233,21 @@ class LargePool:
             if colon and row.isdecimal() and len(row) < 16:
                 found[name] = self._of_row(source, int(row))
         wanted = [name for name in names if not found.get(name)]
-        asked = [i for i, entry in enumerate(self.entries) if entry.ids is not None] if wanted else []
-        tasks = [(self.entries[i].part.source, self.entries[i].rows, (self.entries[i], wanted)) for i in asked]
+        asked = (
+            [i for i, entry in enumerate(self.entries) if entry.ids is not None] if wanted else []
+        )
+        tasks = [
+            (self.entries[i].part.source, self.entries[i].rows, (self.entries[i], wanted))
+            for i in asked
+        ]
         for i, rows in zip(asked, each(engine, "find names", find_names, tasks), strict=True):
             for name, row in rows:
                 found.setdefault(name, []).append(int(self._starts[i]) + row)
         twice = next((name for name, at in found.items() if len(at) > 1), None)
         if twice is not None:
             raise InputError(
-                f"{len(found[twice])} items are called {twice!r}; expected a name of one item: name another id column "
+                f"{len(found[twice])} items are called {twice!r}; expected a name of one item: "
+                "name another id column "
                 "when embedding, or items as file:row"
             )
         return {name: at[0] for name, at in found.items() if at}
@@ -228,7 +256,9 @@ class LargePool:
         return [
             int(start) + row - e.part.start
             for start, e in zip(self._starts, self.entries, strict=True)
-            if e.part.source == source and e.part.start <= row < e.part.start + e.rows and not e.failed
+            if e.part.source == source
+            and e.part.start <= row < e.part.start + e.rows
+            and not e.failed
         ]
 
     def labelled(self, labels: Labels, classes: Sequence[str], engine: Executor) -> Labelled:
@@ -238,7 +268,9 @@ class LargePool:
         none = torch.zeros(0, dtype=torch.int64)
         if labels is None:
             of = self.manifest.reading.network
-            return Labelled(none, none, of.classes if of is not None and of.loss else tuple(classes))
+            return Labelled(
+                none, none, of.classes if of is not None and of.loss else tuple(classes)
+            )
         given = isinstance(labels, Mapping)
         where = dict.fromkeys(labels, "labels") if isinstance(labels, Mapping) else names_in(labels)
         found = self.find(list(where), engine)
@@ -246,38 +278,51 @@ class LargePool:
         if missing is not None:
             example = ids_of(self.entries[0], [0])[0]
             raise InputError(
-                f"{'labels' if given else f'{labels}, {where[missing]}'}: no item is called {missing!r}; "
-                f"{did_you_mean(missing, list(found)[:2000])}expected a name such as {example!r}, or file:row"
+                f"{'labels' if given else f'{labels}, {where[missing]}'}: no item is called "
+                f"{missing!r}; "
+                f"{did_you_mean(missing, list(found)[:2000])}expected a name such as {example!r}, "
+                "or file:row"
             )
         if isinstance(labels, Mapping):
             names = with_classes(tuple(in_order(set(map(str, labels.values())))), classes)
             at = torch.tensor([found[name] for name in labels], dtype=torch.int64)
-            numbers = torch.tensor([names.index(str(label)) for label in labels.values()], dtype=torch.int64)
+            numbers = torch.tensor(
+                [names.index(str(label)) for label in labels.values()], dtype=torch.int64
+            )
         else:
             places, numbers, names = read_labels_of(labels, list(found), classes=classes, rows={})
             names = with_classes(names, classes)
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         if len(at) and len(names) < 2:
             raise InputError(
-                f"all labels are {names[0]!r}; expected at least two classes: name the others with classes (--classes)"
+                f"all labels are {names[0]!r}; expected at least two classes: name the others "
+                "with classes (--classes)"
             )
         if self.manifest.reading.network is not None:
             numbers, names = told_in_order(self.manifest.reading.network, names, numbers)
-        order = at.argsort()  # in the order of the pool: a fit does not depend on the order of a file
+        order = (
+            at.argsort()
+        )  # in the order of the pool: a fit does not depend on the order of a file
         return Labelled(at[order], numbers[order], names)
 
     def sample(self, count: int, without: Tensor, seed: int) -> Tensor:
-        """(e,) positions drawn at random; the same as long as the seed is, but for those that are labelled by now."""
+        """(e,) positions drawn at random.
+
+        The same as long as the seed is, but for those that are labelled by now.
+        """
         n, closed, rng = len(self), set(without.tolist()), stream(seed, "evaluation")
         if n <= 4 * (count + len(closed)):
             drawn = torch.randperm(n, generator=rng).tolist()
         else:
             drawn = []
             while len(drawn) < count + len(closed):
-                drawn = list(dict.fromkeys([*drawn, *torch.randint(n, (2 * count,), generator=rng).tolist()]))
+                drawn = list(
+                    dict.fromkeys([*drawn, *torch.randint(n, (2 * count,), generator=rng).tolist()])
+                )
         return torch.tensor([p for p in drawn if p not in closed][:count], dtype=torch.int64)
 
-    # --- learning -------------------------------------------------------------------------------------------
+    # --- learning
+    # -------------------------------------------------------------------------------------------
 
     def learn(self, labels: Labelled, rows: Tensor) -> Model:
         """What is learnt from rows (n, d), the first of which have these labels."""
@@ -292,8 +337,12 @@ class LargePool:
         return blank(of, max(len(labels.classes), 2), scale, self.dtype)
 
     def _learn(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
-        learner = ExactLearner(rows, ExactModel(self.centre, max(len(labels.classes), 2), self.lift))
-        return learner, learner.learn(torch.arange(len(labels.numbers)), labels.numbers).kernel_model
+        learner = ExactLearner(
+            rows, ExactModel(self.centre, max(len(labels.classes), 2), self.lift)
+        )
+        return learner, learner.learn(
+            torch.arange(len(labels.numbers)), labels.numbers
+        ).kernel_model
 
     def hold(
         self,
@@ -308,15 +357,23 @@ class LargePool:
     ) -> Held:
         """Score every item of the pool, and hold the best candidates.
 
-        labels: a file of names and classes, or a mapping; classes: names of those without a label yet. strategy: of
-        look-ahead. evaluation: items, drawn at random, that every score sums over. candidates: held beside them.
-        finalists: so many of the best are scored again, by all items of the pool, and come first.
+        labels: a file of names and classes, or a mapping; classes: names of those without a label
+        yet. strategy: of look-ahead. evaluation: items, drawn at random, that every score sums
+        over. candidates: held beside them. finalists: so many of the best are scored again, by all
+        items of the pool, and come first.
         """
         chosen = find(strategy)
         if chosen.name not in STRATEGIES or not chosen.look_ahead:
             able = ", ".join(name for name, s in STRATEGIES.items() if s.look_ahead)
-            raise InputError(f"strategy is {chosen.name!r}, which cannot score a pool in parts; expected one of {able}")
-        for name, value in (("evaluation", evaluation), ("candidates", candidates), ("finalists", finalists)):
+            raise InputError(
+                f"strategy is {chosen.name!r}, which cannot score a pool in parts; expected one "
+                f"of {able}"
+            )
+        for name, value in (
+            ("evaluation", evaluation),
+            ("candidates", candidates),
+            ("finalists", finalists),
+        ):
             least = int(name != "finalists")
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}; expected {least} or more")
@@ -328,7 +385,9 @@ class LargePool:
             criterion = chosen.criterion_after(told.numbers.tolist())
             assert isinstance(criterion, str)
             units, start = seen(model, rows)
-            known = Known(model, told.positions, told.numbers, judged, units, start, criterion, candidates)
+            known = Known(
+                model, told.positions, told.numbers, judged, units, start, criterion, candidates
+            )
             best = self._scored(known, engine)
             if finalists:
                 best = self._judged(known, best, finalists, engine)
@@ -342,26 +401,43 @@ class LargePool:
     def _scored(self, known: Known, engine: Executor) -> Best:
         """The best of all parts."""
         parts = each(engine, "score items", score_part, self._told(known, engine), self.progress)
-        return best_of(torch.cat([b.positions for b in parts]), torch.cat([b.scores for b in parts]), known.most)
+        return best_of(
+            torch.cat([b.positions for b in parts]),
+            torch.cat([b.scores for b in parts]),
+            known.most,
+        )
 
     def _told(self, known: Known, engine: Executor) -> list[Task]:
         handed = engine.scatter(known)
         parts = zip(self.entries, self._starts, strict=True)
-        return [(entry.part.source, entry.rows, (handed, entry, int(start))) for entry, start in parts]
+        return [
+            (entry.part.source, entry.rows, (handed, entry, int(start))) for entry, start in parts
+        ]
 
     def _judged(self, known: Known, best: Best, finalists: int, engine: Executor) -> Best:
-        """The first of them by the whole pool, in the unit of the sample; the others follow as they were."""
+        """The first of them by the whole pool, in the unit of the sample.
+
+        The others follow as they were.
+        """
         first = best.positions[:finalists]
         rows, _ = self.take(first, engine)
         units, start = seen(known.model, rows)
         before = len(known.labelled)
-        units, start = torch.cat([known.units[:before], units]), torch.cat([known.start[:before], start])
+        units, start = (
+            torch.cat([known.units[:before], units]),
+            torch.cat([known.start[:before], start]),
+        )
         asked = replace(known, evaluation=first, units=units, start=start)
         sums = each(engine, "judge finalists", judge_part, self._told(asked, engine), self.progress)
-        whole = torch.stack(sums).sum(0) * (len(known.evaluation) / (len(self) - len(known.labelled)))
+        whole = torch.stack(sums).sum(0) * (
+            len(known.evaluation) / (len(self) - len(known.labelled))
+        )
         chosen = best_of(first, whole, len(first))
         rest = best.scores[len(first) :].clamp_max(float(whole.min()))
-        return Best(torch.cat([chosen.positions, best.positions[len(first) :]]), torch.cat([chosen.scores, rest]))
+        return Best(
+            torch.cat([chosen.positions, best.positions[len(first) :]]),
+            torch.cat([chosen.scores, rest]),
+        )
 
     def ask(
         self,
@@ -378,31 +454,42 @@ class LargePool:
     ) -> list[Question]:
         """The n items to label next, best first: every item is scored, and the best are held.
 
-        mode: "greedy": one by one among those held, so that near-copies lose their worth; "top": the best scores at
-        once, where the first 1,000 (or 10 n) by a sample of 2,000 are scored again by all items of the pool. finalists:
-        another number of these; 0: by the sample alone. evaluation, candidates, how: as for `hold`.
+        mode: "greedy": one by one among those held, so that near-copies lose their worth; "top":
+        the best scores at once, where the first 1,000 (or 10 n) by a sample of 2,000 are scored
+        again by all items of the pool. finalists: another number of these; 0: by the sample alone.
+        evaluation, candidates, how: as for `hold`.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"{n!r} items asked for; expected a whole number, 1 or more")
         if mode not in ("greedy", "top") or (finalists and mode != "top"):
             raise InputError(
-                f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with top alone"
+                f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with "
+                "top alone"
             )
         if finalists is None and mode == "top":
             finalists = max(FINALISTS, FINALISTS_EACH * n)
             candidates = max(candidates, finalists)
         if evaluation is None:
             evaluation = TOP_EVALUATION if mode == "top" else EVALUATION
-        size: dict[str, Any] = {"evaluation": evaluation, "candidates": candidates, "finalists": finalists or 0}
+        size: dict[str, Any] = {
+            "evaluation": evaluation,
+            "candidates": candidates,
+            "finalists": finalists or 0,
+        }
         held = self.hold(labels, seed=seed, strategy=strategy, **size, **how)
         belief, told = held.belief(), held.labelled
         left = len(belief.view.candidates) if mode == "greedy" else len(held.best.positions)
         if n > left:
-            raise InputError(f"{n} items asked for, but {left} are held; expected at most that, or more candidates")
+            raise InputError(
+                f"{n} items asked for, but {left} are held; expected at most that, or more "
+                "candidates"
+            )
         picks, scores = held.best.positions[:n], held.best.scores[:n]
         if mode == "greedy":
             criterion = find(strategy).criterion_after(told.numbers.tolist())
-            picks, scores = belief.pick(criterion, n, stream(seed, "pick", len(told.positions)), "greedy")
+            picks, scores = belief.pick(
+                criterion, n, stream(seed, "pick", len(told.positions)), "greedy"
+            )
         place = {p: i for i, p in enumerate(held.positions.tolist())}
         names = [held.names[place[position]] for position in picks.tolist()]
         questions: list[Question] = []
@@ -419,7 +506,9 @@ class LargePool:
         return questions
 
     def _records(self, positions: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the user's columns of some items, but lists and the like, since they may be labelled elsewhere."""
+        """Return the user's columns of some items, but lists and the like, since they may be
+        labelled elsewhere.
+        """
         reading = self.manifest.reading
         if reading.kind in ("npy", "pictures"):
             return [{} if reading.kind == "npy" else {FILE_NAME: name} for name in names]
@@ -431,13 +520,22 @@ class LargePool:
         return records
 
     def outlook(
-        self, labels: Labels, *, classes: Sequence[str] = (), evaluation: int = EVALUATION, seed: int = 0
+        self,
+        labels: Labels,
+        *,
+        classes: Sequence[str] = (),
+        evaluation: int = EVALUATION,
+        seed: int = 0,
     ) -> Outlook:
         """How often the predictions are wrong, judged at a random sample, without a test label."""
         with self._engine() as engine:
-            return self._outlook(self.labelled(labels, classes, engine), engine, evaluation, seed)[0]
+            return self._outlook(self.labelled(labels, classes, engine), engine, evaluation, seed)[
+                0
+            ]
 
-    def _outlook(self, told: Labelled, engine: Executor, evaluation: int, seed: int) -> tuple[Outlook, Model]:
+    def _outlook(
+        self, told: Labelled, engine: Executor, evaluation: int, seed: int
+    ) -> tuple[Outlook, Model]:
         if not len(told.positions):
             raise InputError("no labels; expected some of at least two classes")
         judged = self.sample(evaluation, told.positions, seed)
@@ -461,8 +559,8 @@ class LargePool:
     ) -> Predicted:
         """Class and probability of every item, a Parquet file for each part.
 
-        Columns: id, those of the user but lists and the like, part, row, prediction, probability; with `probabilities`
-        also `probability:CLASS` for every class.
+        Columns: id, those of the user but lists and the like, part, row, prediction, probability;
+        with `probabilities` also `probability:CLASS` for every class.
         """
         folder = absolute(out)
         with self._engine() as engine:
@@ -471,7 +569,11 @@ class LargePool:
             handed = engine.scatter(model)
             how = (self.manifest.reading, probabilities)
             tasks = [
-                (entry.part.source, entry.rows, (handed, told.classes, entry, f"{folder}/part-{i:06d}.parquet", *how))
+                (
+                    entry.part.source,
+                    entry.rows,
+                    (handed, told.classes, entry, f"{folder}/part-{i:06d}.parquet", *how),
+                )
                 for i, entry in enumerate(self.entries)
             ]
             counts = each(engine, "predict items", predict_part, tasks, self.progress)

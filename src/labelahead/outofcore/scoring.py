@@ -1,8 +1,8 @@
 """What a worker does with one part, given what is known: score its items, or predict them.
 
-Labelled items L and an evaluation sample E are few, so their posterior is small and goes to every worker. A part passes
-by in blocks B: K(L, B) and K(B, E) are worked out from features, and the criterion is that of a single process, exact
-for every item given L and E (`Posterior.elsewhere`).
+Labelled items L and an evaluation sample E are few, so their posterior is small and goes to every
+worker. A part passes by in blocks B: K(L, B) and K(B, E) are worked out from features, and the
+criterion is that of a single process, exact for every item given L and E (`Posterior.elsewhere`).
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,10 @@ __all__ = [
     "seen",
 ]
 
-BLOCK, LEAST = 4096, 1024  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
+BLOCK, LEAST = (
+    4096,
+    1024,
+)  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
 PAIRS = BLOCK * 1024
 
 Model = ExactModel | Sketched
@@ -47,7 +50,9 @@ def seen(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (n, d) of a store as the kernel has them, and where the posterior begins there (n, C)."""
     if isinstance(model, Sketched):
         return model.seen(rows)
-    return model.unit(rows), torch.full((len(rows), model.classes), 1 / model.classes, dtype=torch.float64)
+    return model.unit(rows), torch.full(
+        (len(rows), model.classes), 1 / model.classes, dtype=torch.float64
+    )
 
 
 def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
@@ -60,7 +65,10 @@ def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What every worker is told: the learner, its labels, the evaluation sample. Positions count along the pool."""
+    """What every worker is told.
+
+    The learner, its labels, the evaluation sample. Positions count along the pool.
+    """
 
     model: Model
     labelled: Tensor  # (L,) positions
@@ -103,27 +111,38 @@ def score_part(known: Known, entry: Entry, offset: int) -> Best:
     best = Best(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
     for post, here, positions in _passing(known, few, entry, offset):
         if len(here):
-            scores = score_candidates(view(post, here, evaluation, baseline="linearised"), known.criterion)
-            best = best_of(torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most)
+            scores = score_candidates(
+                view(post, here, evaluation, baseline="linearised"), known.criterion
+            )
+            best = best_of(
+                torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most
+            )
     return best
 
 
 def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
-    """A task: (e,) what the items of a part add to the scores of known.evaluation, which are candidates here.
+    """A task: (e,) what the items of a part add to the scores of known.evaluation, which are
+    candidates here.
 
-    All criteria are sums over evaluation points; so the sum over all parts is the score by the whole pool.
+    All criteria are sums over evaluation points; so the sum over all parts is the score by the
+    whole pool.
     """
     few, labelled = known.posterior(), len(known.labelled)
     finalists = torch.arange(labelled, labelled + len(known.evaluation))
     scores = torch.zeros(len(finalists), dtype=torch.float64)
     for post, here, _ in _passing(known, few, entry, offset):
         if len(here):
-            scores += score_candidates(view(post, finalists, here, baseline="linearised"), known.criterion)
+            scores += score_candidates(
+                view(post, finalists, here, baseline="linearised"), known.criterion
+            )
     return scores
 
 
-def _passing(known: Known, few: Posterior, entry: Entry, offset: int) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
-    """Block by block of a part: the posterior there, where in it the unlabelled items are, and their positions.
+def _passing(
+    known: Known, few: Posterior, entry: Entry, offset: int
+) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
+    """Block by block of a part: the posterior there, where in it the unlabelled items are, and
+    their positions.
 
     One that is known already is the point that it is among those known.
     """
@@ -135,7 +154,9 @@ def _passing(known: Known, few: Posterior, entry: Entry, offset: int) -> Iterato
         fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
         post = few.elsewhere(*seen(known.model, _tensor(features[fresh.numpy()])))
         again = (place >= 0).nonzero().squeeze(1)
-        here = torch.cat([labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))])
+        here = torch.cat(
+            [labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))]
+        )
         yield post, here, torch.cat([positions[again], positions[fresh]])
 
 
@@ -153,13 +174,23 @@ def _tensor(features: Array) -> Tensor:
 
 
 def predict_part(
-    model: Model, classes: tuple[str, ...], entry: Entry, to: str, reading: Reading, every_class: bool = False
+    model: Model,
+    classes: tuple[str, ...],
+    entry: Entry,
+    to: str,
+    reading: Reading,
+    every_class: bool = False,
 ) -> list[int]:
-    """A task: class and probability of every item of a part, as a Parquet file; how many are of each class.
+    """A task: class and probability of every item of a part, as a Parquet file; how many are of
+    each class.
 
-    The file has the user's columns, but lists and the like. every_class: also the probability of every class.
+    The file has the user's columns, but lists and the like. every_class: also the probability of
+    every class.
     """
-    arrow, parquet = (import_extra(name, "tables", "writing predictions") for name in ("pyarrow", "pyarrow.parquet"))
+    arrow, parquet = (
+        import_extra(name, "tables", "writing predictions")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     guesses, sure, every = [], [], []
     for _, features in read_blocks(entry, BLOCK):
         p = model.predict_proba(_tensor(features), len(classes))
@@ -169,7 +200,9 @@ def predict_part(
         if every_class:
             every.append(p.float())
     label, rows = torch.cat(guesses), np.arange(entry.rows)
-    names = arrow.DictionaryArray.from_arrays(arrow.array(label.to(torch.int32).numpy()), arrow.array(classes))
+    names = arrow.DictionaryArray.from_arrays(
+        arrow.array(label.to(torch.int32).numpy()), arrow.array(classes)
+    )
     ours = {
         "part": arrow.array([entry.part.source]).take(arrow.array(np.zeros(entry.rows, np.int64))),
         "row": arrow.array(rows + entry.part.start),

@@ -1,7 +1,9 @@
-"""The kernel of any network on a large pool: sketched tangent features part by part, which are the kernel.
+"""The kernel of any network on a large pool: sketched tangent features part by part, which are the
+kernel.
 
-A part holds rows [Ψ | f]: k features with Ψ Ψᵀ ≈ Θ (`tangent.features`, one projection for all parts), and where the
-network is trained its outputs, from which the posterior begins. Given these numbers everything is exact.
+A part holds rows [Ψ | f]: k features with Ψ Ψᵀ ≈ Θ (`tangent.features`, one projection for all
+parts), and where the network is trained its outputs, from which the posterior begins. Given these
+numbers everything is exact.
 """
 
 import hashlib
@@ -30,13 +32,15 @@ from labelahead.outofcore.addresses import Array
 __all__ = ["LOSSES", "Network", "Sketched", "blank", "network", "told_in_order"]
 
 LOSSES = ("squared", "cross-entropy")
-NOISE = 1e-3  # beside a trained network, whose leave-one-out error knows all labels: as campaigns have it
+# beside a trained network, whose leave-one-out error knows all labels: as campaigns have it
+NOISE = 1e-3
 AT_ONCE = 256  # items whose gradients are sketched together
 
 
 @dataclass(frozen=True)
 class Network:
-    """Which network, and how it is looked at. loss: what it was trained with, or "": then its outputs say nothing.
+    """Which network, and how it is looked at. loss: what it was trained with, or "": then its
+    outputs say nothing.
 
     digest: of its weights, so that features of others are never taken for these.
     """
@@ -57,7 +61,9 @@ class Network:
                 some = [features(model, x, sketch=self.sketch)]
                 if self.loss:
                     said = predict(model, x)
-                    some.append((softmax(said) if self.loss == "cross-entropy" else said).to(some[0]))
+                    some.append(
+                        (softmax(said) if self.loss == "cross-entropy" else said).to(some[0])
+                    )
                 parts.append(torch.cat(some, 1).detach())
         return torch.cat(parts).numpy()
 
@@ -70,7 +76,8 @@ def _made(of: Network) -> nn.Module:
     model = build(of.name, of.shape, len(of.classes), seed=0).eval()
     if of.digest and _digest(model) != of.digest:
         raise ClusterError(
-            f"{of.name} makes a network with other weights here than where the command was started; expected the same "
+            f"{of.name} makes a network with other weights here than where the command was "
+            "started; expected the same "
             "on all workers: load them from a file, or draw them from the seed that is set"
         )
     return model
@@ -80,21 +87,32 @@ def _digest(model: nn.Module) -> str:
     made = hashlib.sha256()
     for name, value in model.state_dict().items():
         made.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        made.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        made.update(
+            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return made.hexdigest()[:24]
 
 
-def network(name: str, classes: Sequence[str], shape: tuple[int, ...], sketch: int, loss: str | None) -> Network:
+def network(
+    name: str, classes: Sequence[str], shape: tuple[int, ...], sketch: int, loss: str | None
+) -> Network:
     """A network by name, `module:factory` or `file.py:factory`, made once to see that it can be."""
     if len(classes) < 2:
-        raise InputError("a network needs the names of its outputs; expected two or more: classes (--classes a,b)")
+        raise InputError(
+            "a network needs the names of its outputs; expected two or more: classes (--classes "
+            "a,b)"
+        )
     if loss is not None and loss not in LOSSES:
-        raise InputError(f"trained is {loss!r}; expected squared or cross-entropy, or nothing for an untrained network")
+        raise InputError(
+            f"trained is {loss!r}; expected squared or cross-entropy, or nothing for an untrained "
+            "network"
+        )
     if isinstance(sketch, bool) or not isinstance(sketch, int) or sketch < 1:
         raise InputError(f"sketch is {sketch!r}; expected 1 or more features, such as 2048")
     place, colon, attribute = name.rpartition(":")
     if colon and place.endswith(".py"):
-        name = f"{Path(place).expanduser().absolute()}:{attribute}"  # workers have folders of their own
+        # workers have folders of their own
+        name = f"{Path(place).expanduser().absolute()}:{attribute}"
     plain = Network(name, tuple(classes), shape, sketch, loss or "")
     return replace(plain, digest=_digest(build(name, shape, len(classes), seed=0)))
 
@@ -125,7 +143,10 @@ class Sketched:
         return self.seen(rows)[0]
 
     def prior(self, units: Tensor, start: Tensor) -> Posterior:
-        """Without a label, at features (n, k): σ is that of the whole pool, whichever points these are."""
+        """Without a label, at features (n, k).
+
+        Σ is that of the whole pool, whichever points these are.
+        """
         before = prior(start, features=units, noise=self.noise)
         return replace(before, noise=self.noise * self.scale, scale=self.scale)
 
@@ -139,7 +160,10 @@ class Sketched:
         return probabilities_of(self(rows), "squared", classes)
 
     def learn(self, rows: Tensor, labels: Tensor) -> "Sketched":
-        """Given labels (L,) of rows (L, k + C). The noise of an untrained network is chosen by leave-one-out."""
+        """Given labels (L,) of rows (L, k + C).
+
+        The noise of an untrained network is chosen by leave-one-out.
+        """
         if not len(labels):
             return self
         psi, start = self.seen(rows)
@@ -147,7 +171,9 @@ class Sketched:
         if rows.shape[1] == self.width:
             K = psi.double() @ psi.double().T / self.scale
             targets = torch.nn.functional.one_hot(labels, self.classes).double() - start
-            noise = min(NOISES, key=lambda value: float(residuals(K, value, targets)[1].square().sum()))
+            noise = min(
+                NOISES, key=lambda value: float(residuals(K, value, targets)[1].square().sum())
+            )
         chosen = replace(self, noise=noise)
         post = chosen.prior(psi, start).condition(torch.arange(len(labels)), labels)
         return replace(chosen, weight=psi.double().T @ post.weights())
@@ -161,14 +187,31 @@ class Sketched:
 
 def blank(of: Network, classes: int, scale: float, dtype: torch.dtype) -> Sketched:
     """What is held before any label."""
-    return Sketched(classes, of.sketch, scale, NOISE, dtype, torch.zeros((of.sketch, classes), dtype=torch.float64))
+    return Sketched(
+        classes,
+        of.sketch,
+        scale,
+        NOISE,
+        dtype,
+        torch.zeros((of.sketch, classes), dtype=torch.float64),
+    )
 
 
-def told_in_order(of: Network, names: Sequence[str], numbers: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """Class numbers of labels in the order of a trained network's outputs; any names go with an untrained one."""
+def told_in_order(
+    of: Network, names: Sequence[str], numbers: Tensor
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Class numbers of labels in the order of a trained network's outputs.
+
+    Any names go with an untrained one.
+    """
     if not of.loss:
         return numbers, tuple(names)
     odd: Any = next((name for name in names if name not in of.classes), None)
     if odd is not None:
-        raise InputError(f"a label is {odd!r}, but the network tells {', '.join(of.classes)}; expected one of them")
-    return torch.tensor([of.classes.index(names[i]) for i in numbers.tolist()], dtype=torch.int64), of.classes
+        raise InputError(
+            f"a label is {odd!r}, but the network tells {', '.join(of.classes)}; expected one of "
+            "them"
+        )
+    return torch.tensor(
+        [of.classes.index(names[i]) for i in numbers.tolist()], dtype=torch.int64
+    ), of.classes

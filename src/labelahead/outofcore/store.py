@@ -1,14 +1,14 @@
 """Features of a pool on disk, written once, part by part.
 
     manifest.json        how the items were read, all parts in their order, what was left out
-    parts/KEY.npy        features (rows, d) of a part, float16 or float32
-    parts/KEY.parquet    the items' own names
-    parts/KEY.json       rows, sums, checksum: written last, so that a part is there whole or not at all
+    parts/KEY.npy        features (rows, d) of a part, float16 or float32 parts/KEY.parquet    the
+    items' own names parts/KEY.json       rows, sums, checksum: written last, so that a part is
+    there whole or not at all
 
-Addresses of the store's own files are relative to it, so that a copy of the folder is a store of its own. KEY changes
-with the source's address, size and date and with the encoder. A run after a crash, or after parts were added, works out
-what is missing. Of .npy files nothing is copied: only sums and checksums are kept. A process verifies the checksum of a
-part when it first reads it.
+Addresses of the store's own files are relative to it, so that a copy of the folder is a store of
+its own. KEY changes with the source's address, size and date and with the encoder. A run after a
+crash, or after parts were added, works out what is missing. Of .npy files nothing is copied: only
+sums and checksums are kept. A process verifies the checksum of a part when it first reads it.
 """
 
 import json
@@ -59,7 +59,10 @@ SKETCH = 2048  # features of a network's kernel
 
 @dataclass(frozen=True)
 class Entry:
-    """A part and its features: where they are, how many, and what the whole pool's mean is made of."""
+    """A part and its features.
+
+    Where they are, how many, and what the whole pool's mean is made of.
+    """
 
     part: Part
     features: str  # address of the .npy file
@@ -70,7 +73,9 @@ class Entry:
     ids: str | None  # address of the names
     failed: dict[str, str] = field(default_factory=dict, repr=False)
     record: str = ""  # address of its KEY.json
-    checksum: int | None = None  # CRC-32 of type, width and numbers; None in stores that were written without
+    checksum: int | None = (
+        None  # CRC-32 of type, width and numbers; None in stores that were written without
+    )
 
     def name(self, row: int) -> str:
         """An item without a name of its own: the file and the row in it."""
@@ -106,26 +111,39 @@ def embed(
 ) -> Manifest:
     """Work out the features of a pool that `store` does not hold yet.
 
-    source: a folder, bucket or file of Parquet or .npy, or a folder of pictures; an address that fsspec knows. store: a
-    folder that all workers can reach. column: of vectors or text; default: the only one. id: the column that names the
-    items. encoder: for texts "minilm", for pictures "lite0" or "lite2". rows: items of a part. executor: who works, see
-    `at_work`; default: processes of this machine.
+    source: a folder, bucket or file of Parquet or .npy, or a folder of pictures; an address that
+    fsspec knows. store: a folder that all workers can reach. column: of vectors or text; default:
+    the only one. id: the column that names the items. encoder: for texts "minilm", for pictures
+    "lite0" or "lite2". rows: items of a part. executor: who works, see `at_work`; default:
+    processes of this machine.
 
-    model: a network, `file.py:factory`, whose tangent kernel is kept instead, as `sketch` features an item; classes:
-    the names of its outputs; trained: with which loss ("squared", "cross-entropy"), None for a network that knows no
-    label. It is handed the vectors, of texts those of the encoder, of pictures pixels from −1 to 1.
+    model: a network, `file.py:factory`, whose tangent kernel is kept instead, as `sketch` features
+    an item; classes: the names of its outputs; trained: with which loss ("squared",
+    "cross-entropy"), None for a network that knows no label. It is handed the vectors, of texts
+    those of the encoder, of pictures pixels from −1 to 1.
 
     >>> len(embed("pool.npy", "features", rows=100, workers=1).entries)  # again: nothing is left to do
     3
     """
     root, place = absolute(source), absolute(store)
-    how = {"column": column, "id": id, "encoder": encoder, "dtype": dtype, "rows": rows, "skip": skip_unreadable}
+    how = {
+        "column": column,
+        "id": id,
+        "encoder": encoder,
+        "dtype": dtype,
+        "rows": rows,
+        "skip": skip_unreadable,
+    }
     _require_apart(root, place)
     reading, parts = pool_parts(root, **how, network=model is not None)  # type: ignore[arg-type]
     if model is not None:
-        reading = replace(reading, network=network(model, classes, shape_of(reading, parts), sketch, trained))
+        reading = replace(
+            reading, network=network(model, classes, shape_of(reading, parts), sketch, trained)
+        )
     elif classes or trained:
-        raise InputError("classes and trained are for a network; expected model (--model file.py:make) too")
+        raise InputError(
+            "classes and trained are for a network; expected model (--model file.py:make) too"
+        )
     entries = _done(place, parts, reading, skip_unreadable)
     missing = [part for part in parts if part not in entries]
     done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
@@ -135,13 +153,20 @@ def embed(
         tasks = [(part.source, part.rows, (reading, part, place)) for part in missing]
         with at_work(executor, workers=workers) as engine:
             made = each(engine, "embed items", embed_part, tasks, tell, refused)
-        entries |= {part: entry for part, entry in zip(missing, made, strict=True) if entry is not None}
-    unreadable = {f"{missing[i].source}:{missing[i].start}": str(error) for i, error in sorted(refused.items())}
+        entries |= {
+            part: entry for part, entry in zip(missing, made, strict=True) if entry is not None
+        }
+    unreadable = {
+        f"{missing[i].source}:{missing[i].start}": str(error)
+        for i, error in sorted(refused.items())
+    }
     if unreadable and not skip_unreadable:
         raise _unreadable(list(unreadable.values()), len(parts))
     whole = [entries[part] for part in parts if part in entries and entries[part].rows]
     _check(whole, root)
-    failed = {name: why for part in parts if part in entries for name, why in entries[part].failed.items()}
+    failed = {
+        name: why for part in parts if part in entries for name, why in entries[part].failed.items()
+    }
     manifest = Manifest(reading, tuple(whole), unreadable | failed)
     write(f"{place}/{MANIFEST}", _as_json(manifest, place))
     _forget(place, {part.key(reading) for part in entries})
@@ -151,14 +176,22 @@ def embed(
 def _require_apart(root: str, place: str) -> None:
     if f"{place}/".startswith(f"{root}/"):
         raise InputError(
-            f"{place} lies in the pool itself; expected another folder, since its files would join the pool"
+            f"{place} lies in the pool itself; expected another folder, since its files would "
+            "join the pool"
         )
 
 
 def _done(place: str, parts: Sequence[Part], reading: Reading, skip: bool) -> dict[Part, Entry]:
-    """Parts that are there already; without `skip`, what was left out of some before is not left out now."""
+    """Parts that are there already.
+
+    Without `skip`, what was left out of some before is not left out now.
+    """
     kept = _kept(place)
-    entries = {part: _read_entry(place, part, reading) for part in parts if f"{part.key(reading)}.json" in kept}
+    entries = {
+        part: _read_entry(place, part, reading)
+        for part in parts
+        if f"{part.key(reading)}.json" in kept
+    }
     return {part: entry for part, entry in entries.items() if skip or not entry.failed}
 
 
@@ -166,7 +199,8 @@ def _unreadable(why: Sequence[str], parts: int) -> InputError:
     more = f" and {len(why) - NAMED} more" if len(why) > NAMED else ""
     return InputError(
         f"{len(why)} of {parts} parts cannot be read: {'; '.join(why[:NAMED])}{more}. "
-        "Mend them and run this again, which works out nothing twice; or leave them out: skip_unreadable "
+        "Mend them and run this again, which works out nothing twice; or leave them out: "
+        "skip_unreadable "
         "(--skip-unreadable)"
     )
 
@@ -179,7 +213,9 @@ def _check(entries: Sequence[Entry], root: str) -> None:
         widths.setdefault(len(entry.total), entry.part.source)
     if len(widths) > 1:
         said = ", ".join(f"{name}: {d}" for d, name in widths.items())
-        raise InputError(f"the parts of {root} have vectors of different lengths ({said}); expected one")
+        raise InputError(
+            f"the parts of {root} have vectors of different lengths ({said}); expected one"
+        )
 
 
 def _kept(place: str) -> dict[str, Any]:
@@ -189,7 +225,9 @@ def _kept(place: str) -> dict[str, Any]:
 
 
 def _forget(place: str, keys: set[str]) -> None:
-    """Parts that the pool has not any more, or in another state, and what a killed worker left half written."""
+    """Parts that the pool has not any more, or in another state, and what a killed worker left half
+    written.
+    """
     for name in _kept(place):
         if name.split(".")[0] not in keys or name.endswith(PARTIAL):
             removed(f"{place}/parts/{name}")
@@ -207,9 +245,15 @@ def embed_part(reading: Reading, part: Part, place: str) -> Entry:
             failed.update(batch.failed)
             if not len(batch.features):
                 continue
-            made = batch.features if reading.in_place else _narrowed(batch.features, reading.dtype, part, rows)
+            made = (
+                batch.features
+                if reading.in_place
+                else _narrowed(batch.features, reading.dtype, part, rows)
+            )
             content = made.tobytes()
-            checksum = zlib.crc32(content, checksum if rows else _first_checksum(made.dtype, made.shape[1]))
+            checksum = zlib.crc32(
+                content, checksum if rows else _first_checksum(made.dtype, made.shape[1])
+            )
             if file is not None:
                 if not rows:
                     _header(file, made, part.rows)
@@ -218,7 +262,9 @@ def embed_part(reading: Reading, part: Part, place: str) -> Entry:
             if not np.isfinite(exact).all():
                 raise _not_finite(part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0]))
             total = (total if rows else 0.0) + exact.sum(0)
-            squares += float(np.square(exact[:, : reading.network.sketch if reading.network else None]).sum())
+            squares += float(
+                np.square(exact[:, : reading.network.sketch if reading.network else None]).sum()
+            )
             rows += len(made)
             names.extend(batch.ids or ())
         if file is not None and rows and rows != part.rows:
@@ -231,11 +277,14 @@ def embed_part(reading: Reading, part: Part, place: str) -> Entry:
         write(f"{base}.npy", work)
     if rows != part.rows and not failed:
         raise InputError(
-            f"{part.source} has {rows} rows where {part.rows} were announced; see whether it is being written"
+            f"{part.source} has {rows} rows where {part.rows} were announced; see whether it is "
+            "being written"
         )
     if names:
         write(f"{base}.parquet", lambda file: _write_names(file, names))
-    source = f"{reading.root}/{part.source}" if not reading.root.endswith(part.source) else reading.root
+    source = (
+        f"{reading.root}/{part.source}" if not reading.root.endswith(part.source) else reading.root
+    )
     bare = Part(part.source, part.start, part.rows, part.stamp)
     entry = Entry(
         bare,
@@ -260,14 +309,16 @@ def _narrowed(features: Array, dtype: str, part: Part, first: int) -> Array:
     if lost.any():
         row = first + int(np.flatnonzero(lost.any(1))[0])
         raise InputError(
-            f"{part.source}, row {part.start + row}: {features[lost][0]:g} is too large for {dtype}; expected smaller "
+            f"{part.source}, row {part.start + row}: {features[lost][0]:g} is too large for "
+            f"{dtype}; expected smaller "
             "numbers, or dtype float32 (--dtype float32)"
         )
     before, after = (np.square(x.astype(np.float64)).sum(1) for x in (features, made))
     faint = np.flatnonzero(np.abs(after - before) > FAINT * before)
     if len(faint):
         raise InputError(
-            f"{part.source}, row {part.start + first + int(faint[0])}: its numbers are too small for {dtype}; expected "
+            f"{part.source}, row {part.start + first + int(faint[0])}: its numbers are too small "
+            f"for {dtype}; expected "
             "larger ones, or dtype float32 (--dtype float32)"
         )
     return made
@@ -275,13 +326,18 @@ def _narrowed(features: Array, dtype: str, part: Part, first: int) -> Array:
 
 def _not_finite(part: Part, row: int) -> InputError:
     return InputError(
-        f"{part.source}, row {part.start + row} holds NaN or infinity; expected finite numbers: mend or remove it"
+        f"{part.source}, row {part.start + row} holds NaN or infinity; expected finite numbers: "
+        "mend or remove it"
     )
 
 
 def _header(file: BinaryIO, like: Array, rows: int) -> None:
     """The head of an .npy file of so many rows; it is as long for fewer."""
-    about = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False, "shape": (rows, like.shape[1])}
+    about = {
+        "descr": np.lib.format.dtype_to_descr(like.dtype),
+        "fortran_order": False,
+        "shape": (rows, like.shape[1]),
+    }
     np.lib.format.write_array_header_1_0(file, about)
 
 
@@ -296,7 +352,9 @@ def _write_names(file: BinaryIO, names: Sequence[str]) -> None:
 
 def _as_json(manifest: Manifest, place: str) -> str:
     entries = [_stored(entry, place) for entry in manifest.entries]
-    return json.dumps({"format": FORMAT, **asdict(replace(manifest, entries=())), "entries": entries})
+    return json.dumps(
+        {"format": FORMAT, **asdict(replace(manifest, entries=())), "entries": entries}
+    )
 
 
 def _stored(entry: Entry, place: str) -> dict[str, Any]:
@@ -320,13 +378,17 @@ def read_manifest(store: str | Path) -> Manifest:
     address = f"{place}/{MANIFEST}"
     if not there(address):
         raise InputError(
-            f"{store} holds no features of a pool; expected a folder that `labelahead pool embed` has finished"
+            f"{store} holds no features of a pool; expected a folder that `labelahead pool embed` "
+            "has finished"
         )
     with opened(address) as file:
         try:
             said = json.loads(file.read())
             if said["format"] not in (1, FORMAT):
-                raise InputError(f"{address} is of format {said['format']}; expected {FORMAT}: embed the pool again")
+                raise InputError(
+                    f"{address} is of format {said['format']}; expected {FORMAT}: embed the pool "
+                    "again"
+                )
             reading = _reading(said["reading"])
             entries = tuple(_entry(each_entry, place, reading) for each_entry in said["entries"])
             return Manifest(reading, entries, said["left_out"])
@@ -346,7 +408,8 @@ def require_unchanged(manifest: Manifest) -> None:
     for entry in manifest.entries:
         if now.get(entry.part.source) != entry.part.stamp:
             raise StorageError(
-                f"{entry.features} has changed since its pool was embedded; embed it again: it reads what changed"
+                f"{entry.features} has changed since its pool was embedded; embed it again: it "
+                "reads what changed"
             )
 
 
@@ -360,7 +423,9 @@ ADDRESSES = ("features", "ids", "record")  # fields of an entry
 
 
 def _entry(values: dict[str, Any], place: str, reading: Reading) -> Entry:
-    """An entry as it was stored, of the store that is at this place now, wherever it was when it was written."""
+    """An entry as it was stored, of the store that is at this place now, wherever it was when it
+    was written.
+    """
     part, addresses = values["part"] | {"names": ()}, dict[str, Any]()
     for key in ADDRESSES:
         stored = values.get(key) or None
@@ -368,7 +433,11 @@ def _entry(values: dict[str, Any], place: str, reading: Reading) -> Entry:
         inside = stored and not source and f"{place}/parts/{stored.rsplit('/', 1)[-1]}"
         addresses[key] = inside or stored
     record = addresses["record"] or f"{place}/parts/{Part(**part).key(reading)}.json"
-    known = values | addresses | {"record": record, "part": Part(**part), "total": tuple(values["total"])}
+    known = (
+        values
+        | addresses
+        | {"record": record, "part": Part(**part), "total": tuple(values["total"])}
+    )
     return Entry(**known)
 
 
@@ -377,7 +446,8 @@ def _read_entry(place: str, part: Part, reading: Reading) -> Entry:
         return _entry(json.loads(file.read()), place, reading)
 
 
-# --- reading ------------------------------------------------------------------------------------------------
+# --- reading
+# ------------------------------------------------------------------------------------------------
 
 
 def read_blocks(entry: Entry, size: int) -> Iterator[tuple[int, Array]]:
@@ -400,7 +470,8 @@ def take_rows(entry: Entry, rows: Sequence[int]) -> tuple[Array, list[str]]:
     """Features (q, d) and names of some items of a part, by row."""
     with opened(entry.features) as file:
         d, dtype, first = _place(file, entry)
-        # A storage far away would have to send the whole part for some rows; whoever scores the pool reads it anyway.
+        # A storage far away would have to send the whole part for some rows; whoever scores the
+        # pool reads it anyway.
         if not _is_verified(entry) and is_local(entry.features):
             _verify(file, first, entry, d, dtype)
         found = []
@@ -425,7 +496,8 @@ def _rows(file: BinaryIO, q: int, d: int, dtype: Any, entry: Entry) -> Array:
     return np.frombuffer(content, dtype).reshape(q, d)
 
 
-# --- checksums ----------------------------------------------------------------------------------------------
+# --- checksums
+# ----------------------------------------------------------------------------------------------
 
 _verified: set[tuple[str, int, int]] = set()  # parts that this process has found whole
 
@@ -454,15 +526,18 @@ def _verify(file: BinaryIO, first: int, entry: Entry, d: int, dtype: Any) -> Non
 def _require_checksum(entry: Entry, checksum: int) -> None:
     if checksum != entry.checksum:
         raise StorageError(
-            f"{entry.features} is damaged: rows {entry.first} to {entry.first + entry.rows - 1} are not the numbers "
-            f"that were written (checksum {checksum:08x}, expected {entry.checksum:08x}); {_mended(entry)}"
+            f"{entry.features} is damaged: rows {entry.first} to {entry.first + entry.rows - 1} "
+            "are not the numbers "
+            f"that were written (checksum {checksum:08x}, expected {entry.checksum:08x}); "
+            f"{_mended(entry)}"
         )
     _verified.add((entry.features, entry.first, checksum))
 
 
 def _mended(entry: Entry) -> str:
     return (
-        f"restore it from a copy, or remove {entry.record} and embed the pool again with the same options, which works "
+        f"restore it from a copy, or remove {entry.record} and embed the pool again with the same "
+        "options, which works "
         "out this part alone"
     )
 

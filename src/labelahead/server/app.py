@@ -1,4 +1,7 @@
-"""The server: pages, errors, and the way in. What is answered is in `routes`; who may ask is in `security`."""
+"""The server: pages, errors, and the way in.
+
+What is answered is in `routes`; who may ask is in `security`.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -27,7 +30,10 @@ HERE = Path(__file__).parent
 ABOUT = """The server behind the labelling page. Every POST needs the header `X-Labelahead: 1`, and
 JSON. Errors are `{"error": "one sentence"}`. Who you are is the cookie `la_who`, see /api/me."""
 FULL = "the server's disk is full; nothing that was accepted is lost: make room and try again"
-UNUSABLE = "the server cannot use its files now; nothing that was accepted is lost: its terminal says why; try again"
+UNUSABLE = (
+    "the server cannot use its files now; nothing that was accepted is lost: its terminal "
+    "says why; try again"
+)
 AGAIN = {"Retry-After": "2"}  # seconds
 log = logging.getLogger("labelahead")
 
@@ -42,7 +48,8 @@ def create_app(
 ) -> ASGIApp:
     """The whole application. token: asked of everyone. hosts: names that it may be called by.
 
-    labelled_at: the address where labels are given, if that is elsewhere; the page then offers no way to change any.
+    labelled_at: the address where labels are given, if that is elsewhere; the page then offers no
+    way to change any.
     """
     app = FastAPI(
         title="labelahead",
@@ -62,7 +69,9 @@ def create_app(
 
 def _pages(app: FastAPI, assignment: Assignment) -> None:
     """The page and its files; a template escapes whatever is put into it."""
-    templates = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
+    templates = Environment(
+        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
+    )
 
     @app.get("/", include_in_schema=False)
     def page() -> HTMLResponse:
@@ -89,7 +98,9 @@ def one_sentence(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     def unusable(request: Request, error: Exception) -> Json:
         assert isinstance(error, OSError)
-        log.error("%s %s failed: %s", request.method, request.url.path, error)  # where on the disk is said here alone
+        log.error(
+            "%s %s failed: %s", request.method, request.url.path, error
+        )  # where on the disk is said here alone
         full = refused(Path(), error).full
         return Json({"error": FULL}, 507) if full else Json({"error": UNUSABLE}, 503, headers=AGAIN)
 
@@ -102,14 +113,17 @@ def one_sentence(app: FastAPI) -> None:
     def unfit(request: Request, error: Exception) -> Json:
         assert isinstance(error, RequestValidationError)
         said = "; ".join(
-            f"{'.'.join(str(part) for part in e['loc'][1:]) or 'the body'}: {e['msg']}" for e in error.errors()
+            f"{'.'.join(str(part) for part in e['loc'][1:]) or 'the body'}: {e['msg']}"
+            for e in error.errors()
         )
         return Json({"error": said}, 422)
 
     @app.exception_handler(AnyHTTPException)
     def stopped(request: Request, error: Exception) -> Json:
         assert isinstance(error, AnyHTTPException)
-        said = f"there is no {request.url.path} here" if error.detail == "Not Found" else error.detail
+        said = (
+            f"there is no {request.url.path} here" if error.detail == "Not Found" else error.detail
+        )
         return Json({"error": said}, error.status_code, headers=error.headers)
 
     @app.exception_handler(LabelaheadError)

@@ -24,7 +24,10 @@ __all__ = ["Client"]
 
 TRIES = 3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
 PAUSE = 0.2  # seconds between two of them, or between two looks at a training
-UNABLE = {503: False, 507: True}  # what a server answers that cannot use its disk -> because it is full
+UNABLE = {
+    503: False,
+    507: True,
+}  # what a server answers that cannot use its disk -> because it is full
 FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "label-studio", ".parquet": "parquet"}
 
 
@@ -72,7 +75,12 @@ class Client:
         return dict(self._get("/api/question", {"fresh": 1} if fresh else None))
 
     def answer(
-        self, position: int, label: int | str | None = None, *, kind: str = "label", key: str | None = None
+        self,
+        position: int,
+        label: int | str | None = None,
+        *,
+        kind: str = "label",
+        key: str | None = None,
     ) -> dict[str, Any]:
         """Say what an item is, by class number or name; kind: or skip, unsure, settle.
 
@@ -91,7 +99,10 @@ class Client:
         return dict(self._post("/api/classes", {"name": name}))
 
     def change_class(self, name: str, kind: str, to: str | None = None) -> dict[str, Any]:
-        """Rename a class (to: the new name), merge it (to: another class) or remove it; undo takes it back."""
+        """Rename a class (to: the new name), merge it (to.
+
+        Another class) or remove it; undo takes it back.
+        """
         number, self._numbers = self._number(name), {}
         said = {"kind": kind, "name": to, "key": uuid4().hex}
         return dict(self._post(f"/api/classes/{number}", said, tries=TRIES))
@@ -99,9 +110,15 @@ class Client:
     def grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
         """Items that are predicted alike and surely, of one class."""
         number = self._number(label) if isinstance(label, str) else label
-        return dict(self._get("/api/confirmations", {"n": n} | ({} if number is None else {"label": number})))
+        return dict(
+            self._get(
+                "/api/confirmations", {"n": n} | ({} if number is None else {"label": number})
+            )
+        )
 
-    def confirm(self, positions: Sequence[int], label: int | str, *, key: str | None = None) -> dict[str, Any]:
+    def confirm(
+        self, positions: Sequence[int], label: int | str, *, key: str | None = None
+    ) -> dict[str, Any]:
         """Say that all of these items are of one class; one undo takes them back."""
         number = self._number(label) if isinstance(label, str) else label
         said = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
@@ -146,14 +163,18 @@ class Client:
     ) -> Path:
         """All labels as a file (hf and folders: a zip); rest: with predictions for the others.
 
-        probabilities: of every class. pictures_at: what stands before a picture's name in tasks of Label Studio.
+        probabilities: of every class. pictures_at: what stands before a picture's name in tasks of
+        Label Studio.
         """
         wanted: dict[str, Any] = {"rest": int(rest), "probabilities": int(probabilities)}
         wanted |= {} if pictures_at is None else {"pictures_at": pictures_at}
         return _new(to, self._ask(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}"))
 
     def model(self, to: str | Path, *, onnx: bool = False) -> Path:
-        """What the labels make, as a zipped folder for `labelahead predict`; onnx: for other programs, too."""
+        """What the labels make, as a zipped folder for `labelahead predict`.
+
+        Onnx: for other programs, too.
+        """
         return _new(to, self._ask(f"/api/model?{urlencode({'onnx': int(onnx)})}"))
 
     def bring_in(self, path: str | Path, form: str | None = None) -> dict[str, Any]:
@@ -181,7 +202,8 @@ class Client:
             self._numbers = {c["name"]: c["number"] for c in self.session()["classes"]}
         if name not in self._numbers:
             raise InputError(
-                f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or add_class first"
+                f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or "
+                "add_class first"
             )
         return self._numbers[name]
 
@@ -191,7 +213,9 @@ class Client:
     def _post(self, path: str, content: Mapping[str, Any], tries: int = 1) -> Any:
         return json.loads(self._ask(path, json.dumps(content).encode(), tries=tries))
 
-    def _ask(self, path: str, body: bytes | None = None, kind: str = "application/json", tries: int = 1) -> bytes:
+    def _ask(
+        self, path: str, body: bytes | None = None, kind: str = "application/json", tries: int = 1
+    ) -> bytes:
         headers = {"X-Labelahead": "1"} | ({"Content-Type": kind} if body is not None else {})
         if self.who is not None:
             headers["Cookie"] = f"la_who={quote(self.who, safe='')}"

@@ -1,9 +1,10 @@
-"""Limit how many connections a server holds, and how long it waits for each; constant time per connection.
+"""Limit how many connections a server holds, and how long it waits for each; constant time per
+connection.
 
-A browser needs a few connections. A client that opens thousands and sends nothing must use up neither the files nor the
-time of the server. Hence a fixed number of connections is held. Beyond it, each new connection replaces the one whose
-client has kept the server waiting the longest: a client that sends its request at once is served, however many silent
-ones there are.
+A browser needs a few connections. A client that opens thousands and sends nothing must use up
+neither the files nor the time of the server. Hence a fixed number of connections is held. Beyond
+it, each new connection replaces the one whose client has kept the server waiting the longest: a
+client that sends its request at once is served, however many silent ones there are.
 """
 
 import asyncio
@@ -15,8 +16,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["ConnectionLimiter", "Waiting", "limited_protocol"]
 
-REQUEST_TIMEOUT_SECONDS = 10.0  # from the connection, or the last response, to the end of a request's headers
-TRANSFER_TIMEOUT_SECONDS = 120.0  # for the body of a request; for the client to read more of a response
+REQUEST_TIMEOUT_SECONDS = (
+    10.0  # from the connection, or the last response, to the end of a request's headers
+)
+TRANSFER_TIMEOUT_SECONDS = (
+    120.0  # for the body of a request; for the client to read more of a response
+)
 SWEEP_SECONDS = 2.0  # between two looks for connections that have timed out
 
 
@@ -30,7 +35,8 @@ class Waiting(Enum):
 class ConnectionLimiter:
     """The connections of one server, those whose client is waited for in order of since when.
 
-    Used from the thread of the event loop alone. Connections are anything hashable with a method `abort`.
+    Used from the thread of the event loop alone. Connections are anything hashable with a method
+    `abort`.
     """
 
     def __init__(
@@ -42,14 +48,19 @@ class ConnectionLimiter:
         self.max_connections = max_connections
         self._timeouts = {Waiting.REQUEST: request_timeout, Waiting.TRANSFER: transfer_timeout}
         self._held: dict[Any, Waiting | None] = {}
-        self._queues: dict[Waiting, OrderedDict[Any, float]] = {waiting: OrderedDict() for waiting in Waiting}
+        self._queues: dict[Waiting, OrderedDict[Any, float]] = {
+            waiting: OrderedDict() for waiting in Waiting
+        }
 
     def __len__(self) -> int:
         """How many connections are held; never more than `max_connections`."""
         return len(self._held)
 
     def add(self, connection: Any, now: float) -> None:
-        """Hold a new connection; abort the longest waiting one if there are too many, or the new one if none waits."""
+        """Hold a new connection.
+
+        Abort the longest waiting one if there are too many, or the new one if none waits.
+        """
         if len(self._held) >= self.max_connections:
             oldest = self._find_longest_waiting()
             if oldest is None:
@@ -60,7 +71,10 @@ class ConnectionLimiter:
         self.set_waiting(connection, Waiting.REQUEST, now)
 
     def set_waiting(self, connection: Any, waiting: Waiting | None, now: float) -> None:
-        """Say what the client is waited for from now on, None for nothing. The same as before keeps its time."""
+        """Say what the client is waited for from now on, None for nothing.
+
+        The same as before keeps its time.
+        """
         if connection not in self._held or self._held[connection] is waiting:
             return
         self._dequeue(connection)

@@ -1,15 +1,15 @@
 """Labels to files in the forms that other programs read, and back.
 
-    csv, jsonl, parquet   one row an item: its id, the user's columns, and ours
-    label-studio          tasks with the user's columns, every person's label, and predictions
-    label-studio-config   the labelling configuration that shows these tasks
-    hf                    a folder that `datasets.load_dataset` reads: Parquet, pictures included, and a README
-    folders               copies of the items' files, in one folder for each class
+    csv, jsonl, parquet   one row an item: its id, the user's columns, and ours label-studio
+    tasks with the user's columns, every person's label, and predictions label-studio-config   the
+    labelling configuration that shows these tasks hf                    a folder that
+    `datasets.load_dataset` reads: Parquet, pictures included, and a README folders
+    copies of the items' files, in one folder for each class
 
-Our columns: id, label, annotator, labelled_at, source ("label" or "prediction"), prediction, probability, and on
-request `probability:CLASS` for every class. A row has the label that counts and who gave it; jsonl and label-studio
-hold every person's. A user's column that is called like one of ours becomes NAME_original. Predictions are never read
-back as labels.
+Our columns: id, label, annotator, labelled_at, source ("label" or "prediction"), prediction,
+probability, and on request `probability:CLASS` for every class. A row has the label that counts and
+who gave it; jsonl and label-studio hold every person's. A user's column that is called like one of
+ours becomes NAME_original. Predictions are never read back as labels.
 """
 
 import json
@@ -24,7 +24,13 @@ from labelahead.data.table_writer import arrow_table, json_rows, write_csv
 from labelahead.data.text import as_file_name
 from labelahead.errors import InputError, import_extra
 from labelahead.files import in_one_step
-from labelahead.server.export_content import Export, ExportItems, Predicted, column_types, export_content
+from labelahead.server.export_content import (
+    Export,
+    ExportItems,
+    Predicted,
+    column_types,
+    export_content,
+)
 from labelahead.server.fitting import PoolPredictions
 from labelahead.server.huggingface import write_data_set
 from labelahead.server.label_state import Tally
@@ -49,19 +55,19 @@ def export_labels(
     """Write the labels to a file or folder, and return the number of rows.
 
     Args:
-        assignment: whose labels.
-        form: one of FORMS, or CONFIG.
-        out: where to; nothing is overwritten.
-        predicted: what to add for items without a label.
-        probabilities: whether predictions have the probability of every class.
-        pictures_at: what stands before a picture's name in tasks of Label Studio; None: pictures are inside.
+        assignment: whose labels. form: one of FORMS, or CONFIG. out: where to; nothing is
+        overwritten. predicted: what to add for items without a label. probabilities: whether
+        predictions have the probability of every class. pictures_at: what stands before a picture's
+        name in tasks of Label Studio; None: pictures are inside.
     """
     with assignment.lock:
         tally = assignment.tally
     rest = Predicted()
     if predicted is not None:
         best = {p: pair for p, pair in predicted.best().items() if p not in tally.labels}
-        rest = Predicted(best, predicted.by_class_number(len(tally.classes)) if probabilities else None)
+        rest = Predicted(
+            best, predicted.by_class_number(len(tally.classes)) if probabilities else None
+        )
     items = assignment.items.export_items()
     return export(tally, items, form, out, predicted=rest, pictures_at=pictures_at)
 
@@ -91,7 +97,10 @@ def export(
     predicted: Predicted | None = None,
     pictures_at: str | None = None,
 ) -> int:
-    """Write labels, and predictions where there are none, to `out` in one step; see `export_labels`."""
+    """Write labels, and predictions where there are none, to `out` in one step.
+
+    See `export_labels`.
+    """
     if form not in (*FORMS, CONFIG):
         raise InputError(f"form is {form!r}; expected one of {', '.join((*FORMS, CONFIG))}")
     content = export_content(tally, items, predicted or Predicted())
@@ -106,7 +115,9 @@ def export(
             partial.write_text(labelling_config(content), encoding="utf-8")
         elif form == "parquet":
             parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
-            parquet.write_table(arrow_table(content.columns, column_types(content.columns)), partial)
+            parquet.write_table(
+                arrow_table(content.columns, column_types(content.columns)), partial
+            )
         elif form == "hf":
             write_data_set(partial, content)
         else:
@@ -136,15 +147,21 @@ def _write_json(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def _write_folders(path: Path, content: Export) -> None:
     """CLASS/ITEM for every labelled item; predictions are listed, since files would mix in."""
     if content.items.open_file is None:
-        raise InputError("the items are no files, so they cannot be sorted into folders; expected another form")
+        raise InputError(
+            "the items are no files, so they cannot be sorted into folders; expected another form"
+        )
     path.mkdir()
     rest = []
-    for i, (position, label) in enumerate(zip(content.positions, content.columns["label"], strict=True)):
+    for i, (position, label) in enumerate(
+        zip(content.positions, content.columns["label"], strict=True)
+    ):
         if label is None:
             rest.append(i)
             continue
         name = content.items.ids[position]
-        target = path.joinpath(as_file_name(label), *(as_file_name(part) for part in name.split("/")))
+        target = path.joinpath(
+            as_file_name(label), *(as_file_name(part) for part in name.split("/"))
+        )
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             original = content.items.open_file(position)

@@ -69,7 +69,9 @@ def column_types(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Arrow types of our columns; those of the user are as they are."""
     arrow = import_extra("pyarrow", "tables", "the form Parquet")
     types = dict.fromkeys(TEXT_COLUMNS, arrow.string())
-    return types | {name: arrow.float64() for name in columns if name.partition(":")[0] == "probability"}
+    return types | {
+        name: arrow.float64() for name in columns if name.partition(":")[0] == "probability"
+    }
 
 
 def export_content(tally: Tally, items: ExportItems, predicted: Predicted) -> Export:
@@ -85,12 +87,20 @@ def export_content(tally: Tally, items: ExportItems, predicted: Predicted) -> Ex
         said: list[dict[str, Any]] = []
         if position in tally.labels:
             counts = tally.counts(position)
-            row |= {"label": names[tally.labels[position]], "annotator": counts.who, "labelled_at": counts.at}
+            row |= {
+                "label": names[tally.labels[position]],
+                "annotator": counts.who,
+                "labelled_at": counts.at,
+            }
             row["source"] = "label"
             said = _answers(tally, position, row)
         else:
             number, probability = predicted.best[position]
-            row |= {"source": "prediction", "prediction": names[number], "probability": float(probability)}
+            row |= {
+                "source": "prediction",
+                "prediction": names[number],
+                "probability": float(probability),
+            }
             if every is not None and position in every:
                 row |= {class_column(names[c]): float(every[position][c]) for c in tally.alive}
         for name, value in row.items():
@@ -105,10 +115,17 @@ def _answers(tally: Tally, position: int, row: Mapping[str, Any]) -> list[dict[s
     """Return one answer for each person, a settlement last."""
     names = tally.classes
     answers = [
-        {"annotator": a.who, "kind": a.kind, "label": None if a.label is None else names[a.label], "labelled_at": a.at}
+        {
+            "annotator": a.who,
+            "kind": a.kind,
+            "label": None if a.label is None else names[a.label],
+            "labelled_at": a.at,
+        }
         for a in tally.answers.get(position, ())
     ]
     if position in tally.settled:
         answers = [a for a in answers if a["annotator"] != row["annotator"]]
-        answers.append({"kind": "settle", **{k: row[k] for k in ("annotator", "label", "labelled_at")}})
+        answers.append(
+            {"kind": "settle", **{k: row[k] for k in ("annotator", "label", "labelled_at")}}
+        )
     return answers

@@ -1,4 +1,7 @@
-"""One model of all labels of a session: what every export, prediction file and exported model comes from."""
+"""One model of all labels of a session.
+
+What every export, prediction file and exported model comes from.
+"""
 
 import threading
 from collections.abc import Mapping
@@ -24,14 +27,23 @@ from labelahead.server.service import Assignment
 from labelahead.server.snapshot import Snapshot
 from labelahead.server.snapshot_builder import Tell, Workshop
 
-__all__ = ["CurrentModel", "LabelFit", "PoolPredictions", "fit_labels", "page_model", "predict_pool", "refuse_large"]
+__all__ = [
+    "CurrentModel",
+    "LabelFit",
+    "PoolPredictions",
+    "fit_labels",
+    "page_model",
+    "predict_pool",
+    "refuse_large",
+]
 
 
 def refuse_large(campaign: Campaign) -> None:
     """Raise for a pool of millions, of which the page holds a part."""
     if is_store(campaign.data.name):
         raise InputError(
-            f"{campaign.data.name} is a pool of millions, of which the page holds a part; export the labels, and "
+            f"{campaign.data.name} is a pool of millions, of which the page holds a part; export "
+            "the labels, and "
             "have all items predicted by `labelahead pool predict`"
         )
 
@@ -55,7 +67,8 @@ class LabelFit:
 class PoolPredictions:
     """Class probabilities of the items of a session.
 
-    classes: their numbers on the page, by column. positions: of the items that a model could look at.
+    classes: their numbers on the page, by column. positions: of the items that a model could look
+    at.
     """
 
     positions: Tensor  # (n,)
@@ -63,7 +76,10 @@ class PoolPredictions:
     probabilities: Tensor  # (n, C)
 
     def by_class_number(self, count: int) -> dict[int, list[float]]:
-        """The probabilities of all class numbers below `count`, by position; 0 of classes merged or removed."""
+        """The probabilities of all class numbers below `count`, by position.
+
+        0 of classes merged or removed.
+        """
         every = self.probabilities.new_zeros((len(self.positions), count))
         every[:, list(self.classes)] = self.probabilities
         return dict(zip(self.positions.tolist(), every.tolist(), strict=True))
@@ -75,8 +91,11 @@ class PoolPredictions:
         return {p: (self.classes[i], q) for p, i, q in rows}
 
 
-def predict_pool(assignment: Assignment, schedule: Schedule, tell: Tell | None = None) -> PoolPredictions:
-    """Predict all items by a model fitted now on all labels: what `export-model` and `predict` give.
+def predict_pool(
+    assignment: Assignment, schedule: Schedule, tell: Tell | None = None
+) -> PoolPredictions:
+    """Predict all items by a model fitted now on all labels: what `export-model` and `predict`
+    give.
 
     Args:
         assignment: of the session.
@@ -84,7 +103,8 @@ def predict_pool(assignment: Assignment, schedule: Schedule, tell: Tell | None =
         tell: is told how much of the looking is done.
 
     Raises:
-        InputError: if there are labels of fewer than two classes, or items are still being looked at.
+        InputError: if there are labels of fewer than two classes, or items are still being looked
+        at.
     """
     with assignment.lock:
         tally, opinion = assignment.tally, assignment.opinion
@@ -99,7 +119,9 @@ def predict_pool(assignment: Assignment, schedule: Schedule, tell: Tell | None =
 
 
 def _fit_exact(snapshot: Snapshot, tally: Tally) -> UnitFit:
-    order = Order(1, tuple(tally.labels.items()), len(tally.classes), (), tuple(tally.confirmed), tally.alive)
+    order = Order(
+        1, tuple(tally.labels.items()), len(tally.classes), (), tuple(tally.confirmed), tally.alive
+    )
     fit = fit_units(snapshot, order)
     fit.model.calibrate(fit.votes)
     return fit
@@ -108,8 +130,9 @@ def _fit_exact(snapshot: Snapshot, tally: Tally) -> UnitFit:
 class CurrentModel:
     """The model of all labels by now, for programs that ask about single items.
 
-    The page's own view of the pool chooses its kernel anew every few labels only; this does so for every state of the
-    labels, when somebody asks. A trained network answers as last trained, linearised with the answers since.
+    The page's own view of the pool chooses its kernel anew every few labels only; this does so for
+    every state of the labels, when somebody asks. A trained network answers as last trained,
+    linearised with the answers since.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -140,7 +163,8 @@ def _require_classes(tally: Tally) -> None:
     given = set(tally.labels.values())
     if len(given) < 2:
         raise InputError(
-            f"{len(tally.labels)} labels of {len(given)} classes are there; expected labels of at least two "
+            f"{len(tally.labels)} labels of {len(given)} classes are there; expected labels of at "
+            "least two "
             "classes: label some more items (to export labels alone, leave out --rest)"
         )
 
@@ -149,16 +173,20 @@ def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
     """Fit a model on all labels that there are by now, as the page's own network is.
 
     Raises:
-        InputError: if there are labels of fewer than two classes, or a page is still looking at its items.
+        InputError: if there are labels of fewer than two classes, or a page is still looking at its
+        items.
     """
     with assignment.lock:
         tally = assignment.tally
-        number = {c: i for i, c in enumerate(tally.alive)}  # without classes that were merged or removed
+        number = {
+            c: i for i, c in enumerate(tally.alive)
+        }  # without classes that were merged or removed
         labels = {p: number[c] for p, c in tally.labels.items()}
     _require_classes(tally)
     if schedule.is_looking:
         raise InputError(
-            f"the items are still being looked at ({schedule.done:.0%} are done), and a model needs all of them; try "
+            f"the items are still being looked at ({schedule.done:.0%} are done), and a model "
+            "needs all of them; try "
             "again when the page says that it is done, or export the labels alone"
         )
     campaign = replace(schedule.campaign, threads=None)
@@ -171,7 +199,9 @@ def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
     learner, seed = ready.learner(max(len(number), 2)), ready.training.seed_of(campaign.seed, 0)
     at, given = torch.tensor([place[p] for p in labels]), torch.tensor(list(labels.values()))
     votes = torch.tensor([p not in tally.confirmed for p in labels])
-    order = at.argsort()  # a training does not depend on who answered first; estimates do, and keep that order
+    order = (
+        at.argsort()
+    )  # a training does not depend on who answered first; estimates do, and keep that order
     learnt = learner.learn(at[order], given[order], seed=seed)
     if isinstance(learnt.model, ExactModel):
         learnt.model.calibrate(votes[order])
@@ -184,19 +214,31 @@ def page_model(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
     with assignment.lock:
         tally, last = assignment.tally, schedule.rounds[-1] if schedule.rounds else {}
     if last.get("accuracy") is not None:
-        accuracy = {"measured": last["accuracy"], "on": len(assignment.closed), "labels": last["labels"]}
+        accuracy = {
+            "measured": last["accuracy"],
+            "on": len(assignment.closed),
+            "labels": last["labels"],
+        }
     else:
         accuracy = _estimated(made)
     classes = [tally.classes[c] for c in tally.alive]
-    return finish(made.ready, made.learnt.model, made.labels, classes, accuracy, items=len(assignment.items))
+    return finish(
+        made.ready, made.learnt.model, made.labels, classes, accuracy, items=len(assignment.items)
+    )
 
 
 def _estimated(made: LabelFit) -> dict[str, Any]:
-    """Of the items that have no label; where there are none, of those that have. Nothing for a trained network."""
+    """Of the items that have no label.
+
+    Where there are none, of those that have. Nothing for a trained network.
+    """
     if not isinstance(made.learner, ExactLearner):
-        return {}  # its outputs have seen the labels: only items that were kept aside tell its accuracy
+        # its outputs have seen the labels: only items that were kept aside tell its accuracy
+        return {}
     learner, at, given, ready, seed = made.learner, made.at, made.given, made.ready, made.seed
-    others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(0, torch.cat([at, ready.data.test]), False)
+    others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(
+        0, torch.cat([at, ready.data.test]), False
+    )
     rest = others.nonzero().flatten()
     if not len(rest):
         right = learner.others_say(at, given, seed=seed)[0].argmax(1) == given
@@ -204,4 +246,7 @@ def _estimated(made: LabelFit) -> dict[str, Any]:
     judged = rest[torch.randperm(len(rest), generator=stream(seed, "judged"))[:JUDGED]]
     error = learner.outlook(at, given, judged, seed=seed, votes=made.votes).error
     interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
-    return {"estimated": 1 - error.rate, "how": f"for items without a label, by {len(at)} labels ({interval})"}
+    return {
+        "estimated": 1 - error.rate,
+        "how": f"for items without a label, by {len(at)} labels ({interval})",
+    }

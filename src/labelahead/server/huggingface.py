@@ -1,4 +1,7 @@
-"""Labels as a folder that `datasets.load_dataset` reads: pictures are an `Image`, labels a `ClassLabel`."""
+"""Labels as a folder that `datasets.load_dataset` reads.
+
+Pictures are an `Image`, labels a `ClassLabel`.
+"""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +30,8 @@ The other columns are those of the data that were labelled.
 
 
 def write_data_set(path: Path, content: Export) -> None:
-    """Write the labels as the split train; predictions are a split of their own, so that none mixes in.
+    """Write the labels as the split train; predictions are a split of their own, so that none mixes
+    in.
 
     Raises:
         InputError: if there is no class yet, or a labelled picture cannot be read any more.
@@ -50,7 +54,10 @@ def write_data_set(path: Path, content: Export) -> None:
 
 
 def _table(content: Export) -> Any:
-    """Return all rows but their pictures; classes are numbers, and the schema says which class each is."""
+    """Return all rows but their pictures.
+
+    Classes are numbers, and the schema says which class each is.
+    """
     arrow = import_extra("pyarrow", "tables", "the form hf")
     number = {name: i for i, name in enumerate(content.classes)}
     columns, types = dict(content.columns), column_types(content.columns)
@@ -64,7 +71,9 @@ def _table(content: Export) -> Any:
         columns |= {IMAGE: arrow.nulls(len(content.positions), kind)}
         features[IMAGE] = {"_type": "Image"}
     table = arrow_table(columns, types)
-    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    return table.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
 
 
 def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -> None:
@@ -81,7 +90,8 @@ def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -
             if content.items.picture is not None:
                 at = part.schema.get_field_index(IMAGE)
                 pictures = arrow.array(
-                    [_picture(content, content.positions[i]) for i in some], part.schema.field(at).type
+                    [_picture(content, content.positions[i]) for i in some],
+                    part.schema.field(at).type,
                 )
                 part = part.set_column(at, part.schema.field(at), pictures)
             writer.write_table(part)

@@ -41,8 +41,12 @@ class StoredPictures(Images):
 class Items:
     """The items of a data set, to look at. Threads may share it."""
 
-    def __init__(self, data: Data, fingerprint: str | None = None, labels: tuple[str, Any] | None = None) -> None:
-        """labels: name and entries of the column that the data carry their own labels in, for exports."""
+    def __init__(
+        self, data: Data, fingerprint: str | None = None, labels: tuple[str, Any] | None = None
+    ) -> None:
+        """labels: name and entries of the column that the data carry their own labels in, for
+        exports.
+        """
         self.data = data
         self.labels = labels
         self.kind = _kind(data)
@@ -76,7 +80,12 @@ class Items:
         """What the page needs to show an item."""
         self._check(position)
         name = self.data.ids[position]
-        shown: dict[str, Any] = {"position": position, "id": name, "item": name, "shown": self._unsaid(name)}
+        shown: dict[str, Any] = {
+            "position": position,
+            "id": name,
+            "item": name,
+            "shown": self._unsaid(name),
+        }
         shown |= {"url": None, "text": None, "row": None}
         if self.kind == "image":
             shown["url"] = f"/items/{position}?v={self.version}"
@@ -92,9 +101,14 @@ class Items:
         return shown
 
     def _unsaid(self, name: str) -> str:
-        """A path without the folders that say the class: whoever is asked should look at the item."""
+        """A path without the folders that say the class.
+
+        Whoever is asked should look at the item.
+        """
         *folders, last = name.split("/")
-        return "/".join(["…" if alike(folder) in self._classes else folder for folder in folders] + [last])
+        return "/".join(
+            ["…" if alike(folder) in self._classes else folder for folder in folders] + [last]
+        )
 
     @cached_property
     def _classes(self) -> set[str]:
@@ -127,7 +141,10 @@ class Items:
         return encoded
 
     def broken(self, position: int) -> str | None:
-        """Why there is nothing to look at, if so. What is decoded for that is kept: it will be asked for next."""
+        """Why there is nothing to look at, if so.
+
+        What is decoded for that is kept: it will be asked for next.
+        """
         if self.kind != "image":
             return None
         try:
@@ -160,7 +177,9 @@ class Items:
 
     def _check(self, position: int) -> None:
         if not 0 <= position < len(self):
-            raise InputError(f"there is no item {position}; expected a position from 0 to {len(self) - 1}")
+            raise InputError(
+                f"there is no item {position}; expected a position from 0 to {len(self) - 1}"
+            )
 
 
 def _kind(data: Data) -> str:

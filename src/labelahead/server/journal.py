@@ -6,11 +6,12 @@
     labels.seq       number of the newest event, to notice a labels.db that lacks events
     labels.lock      held by the process that has the journal open: there is one at a time
 
-Details: `undo` takes back answers and changes of classes, never new classes, since others may have used them. Answers
-to items that were leased to someone else are accepted: a lease is a courtesy of whoever hands out items, not a right.
-Leases are in the database, so that a restart keeps them, but need not survive a power cut. They end by a clock that
-starts as the wall clock when the journal is opened and then only advances: setting the wall clock back prolongs none.
-A process that is forked while a journal is open inherits the lock: start others by spawning.
+Details: `undo` takes back answers and changes of classes, never new classes, since others may have
+used them. Answers to items that were leased to someone else are accepted: a lease is a courtesy of
+whoever hands out items, not a right. Leases are in the database, so that a restart keeps them, but
+need not survive a power cut. They end by a clock that starts as the wall clock when the journal is
+opened and then only advances: setting the wall clock back prolongs none. A process that is forked
+while a journal is open inherits the lock: start others by spawning.
 """
 
 import logging
@@ -91,7 +92,10 @@ def _table_of_events(name: str, kinds: str, labelled: str, rules: str = FIRST_RU
 
 
 def _new_kinds(name: str, kinds: str, labelled: str, rules: str = FIRST_RULES) -> tuple[str, ...]:
-    """SQLite changes no CHECK of a table, so it is made anew: all that was in `events` goes to another one."""
+    """SQLite changes no CHECK of a table, so it is made anew.
+
+    All that was in `events` goes to another one.
+    """
     return (
         _table_of_events(name, kinds, labelled, rules),
         f"""INSERT INTO {name} (seq, at, who, kind, position, label, ref, key, text)
@@ -109,14 +113,20 @@ MIGRATIONS: list[tuple[str, ...]] = [
         # what the record is about, for whoever reads the file alone
         "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
         "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL)",
-        _table_of_events("events", "'label', 'skip', 'unsure', 'undo', 'class'", "'label', 'class'"),
+        _table_of_events(
+            "events", "'label', 'skip', 'unsure', 'undo', 'class'", "'label', 'class'"
+        ),
         *GUARDS,
         # one holder for an item, one item for a person
         """CREATE TABLE leases (
             position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
         )""",
     ),
-    _new_kinds("events_2", "'label', 'skip', 'unsure', 'settle', 'undo', 'class'", "'label', 'settle', 'class'"),
+    _new_kinds(
+        "events_2",
+        "'label', 'skip', 'unsure', 'settle', 'undo', 'class'",
+        "'label', 'settle', 'class'",
+    ),
     _new_kinds(
         "events_3",
         "'label', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class'",
@@ -125,7 +135,8 @@ MIGRATIONS: list[tuple[str, ...]] = [
     ("ALTER TABLE items ADD COLUMN size INTEGER",),  # bytes of an item's own file
     _new_kinds(
         "events_5",
-        "'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class', 'rename', 'merge', 'remove'",
+        "'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class', "
+        "'rename', 'merge', 'remove'",
         "'label', 'confirm', 'settle', 'keep', 'class', 'rename', 'merge', 'remove'",
         RULES,
     ),
@@ -156,7 +167,9 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 NAMED = 5  # items that an error lists
 WAIT = 5.0  # seconds for another program that looks into the file
-MAX_LEASE_SECONDS_AFTER_RESTART = 600.0  # the wall clock may have been set back while no journal was open
+MAX_LEASE_SECONDS_AFTER_RESTART = (
+    600.0  # the wall clock may have been set back while no journal was open
+)
 LABELLING = "kind IN ('label', 'confirm', 'settle')"
 
 
@@ -188,7 +201,11 @@ def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
     """Refuse what is not ours before anything is written to it."""
     version, application, tables = (
         int(db.execute(question).fetchone()[0])
-        for question in ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_master")
+        for question in (
+            "PRAGMA user_version",
+            "PRAGMA application_id",
+            "SELECT count(*) FROM sqlite_master",
+        )
     )
     if (tables or version) and application != APPLICATION:
         raise InputError(
@@ -197,7 +214,8 @@ def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
         )
     if version > newest:
         raise InputError(
-            f"{path} has version {version}, this labelahead knows versions up to {newest}; update labelahead"
+            f"{path} has version {version}, this labelahead knows versions up to {newest}; update "
+            "labelahead"
         )
     verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
     if verdict != "ok":
@@ -218,7 +236,8 @@ class JournalCopy:
 
 
 def copy_journal(folder: str | Path) -> JournalCopy:
-    """Copy the journal in a folder into memory, also while a server writes to it; nothing in the folder is changed.
+    """Copy the journal in a folder into memory, also while a server writes to it; nothing in the
+    folder is changed.
 
     Raises:
         InputError: there is no journal, or it is damaged, foreign or of a newer version.
@@ -226,7 +245,9 @@ def copy_journal(folder: str | Path) -> JournalCopy:
     path = Path(folder) / "labels.db"
     require_database(path)
     if not path.is_file():
-        raise InputError(f"{folder} holds no labels (no labels.db); expected the folder of a labelling session")
+        raise InputError(
+            f"{folder} holds no labels (no labels.db); expected the folder of a labelling session"
+        )
     counts = LabelCounts.read(Path(folder))  # before the events: whoever labels adds more
     try:
         db = copy_to_memory(path)
@@ -242,7 +263,10 @@ def copy_journal(folder: str | Path) -> JournalCopy:
 
 
 def recorded_items(folder: str | Path) -> list[str]:
-    """The name of every item that the record in a folder knows, by position; none if there is no record."""
+    """The name of every item that the record in a folder knows, by position.
+
+    None if there is no record.
+    """
     path = Path(folder) / "labels.db"
     require_database(path)
     if not path.is_file():
@@ -255,14 +279,19 @@ def recorded_items(folder: str | Path) -> list[str]:
 
 
 def recorded_classes(folder: str | Path) -> list[str]:
-    """Return every name that a class of the record in a folder has or had, oldest first; none if there is no record."""
+    """Return every name that a class of the record in a folder has or had, oldest first.
+
+    None if there is no record.
+    """
     path = Path(folder) / "labels.db"
     require_database(path)
     if not path.is_file():
         return []
     try:
         with closing(copy_to_memory(path)) as db:
-            names = db.execute("SELECT text FROM events WHERE kind IN ('class', 'rename') ORDER BY seq").fetchall()
+            names = db.execute(
+                "SELECT text FROM events WHERE kind IN ('class', 'rename') ORDER BY seq"
+            ).fetchall()
     except sqlite3.Error:  # whoever opens it says what is wrong
         return []
     spelled: dict[str, str] = {}
@@ -272,7 +301,9 @@ def recorded_classes(folder: str | Path) -> list[str]:
 
 
 def recorded(folder: str | Path) -> tuple[list[str], list[Event]]:
-    """The items by position and all events of the record in a folder, also while somebody writes to it."""
+    """The items by position and all events of the record in a folder, also while somebody writes to
+    it.
+    """
     with closing(copy_journal(folder)) as copy:
         return copy.items, _read_events(copy.db, "ORDER BY seq", ())
 
@@ -282,11 +313,21 @@ def _items(db: sqlite3.Connection) -> list[str]:
 
 
 def _claim(
-    db: sqlite3.Connection, folder: Path, items: Sequence[str], fingerprint: str, sizes: Sequence[int | None] | None
+    db: sqlite3.Connection,
+    folder: Path,
+    items: Sequence[str],
+    fingerprint: str,
+    sizes: Sequence[int | None] | None,
 ) -> None:
-    """A new record is about these data; an old one must be. sizes: of files, which may come and go."""
+    """A new record is about these data.
+
+    An old one must be. sizes: of files, which may come and go.
+    """
     about = db.execute("SELECT value FROM about WHERE name = 'fingerprint'").fetchone()
-    rows = [(i, item, size) for i, (item, size) in enumerate(zip(items, sizes or [None] * len(items), strict=True))]
+    rows = [
+        (i, item, size)
+        for i, (item, size) in enumerate(zip(items, sizes or [None] * len(items), strict=True))
+    ]
     if about is None:
         db.execute("INSERT INTO about VALUES ('fingerprint', ?)", (fingerprint,))
         db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
@@ -295,15 +336,18 @@ def _claim(
     pairs = enumerate(zip(stored, items, strict=False))
     why = next((f"item {i} was {a!r}, now {b!r}" for i, ((a, _), b) in pairs if a != b), None)
     if sizes is None and why is not None and len(stored) == len(items) and about[0] == fingerprint:
-        # The same rows under other ids: those of a column, where a version before took row numbers. Events name items
-        # by position, so that nothing else changes.
-        db.executemany("UPDATE items SET item = ? WHERE position = ?", [(item, i) for i, item, _ in rows])
+        # The same rows under other ids: those of a column, where a version before took row numbers.
+        # Events name items by position, so that nothing else changes.
+        db.executemany(
+            "UPDATE items SET item = ? WHERE position = ?", [(item, i) for i, item, _ in rows]
+        )
         return
     if sizes is not None and why is None and len(stored) <= len(items):
         why = _other_files(db, [size for _, size in stored], rows)
         if why is None:
             db.executemany(
-                "UPDATE items SET size = ? WHERE position = ?", [(s, i) for i, _, s in rows if s is not None]
+                "UPDATE items SET size = ? WHERE position = ?",
+                [(s, i) for i, _, s in rows if s is not None],
             )
             db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows[len(stored) :])
     elif len(stored) != len(items):
@@ -318,16 +362,25 @@ def _claim(
 
 
 def _other_files(
-    db: sqlite3.Connection, before: Sequence[int | None], rows: Sequence[tuple[int, str, int | None]]
+    db: sqlite3.Connection,
+    before: Sequence[int | None],
+    rows: Sequence[tuple[int, str, int | None]],
 ) -> str | None:
-    """Why the files are not those of the record, if so. before: their sizes then; rows: position, name, size now."""
+    """Why the files are not those of the record, if so.
+
+    before: their sizes then; rows: position, name, size now.
+    """
     now = rows[: len(before)]
     there = sum(size is not None for _, _, size in now)
     if 2 * there < len(before):
         return f"of its {len(before)} items {there} are there"
     said = f"SELECT DISTINCT position FROM events WHERE {LABELLING}"
     labelled = {p for (p,) in db.execute(said)}
-    known = [row for row, size in zip(now, before, strict=True) if size is not None and row[2] not in (None, size)]
+    known = [
+        row
+        for row, size in zip(now, before, strict=True)
+        if size is not None and row[2] not in (None, size)
+    ]
     names = [name for position, name, _ in known if position in labelled]
     if not names:
         return None
@@ -335,13 +388,21 @@ def _other_files(
     return f"{len(names)} labelled pictures have another content: {', '.join(names[:NAMED])}{more}"
 
 
-def _refusal(path: Path, error: sqlite3.Error, damage: Damage = InputError) -> InputError | StorageError:
+def _refusal(
+    path: Path, error: sqlite3.Error, damage: Damage = InputError
+) -> InputError | StorageError:
     """What SQLite complained of, and what to do about it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest is a detail of it
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):  # the last: a table is missing
+    if code in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_ERROR,
+    ):  # the last: a table is missing
         return _damaged(path, str(error), damage)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageError(f"{path} is held by another program ({error}); close that, and try again")
+        return StorageError(
+            f"{path} is held by another program ({error}); close that, and try again"
+        )
     return StorageError(
         f"{path} cannot be used ({error}); make sure that the folder can be written to and the "
         "disk has room, and try again: what was accepted before is kept",
@@ -364,14 +425,21 @@ def _rescued(db: sqlite3.Connection, path: Path, changed: Path) -> StorageError:
     """
     last = db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
     copy = path.with_name(f"labels-rescued-{last}.db")
-    with suppress(sqlite3.Error), owner_only():  # most likely: the copy is there since the last refusal
+    with (
+        suppress(sqlite3.Error),
+        owner_only(),
+    ):  # most likely: the copy is there since the last refusal
         db.execute("VACUUM INTO ?", (str(copy),))
     todo = f"put the right file back as {path.name}"
     if copy.exists():
         every = ", ".join(file.name for file in (path, *companion_files(path)))
-        todo = f"all that was accepted is in {copy}: move what is left of {every} away, rename the copy to {path.name}"
+        todo = (
+            f"all that was accepted is in {copy}: move what is left of {every} away, rename "
+            f"the copy to {path.name}"
+        )
     return StorageError(
-        f"{changed} was removed or replaced while it was open, so nothing more is written; end the program, {todo}, "
+        f"{changed} was removed or replaced while it was open, so nothing more is written; end "
+        f"the program, {todo}, "
         "and start again"
     )
 
@@ -396,7 +464,8 @@ def _by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]
     e = events[0]
     if (e.kind, e.who, e.position, e.label)[: len(content)] != content:
         raise InputError(
-            f"the key {e.key!r} came with another answer, number {e.seq}; expected a new one for every answer"
+            f"the key {e.key!r} came with another answer, number {e.seq}; expected a new one for "
+            "every answer"
         )
     return e
 
@@ -404,13 +473,15 @@ def _by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]
 class Journal:
     """An open record. Threads may share it; close it, or use it in a `with`.
 
-    items: the name of every item, by position. fingerprint: of the data; a record of other data is refused. classes:
-    those that the record does not know yet are added, in this order, after those that it does; the order in
-    `tally.classes` is the one that counts. sizes: where items are files, the bytes of each, None for one that is gone:
-    new ones may have been added at the end, and only those with labels must be what they were.
+    items: the name of every item, by position. fingerprint: of the data; a record of other data is
+    refused. classes: those that the record does not know yet are added, in this order, after those
+    that it does; the order in `tally.classes` is the one that counts. sizes: where items are files,
+    the bytes of each, None for one that is gone: new ones may have been added at the end, and only
+    those with labels must be what they were.
 
-    copy: what `copy_journal` made; the journal then only reads, and holds neither lock nor file. checkpoint_every:
-    transactions with answers between two checkpoints; from 1 on, labels.db alone has every answer.
+    copy: what `copy_journal` made; the journal then only reads, and holds neither lock nor file.
+    checkpoint_every: transactions with answers between two checkpoints; from 1 on, labels.db alone
+    has every answer.
     """
 
     def __init__(
@@ -447,11 +518,16 @@ class Journal:
             self._db = self._db if copy is None else copy.db
             with self._writing() as db:
                 labelled = int(
-                    db.execute(f"SELECT count(DISTINCT position) FROM events WHERE {LABELLING}").fetchone()[0]
+                    db.execute(
+                        f"SELECT count(DISTINCT position) FROM events WHERE {LABELLING}"
+                    ).fetchone()[0]
                 )
                 counts.require(self._counting.seq, labelled)
                 _claim(db, self.folder, self.items, fingerprint, sizes)
-                db.execute("UPDATE leases SET until = min(until, ?)", (self._now() + MAX_LEASE_SECONDS_AFTER_RESTART,))
+                db.execute(
+                    "UPDATE leases SET until = min(until, ?)",
+                    (self._now() + MAX_LEASE_SECONDS_AFTER_RESTART,),
+                )
                 for name in names:
                     if not self._counting.ever(name):
                         self._insert(db, self._counting.next("class", "", text=name))
@@ -467,11 +543,18 @@ class Journal:
     def _open(self) -> LabelCounts:
         """Lock the folder and open the database; return what the files beside it know."""
         instead = "use the page that it serves, or stop it"
-        self._folder_lock = self._held.enter_context(hold(self.folder, "labels.lock", by="labelahead", instead=instead))
+        self._folder_lock = self._held.enter_context(
+            hold(self.folder, "labels.lock", by="labelahead", instead=instead)
+        )
         require_database(self.path)
-        if self.path.exists() and not self.path.stat().st_size and (self.folder / "rounds.jsonl").exists():
+        if (
+            self.path.exists()
+            and not self.path.stat().st_size
+            and (self.folder / "rounds.jsonl").exists()
+        ):
             raise InputError(
-                f"{self.path} is empty, though labels were learnt from here; put back a copy of it, or begin anew in "
+                f"{self.path} is empty, though labels were learnt from here; put back a copy of "
+                "it, or begin anew in "
                 "another folder"
             )
         counts = LabelCounts.read(self.folder)
@@ -483,7 +566,12 @@ class Journal:
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -524,7 +612,14 @@ class Journal:
         with self._reading() as db:
             return _read_events(db, "WHERE seq = ?", (index(seq),))[0]
 
-    def add(self, kind: str, who: str, position: int | None = None, label: int | None = None, **more: Any) -> Event:
+    def add(
+        self,
+        kind: str,
+        who: str,
+        position: int | None = None,
+        label: int | None = None,
+        **more: Any,
+    ) -> Event:
         """Record one event, of what `Counting.next` takes: when this returns, it is on the disk.
 
         A key that is there already gives the event that it came with, and adds nothing; with
@@ -533,10 +628,15 @@ class Journal:
         who = checked_name(who, "the person's name")
         with self._writing() as db:
             known = _by_key(db, more.get("key"), (kind, who, position, label))
-            return known or self._insert(db, self._counting.next(kind, who, position, label, **more))
+            return known or self._insert(
+                db, self._counting.next(kind, who, position, label, **more)
+            )
 
-    def confirm(self, who: str, positions: Collection[int], label: int, *, key: str | None = None) -> list[Event]:
-        """Record that all these items are of one class, each by an event of its own: all of them, or none.
+    def confirm(
+        self, who: str, positions: Collection[int], label: int, *, key: str | None = None
+    ) -> list[Event]:
+        """Record that all these items are of one class, each by an event of its own: all of them,
+        or none.
 
         Those that have a label by now are left as they are.
         """
@@ -544,30 +644,39 @@ class Journal:
         with self._writing() as db:
             known = _by_key(db, key, ("confirm", who))
             if known is not None:
-                before = _read_events(db, "WHERE kind = 'confirm' AND ref = ? ORDER BY seq", (known.seq,))
-                if not {(e.position, e.label) for e in before} <= {(index(p), label) for p in positions}:
-                    raise InputError(f"the key {key!r} came with other items; expected a new one for every grid")
+                before = _read_events(
+                    db, "WHERE kind = 'confirm' AND ref = ? ORDER BY seq", (known.seq,)
+                )
+                if not {(e.position, e.label) for e in before} <= {
+                    (index(p), label) for p in positions
+                }:
+                    raise InputError(
+                        f"the key {key!r} came with other items; expected a new one for every grid"
+                    )
                 return before
             first = self._counting.seq + 1
             for position in dict.fromkeys(positions):
                 if self._counting.labelled(position):
                     continue
-                event = self._counting.next("confirm", who, position, label, ref=first, key=None if events else key)
+                event = self._counting.next(
+                    "confirm", who, position, label, ref=first, key=None if events else key
+                )
                 events.append(self._insert(db, event))
         return events
 
     def undo(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
         """Take back a person's newest surviving answer or change of classes, or their answer `seq`.
 
-        Again and again goes back further. What was confirmed with the newest answer goes with it. None where nothing
-        is left to take back, or where `seq` has been taken back before.
+        Again and again goes back further. What was confirmed with the newest answer goes with it.
+        None where nothing is left to take back, or where `seq` has been taken back before.
         """
         who = checked_name(who, "the person's name")
         with self._writing() as db:
             before = _by_key(db, key, ("undo", who))
             if before is not None and seq is not None and before.ref != index(seq):
                 raise InputError(
-                    f"the key {key!r} took back answer {before.ref}, not {seq}; expected a new one for every answer"
+                    f"the key {key!r} took back answer {before.ref}, not {seq}; expected a new "
+                    "one for every answer"
                 )
             newest = self._counting.newest(who) if seq is None else index(seq)
             if before or newest is None:
@@ -595,28 +704,45 @@ class Journal:
             return number
 
     def change_class(
-        self, who: str, kind: str, number: int, name: str | None = None, *, key: str | None = None, fewest: int = 1
+        self,
+        who: str,
+        kind: str,
+        number: int,
+        name: str | None = None,
+        *,
+        key: str | None = None,
+        fewest: int = 1,
     ) -> Event:
-        """Rename a class, merge it into the one of that name, or remove it. fewest: how many must be left."""
+        """Rename a class, merge it into the one of that name, or remove it.
+
+        fewest: how many must be left.
+        """
         who = checked_name(who, "the person's name")
         with self._writing() as db:
             known = _by_key(db, key, (kind, who, None, number))
             if known is not None:
                 if alike(known.text or "") != alike(name or ""):
-                    raise InputError(f"the key {key!r} came with {known.text!r}; expected a new one for every change")
+                    raise InputError(
+                        f"the key {key!r} came with {known.text!r}; expected a new one for every "
+                        "change"
+                    )
                 return known
             event = self._counting.next(kind, who, label=number, text=name, key=key)
-            left = sum(c == now for c, now in enumerate(self._counting.counts_as)) - (kind != "rename")
+            left = sum(c == now for c, now in enumerate(self._counting.counts_as)) - (
+                kind != "rename"
+            )
             if left < fewest:
-                raise InputError(f"{kind} one of {left + 1} classes; expected more, so that {fewest} are left")
+                raise InputError(
+                    f"{kind} one of {left + 1} classes; expected more, so that {fewest} are left"
+                )
             return self._insert(db, event)
 
     def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
         """Record many labels (position, class name, person) at once: all of them, or none.
 
-        Classes are made as needed; a name that a class had before means that class. A label that this person's answer
-        says already adds nothing, so the same file can be taken in twice. Returned are the events added, classes among
-        them.
+        Classes are made as needed; a name that a class had before means that class. A label that
+        this person's answer says already adds nothing, so the same file can be taken in twice.
+        Returned are the events added, classes among them.
         """
         added = []
         with self._writing() as db:
@@ -629,7 +755,9 @@ class Journal:
                     added.append(self._insert(db, self._counting.next("class", who, text=name)))
                 now = self._counting.says(who, position)
                 if now is None or now.label != number:
-                    added.append(self._insert(db, self._counting.next("label", who, position, number)))
+                    added.append(
+                        self._insert(db, self._counting.next("label", who, position, number))
+                    )
         return added
 
     def lease(self, position: int, who: str, seconds: float, *, now: float | None = None) -> bool:
@@ -658,10 +786,15 @@ class Journal:
             db.execute("DELETE FROM leases WHERE who = ?", (who,))
 
     def leases(self, now: float | None = None) -> dict[int, str]:
-        """Who holds which item. now: seconds since 1970 on the journal's own clock, which is never set back."""
+        """Who holds which item.
+
+        now: seconds since 1970 on the journal's own clock, which is never set back.
+        """
         now = self._now() if now is None else now
         with self._reading() as db:
-            return dict(db.execute("SELECT position, who FROM leases WHERE until > ?", (now,)).fetchall())
+            return dict(
+                db.execute("SELECT position, who FROM leases WHERE until > ?", (now,)).fetchall()
+            )
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -699,21 +832,24 @@ class Journal:
     def _require_writable(self, db: sqlite3.Connection) -> None:
         """Raise if an answer that is written now could be lost."""
         if self._reads_only:
-            raise StorageError(f"{self.path} was opened to be read; open the session itself to change its labels")
+            raise StorageError(
+                f"{self.path} was opened to be read; open the session itself to change its labels"
+            )
         changed = self._files and self._files.find_changed()
         if changed:
             raise _rescued(db, self.path, changed)
         if self._folder_lock is not None and not self._folder_lock.is_intact():
             raise StorageError(
-                f"{self._folder_lock.path} was removed or replaced while it was held, so another labelahead may use "
+                f"{self._folder_lock.path} was removed or replaced while it was held, so another "
+                "labelahead may use "
                 f"{self.folder}; nothing more is written: end both programs, and start one again"
             )
 
     def _checkpoint(self, db: sqlite3.Connection) -> None:
         """Copy the write-ahead log into labels.db, so that labels.db alone has every answer.
 
-        A program that is reading the file can delay this, and so can a full disk. The answer is safe in the log then,
-        and the next one tries again.
+        A program that is reading the file can delay this, and so can a full disk. The answer is
+        safe in the log then, and the next one tries again.
         """
         self._not_checkpointed += 1
         if self._not_checkpointed < self._checkpoint_every or self._folder_lock is None:
@@ -721,13 +857,20 @@ class Journal:
         try:
             _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            log.warning("%s: the last answers are safe in %s-wal alone (%s)", self.path, self.path.name, error)
+            log.warning(
+                "%s: the last answers are safe in %s-wal alone (%s)",
+                self.path,
+                self.path.name,
+                error,
+            )
             return
         if frames == copied:
             self._not_checkpointed = 0
 
     def _now(self) -> float:
-        """Return seconds since 1970 by the wall clock as it was when the journal was opened, and what passed since."""
+        """Return seconds since 1970 by the wall clock as it was when the journal was opened, and
+        what passed since.
+        """
         return self._clock_offset + time.monotonic()
 
     def _catch_up(self, db: sqlite3.Connection) -> None:
@@ -735,7 +878,11 @@ class Journal:
             known = len(self._counting.classes)
             label, position = event.label or 0, event.position or 0
             sound = label == known if event.kind == "class" else label < max(known, 1)
-            if event.seq != self._counting.seq + 1 or not sound or not 0 <= position < len(self.items):
+            if (
+                event.seq != self._counting.seq + 1
+                or not sound
+                or not 0 <= position < len(self.items)
+            ):
                 raise self._damage(
                     f"{self.path} is damaged: after event {self._counting.seq} comes {event}; put "
                     "back a copy, or begin anew in another folder"
@@ -744,7 +891,9 @@ class Journal:
 
     def _check_position(self, position: int) -> None:
         if not 0 <= index(position) < len(self.items):
-            raise InputError(f"position is {position}; expected a number from 0 to {len(self.items) - 1}")
+            raise InputError(
+                f"position is {position}; expected a number from 0 to {len(self.items) - 1}"
+            )
 
     def _insert(self, db: sqlite3.Connection, event: Event) -> Event:
         """Write an event, within a transaction."""

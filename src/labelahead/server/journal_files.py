@@ -1,4 +1,5 @@
-"""The files that a journal consists of: whether they are complete, and whether they are still the ones it opened.
+"""The files that a journal consists of: whether they are complete, and whether they are still the
+ones it opened.
 
 labels.db        all events
 labels.db-wal    SQLite's write-ahead log: transactions that are not in labels.db yet
@@ -43,8 +44,10 @@ class MissingLabels(InputError):  # noqa: N818 (as `MissingExtra`)
 
     def __init__(self, path: Path, lacking: str) -> None:
         super().__init__(
-            f"{path} {lacking}: answers are missing. Put back the newest {path.name}, with the {path.name}-wal that "
-            "belongs to it if there is one. To go on without the missing answers, move labels.seq, rounds.jsonl and "
+            f"{path} {lacking}: answers are missing. Put back the newest {path.name}, with the "
+            f"{path.name}-wal that "
+            "belongs to it if there is one. To go on without the missing answers, move "
+            "labels.seq, rounds.jsonl and "
             f"every snapshot-*.pt out of {path.parent} first"
         )
 
@@ -55,7 +58,8 @@ def companion_files(path: Path) -> tuple[Path, Path]:
 
 
 def require_database(path: Path) -> None:
-    """Check that a database is there if its write-ahead log is; call it before SQLite opens the path.
+    """Check that a database is there if its write-ahead log is; call it before SQLite opens the
+    path.
 
     SQLite removes a log whose database is missing or empty, and the answers in it with it.
 
@@ -67,8 +71,10 @@ def require_database(path: Path) -> None:
         return
     what = "empty" if path.exists() else "missing"
     raise InputError(
-        f"{path} is {what}, but {log_file.name} beside it holds answers; nothing has been changed: put back the "
-        f"{path.name} that it belongs to, or, if that is lost, move {log_file.name} to another folder and put back a "
+        f"{path} is {what}, but {log_file.name} beside it holds answers; nothing has been "
+        "changed: put back the "
+        f"{path.name} that it belongs to, or, if that is lost, move {log_file.name} to another "
+        "folder and put back a "
         f"copy of {path.name}, or begin anew without one"
     )
 
@@ -82,10 +88,11 @@ def _size(path: Path) -> int:
 
 
 def copy_to_memory(path: Path) -> sqlite3.Connection:
-    """Copy a database into memory as it stands at one moment, also while another process writes to it.
+    """Copy a database into memory as it stands at one moment, also while another process writes to
+    it.
 
-    The folder is not locked, and no file in it is written. The copy takes one short read transaction, so that it does
-    not keep the writer from checkpointing.
+    The folder is not locked, and no file in it is written. The copy takes one short read
+    transaction, so that it does not keep the writer from checkpointing.
 
     Raises:
         sqlite3.Error: the file is damaged, or cannot be read.
@@ -117,20 +124,31 @@ def _copy(path: Path, option: str) -> sqlite3.Connection:
 
 
 class WatchedFiles:
-    """Files that must stay the ones that were opened: an answer written to one that was unlinked would be lost."""
+    """Files that must stay the ones that were opened.
+
+    An answer written to one that was unlinked would be lost.
+    """
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._identities = {path: file_identity(path) for path in paths if path.exists()}
 
     def find_changed(self) -> Path | None:
         """Return the first file that was removed or replaced, or None."""
-        return next((path for path, identity in self._identities.items() if file_identity(path) != identity), None)
+        return next(
+            (
+                path
+                for path, identity in self._identities.items()
+                if file_identity(path) != identity
+            ),
+            None,
+        )
 
 
 class SequenceFile:
     """The number of the newest event, in a file of its own.
 
-    It is written after the event and not synced: it may be behind the journal after a crash, but never before it.
+    It is written after the event and not synced: it may be behind the journal after a crash, but
+    never before it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -157,7 +175,10 @@ class SequenceFile:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """What the files beside a journal know of its labels. Read it before the journal, which grows meanwhile."""
+    """What the files beside a journal know of its labels.
+
+    Read it before the journal, which grows meanwhile.
+    """
 
     folder: Path
     seq: int
@@ -166,7 +187,11 @@ class LabelCounts:
     @classmethod
     def read(cls, folder: Path) -> "LabelCounts":
         """Read labels.seq and rounds.jsonl; what is missing or cut short counts as 0."""
-        return cls(folder, SequenceFile(folder).read(), max((0, *_labels_of_rounds(folder / "rounds.jsonl"))))
+        return cls(
+            folder,
+            SequenceFile(folder).read(),
+            max((0, *_labels_of_rounds(folder / "rounds.jsonl"))),
+        )
 
     def require(self, seq: int, labelled: int) -> None:
         """Check a journal against them.
@@ -182,7 +207,10 @@ class LabelCounts:
             return
         lacking = f"ends at event {seq}, but labels.seq names event {self.seq}"
         if labelled < self.trained:
-            lacking = f"holds labels of {labelled} items, but rounds.jsonl tells of a training with {self.trained}"
+            lacking = (
+                f"holds labels of {labelled} items, but rounds.jsonl tells of a training "
+                f"with {self.trained}"
+            )
         raise MissingLabels(self.folder / "labels.db", lacking)
 
 

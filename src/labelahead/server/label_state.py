@@ -1,9 +1,9 @@
 """What the events of a labelling record amount to: a pure fold, without any file.
 
-An answer is an event `label`, `confirm`, `skip` or `unsure`. It survives until an `undo` of the same person
-names it; then that person's answer before it counts again, if there was one. Of every person only
-the newest surviving answer to an item counts, so a later skip withdraws that person's own label
-and nobody else's. An item's label is the newest of the labels that count.
+An answer is an event `label`, `confirm`, `skip` or `unsure`. It survives until an `undo` of the
+same person names it; then that person's answer before it counts again, if there was one. Of every
+person only the newest surviving answer to an item counts, so a later skip withdraws that person's
+own label and nobody else's. An item's label is the newest of the labels that count.
 
 Where persons' labels differ there is a conflict. Anybody may `settle` it, also one of them: what is
 settled is the item's label until a newer one comes, and nobody's own answer changes by it. The
@@ -13,11 +13,13 @@ A label that the network doubts may be kept by anybody (`keep`, with the label t
 stands until the item's label changes or a conflict arises, by whatever event, or until anybody lets
 it be doubted again (`doubt`); it is no answer, and what ended it does not bring it back by an undo.
 
-A confirmation (`confirm`) is a label that was said of many items at once, those that were predicted alike: it counts as
-any label, and is known for what it is. `ref` names the first of those that were confirmed together.
+A confirmation (`confirm`) is a label that was said of many items at once, those that were predicted
+alike: it counts as any label, and is known for what it is. `ref` names the first of those that were
+confirmed together.
 
-A class may be given another name (`rename`), be merged into another (`merge`) or be removed (`remove`). Numbers stay:
-labels of a merged class count as the other's, those of a removed class as not given, until the change is undone.
+A class may be given another name (`rename`), be merged into another (`merge`) or be removed
+(`remove`). Numbers stay: labels of a merged class count as the other's, those of a removed class as
+not given, until the change is undone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,10 +56,11 @@ NEEDED = {
 class Event:
     """One line of the record; never changed, never removed.
 
-    kind: label, confirm (ref: seq of the first that was confirmed with it), skip, unsure, settle, keep, doubt, undo
-    (ref: seq of what is taken back; position: its item), class (label: the new class's number; text: its name), rename
-    (text: the new name), merge (text: the name of the class that it becomes) or remove. key: made by the sender, so
-    that an event sent twice is recorded once.
+    kind: label, confirm (ref: seq of the first that was confirmed with it), skip, unsure, settle,
+    keep, doubt, undo (ref: seq of what is taken back; position: its item), class (label: the new
+    class's number; text: its name), rename (text: the new name), merge (text: the name of the class
+    that it becomes) or remove. key: made by the sender, so that an event sent twice is recorded
+    once.
     """
 
     seq: int
@@ -98,7 +101,9 @@ class Tally:
     skipped: frozenset[int]  # newest answer is a skip, and there is no label
     unsure: frozenset[int]  # the same of unsure
     agreement: Agreement  # of what persons said themselves, whatever was settled later
-    counts_as: tuple[int | None, ...] = ()  # of each class, the one that its labels are of now; None: removed
+    counts_as: tuple[
+        int | None, ...
+    ] = ()  # of each class, the one that its labels are of now; None: removed
     confirmed: frozenset[int] = frozenset()  # positions whose label was confirmed among many
     classes_seq: int = 0  # of the newest event that changed the classes
 
@@ -136,7 +141,9 @@ class Counting:
         self._classes_seq = 0
         self._begun: list[str] = []  # names that classes began with
         self._former: dict[str, int] = {}  # of classes, by `alike` of every name that they ever had
-        self._changes: dict[int, tuple[str, int, int, str]] = {}  # surviving seq -> kind, class, into which, name
+        self._changes: dict[
+            int, tuple[str, int, int, str]
+        ] = {}  # surviving seq -> kind, class, into which, name
         self._grids: dict[int, int] = {}  # confirmation -> the first of those with it
         self._by: dict[int, str] = {}  # whose an answer is, also of those taken back
         # person -> surviving seq -> position; None: a change of classes
@@ -145,7 +152,9 @@ class Counting:
         self._settlements: dict[int, list[Event]] = {}  # surviving settlements, oldest first
         self._answers: dict[int, tuple[Event, ...]] = {}
         self._answered: dict[str, set[int]] = {}
-        self._frozen: dict[str, frozenset[int]] = {}  # the same, of persons who have said nothing since
+        self._frozen: dict[
+            str, frozenset[int]
+        ] = {}  # the same, of persons who have said nothing since
         self._settled: dict[int, Event] = {}
         self._kept: dict[int, Event] = {}
         self._labels: dict[int, int] = {}
@@ -168,7 +177,11 @@ class Counting:
             self._changes[event.seq] = event.kind, event.label, into, event.text or ""
             self._own_answer(event, None)
             self._reclass(event.seq)
-        elif event.kind == "undo" and event.ref is not None and event.ref in self._own.get(event.who, ()):
+        elif (
+            event.kind == "undo"
+            and event.ref is not None
+            and event.ref in self._own.get(event.who, ())
+        ):
             position = self._own[event.who].pop(event.ref)
             if position is None:
                 del self._changes[event.ref]
@@ -197,13 +210,19 @@ class Counting:
         """Names and numbers of classes after the changes that survive, and all labels with them."""
         self._classes_seq = seq
         self.classes, self.counts_as = self._changed(self._changes.values())
-        self.numbers = {alike(self.classes[c]): c for c, now in enumerate(self.counts_as) if c == now}
+        self.numbers = {
+            alike(self.classes[c]): c for c, now in enumerate(self.counts_as) if c == now
+        }
         renamed = ((text, c) for kind, c, _, text in self._changes.values() if kind == "rename")
-        self._former = {alike(name): c for name, c in (*((n, c) for c, n in enumerate(self._begun)), *renamed)}
+        self._former = {
+            alike(name): c for name, c in (*((n, c) for c, n in enumerate(self._begun)), *renamed)
+        }
         for position in {*self._given, *self._settlements}:
             self._recount(position)
 
-    def _changed(self, changes: Iterable[tuple[str, int, int, str]]) -> tuple[list[str], list[int | None]]:
+    def _changed(
+        self, changes: Iterable[tuple[str, int, int, str]]
+    ) -> tuple[list[str], list[int | None]]:
         """Name of each class, and what its labels count as, after these changes."""
         names, counts_as = list(self._begun), list[int | None](range(len(self._begun)))
         for kind, label, into, text in changes:
@@ -238,7 +257,9 @@ class Counting:
         """One answer, settlement or keeping less."""
         if position in self._kept and self._kept[position].seq == seq:
             del self._kept[position]
-        self._settlements[position] = [a for a in self._settlements.get(position, ()) if a.seq != seq]
+        self._settlements[position] = [
+            a for a in self._settlements.get(position, ()) if a.seq != seq
+        ]
         given = self._given.get(position, {})
         kept = [a for a in given.pop(who, ()) if a.seq != seq]
         if kept:
@@ -252,9 +273,16 @@ class Counting:
         return next(reversed(self._own.get(who, {})), None)
 
     def together(self, who: str, seq: int) -> list[int]:
-        """A person's answer and those that were given with it, as far as they survive; the newest first."""
+        """A person's answer and those that were given with it, as far as they survive.
+
+        The newest first.
+        """
         grid = self._grids.get(seq)
-        same = [s for s in self._own.get(who, ()) if s != seq and grid is not None and self._grids.get(s) == grid]
+        same = [
+            s
+            for s in self._own.get(who, ())
+            if s != seq and grid is not None and self._grids.get(s) == grid
+        ]
         return [seq, *reversed(same)]
 
     def stands(self, who: str, seq: int) -> bool:
@@ -331,7 +359,10 @@ class Counting:
         if not 0 <= label < count:
             raise InputError(f"label is {label}; expected a class, from 0 to {count - 1}")
         if self.counts_as[label] != label:
-            raise InputError(f"the class {self.classes[label]!r} is no more; expected one of those that are there")
+            raise InputError(
+                f"the class {self.classes[label]!r} is no more; expected one of those that are "
+                "there"
+            )
         return label
 
     def _change(self, kind: str, label: int, text: str | None) -> str | None:
@@ -341,19 +372,30 @@ class Counting:
         text = checked_name(text, "the class's name")
         other, name = self.numbers.get(alike(text)), self.classes[label]
         if kind == "rename" and other not in (None, label):
-            raise InputError(f"there is a class {text!r} already; expected a new name, or merge {name!r} into it")
+            raise InputError(
+                f"there is a class {text!r} already; expected a new name, or merge {name!r} into it"
+            )
         if kind == "merge" and (other is None or other == label):
             what = "itself" if other == label else f"{text!r}, which is no class"
-            raise InputError(f"{name!r} cannot be merged into {what}; expected another class that is there")
+            raise InputError(
+                f"{name!r} cannot be merged into {what}; expected another class that is there"
+            )
         return text if kind == "rename" or other is None else self.classes[other]
 
     def _check_undo(self, ref: int) -> None:
         """A class whose change is taken back must not meet another of its name."""
-        names, counts_as = self._changed(change for seq, change in self._changes.items() if seq != ref)
+        names, counts_as = self._changed(
+            change for seq, change in self._changes.items() if seq != ref
+        )
         there = [alike(names[c]) for c, now in enumerate(counts_as) if c == now]
-        twice = next((names[c] for c in range(len(names)) if there.count(alike(names[c])) > 1), None)
+        twice = next(
+            (names[c] for c in range(len(names)) if there.count(alike(names[c])) > 1), None
+        )
         if twice is not None:
-            raise InputError(f"there is another class {twice!r} by now; rename that one first, then take this back")
+            raise InputError(
+                f"there is another class {twice!r} by now; rename that one first, then take this "
+                "back"
+            )
 
     def tally(self) -> Tally:
         """The snapshot; made once for each state."""
@@ -388,7 +430,9 @@ class Counting:
             if (self._now(each[-1]) is not None) != (position in answered):
                 answered ^= {position}
                 self._frozen.pop(who, None)
-        newest = sorted(filter(None, (self._now(each[-1]) for each in given.values())), key=attrgetter("seq"))
+        newest = sorted(
+            filter(None, (self._now(each[-1]) for each in given.values())), key=attrgetter("seq")
+        )
         said = [a for a in newest if a.label is not None]
         labels = [a.label for a in said]
         ruling = next(reversed(self._settlements.get(position, ())), None)
@@ -420,5 +464,7 @@ class Counting:
             self._sets["conflict"].add(position)
         kept, is_open = self._kept.get(position), position in self._sets["conflict"]
         stays = kept and self._now(kept)
-        if kept and (not stays or stays.label != self._labels.get(position) or (is_open and not was_open)):
+        if kept and (
+            not stays or stays.label != self._labels.get(position) or (is_open and not was_open)
+        ):
             self._let_go(position)

@@ -1,6 +1,8 @@
-"""Labels as tasks that Label Studio imports as they are, and the labelling configuration that shows them.
+"""Labels as tasks that Label Studio imports as they are, and the labelling configuration that shows
+them.
 
-The id of an item is the field `item_id`, because Label Studio's own exports write the number of the task as `id`.
+The id of an item is the field `item_id`, because Label Studio's own exports write the number of the
+task as `id`.
 """
 
 import base64
@@ -20,15 +22,17 @@ __all__ = ["MAX_INLINE_BYTES", "labelling_config", "studio_tasks"]
 
 IMAGE, RECORD = "image", "record"
 CHOICE = "label"  # the name of the choice in the labelling configuration
-MAX_INLINE_BYTES = 150_000_000  # of all pictures in a file; Label Studio takes files of at most 250 MB
+MAX_INLINE_BYTES = (
+    150_000_000  # of all pictures in a file; Label Studio takes files of at most 250 MB
+)
 
 
 def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[str, Any]]:
     """Return a task for every row: the user's columns, each person's label, or a prediction.
 
     Args:
-        content: the rows.
-        pictures_at: what stands before a picture's name in its address, such as `/data/local-files/?d=photos/`; None:
+        content: the rows. pictures_at: what stands before a picture's name in its address, such as
+        `/data/local-files/?d=photos/`; None:
             pictures are in the tasks themselves.
 
     Raises:
@@ -37,23 +41,33 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
     shown, pictures = _shown(content), 0
     tasks = []
     for i, data in enumerate(json_rows(_fields(content))):
-        row = {name: content.columns[name][i] for name in ("label", "source", "prediction", "probability")}
+        row = {
+            name: content.columns[name][i]
+            for name in ("label", "source", "prediction", "probability")
+        }
         if shown == IMAGE:
             data[IMAGE] = _address(content, content.positions[i], pictures_at)
             pictures += len(data[IMAGE])
             if pictures_at is None and pictures > MAX_INLINE_BYTES:
                 raise InputError(
-                    f"the pictures take more than {MAX_INLINE_BYTES // 10**6} MB, and Label Studio takes files of at "
-                    "most 250 MB; name where it finds them with --pictures-at, such as /data/local-files/?d=photos/"
+                    f"the pictures take more than {MAX_INLINE_BYTES // 10**6} MB, and Label "
+                    "Studio takes files of at "
+                    "most 250 MB; name where it finds them with --pictures-at, such as "
+                    "/data/local-files/?d=photos/"
                 )
         elif shown == RECORD:
-            data[RECORD] = "\n".join(f"{name}: {value}" for name, value in data.items() if name != ITEM_ID)
+            data[RECORD] = "\n".join(
+                f"{name}: {value}" for name, value in data.items() if name != ITEM_ID
+            )
         tasks.append(_task(data, row, content.answers[i], "image" if shown == IMAGE else "text"))
     return tasks
 
 
 def labelling_config(content: Export) -> str:
-    """Return the labelling configuration of a project for these tasks: what to look at, and one choice of a class."""
+    """Return the labelling configuration of a project for these tasks.
+
+    What to look at, and one choice of a class.
+    """
     shown = _shown(content)
     view = ElementTree.Element("View")
     tag, name = ("Image", "image") if shown == IMAGE else ("Text", "text")
@@ -66,7 +80,10 @@ def labelling_config(content: Export) -> str:
 
 
 def _shown(content: Export) -> str:
-    """Return the field that annotators look at: the picture, the text, or all columns one below the other."""
+    """Return the field that annotators look at.
+
+    The picture, the text, or all columns one below the other.
+    """
     items = content.items
     if items.picture is not None:
         return IMAGE
@@ -93,14 +110,20 @@ def _fields(content: Export) -> dict[str, Any]:
 def _address(content: Export, position: int, pictures_at: str | None) -> str:
     items = content.items
     if pictures_at is not None:
-        name = items.ids[position] if items.records is None else items.records.columns[FILE_NAME][position]
+        name = (
+            items.ids[position]
+            if items.records is None
+            else items.records.columns[FILE_NAME][position]
+        )
         return pictures_at + quote(str(name))
     assert items.picture is not None
     picture, media = items.picture(position)
     return f"data:{media};base64,{base64.b64encode(picture).decode()}"
 
 
-def _task(data: Mapping[str, Any], row: Mapping[str, Any], answers: Any, shown: str) -> dict[str, Any]:
+def _task(
+    data: Mapping[str, Any], row: Mapping[str, Any], answers: Any, shown: str
+) -> dict[str, Any]:
     """Return one task.
 
     `completed_by` is left out: Label Studio refuses a file with persons that it does not know.
@@ -116,6 +139,10 @@ def _task(data: Mapping[str, Any], row: Mapping[str, Any], answers: Any, shown: 
             given = {"result": chosen(answer["label"]), "annotator": answer["annotator"]}
             task["annotations"].append(given | {"created_at": answer["labelled_at"]})
     if row["source"] == "prediction":
-        said = {"model_version": "labelahead", "score": row["probability"], "result": chosen(row["prediction"])}
+        said = {
+            "model_version": "labelahead",
+            "score": row["probability"],
+            "result": chosen(row["prediction"]),
+        }
         task["predictions"].append(said)
     return task

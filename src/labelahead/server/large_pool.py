@@ -1,8 +1,9 @@
 """The page on a pool of millions: it holds what matters of it, and is exact among that.
 
-It begins with a random sample, which every score sums over. The whole pool is scored beside it, by local processes or a
-cluster, at the beginning and after every so many labels; the best candidates join what the page holds. Items never
-leave it, so that positions on the page stay, and all that is held is in play.
+It begins with a random sample, which every score sums over. The whole pool is scored beside it, by
+local processes or a cluster, at the beginning and after every so many labels; the best candidates
+join what the page holds. Items never leave it, so that positions on the page stay, and all that is
+held is in play.
 """
 
 import hashlib
@@ -35,7 +36,10 @@ from labelahead.server.snapshot_builder import IN_PLAY, Tell, mapped
 
 __all__ = ["Holding", "Pictures"]
 
-SAMPLE, CANDIDATES = 1000, 500  # random items that scores sum over; the best ones that join at each scoring
+SAMPLE, CANDIDATES = (
+    1000,
+    500,
+)  # random items that scores sum over; the best ones that join at each scoring
 
 
 class Pictures(StoredPictures):
@@ -48,7 +52,9 @@ class Pictures(StoredPictures):
         """(q, 3, size, size)."""
         check_size(size)
         at = as_positions(positions, len(self.names), "positions")
-        return torch.from_numpy(np.stack([self._read(int(i), lambda file: decode(file, size)) for i in at]))
+        return torch.from_numpy(
+            np.stack([self._read(int(i), lambda file: decode(file, size)) for i in at])
+        )
 
     def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """The whole picture."""
@@ -71,13 +77,16 @@ class Pictures(StoredPictures):
             with opened(self.address(position)) as file:
                 return read(file)
         except Exception as error:  # Pillow raises nearly anything, storage far away the rest
-            raise Unreadable(f"{self.names[position]} cannot be read: {error}", {position: str(error)}) from error
+            raise Unreadable(
+                f"{self.names[position]} cannot be read: {error}", {position: str(error)}
+            ) from error
 
 
 class Holding:
     """What the page holds of a large pool; in place of the process that looks at items and trains.
 
-    recorded: names of what it held before, which it holds again. executor: as `scale.at_work` takes it.
+    recorded: names of what it held before, which it holds again. executor: as `scale.at_work` takes
+    it.
     """
 
     def __init__(
@@ -94,12 +103,15 @@ class Holding:
         self.pool, self.folder, self.strategy, self.seed = LargePool(store), folder, strategy, seed
         if self.pool.manifest.reading.network is not None:
             raise InputError(
-                f"{store} holds the kernel of a network, and the page learns from embeddings alone; expected a store "
+                f"{store} holds the kernel of a network, and the page learns from embeddings "
+                "alone; expected a store "
                 "without --model, or ask by `labelahead pool ask`"
             )
         self.assignment: Assignment | None = None
         self._executor, self._first, self._closed = executor, True, False
-        self._reader = Here() if executor is None else executor  # of some items: no processes are started for that
+        self._reader = (
+            Here() if executor is None else executor
+        )  # of some items: no processes are started for that
         self._growing = threading.Lock()  # held by whoever takes items in
         with at_work(self._reader) as engine:
             if recorded:
@@ -107,7 +119,8 @@ class Holding:
                 lost = next((name for name in recorded if name not in places), None)
                 if lost is not None:
                     raise InputError(
-                        f"{folder} holds labels of {lost!r}, which is not in {store}; choose another folder, or "
+                        f"{folder} holds labels of {lost!r}, which is not in {store}; choose "
+                        "another folder, or "
                         "the pool that it was begun with"
                     )
                 at = torch.tensor([places[name] for name in recorded])
@@ -120,7 +133,9 @@ class Holding:
             content = self._content(at, names, engine)
         said = f"{len(self.pool):,} items; {len(at):,} are held, the best candidates join them"
         none, name = torch.zeros(0, dtype=torch.int64), Path(store).name
-        empty = Data(name, tuple(classes), none, names, "vector", (said,), None, (), lambda: self.rows)
+        empty = Data(
+            name, tuple(classes), none, names, "vector", (said,), None, (), lambda: self.rows
+        )
         self.data = self._with(empty, names, content)
 
     @property
@@ -140,7 +155,10 @@ class Holding:
         return hashlib.sha256(f"{reading.root}|{reading.column}|{reading.id}".encode()).hexdigest()
 
     def run(self, order: Order, tell: Tell, wider: Callable[[Path], None] | None = None) -> Path:
-        """As `Worker.run`: score the pool, hold the best of it. wider: is handed at first what is held already."""
+        """As `Worker.run`: score the pool, hold the best of it.
+
+        wider: is handed at first what is held already.
+        """
         assert self.assignment is not None
         tally = self.assignment.tally
         number = {c: i for i, c in enumerate(tally.alive)}  # without classes that are no more
@@ -164,7 +182,13 @@ class Holding:
         with at_work(self._executor) as engine:
             pool = self.pool.by(engine)
             pool.progress = progress
-            held = pool.hold(told, strategy=self.strategy, evaluation=SAMPLE, candidates=CANDIDATES, seed=self.seed)
+            held = pool.hold(
+                told,
+                strategy=self.strategy,
+                evaluation=SAMPLE,
+                candidates=CANDIDATES,
+                seed=self.seed,
+            )
             self._grow(held.positions, engine)
         assert isinstance(held.model, ExactModel)
         place = {p: i for i, p in enumerate(self.positions)}
@@ -197,7 +221,10 @@ class Holding:
         self._closed = True
 
     def _saved(self, model: ExactModel, sample: Sequence[int], scored: int) -> Path:
-        """A file of what is held, before any label. sample: random items without a label, which scores sum over."""
+        """A file of what is held, before any label.
+
+        sample: random items without a label, which scores sum over.
+        """
         first = torch.tensor(sample, dtype=torch.int64)
         every = torch.arange(len(self.positions))
         points = torch.cat([first, every[~torch.isin(every, first)]])
@@ -226,7 +253,9 @@ class Holding:
         assert self.assignment is not None
         with self._growing:
             known = set(self.positions)
-            new = [p for p in dict.fromkeys(positions.tolist()) if p not in known][: max(0, IN_PLAY - len(known))]
+            new = [p for p in dict.fromkeys(positions.tolist()) if p not in known][
+                : max(0, IN_PLAY - len(known))
+            ]
             if not new:
                 return
             at = torch.tensor(new)
@@ -234,7 +263,11 @@ class Holding:
             data = self._with(self.data, [*self.data.ids, *names], self._content(at, names, engine))
             self.assignment.grow(data)  # on the disk before it counts
             # Positions last: whoever reads them meanwhile finds a row for each.
-            self.rows, self.data, self.positions = torch.cat([self.rows, rows]), data, [*self.positions, *new]
+            self.rows, self.data, self.positions = (
+                torch.cat([self.rows, rows]),
+                data,
+                [*self.positions, *new],
+            )
 
     def _content(self, at: Tensor, names: Sequence[str], engine: Executor) -> list[dict[str, Any]]:
         """What people see of the items, but for pictures, which are read when they are looked at."""
@@ -243,11 +276,17 @@ class Holding:
             return [{"item": name} for name in names]
         entries = {p: self.pool.entries[p] for p in parts}
         tasks = [
-            (entries[p].part.source, len(some), (reading, entries[p].part, self.pool.rows_of(p, at[some])))
+            (
+                entries[p].part.source,
+                len(some),
+                (reading, entries[p].part, self.pool.rows_of(p, at[some])),
+            )
             for p, some in parts.items()
         ]
         shown: list[dict[str, Any]] = [{}] * len(at)
-        for some, rows in zip(parts.values(), each(engine, "read items", contents, tasks), strict=True):
+        for some, rows in zip(
+            parts.values(), each(engine, "read items", contents, tasks), strict=True
+        ):
             for place, row in zip(some, rows, strict=True):
                 shown[place] = row
         return shown
@@ -258,9 +297,21 @@ class Holding:
         if reading.kind == "pictures":
             photos, files = Pictures(reading.root, tuple(names)), Records({FILE_NAME: list(names)})
             return replace(before, ids=tuple(names), images=photos, records=files)
-        old, there = before.rows.columns if before.rows is not None else {}, len(names) - len(content)
-        every = dict.fromkeys([*old, *(name for row in content for name in row)])  # parts may have columns of their own
-        columns = {name: [*old.get(name, [None] * there), *(row.get(name) for row in content)] for name in every}
-        text = reading.column if reading.kind == "text" else next((c for c in TEXTS if c in columns), None)
+        old, there = (
+            before.rows.columns if before.rows is not None else {},
+            len(names) - len(content),
+        )
+        every = dict.fromkeys(
+            [*old, *(name for row in content for name in row)]
+        )  # parts may have columns of their own
+        columns = {
+            name: [*old.get(name, [None] * there), *(row.get(name) for row in content)]
+            for name in every
+        }
+        text = (
+            reading.column
+            if reading.kind == "text"
+            else next((c for c in TEXTS if c in columns), None)
+        )
         records = None if reading.kind == "npy" else Records(columns, reading.id)
         return replace(before, ids=tuple(names), rows=Rows(columns, text), records=records)

@@ -1,4 +1,7 @@
-"""What the network thinks of the pool after every answer, and why: read off the belief, without training."""
+"""What the network thinks of the pool after every answer, and why.
+
+Read off the belief, without training.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,9 +36,9 @@ def _whole(counts_as: Sequence[int | None], first: int = 0) -> bool:
 class LabelEffect:
     """What a label of one item would do to the predictions of the other unlabelled items.
 
-    changes: predictions that change class, by answer, the likeliest answer first; (class, probability, count).
-    all_answers: whether every class is among them. variance_share: by how much of itself the sum of their predictive
-    variances falls, whatever the answer.
+    changes: predictions that change class, by answer, the likeliest answer first; (class,
+    probability, count). all_answers: whether every class is among them. variance_share: by how much
+    of itself the sum of their predictive variances falls, whatever the answer.
     """
 
     changes: tuple[tuple[int, float, int], ...]
@@ -49,19 +52,30 @@ class LabelEffect:
             return f"If it is “{names[label]}”, as predicted, {_change_class(count)}."
         surprise = max(others, key=lambda row: row[2], default=(label, 0.0, 0))
         fall = _percent(self.variance_share)
-        gain = f"Its label makes the other predictions more certain: the sum of their variances falls by {fall}."
+        gain = (
+            "Its label makes the other predictions more certain: the sum of their variances "
+            f"falls by {fall}."
+        )
         if surprise[2]:
             other, p, count = surprise
             return (
                 f"If it is “{names[label]}”, as predicted, no other prediction changes class. "
                 f"If it is “{names[other]}” ({_percent(p)}), {_change_class(count)}. {gain}"
             )
-        answer = "No answer" if self.all_answers else f"None of the {len(self.changes)} likeliest answers"
+        answer = (
+            "No answer"
+            if self.all_answers
+            else f"None of the {len(self.changes)} likeliest answers"
+        )
         return f"{answer} changes the class of another prediction. {gain}"
 
 
 def _change_class(count: int) -> str:
-    return "1 other prediction changes class" if count == 1 else f"{count:,} other predictions change class"
+    return (
+        "1 other prediction changes class"
+        if count == 1
+        else f"{count:,} other predictions change class"
+    )
 
 
 def _percent(share: float) -> str:
@@ -74,8 +88,8 @@ def _percent(share: float) -> str:
 class Opinion:
     """A snapshot and the belief that every answer since has moved. An immutable value.
 
-    strategy, criterion: who chooses, and what it scores candidates by at these labels. counts_as: of each class that
-    was there when it began, as in `Tally`.
+    strategy, criterion: who chooses, and what it scores candidates by at these labels. counts_as:
+    of each class that was there when it began, as in `Tally`.
     """
 
     snapshot: Snapshot
@@ -86,7 +100,11 @@ class Opinion:
 
     @classmethod
     def of(
-        cls, snapshot: Snapshot, labels: Mapping[int, int], classes: int, counts_as: tuple[int | None, ...] = ()
+        cls,
+        snapshot: Snapshot,
+        labels: Mapping[int, int],
+        classes: int,
+        counts_as: tuple[int | None, ...] = (),
     ) -> "Opinion":
         """That of a snapshot, given these labels."""
         strategy = find(snapshot.strategy)
@@ -95,11 +113,15 @@ class Opinion:
 
     def told(self, labels: Mapping[int, int], classes: int) -> "Opinion":
         """The opinion that knows exactly these labels."""
-        belief, criterion = self.belief.told(labels, classes), self.strategy.criterion_after(labels.values())
+        belief, criterion = (
+            self.belief.told(labels, classes),
+            self.strategy.criterion_after(labels.values()),
+        )
         return replace(self, belief=belief, criterion=criterion)
 
     def shortened(self) -> "Opinion | None":
-        """That of the best candidates alone, which an answer moves in a few milliseconds whatever the pool's size.
+        """That of the best candidates alone, which an answer moves in a few milliseconds whatever
+        the pool's size.
 
         None where the kernel has several rows a point, or nothing is left to ask.
         """
@@ -119,7 +141,11 @@ class Opinion:
 
     def gain(self) -> float:
         """The best candidate's score; 0 where nothing is left."""
-        return float(self.belief.scores(self.criterion).max()) if len(self.belief.view.candidates) else 0.0
+        return (
+            float(self.belief.scores(self.criterion).max())
+            if len(self.belief.view.candidates)
+            else 0.0
+        )
 
     def best(self, without: Collection[int] = ()) -> tuple[int, float] | None:
         """The position to ask for next and its score, leaving some out; None: nothing is left."""
@@ -131,10 +157,17 @@ class Opinion:
         return [p for p in ranked if p not in without][:n]
 
     def surest(self, least: float, without: Collection[int] = ()) -> list[tuple[int, int, float]]:
-        """(position, class, probability) of items whose class is at least so probable, the surest first."""
+        """(position, class, probability) of items whose class is at least so probable, the surest
+        first.
+        """
         sure, best = self.sure, self.belief.guesses
         order = torch.sort(sure, descending=True, stable=True).indices[: int((sure >= least).sum())]
-        rows = zip(self.belief.points[order].tolist(), best[order].tolist(), sure[order].tolist(), strict=True)
+        rows = zip(
+            self.belief.points[order].tolist(),
+            best[order].tolist(),
+            sure[order].tolist(),
+            strict=True,
+        )
         return [row for row in rows if row[0] not in without]
 
     def changed_from(self, before: "Opinion") -> int:
@@ -151,13 +184,18 @@ class Opinion:
     def chances(self, places: Tensor) -> Tensor:
         """(q, C) how likely each class is at (q,) places.
 
-        The exact learner knows how far off its labels are when left out, and says so; a trained network's outputs have
-        seen them.
+        The exact learner knows how far off its labels are when left out, and says so; a trained
+        network's outputs have seen them.
         """
         if self.snapshot.units is None:
-            # Trained on just these labels, the network speaks for itself; with answers since, its linearisation does.
-            trained = bool(self.snapshot.round) and self.belief.knows(self.snapshot.labels, self.belief.classes)
-            return probabilities_of((self.belief.start if trained else self.belief.posterior).mean[places], "squared")
+            # Trained on just these labels, the network speaks for itself; with answers since, its
+            # linearisation does.
+            trained = bool(self.snapshot.round) and self.belief.knows(
+                self.snapshot.labels, self.belief.classes
+            )
+            return probabilities_of(
+                (self.belief.start if trained else self.belief.posterior).mean[places], "squared"
+            )
         post, there = self.belief.posterior, self._there
         variance = self._spread * post.variance()[places].clamp_min(1e-9 * post.scale)
         chances = likelihoods(post.mean[places][:, there], variance)
@@ -165,7 +203,10 @@ class Opinion:
 
     @cached_property
     def _there(self) -> Tensor:
-        """Classes that are neither merged into others nor removed; those that are new since are there."""
+        """Classes that are neither merged into others nor removed.
+
+        Those that are new since are there.
+        """
         begun = len(self.counts_as)
         there = [c for c in range(self.belief.classes) if c >= begun or self.counts_as[c] == c]
         return torch.tensor(there, device=self.belief.points.device)
@@ -191,13 +232,20 @@ class Opinion:
     def why(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.
 
-        All of it is read off the posterior's column of this item. effect: a `LabelEffect`, None where the item has a
-        label, or nothing is predicted yet.
+        All of it is read off the posterior's column of this item. effect: a `LabelEffect`, None
+        where the item has a label, or nothing is predicted yet.
         """
         belief = self.belief
         i, post = int(belief.places([position])), belief.posterior
         now = self.guess(position, HYPOTHESES)
-        reasons: dict[str, Any] = {"now": now, "if": [], "affected": [], "because": [], "against": [], "effect": None}
+        reasons: dict[str, Any] = {
+            "now": now,
+            "if": [],
+            "affected": [],
+            "because": [],
+            "against": [],
+            "effect": None,
+        }
         if now and belief.labels:
             reasons["because"], reasons["against"] = self._because(i, now[0][0])
         if bool(post.is_labelled[i]) or not now:
@@ -212,8 +260,12 @@ class Opinion:
             then = (mean[left] + push[:, None] * surprise).argmax(1)
             reasons["if"].append((answer, int((then != before).sum())))
             if j == 0:
-                reasons["affected"] = self._affected(left, before, then, push.abs() * float(surprise.norm()))
-        there = set(self._there.tolist())  # nobody can answer with a class that was merged or removed
+                reasons["affected"] = self._affected(
+                    left, before, then, push.abs() * float(surprise.norm())
+                )
+        there = set(
+            self._there.tolist()
+        )  # nobody can answer with a class that was merged or removed
         rows = zip(now, reasons["if"], strict=True)
         changes = tuple((answer, p, count) for (answer, p), (_, count) in rows if answer in there)
         # A label takes k(x,x')²/u off the variance at x.
@@ -222,18 +274,30 @@ class Opinion:
             reasons["effect"] = LabelEffect(changes, len(changes) == len(there), min(share, 1.0))
         return reasons
 
-    def _affected(self, left: Tensor, before: Tensor, then: Tensor, shift: Tensor) -> list[tuple[int, int, int, float]]:
-        """(position, class before, class then, shift): those that change class first, then by how far they move."""
+    def _affected(
+        self, left: Tensor, before: Tensor, then: Tensor, shift: Tensor
+    ) -> list[tuple[int, int, int, float]]:
+        """(position, class before, class then, shift).
+
+        Those that change class first, then by how far they move.
+        """
         order = shift + (then != before) * (1 + shift.max()) if len(left) else shift
         most = order.topk(min(SHOWN, len(left))).indices
         points = self.belief.points[left[most]].tolist()
-        return [(p, int(before[k]), int(then[k]), float(shift[k])) for p, k in zip(points, most.tolist(), strict=True)]
+        return [
+            (p, int(before[k]), int(then[k]), float(shift[k]))
+            for p, k in zip(points, most.tolist(), strict=True)
+        ]
 
-    def _because(self, i: int, label: int) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]:
-        """(position, class, weight): what each label adds to f_lin of that class, and what each takes off it.
+    def _because(
+        self, i: int, label: int
+    ) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]:
+        """(position, class, weight): what each label adds to f_lin of that class, and what each
+        takes off it.
 
-        f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)). The most first; but of those that add, the
-        class's own labels before others, which add by being unlike x. An item is no witness of itself.
+        f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)). The most first; but of
+        those that add, the class's own labels before others, which add by being unlike x. An item
+        is no witness of itself.
         """
         post = self.belief.posterior
         theta, (at, targets) = self.belief.start.covariance.prior, post.told()

@@ -1,4 +1,7 @@
-"""Keep a session's folder and database for their owner alone: they hold the names or e-mail addresses of annotators."""
+"""Keep a session's folder and database for their owner alone.
+
+They hold the names or e-mail addresses of annotators.
+"""
 
 import errno
 import logging
@@ -22,8 +25,9 @@ log = logging.getLogger("labelahead")
 def make_private_folder(folder: Path) -> None:
     """Make a session's folder, accessible to its owner alone.
 
-    The permissions of a folder that exists are restricted if it is empty or holds a session. One that holds other files
-    is left as it is, since it may be anybody's, such as a home or /tmp: the database in it is private all the same.
+    The permissions of a folder that exists are restricted if it is empty or holds a session. One
+    that holds other files is left as it is, since it may be anybody's, such as a home or /tmp: the
+    database in it is private all the same.
     """
     try:
         make(folder.parent)
@@ -38,8 +42,8 @@ def make_private_folder(folder: Path) -> None:
 def create_private(database: Path) -> None:
     """Create an SQLite database as an empty file that its owner alone can read.
 
-    SQLite gives its companion files (-wal, -shm) the permissions of the database. Where the files exist, their
-    permissions are restricted.
+    SQLite gives its companion files (-wal, -shm) the permissions of the database. Where the files
+    exist, their permissions are restricted.
     """
     try:
         os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
@@ -54,7 +58,9 @@ def create_private(database: Path) -> None:
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """Files that are created meanwhile, by whatever thread of this process, are their owner's alone."""
+    """Files that are created meanwhile, by whatever thread of this process, are their owner's
+    alone.
+    """
     before = os.umask(OTHERS)
     try:
         yield
@@ -79,9 +85,11 @@ def _restrict(path: Path, mode: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EROFS):
             raise refused(path, error) from error
-        # It is another user's, or on a file system without permissions: whoever set that up must decide.
+        # It is another user's, or on a file system without permissions: whoever set that up must
+        # decide.
         log.warning(
-            "%s can be read by other users of this machine, and cannot be restricted (%s); it holds the names of "
+            "%s can be read by other users of this machine, and cannot be restricted (%s); it "
+            "holds the names of "
             "annotators: choose another folder with --out, or ask its owner to restrict it",
             path,
             error.strerror,

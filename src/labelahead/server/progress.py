@@ -27,12 +27,18 @@ ENOUGH, CLEARLY = 5, 0.2
 def why(assignment: Assignment, position: int) -> dict[str, Any]:
     """What each answer would change, whom most, and which labels speak for the guess.
 
-    learnt: it has a label, so that a guess says what was learnt. effect: what its label would do to the other
-    predictions, in words.
+    learnt: it has a label, so that a guess says what was learnt. effect: what its label would do to
+    the other predictions, in words.
     """
     opinion = assignment.informed()
     if opinion is None or position not in opinion.belief:
-        nothing: dict[str, Any] = {"now": [], "if": [], "affected": [], "because": [], "against": []}
+        nothing: dict[str, Any] = {
+            "now": [],
+            "if": [],
+            "affected": [],
+            "because": [],
+            "against": [],
+        }
         return {"position": position, "learnt": False, "effect": None, **nothing}
     reasons, describe = opinion.why(position), assignment.items.describe
     effect = reasons["effect"]
@@ -43,7 +49,8 @@ def why(assignment: Assignment, position: int) -> dict[str, Any]:
         "now": [{"label": c, "p": round(p, 4)} for c, p in reasons["now"]],
         "if": [{"label": c, "changes": n} for c, n in reasons["if"]],
         "affected": [
-            {**describe(p), "before": b, "after": a, "shift": round(s, 4)} for p, b, a, s in reasons["affected"]
+            {**describe(p), "before": b, "after": a, "shift": round(s, 4)}
+            for p, b, a, s in reasons["affected"]
         ],
         **{
             side: [{**describe(p), "label": c, "weight": round(w, 4)} for p, c, w in reasons[side]]
@@ -64,10 +71,21 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     if last.get("error_rate") is not None:
         ends = {"low": 1 - last["error_high"], "high": 1 - last["error_low"]}
         few = "" if last["labels"] >= ENOUGH_LABELS else FEW
-        estimated = {"value": 1 - last["error_rate"], **ends, "squared_error": last.get("loo_error"), "warning": few}
+        estimated = {
+            "value": 1 - last["error_rate"],
+            **ends,
+            "squared_error": last.get("loo_error"),
+            "warning": few,
+        }
     for name, warning in (("loo", ""), ("loo_all", BIASED)):
-        if estimated is None and schedule.exact and last.get(name) is not None:  # it says nothing of a trained network
-            estimated = {"value": last[name], "squared_error": last.get("loo_error"), "warning": warning}
+        if (
+            estimated is None and schedule.exact and last.get(name) is not None
+        ):  # it says nothing of a trained network
+            estimated = {
+                "value": last[name],
+                "squared_error": last.get("loo_error"),
+                "warning": warning,
+            }
     given, predicted, gain = Counter(tally.labels.values()), Counter[int](), None
     if opinion is not None and opinion.snapshot.round:
         predicted.update(opinion.belief.guesses.tolist())
@@ -179,7 +197,9 @@ def people(assignment: Assignment) -> dict[str, Any]:
             (skips if a.label is None else labels)[a.who] += 1
     names = sorted(set(labels) | set(skips) | here)
     return {
-        "people": [{"who": w, "labels": labels[w], "skips": skips[w], "active": w in here} for w in names],
+        "people": [
+            {"who": w, "labels": labels[w], "skips": skips[w], "active": w in here} for w in names
+        ],
         "leases": len(leases),
         "compared": tally.agreement.compared,
         "agree": tally.agreement.agreeing,
@@ -187,7 +207,9 @@ def people(assignment: Assignment) -> dict[str, Any]:
             {
                 **assignment.items.describe(p),
                 "counts": tally.labels[p],
-                "answers": [a.said("who", "label", "at") for a in tally.answers[p] if a.label is not None],
+                "answers": [
+                    a.said("who", "label", "at") for a in tally.answers[p] if a.label is not None
+                ],
             }
             for p in tally.conflicts
         ],
@@ -201,8 +223,15 @@ def history(assignment: Assignment, n: int = 50, who: str | None = None) -> list
     positions = tally.answers if who is None else tally.answered.get(who, ())
     given = [(a, p) for p in positions for a in tally.answers[p]]
     given += [(a, p) for p, a in tally.settled.items()]
-    newest = nlargest(n, ((a, p) for a, p in given if who is None or a.who == who), key=lambda pair: pair[0].seq)
+    newest = nlargest(
+        n, ((a, p) for a, p in given if who is None or a.who == who), key=lambda pair: pair[0].seq
+    )
     return [
-        {"seq": a.seq, **describe(p), **a.said("kind", "label", "who", "at"), "current": tally.labels.get(p)}
+        {
+            "seq": a.seq,
+            **describe(p),
+            **a.said("kind", "label", "who", "at"),
+            "current": tally.labels.get(p),
+        }
         for a, p in newest
     ]

@@ -15,9 +15,9 @@ MAX_COUNTERS = 4096  # some 1 MB
 class FailedAttempts:
     """Wrong tokens per client within a window of time.
 
-    Attempts are counted per address and token, so that a client with an old cookie uses up nobody else's attempts.
-    Tokens that were not seen before are counted per address as well: that is guessing. Of more than `max_counters`
-    counters the least recently used are dropped.
+    Attempts are counted per address and token, so that a client with an old cookie uses up nobody
+    else's attempts. Tokens that were not seen before are counted per address as well: that is
+    guessing. Of more than `max_counters` counters the least recently used are dropped.
 
     >>> failed = FailedAttempts(max_attempts=2)
     >>> [failed.add("10.0.0.1", "old-cookie") for _ in range(3)]
@@ -38,7 +38,8 @@ class FailedAttempts:
         self._window_seconds = window_seconds
         self._max_counters = max_counters
         self._clock = clock
-        # (address, digest of the token) -> when its window began, attempts since. None: all new tokens of the address.
+        # (address, digest of the token) -> when its window began, attempts since. None: all new
+        # tokens of the address.
         self._counters: OrderedDict[tuple[str, bytes | None], tuple[float, int]] = OrderedDict()
 
     def add(self, address: str, token: str) -> bool:

@@ -1,4 +1,7 @@
-"""What labels do to a snapshot: of the exact learner all of it, in milliseconds and without any training."""
+"""What labels do to a snapshot.
+
+Of the exact learner all of it, in milliseconds and without any training.
+"""
 
 import time
 from dataclasses import dataclass, replace
@@ -26,7 +29,9 @@ class Order:
     classes: int
     trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
     confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
-    alive: tuple[int, ...] | None = None  # class numbers that are neither merged nor removed; None: all
+    alive: tuple[int, ...] | None = (
+        None  # class numbers that are neither merged nor removed; None: all
+    )
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -37,7 +42,10 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class UnitFit:
-    """The exact learner, fitted on labels of a snapshot's items. Its outputs are the classes `numbers`."""
+    """The exact learner, fitted on labels of a snapshot's items.
+
+    Its outputs are the classes `numbers`.
+    """
 
     units: Tensor  # (n, d) of all items of the snapshot
     learner: ExactLearner
@@ -50,7 +58,8 @@ class UnitFit:
 
 
 def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> UnitFit:
-    """Fit the exact learner on these labels, as every other door does: nothing of an earlier fit goes into it.
+    """Fit the exact learner on these labels, as every other door does: nothing of an earlier fit
+    goes into it.
 
     Args:
         snapshot: of the exact learner.
@@ -60,16 +69,33 @@ def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> U
     assert snapshot.units is not None
     place = {p: i for i, p in enumerate(snapshot.points.tolist())}
     index = {c: i for i, c in enumerate(order.numbers)}
-    known = [(p, c) for p, c in order.labels if p in place]  # in the order they were given: the estimate needs it
-    at, labels = torch.tensor([place[p] for p, _ in known]), torch.tensor([index[c] for _, c in known])
+    known = [
+        (p, c) for p, c in order.labels if p in place
+    ]  # in the order they were given: the estimate needs it
+    at, labels = (
+        torch.tensor([place[p] for p, _ in known]),
+        torch.tensor([index[c] for _, c in known]),
+    )
     learner = ExactLearner(snapshot.units, ExactModel.on_units(len(index)), most=most)
     learnt = learner.learn(at, labels)
     votes = ~torch.isin(snapshot.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
-    return UnitFit(snapshot.units, learner, learnt.kernel_model, learnt, at, labels, torch.tensor(order.numbers), votes)
+    return UnitFit(
+        snapshot.units,
+        learner,
+        learnt.kernel_model,
+        learnt,
+        at,
+        labels,
+        torch.tensor(order.numbers),
+        votes,
+    )
 
 
 def refreshed(before: Snapshot, order: Order) -> Snapshot:
-    """The exact learner's snapshot after these labels: its kernel chosen anew, and all that is told of it."""
+    """The exact learner's snapshot after these labels.
+
+    Its kernel chosen anew, and all that is told of it.
+    """
     assert before.units is not None
     classes = max(order.classes, 2)
     outputs = torch.full((len(before.points), classes), 1 / classes, dtype=torch.float64)
@@ -81,15 +107,25 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     seconds = time.perf_counter() - began
     facts: dict[str, Any] = {name: before.facts[name] for name in KEPT if name in before.facts}
     facts |= {"labels": len(at), "kernel_seconds": 0.0}
-    facts |= {"train_seconds": seconds, "train_accuracy": learnt.trained.accuracy if learnt.trained else 1.0}
+    facts |= {
+        "train_seconds": seconds,
+        "train_accuracy": learnt.trained.accuracy if learnt.trained else 1.0,
+    }
     if before.test is not None:
         units, truth = before.test
         facts["accuracy"] = float((numbers[learnt.model(units).argmax(1)] == truth).double().mean())
     others, residual = learner.others_say(at, fit.labels)
     others = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, others)
     facts |= second_look(others, residual, before.points[at], numbers[fit.labels], order.trusted)
-    rest = torch.ones(len(before.points), dtype=torch.bool).index_fill_(0, at, False).nonzero().squeeze(1)
-    rest = rest[rest < before.facts.get("random", len(before.points))]  # points are in random order, up to these
+    rest = (
+        torch.ones(len(before.points), dtype=torch.bool)
+        .index_fill_(0, at, False)
+        .nonzero()
+        .squeeze(1)
+    )
+    rest = rest[
+        rest < before.facts.get("random", len(before.points))
+    ]  # points are in random order, up to these
     if len(rest):
         facts |= told(learner.outlook(at, fit.labels, rest[:JUDGED], votes=fit.votes))
     alpha = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, fit.model.alpha)
@@ -114,12 +150,24 @@ def told(outlook: Outlook) -> dict[str, float]:
 def second_look(
     others: Tensor, residual: Tensor, labelled: Tensor, labels: Tensor, trusted: tuple[int, ...]
 ) -> dict[str, Any]:
-    """What the other labels say of each: by leave-one-out of a learner that has not been trained on any."""
-    others = others[:, : max(int(labels.max()) + 1, 2)]  # nobody can speak for a class without a label
+    """What the other labels say of each.
+
+    By leave-one-out of a learner that has not been trained on any.
+    """
+    others = others[
+        :, : max(int(labels.max()) + 1, 2)
+    ]  # nobody can speak for a class without a label
     size, guess = residual.norm(dim=1), others.argmax(1)
     facts: dict[str, Any] = {
         "second_look": [
-            [int(p), int(c), int(g), round(float(r), 4), round(float(o[g]), 4), round(float(o[c]), 4)]
+            [
+                int(p),
+                int(c),
+                int(g),
+                round(float(r), 4),
+                round(float(o[g]), 4),
+                round(float(o[c]), 4),
+            ]
             for p, c, g, r, o in zip(labelled, labels, guess, size, others, strict=True)
         ],
         "loo_all": float((guess == labels).double().mean()),

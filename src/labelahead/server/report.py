@@ -1,4 +1,7 @@
-"""One HTML page of a labelling session, readable offline: what was labelled, by whom, and how good it is."""
+"""One HTML page of a labelling session, readable offline.
+
+What was labelled, by whom, and how good it is.
+"""
 
 import json
 from collections import Counter
@@ -30,13 +33,21 @@ class Written:
 
 
 def report(folder: str | Path, out: str | Path | None = None) -> Written:
-    """Write the report of a session, also while somebody labels in it. out: where, if not into FOLDER/report."""
+    """Write the report of a session, also while somebody labels in it.
+
+    out: where, if not into FOLDER/report.
+    """
     folder = Path(folder)
     items, events = recorded(folder)
     tally, rounds = fold(events), _rounds(folder)
     given = Counter(tally.labels.values())
-    headline = f"{len(tally.labels)} of {len(items)} items labelled by {len(tally.answered)} {_persons(tally)}"
-    pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
+    headline = (
+        f"{len(tally.labels)} of {len(items)} items labelled by {len(tally.answered)} "
+        f"{_persons(tally)}"
+    )
+    pages = Environment(
+        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
+    )
     page = pages.get_template(PAGE).render(
         name=folder.resolve().name,
         headline=headline,
@@ -45,12 +56,16 @@ def report(folder: str | Path, out: str | Path | None = None) -> Written:
         most=max(given.values(), default=1),
         people=_people(tally),
         times=[_minute(event.at) for event in events if event.position is not None],
-        conflicts=[(items[p], _opinions(tally, p), tally.classes[tally.labels[p]]) for p in tally.conflicts],
+        conflicts=[
+            (items[p], _opinions(tally, p), tally.classes[tally.labels[p]]) for p in tally.conflicts
+        ],
         rounds=rounds,
         curve=_curve(rounds),
         band=_band(rounds),
         size=(WIDE, HIGH),
-        reach=max((row["labels"] for row in rounds), default=0),  # the last may have fewer: answers are taken back
+        reach=max(
+            (row["labels"] for row in rounds), default=0
+        ),  # the last may have fewer: answers are taken back
     )
     target = folder / "report" if out is None else Path(out)
     files.make(target)
@@ -63,7 +78,10 @@ def _persons(tally: Tally) -> str:
 
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:
-    """How good it was after each training: labels, and accuracy with its interval, measured or estimated."""
+    """How good it was after each training.
+
+    Labels, and accuracy with its interval, measured or estimated.
+    """
     path, rows = folder / "rounds.jsonl", []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -71,7 +89,9 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
         except ValueError:  # a line that was cut off by a kill
             continue
         if row.get("accuracy") is not None:
-            rows.append({"labels": row["labels"], "value": row["accuracy"], "low": None, "high": None})
+            rows.append(
+                {"labels": row["labels"], "value": row["accuracy"], "low": None, "high": None}
+            )
         elif row.get("error_rate") is not None:
             ends = {"low": 1 - row["error_high"], "high": 1 - row["error_low"]}
             rows.append({"labels": row["labels"], "value": 1 - row["error_rate"], **ends})
@@ -82,7 +102,9 @@ def _people(tally: Tally) -> list[tuple[str, int, int]]:
     """Who, labels that count as theirs, and what they left open."""
     answers = [a for given in tally.answers.values() for a in given]
     labels = Counter(a.who for a in answers if a.label is not None)
-    return [(who, labels[who], len(tally.answered[who]) - labels[who]) for who in sorted(tally.answered)]
+    return [
+        (who, labels[who], len(tally.answered[who]) - labels[who]) for who in sorted(tally.answered)
+    ]
 
 
 def _opinions(tally: Tally, position: int) -> str:

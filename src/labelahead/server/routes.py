@@ -1,4 +1,5 @@
-"""Addresses to answers: asking, changing, watching, files. What the answers say is decided elsewhere.
+"""Addresses to answers: asking, changing, watching, files. What the answers say is decided
+elsewhere.
 
 Endpoints are plain functions, so that each runs in a thread of its own and may wait for its turn.
 """
@@ -81,7 +82,9 @@ class Answer(BaseModel):
     kind: Literal["label", "skip", "unsure", "settle", "keep", "doubt"]
     label: StrictInt | None = Field(None, description="A class number, for label, settle, keep.")
     key: str | None = Field(
-        None, max_length=200, description="Made by the sender: the same answer sent twice counts once."
+        None,
+        max_length=200,
+        description="Made by the sender: the same answer sent twice counts once.",
     )
 
 
@@ -89,7 +92,9 @@ class Undo(BaseModel):
     """What to take back."""
 
     seq: StrictInt | None = Field(None, description="An event of this person; none: the last.")
-    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it takes back once.")
+    key: str | None = Field(
+        None, max_length=200, description="Made by the sender: sent twice, it takes back once."
+    )
 
 
 class NewClass(BaseModel):
@@ -102,8 +107,12 @@ class ClassChange(BaseModel):
     """What becomes of a class."""
 
     kind: Literal["rename", "merge", "remove"]
-    name: str | None = Field(None, description="rename: the new name; merge: the class that it goes into.")
-    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it counts once.")
+    name: str | None = Field(
+        None, description="rename: the new name; merge: the class that it goes into."
+    )
+    key: str | None = Field(
+        None, max_length=200, description="Made by the sender: sent twice, it counts once."
+    )
 
 
 class Confirmation(BaseModel):
@@ -111,10 +120,14 @@ class Confirmation(BaseModel):
 
     positions: list[StrictInt] = Field(min_length=1, max_length=MOST_AT_ONCE)
     label: StrictInt = Field(description="Their class number.")
-    key: str | None = Field(None, max_length=200, description="Made by the sender: sent twice, it counts once.")
+    key: str | None = Field(
+        None, max_length=200, description="Made by the sender: sent twice, it counts once."
+    )
 
 
-def all_routes(assignment: Assignment, schedule: Schedule, *, labelled_at: str | None = None) -> tuple[APIRouter, ...]:
+def all_routes(
+    assignment: Assignment, schedule: Schedule, *, labelled_at: str | None = None
+) -> tuple[APIRouter, ...]:
     """All that can be asked for but the page itself. labelled_at: see `create_app`."""
     turn = threading.Lock()  # one model is fitted at a time
     return (
@@ -149,7 +162,9 @@ Who = Annotated[str, Depends(_someone)]
 Said = Annotated[str | None, Depends(_who)]
 
 
-def _session(assignment: Assignment, who: str | None, labelled_at: str | None = None) -> dict[str, Any]:
+def _session(
+    assignment: Assignment, who: str | None, labelled_at: str | None = None
+) -> dict[str, Any]:
     return {
         "name": assignment.items.data.name,
         "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
@@ -184,9 +199,14 @@ def _asking(assignment: Assignment, labelled_at: str | None) -> APIRouter:
 
     @routes.get("/confirmations", summary="Items that are predicted alike and surely")
     def grid(
-        who: Who, n: Annotated[int, fastapi.Query(ge=1, le=MOST_AT_ONCE)] = GRID, label: int | None = None
+        who: Who,
+        n: Annotated[int, fastapi.Query(ge=1, le=MOST_AT_ONCE)] = GRID,
+        label: int | None = None,
     ) -> Json:
-        """Of this class, or of the one that has most of them; `sure`: how many of each class there are."""
+        """Of this class, or of the one that has most of them.
+
+        `sure`: how many of each class there are.
+        """
         return Json(assignment.grid(who, n, label))
 
     return routes
@@ -216,7 +236,10 @@ def _changing(assignment: Assignment) -> APIRouter:
 
     @routes.post("/confirmations", summary="Confirm many items at once")
     def confirmed(given: Annotated[Confirmation, Body()], who: Who) -> Json:
-        """Each is an answer of its own, marked as confirmed; undo takes all of them back. Labelled ones are left."""
+        """Each is an answer of its own, marked as confirmed.
+
+        Undo takes all of them back. Labelled ones are left.
+        """
         return Json(assignment.confirm(who, given.positions, given.label, given.key))
 
     @routes.post("/undo", summary="Take an answer back")
@@ -237,7 +260,10 @@ def _changing(assignment: Assignment) -> APIRouter:
 
     @routes.post("/classes/{number}", summary="Rename, merge or remove a class")
     def change(number: int, given: Annotated[ClassChange, Body()], who: Who) -> dict[str, Any]:
-        """merge: its labels are the other class's from now on; remove: they are not given. Undo takes it back."""
+        """merge: its labels are the other class's from now on.
+
+        Remove: they are not given. Undo takes it back.
+        """
         return assignment.change_class(who, given.kind, number, given.name, given.key)
 
     return routes
@@ -277,7 +303,10 @@ def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
 
     @routes.get("/history", summary="The newest answers, of everyone or of one person")
     def history(
-        me: Who, n: Annotated[int, fastapi.Query(ge=1, le=1000)] = 50, who: str | None = None, mine: bool = False
+        me: Who,
+        n: Annotated[int, fastapi.Query(ge=1, le=1000)] = 50,
+        who: str | None = None,
+        mine: bool = False,
     ) -> list[dict[str, Any]]:
         """mine=1: those of whoever asks."""
         return overview.history(assignment, n, me if mine else who)
@@ -285,7 +314,9 @@ def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
     return routes
 
 
-def _sent(assignment: Assignment, ending: str, media: str, write: Callable[[Path], object]) -> FileResponse:
+def _sent(
+    assignment: Assignment, ending: str, media: str, write: Callable[[Path], object]
+) -> FileResponse:
     """A file, or a zipped folder, that is gone from here once it has been sent."""
     room = Path(tempfile.mkdtemp(prefix=ROOM, dir=assignment.journal.folder))
     try:
@@ -310,12 +341,22 @@ def _model(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> 
 
     @routes.get("/api/model", summary="The model that the labels make", response_class=FileResponse)
     def model(onnx: bool = False) -> FileResponse:
-        """A zipped folder for `labelahead predict`, learnt now from all labels; one at a time. onnx=1: as ONNX, too."""
+        """A zipped folder for `labelahead predict`, learnt now from all labels.
+
+        One at a time. onnx=1: as ONNX, too.
+        """
         if not turn.acquire(blocking=False):
-            raise HTTPException(409, "the model is being made for somebody already; try again in a moment")
+            raise HTTPException(
+                409, "the model is being made for somebody already; try again in a moment"
+            )
         try:
             made = page_model(assignment, schedule)
-            return _sent(assignment, "model.zip", "application/zip", lambda target: made.save(target, onnx=onnx))
+            return _sent(
+                assignment,
+                "model.zip",
+                "application/zip",
+                lambda target: made.save(target, onnx=onnx),
+            )
         finally:
             turn.release()
 
@@ -335,25 +376,32 @@ def _files(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> 
     ) -> FileResponse:
         """csv, jsonl, parquet, label-studio, label-studio-config; hf and folders come zipped.
 
-        rest=1 adds predictions for items without a label, by a model fitted now on all labels; probabilities=1: with
-        the probability of every class. pictures_at: what stands before a picture's name in tasks of Label Studio;
-        without it, pictures are inside.
+        rest=1 adds predictions for items without a label, by a model fitted now on all labels;
+        probabilities=1: with the probability of every class. pictures_at: what stands before a
+        picture's name in tasks of Label Studio; without it, pictures are inside.
         """
         if form not in SENT:
-            raise HTTPException(404, f"no form {form!r}; expected one of {', '.join((*FORMS, CONFIG))}")
+            raise HTTPException(
+                404, f"no form {form!r}; expected one of {', '.join((*FORMS, CONFIG))}"
+            )
         suffix, media = SENT[form]
         more: dict[str, Any] = {"probabilities": probabilities, "pictures_at": pictures_at}
         if rest:
             with turn:
                 more["predicted"] = predict_pool(assignment, schedule)
         return _sent(
-            assignment, f"labels{suffix}", media, lambda target: export_labels(assignment, form, target, **more)
+            assignment,
+            f"labels{suffix}",
+            media,
+            lambda target: export_labels(assignment, form, target, **more),
         )
 
     @routes.post("/api/import", summary="Labels from a file")
     def taken(
         body: Annotated[bytes, Depends(_raw)],
-        form: Annotated[str, fastapi.Query(description="csv, jsonl, label-studio or parquet")] = "csv",
+        form: Annotated[
+            str, fastapi.Query(description="csv, jsonl, label-studio or parquet")
+        ] = "csv",
     ) -> dict[str, Any]:
         """The file itself is the body, at most 20 MB; all of its labels are taken in, or none."""
         if form not in RECEIVED:
@@ -368,9 +416,14 @@ def _files(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> 
 
     @routes.get("/items/{position}", summary="An item's picture", response_class=Response)
     def picture(position: int, v: str = "", small: bool = False, full: bool = False) -> Response:
-        """By position in the data set, decoded and encoded anew. small=1: for a thumbnail; full=1: all its pixels."""
+        """By position in the data set, decoded and encoded anew.
+
+        small=1: for a thumbnail; full=1: all its pixels.
+        """
         try:
-            content, media = assignment.items.picture(position, SMALL if small else FULL if full else LARGE)
+            content, media = assignment.items.picture(
+                position, SMALL if small else FULL if full else LARGE
+            )
         except InputError as error:
             raise HTTPException(404, str(error)) from error
         cache = KEPT if v == assignment.items.version else "private, no-cache"

@@ -26,7 +26,10 @@ __all__ = ["Schedule"]
 
 SNAPSHOTS = 2  # snapshots on the disk
 RETRY = 5.0  # seconds after which what failed is tried again
-SCORING = "Labels are safe and questions go on among the items held, but scoring the whole pool, which is tried again,"
+SCORING = (
+    "Labels are safe and questions go on among the items held, but scoring the whole pool, "
+    "which is tried again,"
+)
 NAMED = 5  # broken pictures that are named
 UNUSABLE = "the server cannot use its files; its terminal says why"
 OUTLOOK = ("error_rate", "error_low", "error_high", "fall")
@@ -36,9 +39,10 @@ log = logging.getLogger("labelahead")
 class Schedule:
     """Orders trainings as answers come in, and swaps in the new opinion when one is done.
 
-    campaign: what the session was opened with. every: labels that were added, changed or taken back between two
-    trainings. exact: the learner needs no training, so that the worker only looks at the items, once, and more and more
-    of them come into play meanwhile. refresh_every: of a pool of millions, labels between two looks at it.
+    campaign: what the session was opened with. every: labels that were added, changed or taken back
+    between two trainings. exact: the learner needs no training, so that the worker only looks at
+    the items, once, and more and more of them come into play meanwhile. refresh_every: of a pool of
+    millions, labels between two looks at it.
     """
 
     def __init__(
@@ -52,14 +56,26 @@ class Schedule:
         exact: bool = False,
         refresh_every: int | None = None,
     ) -> None:
-        self.assignment, self.worker, self.folder, self.every, self.exact = assignment, worker, folder, every, exact
+        self.assignment, self.worker, self.folder, self.every, self.exact = (
+            assignment,
+            worker,
+            folder,
+            every,
+            exact,
+        )
         self.campaign = campaign
         self.state, self.done, self.message = "waiting", 0.0, ""
         self._trouble = ""  # with scoring a pool of millions, until it is over
-        self.refresh_every, self._scored = refresh_every, 0  # labels that the last look at the pool knew
+        self.refresh_every, self._scored = (
+            refresh_every,
+            0,
+        )  # labels that the last look at the pool knew
         self._looking: threading.Thread | None = None
         self._resting = True  # nobody is looking
-        self._began: tuple[float, float] = (0.0, 0.0)  # when the items were begun to be looked at, how much was done
+        self._began: tuple[float, float] = (
+            0.0,
+            0.0,
+        )  # when the items were begun to be looked at, how much was done
         self._wider: Snapshot | None = None  # with more items in play than the opinion has
         self.model = ""  # which network learns, and from what
         self.rounds: list[dict[str, Any]] = []
@@ -132,11 +148,18 @@ class Schedule:
         return round((time.monotonic() - began) * (1 - self.done) / (self.done - first))
 
     def _first(self) -> dict[str, int | None]:
-        """Of the items that must be looked at before look-ahead can begin: how many there are, seen, seconds left."""
+        """Of the items that must be looked at before look-ahead can begin.
+
+        How many there are, seen, seconds left.
+        """
         there = min(len(self.assignment.items) - len(self.assignment.closed), IN_PLAY)
         of, seen, left = min(FIRST, there), round(self.done * there), self._seconds_left()
         share = (of - seen) / max(1, there - seen)
-        return {"of": of, "seen": min(seen, of), "seconds_left": None if left is None else max(0, round(left * share))}
+        return {
+            "of": of,
+            "seen": min(seen, of),
+            "seconds_left": None if left is None else max(0, round(left * share)),
+        }
 
     def advice(self) -> str | None:
         """Whether further labels still pay."""
@@ -144,7 +167,9 @@ class Schedule:
 
     def readings(self) -> list[Reading]:
         """The error estimates of all refreshes so far, those of earlier sessions first."""
-        return [Reading(r.get("labels", 0), *(r.get(name) for name in OUTLOOK)) for r in self.rounds]
+        return [
+            Reading(r.get("labels", 0), *(r.get(name) for name in OUTLOOK)) for r in self.rounds
+        ]
 
     def remember(self) -> None:
         """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""
@@ -177,7 +202,8 @@ class Schedule:
                 log.warning("%s cannot be used (%s); a training makes it anew", last, error)
 
     def _require_labels(self, path: Path, snapshot: Snapshot, labelled: Set[int | None]) -> None:
-        """Raise if a training knew labels that the journal lacks; labelled: items that ever had one.
+        """Raise if a training knew labels that the journal lacks; labelled: items that ever had
+        one.
 
         A copy of the journal may be older than the snapshot, and nothing is written to it.
         """
@@ -194,7 +220,8 @@ class Schedule:
             return None if self.exact else Order(0, (), classes)  # the items are being looked at
         trained = opinion.snapshot.labels if opinion else {}
         differing = {p for p, _ in labels.items() ^ trained.items()}
-        # The exact learner has absorbed every label; only its kernel is chosen anew, which many labels change little.
+        # The exact learner has absorbed every label; only its kernel is chosen anew, which many
+        # labels change little.
         wait = max(self.every, len(labels) // 20) if self.exact else self.every
         enough = len(differing) >= wait and len(set(labels.values())) > 1
         if enough and labels != self._tried:
@@ -217,7 +244,10 @@ class Schedule:
                     order = self._due() if wider is None else self._again()
                 except LabelaheadError as error:
                     log.warning("%s", error)
-                    order, self.message = None, "the labels cannot be read now; tried again after the next answer"
+                    order, self.message = (
+                        None,
+                        "the labels cannot be read now; tried again after the next answer",
+                    )
                 if order is None and wider is None:
                     if self._resting:
                         self.state, self.done = "idle", 0.0
@@ -233,14 +263,18 @@ class Schedule:
         began = time.monotonic()
         try:
             self.assignment.catch_up()
-            # Answers that come faster than they can be learnt from are learnt together; they come first.
+            # Answers that come faster than they can be learnt from are learnt together; they come
+            # first.
             self._ending.wait(min(time.monotonic() - began, 1.0))
         except Exception as error:
             self._failed(error)
             self._ending.wait(RETRY)
 
     def _again(self) -> Order:
-        """What is to be learnt with more items in play: as much as was learnt without them, or more."""
+        """What is to be learnt with more items in play.
+
+        As much as was learnt without them, or more.
+        """
         tally, opinion = self.assignment.tally, self.assignment.opinion
         labels, classes = tally.labels, len(tally.classes)
         number = opinion.snapshot.round if opinion else 0
@@ -281,7 +315,9 @@ class Schedule:
                 if self.refresh_every is None:
                     return
             except Exception as error:  # whatever it is, it must be tried again
-                self._failed(error, "looking at the items" if self.refresh_every is None else SCORING)
+                self._failed(
+                    error, "looking at the items" if self.refresh_every is None else SCORING
+                )
                 self._ending.wait(RETRY)
 
     def _stale(self) -> bool:
@@ -330,7 +366,10 @@ class Schedule:
             self.message = sentence
 
     def _hand_over(self, snapshot: Snapshot, *, fresh: bool = True) -> None:
-        """Everything slow is done before anybody has to wait. fresh: it has learnt something, not only seen more."""
+        """Everything slow is done before anybody has to wait.
+
+        fresh: it has learnt something, not only seen more.
+        """
         tally = self.assignment.tally
         broken = snapshot.facts.get("unreadable", {})
         if set(broken) - self.assignment.broken.keys():
@@ -341,7 +380,8 @@ class Schedule:
         if snapshot.round and fresh:
             facts = snapshot.facts
             measured = {
-                name: facts.get(name) for name in ("accuracy", "loo", "loo_all", "loo_error", "drift", *OUTLOOK)
+                name: facts.get(name)
+                for name in ("accuracy", "loo", "loo_all", "loo_error", "drift", *OUTLOOK)
             }
             seconds = round(facts["train_seconds"] + facts["kernel_seconds"], 3)
             entry = {"labels": facts["labels"], **measured, "gain": gain, "seconds": seconds}
@@ -354,7 +394,9 @@ class Schedule:
         yield from facts.get("notes", ())
         broken, items = list(self.assignment.broken), self.assignment.items
         if broken:
-            names = ", ".join(str(items.ids[p]) for p in broken[:NAMED]) + (", ..." if len(broken) > NAMED else "")
+            names = ", ".join(str(items.ids[p]) for p in broken[:NAMED]) + (
+                ", ..." if len(broken) > NAMED else ""
+            )
             yield f"{len(broken)} pictures cannot be read and are left out: {names}"
 
     def _forget(self) -> None:

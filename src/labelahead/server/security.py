@@ -1,9 +1,10 @@
 """Who may ask: every request passes here before anything else sees it.
 
-The server is meant for the people in front of it. What else could reach it is their own browser, led by another page:
-by a form, a picture's address, a script, or a name that is made to point at this machine (DNS rebinding). Hence: known
-host names only, no request that another origin began, a header on every change that no form can send, and nothing
-inline or foreign on the page. Beyond this machine, a token.
+The server is meant for the people in front of it. What else could reach it is their own browser,
+led by another page: by a form, a picture's address, a script, or a name that is made to point at
+this machine (DNS rebinding). Hence: known host names only, no request that another origin began, a
+header on every change that no form can send, and nothing inline or foreign on the page. Beyond this
+machine, a token.
 """
 
 import hmac
@@ -21,7 +22,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labelahead.errors import InputError
 from labelahead.server.rate_limit import ATTEMPT_WINDOW_SECONDS, FailedAttempts
 
-__all__ = ["ANY_ADDRESS", "LOOPBACK", "Guard", "HostNames", "cookies", "is_loopback", "refuse_ambiguous", "set_cookie"]
+__all__ = [
+    "ANY_ADDRESS",
+    "LOOPBACK",
+    "Guard",
+    "HostNames",
+    "cookies",
+    "is_loopback",
+    "refuse_ambiguous",
+    "set_cookie",
+]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 BODY, IMPORT = 64 << 10, 20 << 20  # bytes
@@ -54,7 +64,8 @@ class Guard:
     def __init__(self, app: ASGIApp, *, token: str | None = None, hosts: Iterable[str]) -> None:
         if token is not None and not re.fullmatch(r"[\w.~-]{8,200}", token, re.ASCII):
             raise InputError(
-                "the token must be 8 to 200 letters, digits or any of . _ ~ -; leave its value out and one is made"
+                "the token must be 8 to 200 letters, digits or any of . _ ~ -; leave its value "
+                "out and one is made"
             )
         self.app, self.token = app, token
         self._hosts = HostNames(hosts)
@@ -111,8 +122,9 @@ class Guard:
     def _check_token(self, scope: Scope, request: Headers) -> Response | None:
         """The answer to a request without the right token, or to one that brings it in the address.
 
-        A right token passes however many wrong ones came before: several clients may share an address, behind a proxy
-        for example, and one of them with an old cookie must not lock out the others.
+        A right token passes however many wrong ones came before: several clients may share an
+        address, behind a proxy for example, and one of them with an old cookie must not lock out
+        the others.
         """
         in_address, rest = _token_in_address(scope)
         if in_address is not None and self._is_token(in_address):
@@ -125,7 +137,10 @@ class Guard:
         wrong = in_address or given
         if wrong and self._failed.add(str((scope.get("client") or ("",))[0]), wrong):
             wait = f"{ATTEMPT_WINDOW_SECONDS:.0f}"
-            sentence = f"too many wrong tokens; open the address that labelahead printed, or wait for {wait} s"
+            sentence = (
+                "too many wrong tokens; open the address that labelahead printed, or wait "
+                f"for {wait} s"
+            )
             return _error(429, sentence, {"Retry-After": wait})
         return _no_token(scope, request)
 
@@ -135,7 +150,10 @@ class Guard:
 
 
 class HostNames:
-    """The names that a server may be addressed by. Any other may be one that is made to point here (DNS rebinding)."""
+    """The names that a server may be addressed by.
+
+    Any other may be one that is made to point here (DNS rebinding).
+    """
 
     def __init__(self, hosts: Iterable[str]) -> None:
         named = {host.lower() for host in hosts}
@@ -162,8 +180,9 @@ class HostNames:
 def refuse_ambiguous(request: Headers) -> Response | None:
     """The answer to a request that gives the length of its body twice, or None if it does not.
 
-    Where Content-Length and Transfer-Encoding are both present, a proxy may go by one and this server by the other: the
-    end of one body is then read as the next request (request smuggling; RFC 9112, 6.1).
+    Where Content-Length and Transfer-Encoding are both present, a proxy may go by one and this
+    server by the other: the end of one body is then read as the next request (request smuggling;
+    RFC 9112, 6.1).
     """
     if "content-length" in request and "transfer-encoding" in request:
         sentence = "the request has both Content-Length and Transfer-Encoding; send one of them"
@@ -189,7 +208,10 @@ def _token_in_headers(scope: Scope, request: Headers) -> str:
 
 
 def _token_cookie(scope: Scope) -> str:
-    """Browsers keep cookies by host alone: without the port two pages of one machine would take each other's."""
+    """Browsers keep cookies by host alone.
+
+    Without the port two pages of one machine would take each other's.
+    """
     server = scope.get("server")
     return f"la_token_{server[1]}" if server and server[1] else "la_token"
 

@@ -31,8 +31,9 @@ __all__ = ["host_names", "listen", "serve"]
 
 PORT = 8765
 MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
-# Connections that wait in the system's queue, and that are taken from it in one turn of the event loop. Between being
-# accepted and being counted, and between being counted out and being closed, a connection takes a turn or two each.
+# Connections that wait in the system's queue, and that are taken from it in one turn of the event
+# loop. Between being accepted and being counted, and between being counted out and being closed, a
+# connection takes a turn or two each.
 LISTEN_BACKLOG = 1024
 MAX_ACCEPTED_AT_ONCE = 8
 TURNS_IN_TRANSIT = 4
@@ -57,12 +58,19 @@ def serve(
     """Serve until a signal comes: SIGINT and SIGTERM end as KeyboardInterrupt, all closed.
 
     token: beyond this machine there is always one; "" or none: one is made where needed. tell:
-    hears the address, once it answers. around: what else is served, given the page. labelled_at: see `create_app`.
+    hears the address, once it answers. around: what else is served, given the page. labelled_at:
+    see `create_app`.
     """
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
     listening = listen(host, port)
-    app = create_app(session.assignment, session.schedule, token=token, hosts=host_names(host), labelled_at=labelled_at)
+    app = create_app(
+        session.assignment,
+        session.schedule,
+        token=token,
+        hosts=host_names(host),
+        labelled_at=labelled_at,
+    )
     app = around(app)
     url = _url(host, listening.getsockname()[1], token)
 
@@ -73,7 +81,8 @@ def serve(
 
     if not is_loopback(host):
         tell(
-            "nothing on the way is encrypted: who can listen to this network can read items, labels and the token; "
+            "nothing on the way is encrypted: who can listen to this network can read items, "
+            "labels and the token; "
             "put a proxy with TLS before it (docs/labelling.md), or use an SSH tunnel"
         )
     _more_files()
@@ -82,7 +91,9 @@ def serve(
         logging.getLogger(name).addFilter(_Once())
     config = uvicorn.Config(
         app,
-        http=limited_protocol(ConnectionLimiter(MAX_CONNECTIONS - TURNS_IN_TRANSIT * MAX_ACCEPTED_AT_ONCE)),
+        http=limited_protocol(
+            ConnectionLimiter(MAX_CONNECTIONS - TURNS_IN_TRANSIT * MAX_ACCEPTED_AT_ONCE)
+        ),
         backlog=MAX_ACCEPTED_AT_ONCE,
         log_level="warning",
         access_log=False,
@@ -126,7 +137,10 @@ def _more_files() -> None:
 
 
 def _lean_memory() -> None:
-    """Few heaps, and large blocks straight from the system: what forty threads have freed goes back to it (glibc)."""
+    """Few heaps, and large blocks straight from the system.
+
+    What forty threads have freed goes back to it (glibc).
+    """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
         for parameter, value in MALLOC.items():
@@ -159,7 +173,8 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
     except OSError as error:
         raise InputError(
-            f"host is {host!r} ({error.strerror}); expected an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+            f"host is {host!r} ({error.strerror}); expected an address of this machine, such as "
+            "127.0.0.1 or 0.0.0.0"
         ) from error
     wanted = [port, *(p for p in range(port + 1, port + TRIED) if p < 65536), 0] if port else [0]
     last: OSError | None = None

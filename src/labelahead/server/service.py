@@ -1,7 +1,8 @@
 """Where people and the network meet: who is asked what, and what every answer sets in motion.
 
-An answer is on the disk (`Journal`) before anything else happens; then the posterior (`Belief`) moves,
-and the next question is there. Training goes on elsewhere (`Worker`) and hands over a new `Snapshot`.
+An answer is on the disk (`Journal`) before anything else happens; then the posterior (`Belief`)
+moves, and the next question is there. Training goes on elsewhere (`Worker`) and hands over a new
+`Snapshot`.
 """
 
 import threading
@@ -36,16 +37,19 @@ KINDS = ("label", "skip", "unsure", "settle", *UNTAUGHT)
 FEWEST = 2  # classes
 GRID = 24  # items that are confirmed at once
 SURE = 0.8  # probability from which on an item is offered for that
-AT_ONCE = 1 << 20  # pairs that are scored while somebody waits; beyond, a shortlist answers and the rest follows
+AT_ONCE = (
+    1 << 20
+)  # pairs that are scored while somebody waits; beyond, a shortlist answers and the rest follows
 PATIENCE = 1.0  # seconds that an explanation waits for the last answer to be learnt
 
 
 class Assignment:
-    """Who is asked what; one for a server. Methods may be called from any thread, and none waits for training.
+    """Who is asked what; one for a server. Methods may be called from any thread, and none waits
+    for training.
 
     lease: seconds for which an item is one person's. overlap: share of questions that repeat what
-    somebody else has labelled, to see whether people agree. order: positions in random order, where items are not
-    all of a pool, nor all drawn at random.
+    somebody else has labelled, to see whether people agree. order: positions in random order, where
+    items are not all of a pool, nor all drawn at random.
     """
 
     def __init__(
@@ -68,12 +72,17 @@ class Assignment:
         self.opinion: Opinion | None = None
         self.behind = False  # whether the opinion lacks an answer, or holds one that was taken back
         self._turns = 0  # how often labels or classes have moved
-        self._short: Opinion | None = None  # of the opinion's best candidates, which learns answers before it does
+        self._short: Opinion | None = (
+            None  # of the opinion's best candidates, which learns answers before it does
+        )
         self._shortening = threading.Lock()  # held by whoever moves that
         self._learning = threading.Lock()  # held by whoever moves the opinion
-        # Work on matrices is done by one thread each, whoever asked for it: the mathematics library keeps megabytes
-        # for every thread that ever called it, and a server has forty.
-        self._mover, self._shortener = ThreadPoolExecutor(1, "mover"), ThreadPoolExecutor(1, "shortener")
+        # Work on matrices is done by one thread each, whoever asked for it: the mathematics library
+        # keeps megabytes for every thread that ever called it, and a server has forty.
+        self._mover, self._shortener = (
+            ThreadPoolExecutor(1, "mover"),
+            ThreadPoolExecutor(1, "shortener"),
+        )
         self.lock = threading.RLock()
         self.moved = threading.Condition(self.lock)  # the labels have changed
         self._seen: dict[str, float] = {}
@@ -104,8 +113,14 @@ class Assignment:
                 self.journal.release(who)
             tally, leases = self.tally, self.journal.leases()
             mine = next((p for p, name in leases.items() if name == who), None)
-            if mine is not None and mine not in tally.answered.get(who, ()) and mine not in self.broken:
-                reason = TAKEN_BACK if self._taken_back.get(who) == mine else self._reason(tally, mine)
+            if (
+                mine is not None
+                and mine not in tally.answered.get(who, ())
+                and mine not in self.broken
+            ):
+                reason = (
+                    TAKEN_BACK if self._taken_back.get(who) == mine else self._reason(tally, mine)
+                )
                 return self._question(tally, mine, None, reason)
             taken = {p for p, name in leases.items() if name != who}
             while True:
@@ -126,7 +141,10 @@ class Assignment:
             self.broken |= broken
 
     def _visible(self, position: int) -> bool:
-        """Whether there is anything to look at; of items in play that is known, of others it is tried."""
+        """Whether there is anything to look at.
+
+        Of items in play that is known, of others it is tried.
+        """
         if self.opinion is not None and position in self.opinion.belief:
             return True
         why = self.items.broken(position)
@@ -148,7 +166,12 @@ class Assignment:
         changed = None if kind in UNTAUGHT else self._learn()
         with self.lock:
             asked = self.question(who)
-            return {"event": _shown(event), "changed": changed, "labels": len(self.tally.labels), "next": asked}
+            return {
+                "event": _shown(event),
+                "changed": changed,
+                "labels": len(self.tally.labels),
+                "next": asked,
+            }
 
     def undo(self, who: str, seq: int | None = None, key: str | None = None) -> dict[str, Any]:
         """Take back this person's last answer, or one of theirs; the item is asked for again.
@@ -159,7 +182,11 @@ class Assignment:
             confirmed = len(self.tally.confirmed)
             event = self.journal.undo(who, seq, key=key)
             if event is None:
-                return {"undone": None, "next": self.question(who), "labels": len(self.tally.labels)}
+                return {
+                    "undone": None,
+                    "next": self.question(who),
+                    "labels": len(self.tally.labels),
+                }
             together = max(1, confirmed - len(self.tally.confirmed))
             taken = self.journal.event(event.ref) if event.ref is not None else event
         if taken.kind in CHANGES:
@@ -174,13 +201,18 @@ class Assignment:
             else:
                 asked = self.question(who)
             labels = len(self.tally.labels)
-            return {"undone": {**_shown(taken), "together": together}, "next": asked, "labels": labels}
+            return {
+                "undone": {**_shown(taken), "together": together},
+                "next": asked,
+                "labels": labels,
+            }
 
     def add_class(self, who: str, name: str) -> dict[str, Any]:
         """A class that nobody thought of before."""
         with self.lock:
             number = self.journal.add_class(who, name)
-            # Described before the lock is released: somebody else may remove or merge the class right after.
+            # Described before the lock is released: somebody else may remove or merge the class
+            # right after.
             added = next(c for c in self.classes() if c["number"] == number)
         self._learn()
         return added
@@ -203,7 +235,8 @@ class Assignment:
             self.moved.notify_all()
 
     def grid(self, who: str, n: int = GRID, label: int | None = None) -> dict[str, Any]:
-        """Items that are predicted alike and surely, to be confirmed at once: of a class, or of the one with most.
+        """Items that are predicted alike and surely, to be confirmed at once: of a class, or of the
+        one with most.
 
         sure: how many there are in all, for each class that has any.
         """
@@ -213,7 +246,13 @@ class Assignment:
             taken = {p for p, name in self.journal.leases().items() if name != who}
         if opinion is None or not opinion.informed:
             return {"label": None, "items": [], "sure": []}
-        without = taken | self.closed | tally.labels.keys() | self.broken.keys() | tally.answered.get(who, frozenset())
+        without = (
+            taken
+            | self.closed
+            | tally.labels.keys()
+            | self.broken.keys()
+            | tally.answered.get(who, frozenset())
+        )
         surest = [row for row in opinion.surest(SURE, without) if row[1] in tally.alive]
         alike = Counter(c for _, c, _ in surest)
         if label is None and alike:
@@ -225,7 +264,9 @@ class Assignment:
             "sure": [{"label": c, "items": count} for c, count in alike.most_common()],
         }
 
-    def confirm(self, who: str, positions: Collection[int], label: int, key: str | None = None) -> dict[str, Any]:
+    def confirm(
+        self, who: str, positions: Collection[int], label: int, key: str | None = None
+    ) -> dict[str, Any]:
         """Take in that all of these are of one class: on the disk together when this returns.
 
         Those that somebody has labelled meanwhile are left as they are.
@@ -259,7 +300,10 @@ class Assignment:
             return {"labels": len(rows), "new_classes": new}
 
     def grow(self, data: Data) -> None:
-        """The same items and more after them; these are asked about once an opinion has them in play."""
+        """The same items and more after them.
+
+        These are asked about once an opinion has them in play.
+        """
         with self.lock:
             self.journal.extend(data.ids[len(self.items) :])
             self.items.data = data
@@ -289,10 +333,12 @@ class Assignment:
         return Opinion.of(opinion.snapshot, tally.labels, len(tally.classes), tally.counts_as)
 
     def trusted(self, tally: Tally) -> tuple[int, ...]:
-        """Labelled items that are a random sample of all, however each came to be labelled; none if too few.
+        """Labelled items that are a random sample of all, however each came to be labelled; none if
+        too few.
 
-        In the fixed random order, up to the first item without an answer of its own; what was skipped is passed over.
-        What was confirmed among many is not looked at closely enough to judge predictions by.
+        In the fixed random order, up to the first item without an answer of its own; what was
+        skipped is passed over. What was confirmed among many is not looked at closely enough to
+        judge predictions by.
         """
         own = (tally.labels.keys() | tally.answers.keys()) - tally.confirmed
         answered = takewhile(lambda p: p in own, self._random)
@@ -316,10 +362,12 @@ class Assignment:
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _learn(self) -> int | None:
-        """Move the opinion to the labels as they stand; how many items changed their mind, if it has moved.
+        """Move the opinion to the labels as they stand; how many items changed their mind, if it
+        has moved.
 
-        One at a time, and nobody waits for it: where somebody is at it, or where it would take long, this is left to
-        `catch_up`, and questions come from the shortlist, or from the opinion that there is.
+        One at a time, and nobody waits for it: where somebody is at it, or where it would take
+        long, this is left to `catch_up`, and questions come from the shortlist, or from the opinion
+        that there is.
         """
         with self.lock:
             self._turns += 1
@@ -343,7 +391,10 @@ class Assignment:
             self._learning.release()
 
     def _learn_shortly(self) -> None:
-        """Move the shortlist, if its opinion has only to learn more labels; where somebody is at it, let them."""
+        """Move the shortlist, if its opinion has only to learn more labels.
+
+        Where somebody is at it, let them.
+        """
         if self._short is None or not self._shortening.acquire(blocking=False):
             return
         try:
@@ -356,7 +407,9 @@ class Assignment:
             opinion, before, tally = self.opinion, self._short, self.tally
         if opinion is None or before is None:
             return
-        more = opinion.fits(tally.counts_as) and opinion.belief.labels.items() <= tally.labels.items()
+        more = (
+            opinion.fits(tally.counts_as) and opinion.belief.labels.items() <= tally.labels.items()
+        )
         after = None
         if more and before.belief.nearby(tally.labels):
             after = before.told(tally.labels, len(tally.classes))
@@ -371,7 +424,10 @@ class Assignment:
             self._mover.submit(self._move).result()
 
     def _move(self) -> int | None:
-        """Whoever learns does it outside the lock; an opinion that has been replaced meanwhile is not moved."""
+        """Whoever learns does it outside the lock.
+
+        An opinion that has been replaced meanwhile is not moved.
+        """
         with self.lock:
             before, tally, turn = self.opinion, self.tally, self._turns
             if before is None:
@@ -391,19 +447,30 @@ class Assignment:
         return after.changed_from(before)
 
     def _newest(self, position: int | None = None) -> Opinion | None:
-        """What knows the last answers: the shortlist, if it was told of any and holds that item, or the opinion."""
+        """What knows the last answers.
+
+        The shortlist, if it was told of any and holds that item, or the opinion.
+        """
         short = self._short
-        if short is None or not short.belief.labels or (position is not None and position not in short.belief):
+        if (
+            short is None
+            or not short.belief.labels
+            or (position is not None and position not in short.belief)
+        ):
             return self.opinion
         return short
 
     def ranked(self) -> Iterator[int]:
-        """Items without a label, in the order in which they would be asked for now, whoever is asked."""
+        """Items without a label, in the order in which they would be asked for now, whoever is
+        asked.
+        """
         with self.lock:
             without, some = self.closed | self.tally.labels.keys() | self.broken.keys(), []
             for opinion in dict.fromkeys((self._newest(), self.opinion)):
                 best = None if opinion is None else opinion.best(without)
-                if opinion is not None and best is not None:  # first: of equal scores a sort may have another
+                if (
+                    opinion is not None and best is not None
+                ):  # first: of equal scores a sort may have another
                     some += [best[0], *opinion.belief.ranked(opinion.criterion)]
         for position in dict.fromkeys((*some, *self._random)):
             if position not in without and self._visible(position):
@@ -417,8 +484,13 @@ class Assignment:
             return "random start"
         return "look-ahead" if self.opinion.snapshot.round else "covers the pool"
 
-    def _choose(self, tally: Tally, who: str, taken: set[int]) -> tuple[int, float | None, str] | None:
-        """The best item that is free and that this person has not answered. taken: lent to others."""
+    def _choose(
+        self, tally: Tally, who: str, taken: set[int]
+    ) -> tuple[int, float | None, str] | None:
+        """The best item that is free and that this person has not answered.
+
+        taken: lent to others.
+        """
         without = taken | tally.answered.get(who, frozenset())
         again = self._second_opinion(tally, without)
         if again is not None:
@@ -436,7 +508,11 @@ class Assignment:
         if not self.overlap or float(torch.rand((), generator=self._coin)) >= self.overlap:
             return None
         return next(
-            (p for p, answers in tally.answers.items() if p not in without and p in tally.labels and len(answers) == 1),
+            (
+                p
+                for p, answers in tally.answers.items()
+                if p not in without and p in tally.labels and len(answers) == 1
+            ),
             None,
         )
 
@@ -449,7 +525,9 @@ class Assignment:
             return f"every item has an answer, of which {aside} say skip or not sure; thank you"
         return "every item has an answer; thank you"
 
-    def _question(self, tally: Tally, position: int, score: float | None, reason: str) -> dict[str, Any]:
+    def _question(
+        self, tally: Tally, position: int, score: float | None, reason: str
+    ) -> dict[str, Any]:
         guess: list[tuple[int, float]] = []
         ahead: list[int] = []
         opinion = self._newest(position)

@@ -27,7 +27,13 @@ from labelahead.outofcore.store import is_store
 from labelahead.server.exchange import CONFIG, export_labels, import_labels
 from labelahead.server.fitting import predict_pool
 from labelahead.server.items import Items
-from labelahead.server.journal import Journal, JournalCopy, copy_journal, recorded_classes, recorded_items
+from labelahead.server.journal import (
+    Journal,
+    JournalCopy,
+    copy_journal,
+    recorded_classes,
+    recorded_items,
+)
 from labelahead.server.large_pool import Holding
 from labelahead.server.permissions import make_private_folder
 from labelahead.server.schedule import Schedule
@@ -46,7 +52,10 @@ TEST_FILE = "test.json"  # the items to measure on, which no model learns from, 
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """All that a server needs. `notes` says what was decided; `holding`: what is held of a pool of millions."""
+    """All that a server needs.
+
+    `notes` says what was decided; `holding`: what is held of a pool of millions.
+    """
 
     assignment: Assignment
     schedule: Schedule
@@ -77,9 +86,9 @@ def opened(
     carry. labels: a file to take in. start_from_folders: take in the labels that the data carry
     themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
     file of `item,label`; default: the data's own test part. every: labels between two trainings.
-    overlap: share of second opinions. executor, refresh_every: who scores a pool of millions (`scale.at_work`), and
-    after how many labels again. read_only: work on a copy of the labels in memory, also while a server has the folder
-    open; nothing in the folder is changed.
+    overlap: share of second opinions. executor, refresh_every: who scores a pool of millions
+    (`scale.at_work`), and after how many labels again. read_only: work on a copy of the labels in
+    memory, also while a server has the folder open; nothing in the folder is changed.
     """
     _check_options(every, read_only, takes_labels=start_from_folders or labels is not None)
     named = each_once(classes or campaign.data.classes)
@@ -103,7 +112,12 @@ def opened(
         if not read_only:
             _sweep(folder)
         held = _kept_apart(journal, measured, notes)
-        how = {"seed": campaign.seed, "overlap": overlap, "budget": budget, "order": holding and holding.random}
+        how = {
+            "seed": campaign.seed,
+            "overlap": overlap,
+            "budget": budget,
+            "order": holding and holding.random,
+        }
         assignment = Assignment(journal, items, closed=held, **how)  # type: ignore[arg-type]
         notes += _come_and_gone(assignment, len(begun.recorded))
         if holding:
@@ -153,7 +167,13 @@ def _items(begun: Begun) -> Items:
     return Items(begun.data, None if begun.holding is None else begun.holding.fingerprint, labelled)
 
 
-def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any, read_only: bool) -> Begun:
+def _begun(
+    campaign: Campaign,
+    out: str | Path | None,
+    classes: Sequence[str],
+    executor: Any,
+    read_only: bool,
+) -> Begun:
     """Data that are held whole, in the order of the record, or what is held of a pool of millions."""
     if is_store(campaign.data.name):
         return _held(campaign, out, classes, executor, read_only)
@@ -163,8 +183,13 @@ def _begun(campaign: Campaign, out: str | Path | None, classes: Sequence[str], e
     return Begun(folder, recorded, data, answers, *decide(campaign, data), copy=copy)
 
 
-def _with_session_classes(campaign: Campaign, out: str | Path | None, named: Sequence[str]) -> Campaign:
-    """The classes that were named and those of a session that goes on: they decide what a label of the data is."""
+def _with_session_classes(
+    campaign: Campaign, out: str | Path | None, named: Sequence[str]
+) -> Campaign:
+    """The classes that were named and those of a session that goes on.
+
+    They decide what a label of the data is.
+    """
     if is_store(campaign.data.name):  # its items carry no labels
         return replace(campaign, data=replace(campaign.data, classes=()))
     recorded = recorded_classes(session_folder(out, campaign.data.name))
@@ -172,7 +197,13 @@ def _with_session_classes(campaign: Campaign, out: str | Path | None, named: Seq
     return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(known.values()))))
 
 
-def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], executor: Any, read_only: bool) -> Begun:
+def _held(
+    campaign: Campaign,
+    out: str | Path | None,
+    classes: Sequence[str],
+    executor: Any,
+    read_only: bool,
+) -> Begun:
     """What the page holds of a pool of millions."""
     store = campaign.data.name
     folder, recorded, copy = _record(out, store, read_only)
@@ -181,8 +212,12 @@ def _held(campaign: Campaign, out: str | Path | None, classes: Sequence[str], ex
     return Begun(folder, recorded, held.data, None, EXACT, held.embedding, holding=held, copy=copy)
 
 
-def _record(out: str | Path | None, source: str, read_only: bool) -> tuple[Path, list[str], JournalCopy | None]:
-    """Return the folder of the labels, the items of its journal, and a copy of the journal if it is only read."""
+def _record(
+    out: str | Path | None, source: str, read_only: bool
+) -> tuple[Path, list[str], JournalCopy | None]:
+    """Return the folder of the labels, the items of its journal, and a copy of the journal if it is
+    only read.
+    """
     if read_only:
         folder = session_folder(out, source)
         copy = copy_journal(folder)
@@ -194,7 +229,9 @@ def _record(out: str | Path | None, source: str, read_only: bool) -> tuple[Path,
 def _kept_apart(journal: Journal, measured: Mapping[int, str], notes: list[str]) -> dict[int, int]:
     """Position and class of the items to measure on, but for those that have been labelled."""
     labelled = journal.tally.labels
-    number = {name: journal.number(name) for name in {*measured.values()}}  # None: the class was removed
+    number = {
+        name: journal.number(name) for name in {*measured.values()}
+    }  # None: the class was removed
     free = {p: number[n] for p, n in measured.items() if p not in labelled}
     if len(free) < len(measured):
         lost = len(measured) - len(free)
@@ -203,15 +240,24 @@ def _kept_apart(journal: Journal, measured: Mapping[int, str], notes: list[str])
 
 
 def _schedule(
-    begun: Begun, assignment: Assignment, campaign: Campaign, held: Mapping[int, int], every: int, refresh_every: int
+    begun: Begun,
+    assignment: Assignment,
+    campaign: Campaign,
+    held: Mapping[int, int],
+    every: int,
+    refresh_every: int,
 ) -> Schedule:
     """With whoever trains, or scores."""
     threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), begun.network == EXACT
     worker = begun.holding or Worker(asdict(campaign), begun.folder, threads, held, begun.data.ids)
     again = refresh_every if begun.holding else None
-    schedule = Schedule(assignment, worker, begun.folder, campaign, every=every, exact=exact, refresh_every=again)
+    schedule = Schedule(
+        assignment, worker, begun.folder, campaign, every=every, exact=exact, refresh_every=again
+    )
     seen = EMBEDDINGS.get(begun.embedding, begun.embedding).partition(" (extra")[0]
-    schedule.model = "; ".join([f"{begun.network} on {seen}", *(n for n in begun.decided if "pip install" in n)])
+    schedule.model = "; ".join(
+        [f"{begun.network} on {seen}", *(n for n in begun.decided if "pip install" in n)]
+    )
     return schedule
 
 
@@ -224,29 +270,40 @@ def _check_options(every: int, read_only: bool, *, takes_labels: bool) -> None:
 
 
 def _check_large(
-    campaign: Campaign, test: float | str | Path | None, start_from_folders: bool, again: int, executor: Any
+    campaign: Campaign,
+    test: float | str | Path | None,
+    start_from_folders: bool,
+    again: int,
+    executor: Any,
 ) -> None:
-    """What a page on a pool of millions can do nothing with is said before any work, and what needs such a pool."""
+    """What a page on a pool of millions can do nothing with is said before any work, and what needs
+    such a pool.
+    """
     if not is_store(campaign.data.name):
         if executor is not None:
             raise InputError(
-                f"{campaign.data.name} is no store of `pool embed`, which others score; leave out --cluster"
+                f"{campaign.data.name} is no store of `pool embed`, which others score; leave out "
+                "--cluster"
             )
         return
     if again < 1:
         raise InputError(f"refresh-every is {again}; expected 1 or more")
     if test is not None or start_from_folders:
         raise InputError(
-            "test items and labels of class folders are for data that are held whole; of a large pool expected "
+            "test items and labels of class folders are for data that are held whole; of a large "
+            "pool expected "
             "neither: leave out --test and --start-from-folders"
         )
     if campaign.model.name not in ("auto", EXACT) or campaign.data.embedding not in (None, "auto"):
         raise InputError(
-            f"model is {campaign.model.name!r}, embedding {campaign.data.embedding!r}; a large pool expects {EXACT} "
+            f"model is {campaign.model.name!r}, embedding {campaign.data.embedding!r}; a large "
+            f"pool expects {EXACT} "
             "on the features that `pool embed` wrote: leave them out"
         )
     if campaign.asking.strategy not in STRATEGIES:
-        raise InputError(f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name")
+        raise InputError(
+            f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name"
+        )
 
 
 def session_folder(out: str | Path | None, source: str) -> Path:
@@ -264,7 +321,9 @@ def _folder(out: str | Path | None, source: str) -> Path:
 
 
 def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
-    """Files that are there for the first time, and those that are no more, which nobody is asked about."""
+    """Files that are there for the first time, and those that are no more, which nobody is asked
+    about.
+    """
     ids, sizes = assignment.items.ids, assignment.items.sizes
     notes: list[str] = []
     if sizes is None:
@@ -276,17 +335,26 @@ def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
     if gone:
         assignment.leave_out(dict.fromkeys(gone, "it is gone"))
         names = ", ".join(ids[p] for p in gone[:NAMED]) + (", ..." if len(gone) > NAMED else "")
-        notes.append(f"{len(gone)} pictures are gone: {names}: nobody is asked about them, and their labels stay")
+        notes.append(
+            f"{len(gone)} pictures are gone: {names}: nobody is asked about them, and their "
+            "labels stay"
+        )
     return notes
 
 
 def write_out(
-    session: Session, form: str, to: Path, *, rest: bool = False, tell: Tell | None = None, **options: Any
+    session: Session,
+    form: str,
+    to: Path,
+    *,
+    rest: bool = False,
+    tell: Tell | None = None,
+    **options: Any,
 ) -> str:
     """Export without a server; what was written.
 
-    rest: with predictions by a model of all labels. tell: is told how much of the looking at items is done. options: as
-    for `export_labels`.
+    rest: with predictions by a model of all labels. tell: is told how much of the looking at items
+    is done. options: as for `export_labels`.
     """
     assignment = session.assignment
     if rest:
@@ -298,8 +366,15 @@ def write_out(
     if not rest:
         return f"{labels} labels are in {to}"
     left = len(assignment.items) - rows - len(assignment.closed) - len(assignment.broken)
-    more = f"; {left} items that the page has not looked at have none: see `labelahead predict`" if left > 0 else ""
-    return f"{labels} labels and {rows - labels} predictions (by a model of all {labels} labels) are in {to}{more}"
+    more = (
+        f"; {left} items that the page has not looked at have none: see `labelahead predict`"
+        if left > 0
+        else ""
+    )
+    return (
+        f"{labels} labels and {rows - labels} predictions (by a model of all {labels} labels) "
+        f"are in {to}{more}"
+    )
 
 
 def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
@@ -312,7 +387,8 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
         )
     if not isinstance(campaign.asking.strategy, str):
         raise InputError(
-            f"strategy is {campaign.asking.strategy.name!r}, handed over in Python; the page, which trains in a "
+            f"strategy is {campaign.asking.strategy.name!r}, handed over in Python; the page, "
+            "which trains in a "
             "process of its own, expects a name, or your own as file.py:name"
         )
     if campaign.asking.kernel == "full":
@@ -321,7 +397,9 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     name = absolute_source(campaign.data.name)
     # A link inside a folder of pictures could lead to any picture on this machine.
     own = campaign.data.embedding and full_name(campaign.data.embedding)
-    source = replace(campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own)
+    source = replace(
+        campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
+    )
     asking = replace(campaign.asking, strategy=full_name(campaign.asking.strategy))
     model = replace(campaign.model, name=full_name(campaign.model.name))
     return replace(campaign, data=source, asking=asking, model=model)
@@ -336,7 +414,10 @@ def _test(
         rows = zip(at.tolist(), numbers.tolist(), strict=True)
         return {p: names[c] for p, c in rows}
     if test and answers is None:
-        raise InputError(f"test is {test}, but the data carry no labels to measure with; expected a file of item,label")
+        raise InputError(
+            f"test is {test}, but the data carry no labels to measure with; expected a file of "
+            "item,label"
+        )
     if answers is None:
         return {}
     known = data.test[answers.known[data.test]]
@@ -345,7 +426,9 @@ def _test(
 
 
 def _recorded_test(folder: Path, data: Data) -> dict[int, str]:
-    """Return the items to measure on that the folder's last session had, so that a copy is fitted as the page is."""
+    """Return the items to measure on that the folder's last session had, so that a copy is fitted
+    as the page is.
+    """
     path = folder / TEST_FILE
     if not path.exists():
         return {}
@@ -376,6 +459,13 @@ def _from_folders(assignment: Assignment, data: Data, answers: Answers | None) -
 
 
 def _counted(imported: dict[str, Any]) -> str:
-    words = {"labels": "labels", "unknown": "of unknown items", "unclear": "unclear", "held_out": "of test items"}
+    words = {
+        "labels": "labels",
+        "unknown": "of unknown items",
+        "unclear": "unclear",
+        "held_out": "of test items",
+    }
     counts = [(of, int(imported[key])) for key, of in words.items()]
-    return ", ".join(f"{count} {of}" for of, count in [counts[0], *(pair for pair in counts[1:] if pair[1])])
+    return ", ".join(
+        f"{count} {of}" for of, count in [counts[0], *(pair for pair in counts[1:] if pair[1])]
+    )

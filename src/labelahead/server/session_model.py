@@ -17,6 +17,8 @@ def session_model(folder: str | Path, *, trust_code: bool = False) -> Finished:
     """
     campaign = parse(read_stored(Path(folder) / "session.toml", trust_code=trust_code))
     refuse_large(campaign)
-    with opened(campaign, folder, test=campaign.data.test_fraction or None, read_only=True) as session:
+    with opened(
+        campaign, folder, test=campaign.data.test_fraction or None, read_only=True
+    ) as session:
         session.schedule.remember()
         return page_model(session.assignment, session.schedule)

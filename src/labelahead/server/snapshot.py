@@ -22,9 +22,10 @@ class Snapshot:
     """What a training leaves: the network's outputs and kernel at the items in play.
 
     outputs are on the scale of one-hot targets: probabilities after cross-entropy. Exactly one of
-    kernel (n, n), features (n, k) and units (n, d) is there; all are of scalar kind, so that a class
-    that turns up later is one more column. units: of the exact learner, whose kernel is `weights`
-    of functions of their cosines; test: the units of the items to measure on, and their classes.
+    kernel (n, n), features (n, k) and units (n, d) is there; all are of scalar kind, so that a
+    class that turns up later is one more column. units: of the exact learner, whose kernel is
+    `weights` of functions of their cosines; test: the units of the items to measure on, and their
+    classes.
     """
 
     round: int  # 0: before any training
@@ -40,22 +41,50 @@ class Snapshot:
     units: Tensor | None = None
     weights: tuple[float, ...] = ()
     test: tuple[Tensor, Tensor] | None = None
-    own_noise: float | None = None  # what somebody asked for, instead of the noise that goes with the weights
-    pushes: Tensor | None = None  # (n, C) α of the exact learner's labels, at which solving for them begins
+    own_noise: float | None = (
+        None  # what somebody asked for, instead of the noise that goes with the weights
+    )
+    pushes: Tensor | None = (
+        None  # (n, C) α of the exact learner's labels, at which solving for them begins
+    )
 
-    def belief(self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()) -> Belief:
-        """What is held of the items in play, given these labels. counts_as: of each class, as in `Tally`."""
+    def belief(
+        self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()
+    ) -> Belief:
+        """What is held of the items in play, given these labels.
+
+        counts_as: of each class, as in `Tally`.
+        """
         kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
-        outputs = _standing(self.outputs, counts_as) if self.units is None else _uniform(self.outputs, counts_as)
+        outputs = (
+            _standing(self.outputs, counts_as)
+            if self.units is None
+            else _uniform(self.outputs, counts_as)
+        )
         start = prior(outputs, kernel, features=self.features, noise=self.noise)
         start = start.widened(max(classes, start.classes))
-        guess = None if self.pushes is None else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
+        guess = (
+            None
+            if self.pushes is None
+            else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
+        )
         most = None if self.units is None else MANY
-        return Belief(self.points, start, labels, evaluation=self.evaluation, hold=True, most=most, guess=guess)
+        return Belief(
+            self.points,
+            start,
+            labels,
+            evaluation=self.evaluation,
+            hold=True,
+            most=most,
+            guess=guess,
+        )
 
 
 def _uniform(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
-    """(n, C) where the exact learner begins: the same for all classes that are neither merged nor removed."""
+    """(n, C) where the exact learner begins.
+
+    The same for all classes that are neither merged nor removed.
+    """
     gone = [c for c, now in enumerate(counts_as[: outputs.shape[1]]) if now != c]
     start = torch.full_like(outputs, 1 / max(outputs.shape[1] - len(gone), 1))
     start[:, gone] = 0
@@ -63,7 +92,8 @@ def _uniform(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
 
 
 def _standing(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
-    """(n, C) with nothing for classes that are no more: a merged one's share goes to the other, a removed one's to all.
+    """(n, C) with nothing for classes that are no more: a merged one's share goes to the other, a
+    removed one's to all.
 
     No label speaks for them, so they stay at nothing, and are nobody's guess.
     """

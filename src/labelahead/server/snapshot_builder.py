@@ -1,7 +1,7 @@
 """What the page needs of the data and the labels, worked out: snapshots.
 
-Pictures and texts that a network has to look at first come in little by little: the first few hundred are in play
-within seconds, whatever the size of the pool, and the rest follows.
+Pictures and texts that a network has to look at first come in little by little: the first few
+hundred are in play within seconds, whatever the size of the pool, and the rest follows.
 """
 
 import time
@@ -31,9 +31,21 @@ from labelahead.strategies import find
 from labelahead.strategies.base import Asking
 from labelahead.strategies.context import Situation
 
-__all__ = ["FIRST", "IN_PLAY", "Tell", "Workshop", "in_random_order", "mapped", "page_data", "snapshot"]
+__all__ = [
+    "FIRST",
+    "IN_PLAY",
+    "Tell",
+    "Workshop",
+    "in_random_order",
+    "mapped",
+    "page_data",
+    "snapshot",
+]
 
-FIRST, WIDER = 256, 4  # items that are looked at before anything is asked about; how many times as many come next
+FIRST, WIDER = (
+    256,
+    4,
+)  # items that are looked at before anything is asked about; how many times as many come next
 IN_PLAY = 20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
 DENSE = 6000  # items whose kernel is held whole; beyond that its features
 FEATURES = 1024
@@ -53,21 +65,33 @@ def in_random_order(n: int, seed: int) -> Tensor:
 
 
 class Workshop:
-    """Data and a network for them; `snapshots` is what it makes. What cannot be read is left out, and said."""
+    """Data and a network for them.
+
+    `snapshots` is what it makes. What cannot be read is left out, and said.
+    """
 
     def __init__(
-        self, campaign: Campaign, loaded: Loaded, test: Mapping[int, int], unreadable: Mapping[int, str] | None = None
+        self,
+        campaign: Campaign,
+        loaded: Loaded,
+        test: Mapping[int, int],
+        unreadable: Mapping[int, str] | None = None,
     ) -> None:
         self.data, self.answers = _held_out(loaded, test)
         name, embedding, _ = decide(campaign, self.data)  # of all of it, not of the first few
         model = replace(campaign.model, name=name)
-        self.campaign = replace(campaign, model=model, data=replace(campaign.data, embedding=embedding))
+        self.campaign = replace(
+            campaign, model=model, data=replace(campaign.data, embedding=embedding)
+        )
         self.grows = name == EXACT and takes_long(embedding, self.data)
         self.unreadable = dict(unreadable or {})
         self._last: tuple[Tensor, Prepared] | None = None
 
     def snapshots(self, order: Order, tell: Tell) -> Iterator[tuple[Snapshot, bool]]:
-        """After these labels, and whether it is the last of them: those before are of a part of the pool."""
+        """After these labels, and whether it is the last of them.
+
+        Those before are of a part of the pool.
+        """
         every = self._order([p for p, _ in order.labels])
         sizes = [len(every)]
         if self.grows:
@@ -82,7 +106,10 @@ class Workshop:
                 yield _back(replace(made, facts={**made.facts, **facts}), at), last
 
     def _order(self, labelled: Sequence[int]) -> Tensor:
-        """(m,) positions in the order in which they are looked at; all of them, but for a part of a very large pool."""
+        """(m,) positions in the order in which they are looked at.
+
+        All of them, but for a part of a very large pool.
+        """
         n, known = len(self.data), torch.tensor(labelled, dtype=torch.int64)
         if not self.grows:
             return torch.arange(n)
@@ -94,8 +121,13 @@ class Workshop:
         rest = shuffled[test | torch.isin(shuffled, pool[FIRST:])]
         return torch.cat([known, pool[:FIRST], rest])
 
-    def prepared(self, labelled: Iterable[int], tell: Tell | None = None) -> tuple[Tensor, Prepared]:
-        """Which items a model is made from, and all that it needs of them: those that are in play on the page."""
+    def prepared(
+        self, labelled: Iterable[int], tell: Tell | None = None
+    ) -> tuple[Tensor, Prepared]:
+        """Which items a model is made from, and all that it needs of them.
+
+        Those that are in play on the page.
+        """
         every = self._order(list(labelled))
         return self._readable(every, len(every), tell or (lambda what, done: None))
 
@@ -108,11 +140,16 @@ class Workshop:
                 return self._last
             if not len(fine):
                 names = ", ".join(self.data.ids[p] for p in list(self.unreadable)[:3])
-                raise InputError(f"none of {len(at)} pictures can be read ({names}, ...); expected whole pictures")
+                raise InputError(
+                    f"none of {len(at)} pictures can be read ({names}, ...); expected whole "
+                    "pictures"
+                )
             whole = torch.equal(fine, torch.arange(len(self.data)))
             given = (self.data, self.answers) if whole else _part(self.data, self.answers, fine)
             try:
-                ready = prepare(self.campaign, given, lambda what, done, n: tell(what, done / total))
+                ready = prepare(
+                    self.campaign, given, lambda what, done, n: tell(what, done / total)
+                )
                 _ = ready.inputs
             except Unreadable as error:
                 self.unreadable |= {int(fine[i]): why for i, why in error.failed.items()}
@@ -135,7 +172,9 @@ def _at(order: Order, at: Tensor) -> Order:
     """The same order in places along (m,) positions; what is not there is left out."""
     place = {p: i for i, p in enumerate(at.tolist())}
     labels = tuple((place[p], c) for p, c in order.labels if p in place)
-    trusted, confirmed = (tuple(place[p] for p in some if p in place) for some in (order.trusted, order.confirmed))
+    trusted, confirmed = (
+        tuple(place[p] for p in some if p in place) for some in (order.trusted, order.confirmed)
+    )
     return replace(order, labels=labels, trusted=trusted, confirmed=confirmed)
 
 
@@ -163,7 +202,10 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     facts: dict[str, Any] = {"labels": len(pool)}
     if order.round:
         say("training", 0.0)
-    learner, trained = ready.learner(classes), pool if order.round else Pool(len(inputs), test=ready.data.test)
+    learner, trained = (
+        ready.learner(classes),
+        pool if order.round else Pool(len(inputs), test=ready.data.test),
+    )
     learnt = learner.learn(trained.labelled, trained.labels, seed=seed)
     if learnt.trained:
         done = learnt.trained
@@ -199,7 +241,10 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
 
 
 def _units(ready: Prepared, say: Tell) -> Snapshot:
-    """Of the exact learner, before any label: all that it will ever need of the data, every item in play."""
+    """Of the exact learner, before any label.
+
+    All that it will ever need of the data, every item in play.
+    """
     campaign, inputs = ready.campaign, ready.rows
     asking = find(campaign.asking.strategy).settled(campaign.asking)
     pool = Pool(len(inputs), test=ready.data.test)
@@ -220,11 +265,15 @@ def _units(ready: Prepared, say: Tell) -> Snapshot:
         noise=asking.noise or model.weights().noise,
         own_noise=asking.noise,
         strategy=str(asking.strategy),
-        evaluation=min(asking.evaluation or EVALUATED, EVALUATED) if len(points) > DENSE else asking.evaluation,
+        evaluation=min(asking.evaluation or EVALUATED, EVALUATED)
+        if len(points) > DENSE
+        else asking.evaluation,
         facts={"labels": 0, "map": mapped(points, {"features": units})},
         units=units,
         weights=model.weights().weights,
-        test=(model.unit(inputs[known]).cpu(), ready.answers.take(known)) if ready.answers and len(known) else None,
+        test=(model.unit(inputs[known]).cpu(), ready.answers.take(known))
+        if ready.answers and len(known)
+        else None,
     )
 
 

@@ -26,7 +26,8 @@ from labelahead.server.snapshot_builder import Tell, Workshop, page_data
 __all__ = ["Order", "Worker", "work"]
 
 PATIENCE = 5.0  # seconds for a process to end by itself
-COURTESY = 10  # answers come first, once there is something to ask by: until then they wait for this process
+# answers come first, once there is something to ask by: until then they wait for this process
+COURTESY = 10
 
 
 def work(
@@ -48,7 +49,9 @@ def work(
             order = pipe.recv()
             try:
                 path = Path(folder) / f"snapshot-{order.round:05d}.pt"
-                for made, last in workshop.snapshots(order, lambda what, done: pipe.send((what, done))):
+                for made, last in workshop.snapshots(
+                    order, lambda what, done: pipe.send((what, done))
+                ):
                     save_snapshot(made, path)
                     pipe.send(("done" if last else "wider", str(path)))
                     with suppress(OSError, AttributeError):
@@ -66,7 +69,8 @@ def work(
 class Worker:
     """The process from the outside. A process that dies is started again with the next order.
 
-    test: position -> class of the items that are kept for measuring. items: the name of each, by position.
+    test: position -> class of the items that are kept for measuring. items: the name of each, by
+    position.
     """
 
     def __init__(
@@ -130,7 +134,10 @@ class Worker:
         return Path(value)
 
     def close(self) -> None:
-        """End the process for good: none is started any more, not even by an order that is just being given."""
+        """End the process for good.
+
+        None is started any more, not even by an order that is just being given.
+        """
         with self._starting:
             self._closed = True
         self.stop()

@@ -15,26 +15,38 @@ __all__ = ["run_model"]
 
 
 def run_model(
-    folder: str | Path, *, data: Loaded | None = None, network: str | None = None, trust_code: bool = False
+    folder: str | Path,
+    *,
+    data: Loaded | None = None,
+    network: str | None = None,
+    trust_code: bool = False,
 ) -> Finished:
-    """The network of a campaign's last round; its data are read again, for what was taken from them.
+    """The network of a campaign's last round; its data are read again, for what was taken from
+    them.
 
-    network: where the code of a network of one's own is now. trust_code: see `labelahead.load_model`.
+    network: where the code of a network of one's own is now. trust_code: see
+    `labelahead.load_model`.
     """
     own = {} if network is None else {"model.name": network}
     with Store.open(folder) as store:
         # How it was asked does not matter here: a strategy of somebody's own is not even imported.
-        tables = read_stored(Path(folder) / "config.toml", own, trust_code=trust_code, without=("asking",))
+        tables = read_stored(
+            Path(folder) / "config.toml", own, trust_code=trust_code, without=("asking",)
+        )
         ready = prepare(parse(tables), data)
         remember(store, ready)
         store.require_complete_labels()
         rounds = store.rounds()
         if not rounds:
-            raise InputError(f"{folder} has no finished round; expected one: labelahead resume {folder}")
+            raise InputError(
+                f"{folder} has no finished round; expected one: labelahead resume {folder}"
+            )
         last, classes = rounds[-1], ready.data.classes
         trained = ready.learner(len(classes)).network(ready.campaign.seed)
         trained.load_state_dict(store.weights(last.number))
-        labels = {entry.position: entry.label for entry in store.labels() if entry.round <= last.number}
+        labels = {
+            entry.position: entry.label for entry in store.labels() if entry.round <= last.number
+        }
     accuracy: dict[str, Any] = {
         "measured": last.accuracy,
         "on": len(ready.data.test) if last.accuracy is not None else 0,

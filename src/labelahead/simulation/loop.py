@@ -103,12 +103,19 @@ def rounds(
 
 
 class _Rounds:
-    """One campaign under way. What is on record is not asked for again; a new answer is stored before it is used."""
+    """One campaign under way.
 
-    def __init__(self, plan: Simulation, store: Store | None, tell: Progress, log: list[Label]) -> None:
+    What is on record is not asked for again; a new answer is stored before it is used.
+    """
+
+    def __init__(
+        self, plan: Simulation, store: Store | None, tell: Progress, log: list[Label]
+    ) -> None:
         self.plan, self.store, self.tell = plan, store, tell
         self.pool = Pool(len(plan.learner.inputs), test=plan.closed)
-        self._known = {entry.position: entry for entry in log}  # on record when the campaign was opened
+        self._known = {
+            entry.position: entry for entry in log
+        }  # on record when the campaign was opened
         self._confirmed = {
             e.position: e.round for e in log if e.by == CONFIRMED
         }  # position -> the round that trains on it
@@ -122,8 +129,12 @@ class _Rounds:
         """
         budget, free = self.plan.budget, self.pool.unlabelled
         if budget.initial > len(free):
-            raise InputError(f"initial is {budget.initial}, but the pool has {len(free)} items; expected fewer")
-        order = free[torch.randperm(len(free), generator=stream(self.plan.seed, "initial"))].tolist()
+            raise InputError(
+                f"initial is {budget.initial}, but the pool has {len(free)} items; expected fewer"
+            )
+        order = free[
+            torch.randperm(len(free), generator=stream(self.plan.seed, "initial"))
+        ].tolist()
         if budget.balanced or budget.absent:
             order = _arranged(self.plan, order)
         for position in order[: budget.initial]:
@@ -133,7 +144,10 @@ class _Rounds:
     def round(
         self, number: int, previous: dict[str, Tensor] | None, memory: Mapping[str, Any] | None
     ) -> tuple[nn.Module, Round]:
-        """Train, test, ask. previous: the weights before; memory: what the strategy handed out then."""
+        """Train, test, ask. previous.
+
+        The weights before; memory: what the strategy handed out then.
+        """
         plan, pool, store = self.plan, self.pool, self.store
         learner, seed = plan.learner, plan.learner.training.seed_of(plan.seed, number)
         labelled, labels = pool.labelled, pool.labels
@@ -166,7 +180,9 @@ class _Rounds:
             several = bool((labels != labels[:1]).any())
             if plan.outlook and several and isinstance(learner, ExactLearner):
                 votes = torch.tensor([p not in self._confirmed for p in labelled.tolist()])
-                ahead = learner.outlook(labelled, labels, self._sample(labelled), seed=seed, votes=votes)
+                ahead = learner.outlook(
+                    labelled, labels, self._sample(labelled), seed=seed, votes=votes
+                )
         except LabelaheadError as error:  # advice only: strategies without a kernel go on
             notes = (*notes, f"no estimate by leave-one-out: {error}")
         seconds["leave-one-out"] = time.perf_counter() - start
@@ -208,8 +224,15 @@ class _Rounds:
 
     def _grids(self, labelled: Tensor, labels: Tensor) -> dict[str, int]:
         """How many of these labels were confirmed, and how many of those are wrong."""
-        given = [(p, c) for p, c in zip(labelled.tolist(), labels.tolist(), strict=True) if p in self._confirmed]
-        return {"confirmed": len(given), "let_through": sum(self.plan.labeller(p) != c for p, c in given)}
+        given = [
+            (p, c)
+            for p, c in zip(labelled.tolist(), labels.tolist(), strict=True)
+            if p in self._confirmed
+        ]
+        return {
+            "confirmed": len(given),
+            "let_through": sum(self.plan.labeller(p) != c for p, c in given),
+        }
 
     def _confirm(self, learnt: Learnt, number: int, labelled: Tensor, asked: Tensor) -> None:
         """Look at what is predicted most surely, and label what looks right."""
@@ -221,8 +244,12 @@ class _Rounds:
         at = open_.nonzero().squeeze(1)
         sure, guess = learnt.predict_proba(at).max(1)
         shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
-        there = set(self.pool.labelled.tolist())  # those that are on record since the round was begun before
-        overlooked = torch.rand(len(shown), generator=stream(plan.seed, "confirm", number)) < budget.missed
+        there = set(
+            self.pool.labelled.tolist()
+        )  # those that are on record since the round was begun before
+        overlooked = (
+            torch.rand(len(shown), generator=stream(plan.seed, "confirm", number)) < budget.missed
+        )
         for i, missed in zip(shown.tolist(), overlooked.tolist(), strict=True):
             position, label = int(at[i]), int(guess[i])
             if position in self._known:
@@ -241,7 +268,9 @@ class _Rounds:
         """Unlabelled items at random, on which the estimate of the error rests."""
         return self._judged[~torch.isin(self._judged, labelled)][:JUDGED]
 
-    def _ask(self, learnt: Learnt, number: int, count: int, memory: Mapping[str, Any] | None) -> Query:
+    def _ask(
+        self, learnt: Learnt, number: int, count: int, memory: Mapping[str, Any] | None
+    ) -> Query:
         """Choose, get the labels and put them into the pool."""
         self.tell("looking ahead", 0, count)
         given: dict[int, int] = {}
@@ -312,7 +341,8 @@ def _arranged(plan: Simulation, order: list[int]) -> list[int]:
     budget, present = plan.budget, plan.learner.classes - plan.budget.absent
     if present < 1:
         raise InputError(
-            f"absent is {budget.absent}, but there are {plan.learner.classes} classes; expected fewer, so "
+            f"absent is {budget.absent}, but there are {plan.learner.classes} classes; expected "
+            "fewer, so "
             "that the initial labels are of some class"
         )
     classes = [plan.labeller(position) for position in order]

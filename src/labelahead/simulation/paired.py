@@ -1,8 +1,9 @@
-"""Paired campaigns: how many labels a strategy saves against a baseline, over several seeds, with an interval.
+"""Paired campaigns: how many labels a strategy saves against a baseline, over several seeds, with
+an interval.
 
-One campaign is an anecdote: which items it begins with changes how many labels it needs by more than strategies differ.
-Every seed therefore runs both strategies on the same split from the same first labels, and the ratio of labels is
-averaged over seeds, on the log scale.
+One campaign is an anecdote: which items it begins with changes how many labels it needs by more
+than strategies differ. Every seed therefore runs both strategies on the same split from the same
+first labels, and the ratio of labels is averaged over seeds, on the log scale.
 """
 
 import json
@@ -20,7 +21,16 @@ from labelahead.data.dataset import Loaded
 from labelahead.errors import InputError
 from labelahead.learner.config import Campaign, parse, read, read_stored, to_toml
 from labelahead.models.trusted_code import code_names, require_trusted_code
-from labelahead.simulation.run import Result, prepare, resume, rounds_of, run, same_threads, shortened, simulation
+from labelahead.simulation.run import (
+    Result,
+    prepare,
+    resume,
+    rounds_of,
+    run,
+    same_threads,
+    shortened,
+    simulation,
+)
 from labelahead.simulation.store import Round
 from labelahead.strategies import find
 
@@ -37,10 +47,13 @@ __all__ = [
     "summarise_ratio",
 ]
 
-MAX_BASELINE_FACTOR = 4  # times as many labels as the strategy had, after which the baseline is given up
+MAX_BASELINE_FACTOR = (
+    4  # times as many labels as the strategy had, after which the baseline is given up
+)
 CONFIDENCE = 0.95
 PLAN = "paired.json"  # in the folder: baseline and seeds
-CONFIG = "paired.toml"  # and the campaign; not config.toml, which would make it the folder of one campaign
+# and the campaign; not config.toml, which would make it the folder of one campaign
+CONFIG = "paired.toml"
 
 
 class SeedPair(NamedTuple):
@@ -57,7 +70,8 @@ class SeedPair(NamedTuple):
 
 
 class LabelRatio(NamedTuple):
-    """The baseline's labels over the strategy's: geometric mean and its interval, None with one seed.
+    """The baseline's labels over the strategy's: geometric mean and its interval, None with one
+    seed.
 
     at_least: in how many seeds the baseline was given up, so that the ratio is a lower bound there.
     """
@@ -84,7 +98,9 @@ class PairedResult:
         return summarise_ratio(self.pairs)
 
 
-OnCampaign = Callable[[int, int, int, str], None]  # campaigns done, of how many, seed, strategy of the next or last
+OnCampaign = Callable[
+    [int, int, int, str], None
+]  # campaigns done, of how many, seed, strategy of the next or last
 
 
 def run_paired(
@@ -100,14 +116,15 @@ def run_paired(
     """Run a campaign and the same by a baseline, for several seeds.
 
     Args:
-        config: the campaign, as `labelahead.run` takes it; its seed is the first.
-        baseline: the strategy to compare with. It runs until it is as accurate as the campaign ended, and at most to
+        config: the campaign, as `labelahead.run` takes it; its seed is the first. baseline: the
+        strategy to compare with. It runs until it is as accurate as the campaign ended, and at most
+        to
             four times its labels.
-        seeds: how many, one after the other.
-        out: a new folder that keeps every campaign, for `resume_paired`.
-        data: as `labelahead.data` returns it, instead of what the configuration names.
-        shorten: as in `labelahead.run`, ask for half of a pool that is smaller than the budget instead of refusing it.
-        on_campaign: called before each campaign and after the last with (done, total, seed, strategy).
+        seeds: how many, one after the other. out: a new folder that keeps every campaign, for
+        `resume_paired`. data: as `labelahead.data` returns it, instead of what the configuration
+        names. shorten: as in `labelahead.run`, ask for half of a pool that is smaller than the
+        budget instead of refusing it. on_campaign: called before each campaign and after the last
+        with (done, total, seed, strategy).
 
     Returns:
         The labels that both needed, seed by seed, and their ratio with an interval.
@@ -131,14 +148,18 @@ def run_paired(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
-            f"{folder} exists and is not empty; go on with `labelahead resume {folder}`, or choose another folder"
+            f"{folder} exists and is not empty; go on with `labelahead resume {folder}`, or "
+            "choose another folder"
         )
     with same_threads():
         ready = prepare(campaign, data)
         ready = shortened(ready, None) if shorten else ready
         simulation(ready)  # data that cannot be simulated on are refused before anything is written
     if not len(ready.data.test):
-        raise InputError(f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep some apart")
+        raise InputError(
+            f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep "
+            "some apart"
+        )
     files.make(folder)
     campaign = ready.campaign  # with nothing left open, and paths in full
     files.replace(folder / CONFIG, to_toml(campaign))
@@ -148,7 +169,11 @@ def run_paired(
 
 
 def resume_paired(
-    folder: str | Path, *, data: Loaded | None = None, on_campaign: OnCampaign | None = None, trust_code: bool = False
+    folder: str | Path,
+    *,
+    data: Loaded | None = None,
+    on_campaign: OnCampaign | None = None,
+    trust_code: bool = False,
 ) -> PairedResult:
     """Go on with paired campaigns that were interrupted; the end is the same as without.
 
@@ -156,12 +181,16 @@ def resume_paired(
     """
     path = Path(folder)
     if not is_paired_folder(path):
-        raise InputError(f"{path} holds no paired campaigns; expected the folder of `run --against ... --seeds`")
+        raise InputError(
+            f"{path} holds no paired campaigns; expected the folder of `run --against ... --seeds`"
+        )
     try:
         plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
         baseline, seeds = str(plan["baseline"]), [int(seed) for seed in plan["seeds"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path / PLAN} is damaged ({error}): restore it from a copy, or begin anew") from error
+        raise InputError(
+            f"{path / PLAN} is damaged ({error}): restore it from a copy, or begin anew"
+        ) from error
     campaign = parse(read_stored(path / CONFIG, trust_code=trust_code))
     named = code_names({"asking": {"strategy": baseline}})
     require_trusted_code(named, path / PLAN, [path, campaign.data.name], trust_code)
@@ -216,14 +245,18 @@ def _run_pairs(
     for i, seed in enumerate(seeds):
         place = folder / f"seed-{seed}"
         tell(2 * i, total, seed, ours)
-        result = _run_or_resume(replace(campaign, seed=seed), place / "strategy", data, trust_code=trust_code)
+        result = _run_or_resume(
+            replace(campaign, seed=seed), place / "strategy", data, trust_code=trust_code
+        )
         tell(2 * i + 1, total, seed, theirs)
         pairs.append(_pair(result, baseline, place / "baseline", data, trust_code))
     tell(total, total, seeds[-1], theirs)
     return PairedResult(ours, theirs, tuple(pairs), folder)
 
 
-def _pair(result: Result, baseline: str, folder: Path, data: Loaded | None, trust_code: bool) -> SeedPair:
+def _pair(
+    result: Result, baseline: str, folder: Path, data: Loaded | None, trust_code: bool
+) -> SeedPair:
     """Run the baseline until it is as accurate as a finished campaign, and count labels."""
     goal = result.rounds[-1].accuracy or 0.0
     theirs = list[Round]()
@@ -234,14 +267,23 @@ def _pair(result: Result, baseline: str, folder: Path, data: Loaded | None, trus
             raise _GoalReached
 
     with suppress(_GoalReached):
-        _run_or_resume(baseline_campaign(result, baseline), folder, data, watch, trust_code=trust_code)
+        _run_or_resume(
+            baseline_campaign(result, baseline), folder, data, watch, trust_code=trust_code
+        )
     needed = labels_to_reach(result.rounds, goal)
     assert needed is not None  # its last round reaches it
-    return SeedPair(result.campaign.seed, goal, needed, labels_to_reach(theirs, goal), theirs[-1].labels)
+    return SeedPair(
+        result.campaign.seed, goal, needed, labels_to_reach(theirs, goal), theirs[-1].labels
+    )
 
 
-def baseline_rounds(result: Result, baseline: str, *, data: Loaded | None = None) -> Iterator[Round]:
-    """The same campaign by a baseline, until it has as many labels and is as accurate; nothing is kept of it."""
+def baseline_rounds(
+    result: Result, baseline: str, *, data: Loaded | None = None
+) -> Iterator[Round]:
+    """The same campaign by a baseline, until it has as many labels and is as accurate.
+
+    Nothing is kept of it.
+    """
     goal, reached = result.rounds[-1].accuracy or 0.0, False
     for entry in rounds_of(baseline_campaign(result, baseline), data=data):
         yield entry

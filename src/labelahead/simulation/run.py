@@ -16,7 +16,16 @@ from labelahead.data.classes import refuse_unlisted
 from labelahead.data.dataset import Data, Loaded, hashed
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
-from labelahead.learner.config import Campaign, Progress, assemble, campaign_code, parse, read, read_stored, to_toml
+from labelahead.learner.config import (
+    Campaign,
+    Progress,
+    assemble,
+    campaign_code,
+    parse,
+    read,
+    read_stored,
+    to_toml,
+)
 from labelahead.learner.preparation import Prepared, prepare
 from labelahead.models.trusted_code import record_code
 from labelahead.simulation.loop import Labeller, Simulation, State, rounds
@@ -38,7 +47,15 @@ __all__ = [
     "simulation",
 ]
 
-CHANGEABLE = {"data.name", "data.root", "model.name", "asking.strategy", "device", "budget.labels", "threads"}
+CHANGEABLE = {
+    "data.name",
+    "data.root",
+    "model.name",
+    "asking.strategy",
+    "device",
+    "budget.labels",
+    "threads",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +98,9 @@ def run(
 
     config: a `Campaign`, tables as in TOML, or a TOML file. data: as `labelahead.data` returns it,
     instead of what the configuration names. labeller: answers instead of the data's own labels.
-    out: a folder that keeps everything, for `resume`. outlook: whether every round estimates its error.
-    shorten: ask for half of a pool that has fewer items than the budget has labels, and say so; else it is refused.
+    out: a folder that keeps everything, for `resume`. outlook: whether every round estimates its
+    error. shorten: ask for half of a pool that has fewer items than the budget has labels, and say
+    so; else it is refused.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 0, "labels": 20}, "threads": 1}
     >>> result = la.run(plan, outlook=False)  # the embedded digits; from no label at all
@@ -116,7 +134,9 @@ def run(
 
 
 def rounds_of(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
-    """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop early."""
+    """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop
+    early.
+    """
     with same_threads():
         yield from rounds(replace(simulation(prepare(config, data)), outlook=False))
 
@@ -138,9 +158,10 @@ def resume(
 
     changes: by dotted key, for what has moved ("data.name", "data.root"; "model.name" and
     "asking.strategy", where they are your own), another "device", or a larger budget
-    ("budget.labels"), which also a finished campaign takes up. strategy: that of a campaign to which
-    it was handed over in Python. trust_code: whether code that the folder names (a network, an embedding or a strategy
-    of somebody's own) may run although neither `changes` nor this account has named it before; or which names may.
+    ("budget.labels"), which also a finished campaign takes up. strategy: that of a campaign to
+    which it was handed over in Python. trust_code: whether code that the folder names (a network,
+    an embedding or a strategy of somebody's own) may run although neither `changes` nor this
+    account has named it before; or which names may.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
     >>> half = la.run(plan, out="half", outlook=False)
@@ -170,12 +191,17 @@ def resume(
 
 def _require_same_strategy(store: Store, now: str | Strategy) -> None:
     """Raise unless it goes by the name that the campaign began with, wherever it has moved to."""
-    before = str(read(store.folder / "config.toml").get("asking", {}).get("strategy", Asking.strategy))
+    before = str(
+        read(store.folder / "config.toml").get("asking", {}).get("strategy", Asking.strategy)
+    )
     called = GIVEN + now.name if isinstance(now, Strategy) else now
     files = all(":" in name and not name.startswith(GIVEN) for name in (before, called))
     moved = files and called.rpartition(":")[2] == before.rpartition(":")[2]
     if called != before and not moved:
-        raise InputError(f"this campaign asks by {before}, not {called}; expected the same, or begin a new campaign")
+        raise InputError(
+            f"this campaign asks by {before}, not {called}; expected the same, or begin a new "
+            "campaign"
+        )
 
 
 def _run(
@@ -221,23 +247,29 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
     data, answers, budget = ready.data, ready.answers, ready.campaign.budget
     if labeller is None and answers is None:
         raise InputError(
-            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: {_where(data)}"
+            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: "
+            f"{_where(data)}"
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
     refuse_unlisted(data.classes, ready.campaign.data.classes)
     if len(data.classes) < 2:
-        raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two to learn from")
+        raise InputError(
+            f"{data.name} has {len(data.classes)} class; expected at least two to learn from"
+        )
     test = data.test if answers is not None else data.test[:0]
     closed = _closed(ready, labeller)
     askable = int((~closed).sum())
     if budget.labels > askable:
-        raise InputError(f"labels is {budget.labels}, but the pool has {askable} items; expected at most that")
+        raise InputError(
+            f"labels is {budget.labels}, but the pool has {askable} items; expected at most that"
+        )
     strategy = find(ready.campaign.asking.strategy)
     learner = ready.learner(len(data.classes), strategy.objective)
     learner.network(ready.campaign.seed)  # one that fails, fails here
     return Simulation(
         learner=learner,
-        # A user's own strategy is read once: an edit under way changes no campaign that is under way.
+        # A user's own strategy is read once: an edit under way changes no campaign that is under
+        # way.
         asking=replace(ready.campaign.asking, strategy=strategy),
         budget=budget,
         labeller=labeller or answers,  # type: ignore[arg-type]
@@ -254,7 +286,10 @@ def _where(data: Data) -> str:
     """In which column of a table labels may be found."""
     if data.rows is None or data.rows.files:
         return ""
-    return f"name the column that has them with --target (data.target), one of {', '.join(data.rows.columns)}; "
+    return (
+        "name the column that has them with --target (data.target), one of "
+        f"{', '.join(data.rows.columns)}; "
+    )
 
 
 def _closed(ready: Prepared, labeller: Labeller | None) -> Tensor:
@@ -272,7 +307,10 @@ def shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
     if budget.labels <= askable or budget.initial > askable:
         return ready
     labels = min(askable, max(askable // 2, budget.initial + budget.retrain_every))
-    fewer = f"the pool has {askable} items: {labels} labels are asked for, not {budget.labels}; --labels says how many"
+    fewer = (
+        f"the pool has {askable} items: {labels} labels are asked for, not {budget.labels}; "
+        "--labels says how many"
+    )
     campaign = replace(ready.campaign, budget=replace(budget, labels=labels))
     return replace(ready, campaign=campaign, notes=(*ready.notes, fewer))
 
@@ -303,12 +341,15 @@ def remember(store: Store, ready: Prepared) -> None:
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}): restore it from a copy") from error
     rows = None if data.records is None else data.records.row_names()
-    former = now if rows is None else {**now, "names": _hash_names(data, list(rows))}  # before ids came from a column
+    former = (
+        now if rows is None else {**now, "names": _hash_names(data, list(rows))}
+    )  # before ids came from a column
     if before not in (now, former):
         known = before.get("items") if isinstance(before, dict) else "?"
         what = "other content, names, classes or test items"
         if known != now["items"]:
             what = f"{known} items then, {now['items']} now"
         raise InputError(
-            f"the data have changed since this campaign began ({what}): restore them, or begin a new campaign"
+            f"the data have changed since this campaign began ({what}): restore them, or begin a "
+            "new campaign"
         )

@@ -46,14 +46,14 @@ class Round:
     """One round: train on the labels so far, test, ask for more.
 
     accuracy: on the test items, None without any. gain: score of the best candidate, in the
-    strategy's own unit. loo, loo_error: leave-one-out accuracy and
-    squared error on the random initial labels. memory: what the strategy is told at the next round.
-    labels: answers so far, and what cost as much; confirmed: labels that were confirmed in grids besides, let_through:
-    those of them that are wrong (`Budget.confirm`).
-    error: estimated share of wrong predictions in the pool, with the ends of its interval; fall: what the next 20
-    labels are expected to take off it. All without a test label; None where nothing can be told.
-    drift: share of the candidates for which the linearised network predicts another class than the trained one; None
-    where nothing was looked ahead by a trained network.
+    strategy's own unit. loo, loo_error: leave-one-out accuracy and squared error on the random
+    initial labels. memory: what the strategy is told at the next round. labels: answers so far, and
+    what cost as much; confirmed: labels that were confirmed in grids besides, let_through: those of
+    them that are wrong (`Budget.confirm`). error: estimated share of wrong predictions in the pool,
+    with the ends of its interval; fall: what the next 20 labels are expected to take off it. All
+    without a test label; None where nothing can be told. drift: share of the candidates for which
+    the linearised network predicts another class than the trained one; None where nothing was
+    looked ahead by a trained network.
     """
 
     number: int
@@ -101,7 +101,8 @@ class Store:
         path = Path(folder)
         if (path / "config.toml").exists():
             raise InputError(
-                f"{path} holds a campaign already; go on with `labelahead resume {path}`, or choose another folder"
+                f"{path} holds a campaign already; go on with `labelahead resume {path}`, or "
+                "choose another folder"
             )
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file; expected a folder, or a name for a new one")
@@ -113,7 +114,8 @@ class Store:
         path = Path(folder)
         if not (path / "config.toml").is_file():
             raise InputError(
-                f"{path} holds no campaign (no config.toml); expected the folder of an earlier `labelahead run --out`"
+                f"{path} holds no campaign (no config.toml); expected the folder of an earlier "
+                "`labelahead run --out`"
             )
         with cls(path)._locked() as store:
             yield store
@@ -137,7 +139,14 @@ class Store:
         replace(self.folder / name, content)
 
     def add_label(
-        self, position: int, label: int, round: int, by: str = "oracle", *, item: str = "", name: str = ""
+        self,
+        position: int,
+        label: int,
+        round: int,
+        by: str = "oracle",
+        *,
+        item: str = "",
+        name: str = "",
     ) -> Label:
         """Accept an answer: when this returns, it is on the disk."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -150,10 +159,14 @@ class Store:
         entries = []
         for row, where in read_lines(self.folder / "labels.jsonl"):
             entry = _value(Label, row, where)
-            whole = [isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (entry.position, entry.label)]
+            whole = [
+                isinstance(n, int) and not isinstance(n, bool) and n >= 0
+                for n in (entry.position, entry.label)
+            ]
             if not all(whole):
                 raise InputError(
-                    f"{where} says position {entry.position!r}, label {entry.label!r}; expected whole numbers from 0 "
+                    f"{where} says position {entry.position!r}, label {entry.label!r}; expected "
+                    "whole numbers from 0 "
                     "on: restore the file from a copy"
                 )
             entries.append(entry)
@@ -194,8 +207,10 @@ class Store:
     def _require_labels(self, held: int, needed: int, what: str, round: int) -> None:
         if held < needed:
             raise InputError(
-                f"{self.folder / 'labels.jsonl'} holds {held} {what} for round {round}, but rounds.jsonl tells of "
-                f"{needed}: labels are missing. Put back a copy of labels.jsonl; or move rounds.jsonl away, which runs "
+                f"{self.folder / 'labels.jsonl'} holds {held} {what} for round {round}, but "
+                "rounds.jsonl tells of "
+                f"{needed}: labels are missing. Put back a copy of labels.jsonl; or move "
+                "rounds.jsonl away, which runs "
                 "all rounds again and asks for the missing labels alone"
             )
 
@@ -231,7 +246,9 @@ def _value(kind: type[Any], row: dict[str, Any], where: str) -> Any:
     try:
         return kind(**{k: v for k, v in row.items() if k in names})
     except TypeError as error:
-        raise InputError(f"{where} is incomplete ({error}): restore the file from a copy") from error
+        raise InputError(
+            f"{where} is incomplete ({error}): restore the file from a copy"
+        ) from error
 
 
 def _weights(folder: Path, round: int) -> Path:

@@ -32,7 +32,20 @@ from labelahead.strategies.uncertainty import CONFIDENCE, DYNAMICAL, EGL
 
 __all__ = ["GIVEN", "STRATEGIES", "find"]
 
-_ALL = (*LOOK_AHEAD, *CONFIDENCE, *DIVERSITY, *COVERAGE, BAIT, *BAYESIAN, EGL, DYNAMICAL, LL4AL, ALBL, *RIVALS, NAIVE)
+_ALL = (
+    *LOOK_AHEAD,
+    *CONFIDENCE,
+    *DIVERSITY,
+    *COVERAGE,
+    BAIT,
+    *BAYESIAN,
+    EGL,
+    DYNAMICAL,
+    LL4AL,
+    ALBL,
+    *RIVALS,
+    NAIVE,
+)
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 
 
@@ -53,20 +66,23 @@ def find(strategy: str | Strategy) -> Strategy:
         return strategy
     if not isinstance(strategy, str):
         raise InputError(
-            f"strategy is a {type(strategy).__name__}; expected a name, your own as file.py:name, or a Strategy: "
+            f"strategy is a {type(strategy).__name__}; expected a name, your own as file.py:name, "
+            "or a Strategy: "
             "labelahead.strategies.lookahead.by_look_ahead makes one of a criterion"
         )
     if strategy in STRATEGIES:
         return STRATEGIES[strategy]
     if strategy.startswith(GIVEN):
         raise InputError(
-            f"this campaign asked by a strategy handed over in Python ({strategy.removeprefix(GIVEN)}): go on with "
+            "this campaign asked by a strategy handed over in Python "
+            f"({strategy.removeprefix(GIVEN)}): go on with "
             "labelahead.resume(folder, strategy=...)"
         )
     if ":" not in strategy:
         hint = did_you_mean(strategy, STRATEGIES)
         raise InputError(
-            f"strategy is {strategy!r}; {hint}expected one of {', '.join(STRATEGIES)}, or your own as file.py:name"
+            f"strategy is {strategy!r}; {hint}expected one of {', '.join(STRATEGIES)}, or your "
+            "own as file.py:name"
         )
     first, _, mode = strategy.partition(":")
     if first in STRATEGIES:  # as comparisons write it
@@ -78,6 +94,7 @@ def find(strategy: str | Strategy) -> Strategy:
         about = next(iter((own.__doc__ or "").strip().splitlines()), "your own criterion")
         return by_look_ahead(strategy.rpartition(":")[2], about, "", own)
     raise InputError(
-        f"{strategy!r} is a {type(own).__name__}; expected a labelahead Strategy, or a function (view, rng) that "
+        f"{strategy!r} is a {type(own).__name__}; expected a labelahead Strategy, or a function "
+        "(view, rng) that "
         "scores the candidates"
     )

@@ -1,9 +1,10 @@
 """ALBL: a bandit learns, round by round, which of several strategies to listen to.
 
-Each round draws one of K experts, k with probability p_k, and asks for that expert's whole batch of q out of m
-candidates. Expert k takes candidate i with probability ψ_ki: 1 or 0, `random` with q/m. So the item is asked for with
-probability Q_i = Σ_k p_k ψ_ki > 0, and an answer that counts 1/Q_i times makes up for the choice: on average over the
-draw, Σ_{i asked} right_i/(m Q_i) is the accuracy on all m candidates, if the network does not depend on the draw.
+Each round draws one of K experts, k with probability p_k, and asks for that expert's whole batch of
+q out of m candidates. Expert k takes candidate i with probability ψ_ki: 1 or 0, `random` with q/m.
+So the item is asked for with probability Q_i = Σ_k p_k ψ_ki > 0, and an answer that counts 1/Q_i
+times makes up for the choice: on average over the draw, Σ_{i asked} right_i/(m Q_i) is the accuracy
+on all m candidates, if the network does not depend on the draw.
 
 With one item a round, p, Q and ŷ are those of Hsu & Lin. EXP4.P is of Beygelzimer, Langford, Li,
 Reyzin & Schapire 2011; its actions are here the experts themselves (v̂_k = 1/p_k), not the items,
@@ -57,7 +58,8 @@ class Past:
             ) from error
         if len(past.weights) != len(EXPERTS):
             raise InputError(
-                f"memory knows {len(past.weights)} experts; expected {len(EXPERTS)}: begin anew with memory=None"
+                f"memory knows {len(past.weights)} experts; expected {len(EXPERTS)}: begin anew "
+                "with memory=None"
             )
         return past
 

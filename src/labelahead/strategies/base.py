@@ -1,4 +1,7 @@
-"""What a strategy is, and what may be asked of one: the same values serve a simulation, a query and the page."""
+"""What a strategy is, and what may be asked of one.
+
+The same values serve a simulation, a query and the page.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,7 +15,13 @@ from labelahead.models.training.objective import MakeObjective
 
 __all__ = ["Ask", "Asking", "Picks", "Strategy"]
 
-OPINIONATED = ("flip", "mlmoc", "changes", "emoc", "eer")  # criteria that ask what the predictions are
+OPINIONATED = (
+    "flip",
+    "mlmoc",
+    "changes",
+    "emoc",
+    "eer",
+)  # criteria that ask what the predictions are
 SMALLEST_SKETCH = 32  # below that it is noise
 Ask = Callable[[int], int]  # position in the data set -> class number
 
@@ -39,9 +48,10 @@ class Strategy:
 
     pick(situation, q, rng, mode, ask): `ask` labels one item at once; only mode "sequential" uses
     it. modes: how a batch can be made, the default first. criterion: of look-ahead, what scores the
-    candidates of a view. noise: the relative regulariser it works best with, if it has one of its own.
-    needs_network: whether it takes gradients of a network, or trains some. objective: makes what is trained together
-    with the campaign's network, for `situation.objective`: (network, two samples, seed) -> an `AuxiliaryObjective`.
+    candidates of a view. noise: the relative regulariser it works best with, if it has one of its
+    own. needs_network: whether it takes gradients of a network, or trains some. objective: makes
+    what is trained together with the campaign's network, for `situation.objective`: (network, two
+    samples, seed) -> an `AuxiliaryObjective`.
 
     >>> def first(situation, q, rng, mode, ask):
     ...     return la.Picks(situation.candidates[:q], torch.ones(q))
@@ -61,7 +71,10 @@ class Strategy:
     objective: MakeObjective | None = None
 
     def settled(self, asking: "Asking") -> "Asking":
-        """With the strategy's own noise where none is asked for; without either, the learner's counts."""
+        """With the strategy's own noise where none is asked for.
+
+        Without either, the learner's counts.
+        """
         return replace(asking, noise=asking.noise or self.noise)
 
     @property
@@ -72,11 +85,13 @@ class Strategy:
     def criterion_after(self, labels: Iterable[int]) -> str | Acquisition:
         """What look-ahead scores by after labels of these classes.
 
-        Before there are two of them every prediction is the same, and nothing but coverage can be told: `flip` would
-        ask for ever more items like those that are known.
+        Before there are two of them every prediction is the same, and nothing but coverage can be
+        told: `flip` would ask for ever more items like those that are known.
         """
         assert self.criterion is not None
-        return "resolve" if self.criterion in OPINIONATED and len(set(labels)) < 2 else self.criterion
+        return (
+            "resolve" if self.criterion in OPINIONATED and len(set(labels)) < 2 else self.criterion
+        )
 
     def mode(self, asked: str | None, *, ask: bool) -> str:
         """The mode to use; sequential without someone to ask becomes greedy."""
@@ -97,10 +112,11 @@ class Asking:
     look-ahead makes a batch: "top" (best scores at once), "greedy" (one by one on predicted labels)
     or "sequential" (one by one on the true labels); None: the strategy's own. kernel: pseudo,
     single, trace or full. candidates: at most so many items, drawn at random, are scored.
-    evaluation: at most so many candidates are summed over. noise: relative regulariser; None: the learner's own.
-    sketch: low-rank kernel of so many features, for pools whose kernel does not fit. gamma: of `dynamical`, what the
-    labels so far count beside an item's own gradient; 0 and infinity are its two ends. retrainings: of `naive`, for at
-    most so many candidates a network is trained.
+    evaluation: at most so many candidates are summed over. noise: relative regulariser; None: the
+    learner's own. sketch: low-rank kernel of so many features, for pools whose kernel does not fit.
+    gamma: of `dynamical`, what the labels so far count beside an item's own gradient; 0 and
+    infinity are its two ends. retrainings: of `naive`, for at most so many candidates a network is
+    trained.
 
     >>> la.Asking("flip", mode="greedy", candidates=500).candidates
     500
@@ -119,7 +135,8 @@ class Asking:
     def __post_init__(self) -> None:
         if self.sketch is not None and self.sketch < SMALLEST_SKETCH:
             raise InputError(
-                f"sketch is {self.sketch}; expected {SMALLEST_SKETCH} features or more, commonly some thousand"
+                f"sketch is {self.sketch}; expected {SMALLEST_SKETCH} features or more, commonly "
+                "some thousand"
             )
         for name in ("candidates", "evaluation", "retrainings"):
             value = getattr(self, name)

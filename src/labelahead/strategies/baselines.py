@@ -1,7 +1,8 @@
 """What the look-ahead paper (LA, Figure 1) sets itself against, short of retraining.
 
-One gradient step instead of training, the kernel of an infinitely wide network instead of the network's own, a Gaussian
-process instead of the network, and look-ahead without the block formula. Really retraining is in `retraining`.
+One gradient step instead of training, the kernel of an infinitely wide network instead of the
+network's own, a Gaussian process instead of the network, and look-ahead without the block formula.
+Really retraining is in `retraining`.
 """
 
 from collections.abc import Callable
@@ -24,11 +25,14 @@ __all__ = ["DEPTH", "RIVALS", "matching_kernel", "one_step"]
 
 CHUNK = 64  # candidates at a time
 DEPTH = 3  # hidden layers of the infinitely wide network
-SIDE = 7  # pixels a side to which images are averaged for a convolutional limit: a pair costs their fourth power
+# pixels a side to which images are averaged for a convolutional limit: a pair costs their fourth
+# power
+SIDE = 7
 
 
 def one_step(s: Situation, rng: torch.Generator) -> Tensor:
-    """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x', y' = argmax f(x'): the change by one step on x' alone.
+    """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x', y' = argmax f(x'): the change by one step on x'
+    alone.
 
     θ ← θ − η ∇ℓ(x', y') moves the outputs by J(x) J(x')ᵀ η (y' − f(x')) + O(η²), and η scales all
     scores alike. With the full kernel this is the step itself to first order, and exactly where
@@ -43,16 +47,21 @@ def one_step(s: Situation, rng: torch.Generator) -> Tensor:
     scores = []
     for at, r in zip(torch.split(here, CHUNK), torch.split(residual, CHUNK), strict=True):
         theta = start.block(there, at).double()
-        size = theta.abs().T * r.norm(dim=1)[:, None] if b == 1 else torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2)
+        size = (
+            theta.abs().T * r.norm(dim=1)[:, None]
+            if b == 1
+            else torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2)
+        )
         scores.append(size.masked_fill(at[:, None] == there[None, :], 0.0).sum(1))
     return torch.cat(scores)
 
 
 def matching_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None) -> Tensor:
-    """The kernel of an infinitely wide network like that one, (n, m): convolutional for images, else fully connected.
+    """The kernel of an infinitely wide network like that one, (n, m): convolutional for images,
+    else fully connected.
 
-    With convolutions: three of them (of a WideResNet the stem and its first block) and the mean over the image,
-    which is averaged to 7 pixels a side at most. BatchNorm has no part in it.
+    With convolutions: three of them (of a WideResNet the stem and its first block) and the mean
+    over the image, which is averaged to 7 pixels a side at most. BatchNorm has no part in it.
     """
     a, b = (None if t is None else t if t.is_floating_point() else t.float() for t in (x, x2))
     assert a is not None
@@ -62,7 +71,9 @@ def matching_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None
     small = (min(SIDE, a.shape[2]), min(SIDE, a.shape[3]))
     b = None if b is None else F.adaptive_avg_pool2d(b, small)
     skips = (2,) if isinstance(model, WideResNet) else ()
-    return infinite_kernel(F.adaptive_avg_pool2d(a, small), b, network="conv", depth=DEPTH, skips=skips)
+    return infinite_kernel(
+        F.adaptive_avg_pool2d(a, small), b, network="conv", depth=DEPTH, skips=skips
+    )
 
 
 def _nothing(s: Situation) -> Tensor:
@@ -71,7 +82,9 @@ def _nothing(s: Situation) -> Tensor:
     return one.new_zeros(len(s.points), one.shape[1])
 
 
-def _infinitely_wide(start: Callable[[Situation], Tensor], criterion: str | Acquisition) -> Callable[..., Picks]:
+def _infinitely_wide(
+    start: Callable[[Situation], Tensor], criterion: str | Acquisition
+) -> Callable[..., Picks]:
     """Look-ahead in any mode by the kernel of an infinitely wide ReLU network like the one at hand.
 
     start: (L + m, C) where it begins. Look-ahead does not depend on the scale of the kernel.

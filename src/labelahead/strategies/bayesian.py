@@ -28,7 +28,9 @@ def bald(p: Tensor) -> Tensor:
     return entropy(p.mean(1)) - entropy(p).mean(1)
 
 
-def batch_bald(p: Tensor, q: int, rng: torch.Generator, *, most: int = CONFIGURATIONS) -> tuple[Tensor, Tensor]:
+def batch_bald(
+    p: Tensor, q: int, rng: torch.Generator, *, most: int = CONFIGURATIONS
+) -> tuple[Tensor, Tensor]:
     """q candidates whose labels together say most of the network, chosen one by one, p (m, T, C).
 
     The joint entropy is exact while the labels of the batch so far have at most `most`
@@ -77,7 +79,9 @@ def network_samples(s: Situation, rng: torch.Generator) -> Tensor:
 
     Dropout, if the network has any; else an ensemble of networks trained like it.
     """
-    drops = [m for m in s.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
+    drops = [
+        m for m in s.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0
+    ]
     seed = int(torch.randint(2**31, (1,), generator=rng))
     x = s.learnt.seen(s.candidates)
     if drops:
@@ -100,7 +104,9 @@ def _dropped(model: nn.Module, drops: Sequence[nn.Module], x: Tensor | Samples) 
     for module in drops:
         module.training = True
     with torch.no_grad():
-        return torch.cat([forward(model, x[start : start + 512]) for start in range(0, len(x), 512)])
+        return torch.cat(
+            [forward(model, x[start : start + 512]) for start in range(0, len(x), 512)]
+        )
 
 
 def _member(s: Situation, seed: int) -> nn.Module:

@@ -43,7 +43,9 @@ class Situation:
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
     memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
-    objective: AuxiliaryObjective | None = None  # what was trained together with the network, if the strategy asks
+    objective: AuxiliaryObjective | None = (
+        None  # what was trained together with the network, if the strategy asks
+    )
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -59,7 +61,10 @@ class Situation:
         seed: int = 0,
         **more: Any,
     ) -> "Situation":
-        """A random part of the unlabelled items, in random order: at least n, whatever the limit says."""
+        """A random part of the unlabelled items, in random order.
+
+        At least n, whatever the limit says.
+        """
         free = pool.unlabelled
         order = torch.randperm(len(free), generator=stream(seed, "candidates", len(pool)))
         limit = len(free) if asking.candidates is None else max(asking.candidates, n)
@@ -146,7 +151,9 @@ class Situation:
         return self.believed(self.start, self.tangent)
 
     def believed(self, start: Tensor, tangent: Mapping[str, Any]) -> Belief:
-        """What is held at `points` by whoever began at `start` (L + m, C) with that "kernel" or those "features"."""
+        """What is held at `points` by whoever began at `start` (L + m, C) with that "kernel" or
+        those "features".
+        """
         with self.timed("solve"):
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
             # Candidates come in random order, so the first ones are a random part of them.
@@ -185,14 +192,16 @@ class Situation:
         size = entry * rows**2
         if size > LARGEST_KERNEL:
             raise InputError(
-                f"the {self.asking.kernel} kernel of {len(self.points)} items needs {size / 2**30:.0f} "
+                f"the {self.asking.kernel} kernel of {len(self.points)} items needs "
+                f"{size / 2**30:.0f} "
                 f"GiB; expected at most {LARGEST_KERNEL >> 30}: lower `candidates`, or set `sketch`"
                 " to some thousand features"
             )
 
 
 def scored(
-    score: Callable[[Situation, torch.Generator], Tensor], ready: Callable[[Situation], object] = lambda s: None
+    score: Callable[[Situation, torch.Generator], Tensor],
+    ready: Callable[[Situation], object] = lambda s: None,
 ) -> Callable[..., Picks]:
     """A strategy that takes the q largest scores; ties go to the first candidate, a random one.
 

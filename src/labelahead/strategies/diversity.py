@@ -1,4 +1,7 @@
-"""Batches that differ and that cover the pool: BADGE, CoreSet, TypiClust, ProbCover, herding, DropQuery."""
+"""Batches that differ and that cover the pool.
+
+BADGE, CoreSet, TypiClust, ProbCover, herding, DropQuery.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,7 +36,10 @@ NEIGHBOURS = 20
 FEW = 5000  # points up to which whole k-means is quicker than mini-batches of this size
 PURITY = 0.95
 ROWS = 128  # balls counted at once
-DROPPED, TIMES = 0.75, 3  # DropQuery: share of the features that are dropped, and how often, as in the paper
+DROPPED, TIMES = (
+    0.75,
+    3,
+)  # DropQuery: share of the features that are dropped, and how often, as in the paper
 
 
 def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> int:
@@ -198,7 +204,9 @@ def typical(points: Tensor, labelled: int, q: int, rng: torch.Generator) -> tupl
     return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
 
 
-def _by_typicality(points: Tensor, group: Tensor, cluster: int, labelled: int) -> list[tuple[int, float]]:
+def _by_typicality(
+    points: Tensor, group: Tensor, cluster: int, labelled: int
+) -> list[tuple[int, float]]:
     """Unlabelled members with 1 / mean distance to their neighbours in the cluster, best first."""
     members = (group == cluster).nonzero().squeeze(1)
     own = members[members >= labelled]
@@ -231,7 +239,9 @@ def ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
     # A ball is pure while it ends before the nearest point of another cluster.
     other = torch.cat(
         [
-            torch.cdist(some[rows], some).masked_fill_(group[rows, None] == group, torch.inf).amin(1)
+            torch.cdist(some[rows], some)
+            .masked_fill_(group[rows, None] == group, torch.inf)
+            .amin(1)
             for rows in torch.split(torch.arange(len(some)), max(1, BLOCK // len(some)))
         ]
     )
@@ -291,16 +301,19 @@ def _probcover(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask |
 
 
 def herd(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
-    """q of the points after the first `labelled`, each adding most to Σₓ w(x) max_{x' chosen} k(x,x'), and how much.
+    """q of the points after the first `labelled`, each adding most to Σₓ w(x) max_{x' chosen}
+    k(x,x'), and how much.
 
-    points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to length one. worth: (m,) of the candidates,
-    which are what is to be covered.
+    points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to length one. worth: (m,)
+    of the candidates, which are what is to be covered.
     """
     units = torch.nn.functional.normalize(points, dim=1)
     mine, known = units[labelled:], units[:labelled]
     best = mine.new_zeros(len(mine))
     for part in torch.split(known, max(1, BLOCK // len(mine))) if labelled else ():
-        best = torch.maximum(best, (2 * (mine @ part.T) - 2).exp().amax(1))  # ‖x − x'‖² = 2 − 2⟨x, x'⟩
+        best = torch.maximum(
+            best, (2 * (mine @ part.T) - 2).exp().amax(1)
+        )  # ‖x − x'‖² = 2 − 2⟨x, x'⟩
     kernel = (2 * (mine @ mine.T) - 2).exp_()
     chosen: list[int] = []
     scores: list[float] = []
@@ -328,7 +341,9 @@ def _max_herding(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask
     return Picks(s.candidates[order], scores)
 
 
-def _uncertainty_herding(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _uncertainty_herding(
+    s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> Picks:
     points = s.embedding
     with s.timed("score"):
         top = class_probabilities(s).topk(2, dim=1).values
@@ -337,7 +352,8 @@ def _uncertainty_herding(s: Situation, q: int, rng: torch.Generator, mode: str, 
 
 
 def wavering(said: Tensor, dropped: Tensor, q: int) -> Tensor:
-    """Places of the items (m,) that say something else under dropout (T, m) more than half of the time.
+    """Places of the items (m,) that say something else under dropout (T, m) more than half of the
+    time.
 
     If these are fewer than q: the q that do so most often, the first ones among equals.
     """
@@ -347,15 +363,20 @@ def wavering(said: Tensor, dropped: Tensor, q: int) -> Tensor:
 
 
 def central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Of each of q clusters the point (n, h) nearest to its centre, and how many it stands for; large ones first.
+    """Of each of q clusters the point (n, h) nearest to its centre, and how many it stands for;
+    large ones first.
 
     Where copies leave fewer clusters the first of the other points are added, which stand for none.
     """
     group = clusters(points, q, rng)
     count = torch.bincount(group)
-    centres = points.new_zeros(len(count), points.shape[1]).index_add_(0, group, points) / count[:, None].clamp_min(1)
+    centres = points.new_zeros(len(count), points.shape[1]).index_add_(0, group, points) / count[
+        :, None
+    ].clamp_min(1)
     away = (points - centres[group]).square().sum(1)
-    order = [c for c in torch.sort(count, descending=True, stable=True).indices.tolist() if count[c]]
+    order = [
+        c for c in torch.sort(count, descending=True, stable=True).indices.tolist() if count[c]
+    ]
     picked = []
     for c in order:
         members = (group == c).nonzero().squeeze(1)
@@ -367,16 +388,19 @@ def central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tenso
 
 
 def _dropquery(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
-    """Dropout on the embedding: of a network what its last linear layer sees, of the exact learner its unit features.
+    """Dropout on the embedding: of a network what its last linear layer sees, of the exact learner
+    its unit features.
 
-    Before the first label nothing can waver, and all candidates are clustered, which is the paper's centroid start. As
-    in the authors' program embeddings have length one when they are clustered.
+    Before the first label nothing can waver, and all candidates are clustered, which is the paper's
+    centroid start. As in the authors' program embeddings have length one when they are clustered.
     """
     said, points = s.candidate_outputs.argmax(1), s.candidate_embedding
     places = torch.arange(len(s.candidates))
     if len(s.labelled):
         with s.timed("outputs"):
-            others = [s.learnt.outputs_dropped(s.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)]
+            others = [
+                s.learnt.outputs_dropped(s.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)
+            ]
         places = wavering(said, torch.stack(others), q).cpu()
     with s.timed("score"):
         order, sizes = central(torch.nn.functional.normalize(points[places], dim=1), q, rng)
@@ -399,19 +423,23 @@ COVERAGE = (
     Strategy(
         "maxherding",
         "few labels and good features: items that stand for many others, smoothly",
-        "Bae, Noh & Sutherland 2024, Generalized Coverage for More Robust Low-Budget Active Learning",
+        "Bae, Noh & Sutherland 2024, Generalized Coverage for More Robust Low-Budget Active "
+        "Learning",
         _max_herding,
     ),
     Strategy(
         "uherding",
         "as maxherding, where what is undecided counts more: from few labels to many",
-        "Bae, Oliveira & Sutherland 2024, Uncertainty Herding: One Active Learning Method for All Label Budgets",
+        "Bae, Oliveira & Sutherland 2024, Uncertainty Herding: One Active Learning Method for All "
+        "Label Budgets",
         _uncertainty_herding,
     ),
     Strategy(
         "dropquery",
-        "pretrained features: items whose class changes when features are left out, one of each cluster",
-        "Gupte, Aklilu, Nirschl & Yeung-Levy 2024, Revisiting Active Learning in the Era of Vision Foundation Models",
+        "pretrained features: items whose class changes when features are left out, one of each "
+        "cluster",
+        "Gupte, Aklilu, Nirschl & Yeung-Levy 2024, Revisiting Active Learning in the Era of "
+        "Vision Foundation Models",
         _dropquery,
     ),
 )

@@ -1,14 +1,16 @@
-"""BAIT: the batch after which the last layer's weights would be known best, where the pool needs them.
+"""BAIT: the batch after which the last layer's weights would be known best, where the pool needs
+them.
 
-The Fisher information of an item's label about the weights of the read-out is (diag p − ppᵀ) ⊗ hhᵀ, h its embedding.
-Here its trace over the classes stands for it, (1 − Σp²) hhᵀ = vvᵀ, which does not grow with their number and for two
-classes says the same. (p(1 − p) of the likeliest class alone would rise with confidence while no class has a half of
-the probability: asked by it, the exact learner was 10 points below random on CIFAR-10.) BAIT asks for the set S with
-the least
+The Fisher information of an item's label about the weights of the read-out is (diag p − ppᵀ) ⊗ hhᵀ,
+h its embedding. Here its trace over the classes stands for it, (1 − Σp²) hhᵀ = vvᵀ, which does not
+grow with their number and for two classes says the same. (p(1 − p) of the likeliest class alone
+would rise with confidence while no class has a half of the probability: asked by it, the exact
+learner was 10 points below random on CIFAR-10.) BAIT asks for the set S with the least
 
     tr( (λI + mean over the labelled of vvᵀ + Σ_S vvᵀ)⁻¹ F ),   F = mean over all points of vvᵀ,
 
-found by taking twice as many items as asked for, one by one, and giving back half of them, one by one.
+found by taking twice as many items as asked for, one by one, and giving back half of them, one by
+one.
 """
 
 import torch
@@ -25,17 +27,21 @@ TAKEN = 2  # times as many are taken as are asked for
 
 
 def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
-    """q of the points after the first `labelled`, and by how much each brought the trace down when it was taken.
+    """q of the points after the first `labelled`, and by how much each brought the trace down when
+    it was taken.
 
-    roots: (n, h), vvᵀ being a point's Fisher information. With A the inverse, α = vᵀAv and β = vᵀAFAv, an item
-    lowers the trace by β/(1 + α) when it is taken and raises it by β/(1 − α) when it is given back. Either changes A
-    by −c aaᵀ, a = Av, c = ±1/(1 ± α), and with it (Sherman & Morrison), for every other point w and b = AFAv,
+    roots: (n, h), vvᵀ being a point's Fisher information. With A the inverse, α = vᵀAv and β =
+    vᵀAFAv, an item lowers the trace by β/(1 + α) when it is taken and raises it by β/(1 − α) when
+    it is given back. Either changes A by −c aaᵀ, a = Av, c = ±1/(1 ± α), and with it (Sherman &
+    Morrison), for every other point w and b = AFAv,
 
         α_w −= c (w·a)²,   β_w −= 2c (w·a)(w·b) − c² β (w·a)²,
 
     so that a step costs n·h + h², no inverse and no trace.
     """
-    if roots.shape[1] > len(roots):  # the same products in fewer coordinates: outside their span A is I/λ and F zero
+    if roots.shape[1] > len(
+        roots
+    ):  # the same products in fewer coordinates: outside their span A is I/λ and F zero
         roots = torch.linalg.qr(roots.T, mode="r").R.T
     known, free = roots[:labelled], roots[labelled:]
     identity = torch.eye(roots.shape[1], dtype=roots.dtype, device=roots.device)
@@ -74,13 +80,17 @@ def _bait(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
         p = class_probabilities(s, outputs).cpu()
         if not len(s.labelled):
             p = torch.full_like(p, 1 / p.shape[1])
-        order, gains = bait(h * (1 - p.square().sum(1)).clamp_min(0).sqrt()[:, None], len(s.labelled), q)
+        order, gains = bait(
+            h * (1 - p.square().sum(1)).clamp_min(0).sqrt()[:, None], len(s.labelled), q
+        )
     return Picks(s.candidates[order], gains)
 
 
 BAIT = Strategy(
     "bait",
-    "a trained read-out that is to be known better where the pool lies: Fisher information, batches that differ",
-    "Ash, Goel, Krishnamurthy & Kakade 2021, Gone Fishing: Neural Active Learning with Fisher Embeddings (BAIT)",
+    "a trained read-out that is to be known better where the pool lies: Fisher information, "
+    "batches that differ",
+    "Ash, Goel, Krishnamurthy & Kakade 2021, Gone Fishing: Neural Active Learning with Fisher "
+    "Embeddings (BAIT)",
     _bait,
 )

@@ -1,8 +1,10 @@
-"""LL4AL: a loss module is trained together with the network and predicts where the network's loss is large.
+"""LL4AL: a loss module is trained together with the network and predicts where the network's loss
+is large.
 
-Yoo & Kweon 2019: features of some intermediate layers, averaged over positions, enter one hidden layer each; these are
-joined and give one number. It learns to order pairs of samples by their losses, with a margin, and its gradient
-flows into the network too, until 60 % of the training (120 of 200 epochs there).
+Yoo & Kweon 2019: features of some intermediate layers, averaged over positions, enter one hidden
+layer each; these are joined and give one number. It learns to order pairs of samples by their
+losses, with a margin, and its gradient flows into the network too, until 60 % of the training (120
+of 200 epochs there).
 """
 
 from collections.abc import Callable, Iterator
@@ -36,11 +38,12 @@ CHANNELS_SECOND = (
 
 
 class LossModule(AuxiliaryObjective):
-    """Predicts the loss of each sample from the features of some layers of a network, and is trained by ranking pairs.
+    """Predicts the loss of each sample from the features of some layers of a network, and is
+    trained by ranking pairs.
 
     Args:
-        model: the network; layers are known by their names in it, so that the module serves its copies too.
-        example: a few samples, to see which layers are called and how wide they are.
+        model: the network; layers are known by their names in it, so that the module serves its
+        copies too. example: a few samples, to see which layers are called and how wide they are.
         seed: draws the first weights.
     """
 
@@ -87,13 +90,20 @@ class LossModule(AuxiliaryObjective):
         features = [self._features[name] for name in self.tapped]
         if detached:
             features = [feature.detach() for feature in features]
-        hidden = [F.relu(layer(feature)) for layer, feature in zip(self.layers, features, strict=True)]
+        hidden = [
+            F.relu(layer(feature)) for layer, feature in zip(self.layers, features, strict=True)
+        ]
         out: Tensor = self.last(torch.cat(hidden, 1))[:, 0]
         return out
 
     def forward(self, losses: Tensor, progress: float) -> Tensor:
-        """Return the ranking loss of the last forward pass; late in training it no longer shapes the network."""
-        return OBJECTIVE_WEIGHT * ranking_loss(self.predicted(detached=progress >= JOINT_SHARE), losses)
+        """Return the ranking loss of the last forward pass.
+
+        Late in training it no longer shapes the network.
+        """
+        return OBJECTIVE_WEIGHT * ranking_loss(
+            self.predicted(detached=progress >= JOINT_SHARE), losses
+        )
 
     def predict_losses(self, model: nn.Module, inputs: Tensor | Samples) -> Tensor:
         """Return the predicted loss (n,) of inputs (n, ...), in eval mode and without gradients."""
@@ -120,11 +130,15 @@ def _pooled(layer: nn.Module, out: Tensor) -> Tensor:
     """(n, channels): a layer's output, averaged over its positions."""
     if out.dim() == 2:
         return out
-    return out.flatten(2).mean(2) if isinstance(layer, CHANNELS_SECOND) else out.flatten(1, -2).mean(1)
+    return (
+        out.flatten(2).mean(2) if isinstance(layer, CHANNELS_SECOND) else out.flatten(1, -2).mean(1)
+    )
 
 
 def _tapped_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
-    """Names of at most `TAPPED_LAYERS` layers with parameters, spread over the network in the order of their calls."""
+    """Names of at most `TAPPED_LAYERS` layers with parameters, spread over the network in the order
+    of their calls.
+    """
     called: list[str] = []
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:
@@ -135,7 +149,11 @@ def _tapped_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
 
         return hook
 
-    layers = {n: m for n, m in model.named_modules() if not list(m.children()) and list(m.parameters(False))}
+    layers = {
+        n: m
+        for n, m in model.named_modules()
+        if not list(m.children()) and list(m.parameters(False))
+    }
     hooks = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
     try:
         with eval_mode(model), torch.no_grad():
@@ -147,7 +165,8 @@ def _tapped_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
     every = every[:-1] or every  # the last one is the read-out: outputs, not features
     if not every:
         raise ModelError(
-            "ll4al needs the outputs of intermediate layers, but this network calls no module with parameters; "
+            "ll4al needs the outputs of intermediate layers, but this network calls no module "
+            "with parameters; "
             "expected modules such as nn.Linear or nn.Conv2d: choose another strategy"
         )
     count = min(TAPPED_LAYERS, len(every))
@@ -159,8 +178,10 @@ def _predicted_losses(s: Situation, rng: torch.Generator) -> Tensor:
     module = s.objective
     if not isinstance(module, LossModule):
         raise InputError(
-            "ll4al ranks items by a loss module that is trained together with the network, and none was given; "
-            "expected `objective`, as labelahead.models.training.train leaves it: or run a campaign, or use a Learner, which "
+            "ll4al ranks items by a loss module that is trained together with the network, and "
+            "none was given; "
+            "expected `objective`, as labelahead.models.training.train leaves it: or run a "
+            "campaign, or use a Learner, which "
             "train both"
         )
     return module.predict_losses(s.model, s.learnt.seen(s.candidates))

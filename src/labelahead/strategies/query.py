@@ -27,9 +27,10 @@ class Query:
     """Which items to label, best first, and what is expected of them.
 
     gain: score of the best item, in the strategy's own unit; only scores of one strategy compare.
-    memory: what the strategy wants to be told at the next query; goes through JSON.
-    drift: of look-ahead by a trained network, the share of the candidates for which the linearised network, which
-    look-ahead describes, predicts another class than the trained one. notes: what to be warned of; a drift beyond 10 %.
+    memory: what the strategy wants to be told at the next query; goes through JSON. drift: of
+    look-ahead by a trained network, the share of the candidates for which the linearised network,
+    which look-ahead describes, predicts another class than the trained one. notes: what to be
+    warned of; a drift beyond 10 %.
 
     >>> pool = la.Pool(30)
     >>> pool.label([0, 1, 2], [0, 1, 2])
@@ -66,13 +67,15 @@ def propose(
 ) -> Query:
     """The n items whose labels matter most to this network now.
 
-    inputs: the whole data set, a tensor (N, ...), a mapping or tuple of tensors, or `Samples` of a data set that is
-    read in batches; positions in the answer count along it. pool: who is labelled. asking: a
-    strategy or its name, or how to choose in detail. loss: what the network was trained with. ask: labels an item on
-    the spot; needed for the mode "sequential", which without it becomes "greedy". fresh, training: an untrained network
-    from a seed, and how it is trained, for strategies that train networks of their own. memory: that of the query
-    before, for strategies that learn from round to round; None: begin anew. objective: what was trained together with
-    the network, for strategies that ask for it (`Strategy.objective`). The network comes back as it was.
+    inputs: the whole data set, a tensor (N, ...), a mapping or tuple of tensors, or `Samples` of a
+    data set that is read in batches; positions in the answer count along it. pool: who is labelled.
+    asking: a strategy or its name, or how to choose in detail. loss: what the network was trained
+    with. ask: labels an item on the spot; needed for the mode "sequential", which without it
+    becomes "greedy". fresh, training: an untrained network from a seed, and how it is trained, for
+    strategies that train networks of their own. memory: that of the query before, for strategies
+    that learn from round to round; None: begin anew. objective: what was trained together with the
+    network, for strategies that ask for it (`Strategy.objective`). The network comes back as it
+    was.
 
     >>> pool = la.Pool(30)
     >>> pool.label([0, 1, 2], [0, 1, 2])
@@ -112,7 +115,9 @@ def propose(
 
 def _query_of(picks: Picks, strategy: Strategy, mode: str, now: Situation) -> Query:
     """Return what was picked, with what is known of it."""
-    drift = now.drift if "belief" in vars(now) else None  # known where the strategy has looked ahead
+    drift = (
+        now.drift if "belief" in vars(now) else None
+    )  # known where the strategy has looked ahead
     note = drift_note(drift)
     return Query(
         picks.positions,
@@ -130,24 +135,42 @@ def _query_of(picks: Picks, strategy: Strategy, mode: str, now: Situation) -> Qu
 def _require_network(strategy: Strategy, model: nn.Module) -> None:
     if strategy.needs_network and isinstance(model, ExactModel):
         raise ModelError(
-            f"{strategy.name} takes gradients of a network or trains some, but the exact learner has nothing to train; "
+            f"{strategy.name} takes gradients of a network or trains some, but the exact learner "
+            "has nothing to train; "
             "expected another strategy, such as resolve"
         )
 
 
 def _check(picks: Any, strategy: Strategy, now: Situation, n: int) -> None:
     """Raise unless a strategy, which may be the user's own, picked what it was asked for."""
-    if not isinstance(picks, Picks) or not isinstance(picks.positions, Tensor) or not isinstance(picks.scores, Tensor):
-        raise InputError(f"the strategy {strategy.name} returned {picks!r:.80}; expected Picks of two tensors")
-    chosen = picks.positions.tolist()
-    if len(set(chosen)) != n or len(chosen) != n or not set(now.candidates.tolist()).issuperset(chosen):
+    if (
+        not isinstance(picks, Picks)
+        or not isinstance(picks.positions, Tensor)
+        or not isinstance(picks.scores, Tensor)
+    ):
         raise InputError(
-            f"the strategy {strategy.name} picked {chosen!r:.80}; expected {n} different ones of the "
+            f"the strategy {strategy.name} returned {picks!r:.80}; expected Picks of two tensors"
+        )
+    chosen = picks.positions.tolist()
+    if (
+        len(set(chosen)) != n
+        or len(chosen) != n
+        or not set(now.candidates.tolist()).issuperset(chosen)
+    ):
+        raise InputError(
+            f"the strategy {strategy.name} picked {chosen!r:.80}; expected {n} different ones of "
+            "the "
             f"{len(now.candidates)} candidates, by their positions in the data set"
         )
     scores = picks.scores
-    if scores.shape != (n,) or bool(torch.isnan(scores).any()) or (strategy.look_ahead and bool(scores[0].isinf())):
-        raise NumericalError(f"the strategy {strategy.name} scored {scores.tolist()!r:.80}; expected {n} numbers")
+    if (
+        scores.shape != (n,)
+        or bool(torch.isnan(scores).any())
+        or (strategy.look_ahead and bool(scores[0].isinf()))
+    ):
+        raise NumericalError(
+            f"the strategy {strategy.name} scored {scores.tolist()!r:.80}; expected {n} numbers"
+        )
 
 
 def _required(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Tensor | Samples:
@@ -156,11 +179,16 @@ def _required(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Tensor | S
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     inputs = as_inputs(given)
     if isinstance(inputs, Tensor) and inputs.dim() < 2:
-        raise InputError(f"inputs have shape {tuple(inputs.shape)}; expected (N, ...), all items stacked in one tensor")
+        raise InputError(
+            f"inputs have shape {tuple(inputs.shape)}; expected (N, ...), all items stacked in "
+            "one tensor"
+        )
     if not isinstance(pool, Pool) or pool.size != len(inputs):
         size = pool.size if isinstance(pool, Pool) else type(pool).__name__
         raise InputError(f"pool is {size} for {len(inputs)} inputs; expected a Pool of that size")
     free = len(pool.unlabelled)
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= free:
-        raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected a whole number up to that")
+        raise InputError(
+            f"{n!r} items asked for, {free} are unlabelled; expected a whole number up to that"
+        )
     return inputs

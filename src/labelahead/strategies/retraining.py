@@ -34,7 +34,10 @@ _PLAIN = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, *ACTIVATIONS.values
 
 
 def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
-    """The q candidates that change the outputs most: Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x', y' = argmax f(x')."""
+    """The q candidates that change the outputs most.
+
+    Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x', y' = argmax f(x').
+    """
     most = s.asking.retrainings
     some = s.candidates if most is None else s.candidates[: max(most, q)]
     there = s.candidates if s.asking.evaluation is None else s.candidates[: s.asking.evaluation]
@@ -49,7 +52,9 @@ def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
             outputs = softmax(after) if s.loss == "cross-entropy" else after
             size = (outputs.double() - now).norm(dim=2)
             first = sum(map(len, changes))  # both lists begin with the same candidates
-            size[:, first:].fill_diagonal_(0.0)  # what changes at the candidate itself does not count
+            size[:, first:].fill_diagonal_(
+                0.0
+            )  # what changes at the candidate itself does not count
             changes.append(size.sum(1))
             if len(changes) == 1:
                 _forecast(len(some), (time.perf_counter() - begun) / len(after))
@@ -69,14 +74,17 @@ def _forecast(count: int, seconds: float) -> None:
     total = count * seconds
     log.log(
         logging.WARNING if total > LONG else logging.INFO,
-        "naive look-ahead: %d retrainings of about %.2g seconds = %.2g minutes; `retrainings` limits them",
+        "naive look-ahead: %d retrainings of about %.2g seconds = %.2g minutes; `retrainings` "
+        "limits them",
         count,
         seconds,
         total / 60,
     )
 
 
-def retrained(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int) -> Iterator[Tensor]:
+def retrained(
+    s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+) -> Iterator[Tensor]:
     """Outputs (≤q, e, C) at `there` after training on the labels so far and item at[j] alone.
 
     at: (q,) and there: (e,), positions in the data set; labels: (q,) hypothetical ones. Training
@@ -99,7 +107,9 @@ def retrained(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Trai
         yield after
 
 
-def one_by_one(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int) -> Iterator[Tensor]:
+def one_by_one(
+    s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+) -> Iterator[Tensor]:
     """`retrained` for any network, by `train`: (1, e, C) at a time."""
     before, model = s.model.state_dict(), copy.deepcopy(s.model)
     evaluation = s.inputs[there]
@@ -126,14 +136,19 @@ def alike(model: nn.Module) -> bool:
     )
 
 
-def together(s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int) -> Tensor:
+def together(
+    s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+) -> Tensor:
     """`retrained` for all of `at` at once: the same steps as `train`, weights stacked (q, ...)."""
     n, q, classes = len(s.labelled), len(at), s.outputs.shape[1]
     device, _ = place(s.model, s.inputs)
     x, new = s.learnt.rows(torch.cat([s.labelled, at[:1]])), s.learnt.rows(at)
     y = F.one_hot(torch.cat([s.labels, labels[:1]]), classes).to(s.outputs)
     new_y = F.one_hot(labels, classes).to(s.outputs)
-    weights = {k: p.detach().expand(q, *p.shape).clone().requires_grad_() for k, p in s.model.named_parameters()}
+    weights = {
+        k: p.detach().expand(q, *p.shape).clone().requires_grad_()
+        for k, p in s.model.named_parameters()
+    }
     forward = _stacked(s.model)
     optimiser = make_optimiser(list(weights.values()), how, how.rate)
     order = batches(n + 1, how.batch, how.steps, seed, pairs=False)

@@ -1,4 +1,7 @@
-"""Label Studio behind recorded requests: every annotation in the record, the best tasks first, whatever goes away."""
+"""Label Studio behind recorded requests.
+
+Every annotation in the record, the best tasks first, whatever goes away.
+"""
 
 import base64
 import csv
@@ -50,7 +53,9 @@ def joined(studio, out, *, there=NONE, predictions=False, started=False):
             session.schedule.start()
         bridge = connection.bridge(session.assignment, fetched, predictions=predictions)
         page = create_app(session.assignment, session.schedule)
-        with TestClient(Doors(protocol(bridge), page, secret="s3cret-s3cret"), base_url="http://127.0.0.1") as client:
+        with TestClient(
+            Doors(protocol(bridge), page, secret="s3cret-s3cret"), base_url="http://127.0.0.1"
+        ) as client:
             client.headers[SECRET] = "s3cret-s3cret"
             yield bridge, session, client
 
@@ -59,7 +64,12 @@ def kinds(session) -> list[tuple]:
     names = session.assignment.tally.classes
     items = session.assignment.items.ids
     return [
-        (e.kind, e.who, items[e.position].removesuffix(".txt"), None if e.label is None else names[e.label])
+        (
+            e.kind,
+            e.who,
+            items[e.position].removesuffix(".txt"),
+            None if e.label is None else names[e.label],
+        )
         for e in session.assignment.journal.events()
         if e.kind != "class"
     ]
@@ -80,16 +90,24 @@ def test_recorded_webhooks_become_events_and_are_on_the_disk_at_201(tmp_path):
         for told in WEBHOOKS:
             reply = client.post("/webhook", json=told)
             assert reply.status_code == 201, reply.text
-            heard += told["action"] in ("ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_DELETED")
+            heard += told["action"] in (
+                "ANNOTATION_CREATED",
+                "ANNOTATION_UPDATED",
+                "ANNOTATIONS_DELETED",
+            )
             assert kinds(session) == SAID[:heard]
         assert heard == 5
-        for told in WEBHOOKS[1:3]:  # the oldest of them twice: a correction and its opposite are two events more
+        for told in WEBHOOKS[
+            1:3
+        ]:  # the oldest of them twice: a correction and its opposite are two events more
             client.post("/webhook", json=told)
         assert kinds(session)[5:] == SAID[:2]
         for told in WEBHOOKS[2:4]:
             client.post("/webhook", json=told)
         assert len(kinds(session)) == 7  # nothing new, nothing doubled
-        assert dict(session.assignment.tally.labels) == {session.assignment.items.ids.index(f"{TASKS[0]}.txt"): 1}
+        assert dict(session.assignment.tally.labels) == {
+            session.assignment.items.ids.index(f"{TASKS[0]}.txt"): 1
+        }
 
 
 def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
@@ -97,13 +115,19 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
         client.post("/webhook", json=WEBHOOKS[1])
         rows = studio.sent("POST", "/import/predictions")[-1]
         change = studio.sent("PATCH", f"/projects/{studio.project}/")[-1]
-        assert change == {"model_version": rows[0]["model_version"], "sampling": "Uncertainty sampling"}
+        assert change == {
+            "model_version": rows[0]["model_version"],
+            "sampling": "Uncertainty sampling",
+        }
         assert [row["score"] for row in rows] == sorted({row["score"] for row in rows})
         asked = session.assignment.question(ANNA)
         assert f"{rows[0]['task']}.txt" == asked["item"]
         assert rows[0]["result"] == []
         order = [path for method, path, _ in studio.asked if method in ("POST", "PATCH")]
-        assert order[-2:] == [f"/api/projects/{studio.project}/import/predictions", f"/api/projects/{studio.project}/"]
+        assert order[-2:] == [
+            f"/api/projects/{studio.project}/import/predictions",
+            f"/api/projects/{studio.project}/",
+        ]
         before = len(studio.asked)
         bridge.serve()
         assert len(studio.asked) == before  # the same again is not sent again
@@ -112,7 +136,9 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
         assert served_by(studio, [TASKS[0], rows[0]["task"]])[0] == int(
             session.assignment.question(ANNA, fresh=True)["item"].removesuffix(".txt")
         )
-        assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1  # at most one more call
+        assert (
+            len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
+        )  # at most one more call
 
 
 def served_by(studio, solved=frozenset()) -> list[int]:
@@ -127,12 +153,17 @@ def served_by(studio, solved=frozenset()) -> list[int]:
 
 @pytest.mark.parametrize("people", [1, 3])
 def test_whoever_asks_next_gets_the_best_that_nobody_holds(tmp_path, people):
-    """By scores alone, as Label Studio chooses: whatever each of the others holds, and whoever is yet to come."""
+    """By scores alone, as Label Studio chooses.
+
+    Whatever each of the others holds, and whoever is yet to come.
+    """
     with replay() as studio:
         rows = [{"id": i, "data": row} for i, row in enumerate(texts(60), 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
         one = studio.replies["people"][0]
-        studio.replies["people"] = [{**one, "id": i, "email": f"{i}@example.org"} for i in range(1, 7)]
+        studio.replies["people"] = [
+            {**one, "id": i, "email": f"{i}@example.org"} for i in range(1, 7)
+        ]
         held, answered, rng = {}, [], random.Random(people)
         with joined(studio, tmp_path / "out", started=True) as (bridge, session, client):
             bridge.reconcile()
@@ -141,31 +172,48 @@ def test_whoever_asks_next_gets_the_best_that_nobody_holds(tmp_path, people):
                 bridge.serve()
                 best = [bridge.tasks[p] for p in session.assignment.ranked()]
                 free = [t for t in served_by(studio, answered) if t not in held.values()]
-                assert len(free) >= min(6, len(best)) - len(held)  # nobody is told that there are no tasks
+                assert len(free) >= min(6, len(best)) - len(
+                    held
+                )  # nobody is told that there are no tasks
                 who = number % people + 1 if number < people else rng.randint(1, people)
                 if who not in held:
                     assert free[0] == next(t for t in best if t not in held.values())
                     held[who] = free[0]
                 if rng.random() < 0.5:  # else it stays theirs for a while
                     answered.append(held.pop(who))
-                    annotation = {**WEBHOOKS[1]["annotation"], "id": 900 + number, "completed_by": who}
-                    annotation |= {"task": answered[-1], "result": choice(rows[answered[-1] - 1]["data"]["truth"])}
+                    annotation = {
+                        **WEBHOOKS[1]["annotation"],
+                        "id": 900 + number,
+                        "completed_by": who,
+                    }
+                    annotation |= {
+                        "task": answered[-1],
+                        "result": choice(rows[answered[-1] - 1]["data"]["truth"]),
+                    }
                     client.post("/webhook", json={**WEBHOOKS[1], "annotation": annotation})
         assert len(answered) > 5
 
 
 def settled(session) -> None:
     """Until everything is learnt."""
-    until(lambda: session.assignment.opinion and not session.assignment.behind and session.schedule.idle)
+    until(
+        lambda: (
+            session.assignment.opinion and not session.assignment.behind and session.schedule.idle
+        )
+    )
 
 
 def test_what_was_skipped_on_top_leaves_everybody_enough(tmp_path):
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, _):
-        studio.replies["people"].append({**studio.replies["people"][0], "id": 2, "email": "ben@example.org"})
+        studio.replies["people"].append(
+            {**studio.replies["people"][0], "id": 2, "email": "ben@example.org"}
+        )
         skip = WEBHOOKS[3]["annotation"]
         first = next(iter(session.assignment.ranked()))
         task = bridge.tasks[first]
-        bridge.take([{**skip, "task": task}, {**skip, "id": 900, "task": TASKS[4], "completed_by": 2}])
+        bridge.take(
+            [{**skip, "task": task}, {**skip, "id": 900, "task": TASKS[4], "completed_by": 2}]
+        )
         bridge.serve()
         served = [row["task"] for row in studio.sent("POST", "/import/predictions")[-1]]
         for mine in ({task}, {TASKS[4]}):
@@ -189,7 +237,9 @@ def test_deleting_a_corrected_annotation_brings_nothing_back(tmp_path):
         for told in WEBHOOKS[1:3]:
             client.post("/webhook", json=told)
         number = WEBHOOKS[1]["annotation"]["id"]
-        client.post("/webhook", json={**WEBHOOKS[5], "annotations": [{"id": number}, {"id": 10**6}]})
+        client.post(
+            "/webhook", json={**WEBHOOKS[5], "annotations": [{"id": number}, {"id": 10**6}]}
+        )
         assert not session.assignment.tally.labels
         assert bridge.take_back([number]) == 0
 
@@ -198,8 +248,12 @@ def test_what_was_missed_is_made_up_for(tmp_path):
     there = [a for t in RECORDED["replies"]["annotations"] for a in t["annotations"]]
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
         lost = WEBHOOKS[4]["annotation"]
-        client.post("/webhook", json=WEBHOOKS[4])  # deleted while nobody listened, and its id given to another
-        client.post("/webhook", json={**WEBHOOKS[4], "annotation": {**lost, "id": 900, "task": TASKS[3]}})
+        client.post(
+            "/webhook", json=WEBHOOKS[4]
+        )  # deleted while nobody listened, and its id given to another
+        client.post(
+            "/webhook", json={**WEBHOOKS[4], "annotation": {**lost, "id": 900, "task": TASKS[3]}}
+        )
         assert lost["id"] in {a["id"] for a in there if a["task"] != lost["task"]}
         studio.replies["annotations"] = RECORDED["replies"]["annotations"]
         known = [a for a in there if a["task"] in bridge.positions]
@@ -212,7 +266,9 @@ def test_what_was_missed_is_made_up_for(tmp_path):
         assert left == {f"{a['task']}.txt" for a in known if not a["was_cancelled"]}
 
 
-def test_without_label_studio_an_annotation_counts_and_the_rest_follows(tmp_path, monkeypatch, caplog):
+def test_without_label_studio_an_annotation_counts_and_the_rest_follows(
+    tmp_path, monkeypatch, caplog
+):
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
         client.post("/webhook", json=WEBHOOKS[1])
         first = studio.sent("POST", "/import/predictions")[-1][0]["task"]
@@ -227,7 +283,8 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(tmp_path
             bridge._look()
         studio.down, before = False, len(studio.sent("POST", "/import/predictions"))
         studio.replies["annotations"] = [
-            {"id": w["annotation"]["task"], "annotations": [w["annotation"]]} for w in (WEBHOOKS[1], second)
+            {"id": w["annotation"]["task"], "annotations": [w["annotation"]]}
+            for w in (WEBHOOKS[1], second)
         ]
         bridge._look()
         assert bridge.current
@@ -248,8 +305,13 @@ def test_a_webhook_that_never_comes_is_noticed(tmp_path, caplog):
 
 def test_only_label_studio_is_heard(tmp_path):
     with replay() as studio, joined(studio, tmp_path / "out") as (_, session, client):
-        assert client.post("/webhook", json=WEBHOOKS[1], headers={SECRET: "wrong"}).status_code == 401
-        assert client.post("/predict", json={"tasks": []}, headers={SECRET: "wrong"}).status_code == 401
+        assert (
+            client.post("/webhook", json=WEBHOOKS[1], headers={SECRET: "wrong"}).status_code == 401
+        )
+        assert (
+            client.post("/predict", json={"tasks": []}, headers={SECRET: "wrong"}).status_code
+            == 401
+        )
         elsewhere = {**WEBHOOKS[1], "project": {**WEBHOOKS[1]["project"], "id": 99}}
         assert client.post("/webhook", json=elsewhere).status_code == 201
         assert kinds(session) == []
@@ -268,21 +330,35 @@ def test_recorded_requests_to_an_ml_backend(tmp_path):
         assert set(requests) == {"/health", "/setup", "/predict", "/versions", "/webhook"}
         assert client.get("/health").json()["status"] == "UP"
         assert client.get("/versions").json() == {"versions": ["labelahead"]}
-        assert client.post("/setup", json=requests["/setup"]["body"]).json() == {"model_version": "labelahead"}
+        assert client.post("/setup", json=requests["/setup"]["body"]).json() == {
+            "model_version": "labelahead"
+        }
         tasks = requests["/predict"]["body"]["tasks"]
         reply = client.post("/predict", json=requests["/predict"]["body"]).json()
-        assert [r["result"] for r in reply["results"]] == [[] for _ in tasks]  # nothing is known yet
+        assert [r["result"] for r in reply["results"]] == [
+            [] for _ in tasks
+        ]  # nothing is known yet
         basic = {"Authorization": "Basic " + base64.b64encode(b"labelahead:s3cret-s3cret").decode()}
         client.headers.pop(SECRET)
-        assert client.post("/predict", json=requests["/predict"]["body"], headers=basic).status_code == 200
+        assert (
+            client.post("/predict", json=requests["/predict"]["body"], headers=basic).status_code
+            == 200
+        )
         assert client.post("/predict", json=requests["/predict"]["body"]).status_code == 401
-        assert client.post("/webhook", json=requests["/webhook"]["body"], headers=basic).status_code == 201
+        assert (
+            client.post("/webhook", json=requests["/webhook"]["body"], headers=basic).status_code
+            == 201
+        )
 
 
 def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
     with (
         replay() as studio,
-        joined(studio, tmp_path / "out", predictions=True, started=True) as (bridge, session, client),
+        joined(studio, tmp_path / "out", predictions=True, started=True) as (
+            bridge,
+            session,
+            client,
+        ),
     ):
         for told in (WEBHOOKS[1], WEBHOOKS[4]):
             client.post("/webhook", json=told)
@@ -291,21 +367,35 @@ def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
         rows = studio.sent("POST", "/import/predictions")[-1]
         current = CurrentModel(session.assignment)
         asked = session.assignment.question(ANNA, fresh=True)
-        assert asked["position"] == bridge.positions[rows[0]["task"]] == next(session.assignment.ranked())
+        assert (
+            asked["position"]
+            == bridge.positions[rows[0]["task"]]
+            == next(session.assignment.ranked())
+        )
         for rank, row in enumerate(rows):
             label, p = current.guess(bridge.positions[row["task"]])
             assert row["score"] == 0.5 + rank / 1000
             assert row["result"][0]["value"]["choices"] == [session.assignment.tally.classes[label]]
             assert row["result"][0]["score"] == round(p, 6)
-        results = client.post("/predict", json={"tasks": [{"id": TASKS[3]}, {"id": 10**6}]}).json()["results"]
+        results = client.post("/predict", json={"tasks": [{"id": TASKS[3]}, {"id": 10**6}]}).json()[
+            "results"
+        ]
         assert results[0]["score"] > 0
         assert results[1]["result"] == []
 
 
 REFUSED = [
-    ('<View><Image name="i" value="$i"/><RectangleLabels name="l" toName="i"/></View>', "RectangleLabels"),
+    (
+        '<View><Image name="i" value="$i"/><RectangleLabels name="l" toName="i"/></View>',
+        "RectangleLabels",
+    ),
     (CONFIG.replace('toName="text"', 'toName="text" choice="multiple"', 1), "several choices"),
-    (CONFIG.replace("</View>", '<Choices name="b" toName="text"><Choice value="x"/></Choices></View>'), "2 <Choices>"),
+    (
+        CONFIG.replace(
+            "</View>", '<Choices name="b" toName="text"><Choice value="x"/></Choices></View>'
+        ),
+        "2 <Choices>",
+    ),
     (CONFIG.replace('value="food"', 'value="Sport"'), "capital letters"),
     (CONFIG.replace('value="$text"', 'value="text"'), "one field"),
     (CONFIG.replace('<Choice value="food"/><Choice value="space"/>', ""), "two or more"),
@@ -324,7 +414,9 @@ def test_what_cannot_be_served_is_refused_before_anything_is_written(tmp_path, c
 
 
 def test_an_interface_is_read():
-    config = CONFIG.replace("<View>", '<View><Header value="What?"/><Image name="i" value="$picture"/>')
+    config = CONFIG.replace(
+        "<View>", '<View><Header value="What?"/><Image name="i" value="$picture"/>'
+    )
     config = config.replace('<Choice value="food"/>', '<Choice value="food" alias="eat"/>')
     interface = read_interface(config)
     assert (interface.name, interface.choices) == ("topic", ("sport", "eat", "space"))
@@ -386,8 +478,16 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
             "/data/upload/1/a%20b.png": picture.read_bytes(),
             "/c.png": picture.read_bytes(),
         }
-        studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace("$text", "$image")
-        addresses = ["/data/upload/1/a b.png", f"{elsewhere.url}/c.png", inline, "/data/gone.png", "file:///etc/passwd"]
+        studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
+            "$text", "$image"
+        )
+        addresses = [
+            "/data/upload/1/a b.png",
+            f"{elsewhere.url}/c.png",
+            inline,
+            "/data/gone.png",
+            "file:///etc/passwd",
+        ]
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
         connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
@@ -400,19 +500,31 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
 
 
 def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
-    """Dead links, one or thousands, keep nobody waiting; what Label Studio itself has is waited for."""
+    """Dead links, one or thousands, keep nobody waiting.
+
+    What Label Studio itself has is waited for.
+    """
     monkeypatch.setattr(tasks_module, "AT_ONCE", 1)
     with replay() as studio:
         studio.files = {"/data/upload/1/a.png": b"x"}
-        studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace("$text", "$image")
+        studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
+            "$text", "$image"
+        )
         dead = f"http://127.0.0.1:{free_port()}"
-        addresses = ["/data/upload/1/a.png", "http://[::bad/c.png", "data:image/png;base64,abc", "s3://bucket/a.png"]
+        addresses = [
+            "/data/upload/1/a.png",
+            "http://[::bad/c.png",
+            "data:image/png;base64,abc",
+            "s3://bucket/a.png",
+        ]
         addresses += [f"{dead}/{i}.png" for i in range(20)]
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
         connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
         tried, ask = [], Studio._ask
-        monkeypatch.setattr(Studio, "_ask", lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how))
+        monkeypatch.setattr(
+            Studio, "_ask", lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how)
+        )
         fetched = connection.fetch(lambda done, of: None)
         assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
         assert len([url for url in tried if url.startswith(dead)]) == 8
@@ -429,11 +541,16 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
 
 
 def test_an_edited_configuration_is_followed(tmp_path, caplog):
-    """Another name of the choice, and one choice more: what was read by the old one is read anew."""
+    """Another name of the choice, and one choice more.
+
+    What was read by the old one is read anew.
+    """
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
         bridge._look()
         assert "configuration" not in caplog.text
-        edited = CONFIG.replace('name="topic"', 'name="what"').replace("</Choices>", '<Choice value="art"/></Choices>')
+        edited = CONFIG.replace('name="topic"', 'name="what"').replace(
+            "</Choices>", '<Choice value="art"/></Choices>'
+        )
         given = {**WEBHOOKS[1]["annotation"], "result": [{**choice("art")[0], "from_name": "what"}]}
         client.post("/webhook", json={**WEBHOOKS[1], "annotation": given})
         assert [kind for kind, *_ in kinds(session)] == ["unsure"]
@@ -443,12 +560,16 @@ def test_an_edited_configuration_is_followed(tmp_path, caplog):
         assert kinds(session)[-1] == ("label", ANNA, str(given["task"]), "art")
         assert bridge.interface.choices == ("sport", "food", "space", "art")
         assert "sport, food, space, art; 1 annotations" in caplog.text
-        second = edited.replace("</View>", '<Choices name="b" toName="text"><Choice value="x"/></Choices></View>')
+        second = edited.replace(
+            "</View>", '<Choices name="b" toName="text"><Choice value="x"/></Choices></View>'
+        )
         studio.replies["project"]["label_config"] = second
         bridge._look()
         assert "2 <Choices>" in caplog.text
         assert bridge.interface.result("gone", 0.5) == []
-        client.post("/webhook", json={**WEBHOOKS[4], "annotation": {**given, "id": 900, "task": TASKS[3]}})
+        client.post(
+            "/webhook", json={**WEBHOOKS[4], "annotation": {**given, "id": 900, "task": TASKS[3]}}
+        )
         assert kinds(session)[-1] == ("label", ANNA, str(TASKS[3]), "art")
 
 
@@ -480,10 +601,14 @@ def test_the_command_wants_a_token_from_the_environment(monkeypatch):
     assert result.exit_code == 2
 
 
-@pytest.mark.parametrize("address", ["http://labelahead:8770", "labelahead.internal:8770", "http://"])
+@pytest.mark.parametrize(
+    "address", ["http://labelahead:8770", "labelahead.internal:8770", "http://"]
+)
 def test_the_command_refuses_addresses_that_label_studio_would_not_call(monkeypatch, address):
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
-    result = CliRunner().invoke(app, ["label-studio", "http://127.0.0.1:9", "--project", "1", "--webhook-url", address])
+    result = CliRunner().invoke(
+        app, ["label-studio", "http://127.0.0.1:9", "--project", "1", "--webhook-url", address]
+    )
     assert result.exit_code == 2
     assert "name with a dot" in " ".join(result.output.split())
 
@@ -492,20 +617,38 @@ def test_the_command_exports_what_label_studio_has(tmp_path, monkeypatch):
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
     with replay() as studio:
         to = tmp_path / "labels.csv"
-        command = ["label-studio", studio.url, "--project", str(studio.project), "--out", str(tmp_path / "out")]
-        result = CliRunner().invoke(app, [*command, "--embedding", "words", "--export", "csv", "--to", str(to)])
+        command = [
+            "label-studio",
+            studio.url,
+            "--project",
+            str(studio.project),
+            "--out",
+            str(tmp_path / "out"),
+        ]
+        result = CliRunner().invoke(
+            app, [*command, "--embedding", "words", "--export", "csv", "--to", str(to)]
+        )
         assert result.exit_code == 0, result.output
         with to.open(newline="", encoding="utf-8") as file:
             rows = {row["id"]: row for row in csv.DictReader(file)}
-        assert [rows[f"{TASKS[0]}.txt"][name] for name in ("label", "annotator", "source")] == ["food", ANNA, "label"]
+        assert [rows[f"{TASKS[0]}.txt"][name] for name in ("label", "annotator", "source")] == [
+            "food",
+            ANNA,
+            "label",
+        ]
         again = ["label", str(tmp_path / "out" / "items"), "--out", str(tmp_path / "out")]
-        away = CliRunner().invoke(app, [*again, "--export", "jsonl", "--to", str(tmp_path / "labels.jsonl")])
+        away = CliRunner().invoke(
+            app, [*again, "--export", "jsonl", "--to", str(tmp_path / "labels.jsonl")]
+        )
         assert away.exit_code == 0, away.output
         taken = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
         assert {row["id"] for row in taken} == set(rows)
 
 
-@pytest.mark.skipif(not (backbone.available() and sentences.sentences_available()), reason="needs pretrained networks")
+@pytest.mark.skipif(
+    not (backbone.available() and sentences.sentences_available()),
+    reason="needs pretrained networks",
+)
 def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
     monkeypatch.setenv(PLACE, str(tmp_path))
     for name, colour in (("1.png", (250, 0, 0)), ("2.png", (0, 0, 250))):
@@ -520,10 +663,16 @@ def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
 
 def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
     with replay() as studio:
-        Studio(studio.url, KEY, studio.project).call_back("http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"})
+        Studio(studio.url, KEY, studio.project).call_back(
+            "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
+        )
         (hook,) = studio.sent("POST", "/api/webhooks/")
         assert "PROJECT_UPDATED" not in hook["actions"]
-        studio.replies["hooks"] = [{"id": 7, "url": "http://old/webhook", "headers": {SECRET: "old"}}]
-        Studio(studio.url, KEY, studio.project).call_back("http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"})
+        studio.replies["hooks"] = [
+            {"id": 7, "url": "http://old/webhook", "headers": {SECRET: "old"}}
+        ]
+        Studio(studio.url, KEY, studio.project).call_back(
+            "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
+        )
         assert studio.sent("PATCH", "/api/webhooks/7/")
         assert len(studio.sent("POST", "/api/webhooks/")) == 1

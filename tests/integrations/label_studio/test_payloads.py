@@ -3,7 +3,12 @@
 import pytest
 
 from labelahead.errors import InputError
-from labelahead.integrations.label_studio.payloads import Annotation, parse_annotation, parse_task_ids, parse_webhook
+from labelahead.integrations.label_studio.payloads import (
+    Annotation,
+    parse_annotation,
+    parse_task_ids,
+    parse_webhook,
+)
 from tests.support.label_studio import RECORDED
 from tests.support.malformed import MISSING, WRONG_VALUES, malformed, replaced
 
@@ -31,10 +36,16 @@ def test_parse_webhook_with_any_malformed_node_raises_input_errors_only(body):
         (("annotation", "id"), (None, "103", 1.5, True, -1, 10**30, MISSING)),
         (("annotation", "task"), (None, "2604", [], {"id": 2604}, MISSING)),
         (("annotation", "was_cancelled"), ("no", 1, [])),
-        (("annotation", "completed_by"), ("anna", [1], {}, {"email": None}, {"email": 5}, {"email": "a\0b"})),
+        (
+            ("annotation", "completed_by"),
+            ("anna", [1], {}, {"email": None}, {"email": 5}, {"email": "a\0b"}),
+        ),
         (("annotation", "result"), ("x", {}, 5, [None], ["x"], [[]])),
         (("annotation", "result", 0, "value"), ("x", [], 5)),
-        (("annotation", "result", 0, "value", "choices"), ("sport", {}, 5, [None], [5], [["sport"]], ["\ud800"])),
+        (
+            ("annotation", "result", 0, "value", "choices"),
+            ("sport", {}, 5, [None], [5], [["sport"]], ["\ud800"]),
+        ),
         (("project",), ("x", 5, [5])),
         (("project", "id"), ("5", 5.5, True, [5])),
         (("action",), (None, 5, [], {}, MISSING)),
@@ -57,6 +68,14 @@ def test_parse_annotation_reads_both_forms_of_an_annotator():
 def test_parse_task_ids_refuses_tasks_without_id():
     assert parse_task_ids({"tasks": [{"id": 3}, {"id": 5}]}) == (3, 5)
     assert parse_task_ids({}) == ()
-    for wrong in ({"tasks": 5}, {"tasks": [3]}, {"tasks": [{"id": "3"}]}, {"tasks": [{}]}, {"tasks": {}}, [], None):
+    for wrong in (
+        {"tasks": 5},
+        {"tasks": [3]},
+        {"tasks": [{"id": "3"}]},
+        {"tasks": [{}]},
+        {"tasks": {}},
+        [],
+        None,
+    ):
         with pytest.raises(InputError, match="; expected "):
             parse_task_ids(wrong)

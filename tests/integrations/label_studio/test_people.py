@@ -21,14 +21,20 @@ def keys(studio) -> dict[str, str]:
 
 
 def test_two_are_asked_as_two_on_the_page(studio, keys, tmp_path, started):
-    """Each keeps what they were given, and gets the best that the other does not hold, as on a page of our own."""
-    project, bridge, client, out = beside_a_page(studio, tmp_path, started, 200, "--retrain-every", "1000")
+    """Each keeps what they were given, and gets the best that the other does not hold, as on a page
+    of our own.
+    """
+    project, bridge, client, out = beside_a_page(
+        studio, tmp_path, started, 200, "--retrain-every", "1000"
+    )
     clients = {ANNA: client, BEN: Client(client.url, who=BEN)}
     rng, asked, task = random.Random(0), {}, {}
     for who in keys:
         asked[who], task[who] = clients[who].question(), studio.next_task(project, keys[who])
     for _ in range(30):
-        assert {who: q["item"] for who, q in asked.items()} == {who: f"{t['id']}.txt" for who, t in task.items()}
+        assert {who: q["item"] for who, q in asked.items()} == {
+            who: f"{t['id']}.txt" for who, t in task.items()
+        }
         who = rng.choice([*keys])
         truth = task[who]["data"]["truth"]
         studio.annotate(task[who]["id"], truth, keys[who])
@@ -49,14 +55,21 @@ def busy(studio, project: int, key: str, seed: int, steps: int, failed: list) ->
                 studio.ask("DELETE", f"/api/annotations/{number}/", key=key)
             elif what < 0.2 and mine:
                 number, truth = rng.choice(mine)
-                studio.ask("PATCH", f"/api/annotations/{number}/", {"result": choice(OTHER[truth])}, key)
+                studio.ask(
+                    "PATCH", f"/api/annotations/{number}/", {"result": choice(OTHER[truth])}, key
+                )
             else:
                 task = studio.next_task(project, key)
                 skipped = {"result": [], "was_cancelled": True}
                 if what > 0.9:
                     studio.ask("POST", f"/api/tasks/{task['id']}/annotations/", skipped, key)
                 else:
-                    mine.append((studio.annotate(task["id"], task["data"]["truth"], key), task["data"]["truth"]))
+                    mine.append(
+                        (
+                            studio.annotate(task["id"], task["data"]["truth"], key),
+                            task["data"]["truth"],
+                        )
+                    )
     except (AssertionError, URLError) as error:
         failed.append(error)
 
@@ -85,16 +98,23 @@ def in_label_studio(studio, project: int) -> dict[int, tuple]:
 
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_both_at_once(studio, keys, tmp_path, started, overlap):
-    project, out = studio.new_project(texts(150, seed=overlap), maximum_annotations=overlap), tmp_path / "out"
+    project, out = (
+        studio.new_project(texts(150, seed=overlap), maximum_annotations=overlap),
+        tmp_path / "out",
+    )
     bridge = started(RealBridge, studio, project, out)
     bridge.settle()
     at_once(studio, project, keys, 40)
     there = in_label_studio(studio, project)
     assert standing(out) == there
-    # No work is done twice, unless it is asked for; but with SQLite Label Studio itself, whatever its sampling, now and
-    # then gives two who ask in the same instant the same task (6 of 80 with its own sequential sampling).
+    # No work is done twice, unless it is asked for; but with SQLite Label Studio itself, whatever
+    # its sampling, now and then gives two who ask in the same instant the same task (6 of 80 with
+    # its own sequential sampling).
     labelled = Counter(task for task, kind, _ in there.values() if kind == "label")
-    assert sum(labelled.values()) - sum(min(overlap, n) for n in labelled.values()) <= len(labelled) / 10
+    assert (
+        sum(labelled.values()) - sum(min(overlap, n) for n in labelled.values())
+        <= len(labelled) / 10
+    )
     assert max(labelled.values()) >= overlap
     bridge.kill()
     bridge.start()
@@ -117,7 +137,12 @@ def test_second_opinions_that_differ_are_seen(studio, keys, tmp_path, started):
     assert (people["compared"], people["agree"]) == (12, 8)
     assert {int(c["item"].removesuffix(".txt")) for c in people["conflicts"]} == wrong
     first, second, third, _ = sorted(wrong)
-    studio.ask("PATCH", f"/api/annotations/{numbers[BEN, first]}/", {"result": choice(truth[first])}, keys[BEN])
+    studio.ask(
+        "PATCH",
+        f"/api/annotations/{numbers[BEN, first]}/",
+        {"result": choice(truth[first])},
+        keys[BEN],
+    )
     studio.ask("DELETE", f"/api/annotations/{numbers[BEN, second]}/", key=keys[BEN])
     studio.ask("DELETE", f"/api/annotations/{numbers[ANNA, third]}/")
     people = bridge._get("/api/people")

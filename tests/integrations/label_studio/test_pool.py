@@ -1,4 +1,7 @@
-"""A pool of millions in Label Studio, here of hundreds: what is to be served comes in as tasks, and nothing else."""
+"""A pool of millions in Label Studio, here of hundreds.
+
+What is to be served comes in as tasks, and nothing else.
+"""
 
 import time
 from contextlib import contextmanager
@@ -33,7 +36,14 @@ def store(tmp_path, monkeypatch):
     x, y = clouds(N)
     weights = [float("nan") if i % 2 else i / 2 for i in range(N)]
     text_pool(tmp_path / "pool", x, id="doc", weight=weights)
-    embed(tmp_path / "pool", tmp_path / "store", column="v", id="doc", dtype="float32", executor=Inline())
+    embed(
+        tmp_path / "pool",
+        tmp_path / "store",
+        column="v",
+        id="doc",
+        dtype="float32",
+        executor=Inline(),
+    )
     return tmp_path / "store", y
 
 
@@ -47,16 +57,27 @@ def studio():
 def empty(studio):
     """A project without a task."""
     studio.replies["tasks"] |= {"total": 0, "tasks": []}
-    studio.replies["project"] |= {"task_number": 0, "total_annotations_number": 0, "skipped_annotations_number": 0}
+    studio.replies["project"] |= {
+        "task_number": 0,
+        "total_annotations_number": 0,
+        "skipped_annotations_number": 0,
+    }
     studio.replies["annotations"] = []
 
 
 @contextmanager
 def joined(studio, store, out, *, refresh_every=10, pictures_at=None, **more):
-    """A session of the store, and its bridge to the replayed project; webhooks of new tasks come within the request."""
+    """A session of the store, and its bridge to the replayed project.
+
+    Webhooks of new tasks come within the request.
+    """
     connection = Connection.made(studio.url, KEY, studio.project, out, pool=True)
     tables = {"data": {"name": str(store)}, "threads": 1}
-    how = {"classes": connection.interface.choices, "executor": Inline(), "refresh_every": refresh_every}
+    how = {
+        "classes": connection.interface.choices,
+        "executor": Inline(),
+        "refresh_every": refresh_every,
+    }
     with opened(parse(tables), out, **how) as session:
         session.schedule.start()
         supply = connection.supply(session.holding, pictures_at)
@@ -81,11 +102,17 @@ def annotate(bridge, studio, task, name, number):
 def said(session):
     """Item and class of every label."""
     assignment = session.assignment
-    return {assignment.items.ids[p]: assignment.tally.classes[c] for p, c in assignment.tally.labels.items()}
+    return {
+        assignment.items.ids[p]: assignment.tally.classes[c]
+        for p, c in assignment.tally.labels.items()
+    }
 
 
 def label_some(bridge, session, studio, y, count, first=900):
-    """Whoever asks is given what matters most of all that is held; the names of what was labelled."""
+    """Whoever asks is given what matters most of all that is held.
+
+    The names of what was labelled.
+    """
     names = []
     for number in range(first, first + count):
         settled(session)
@@ -108,7 +135,9 @@ def test_items_become_tasks_when_their_turn_comes(store, studio, tmp_path):
         settled(session)
         assert len(session.assignment.items) > held  # the pool was scored again meanwhile
         tasks = tasks_of(studio)
-        assert 25 < len(tasks) < 25 * (2 * bridge._enough)  # some for each answer, not all that is held
+        assert (
+            25 < len(tasks) < 25 * (2 * bridge._enough)
+        )  # some for each answer, not all that is held
         assert len({data["item_id"] for data in tasks.values()}) == len(tasks)
         for data in tasks.values():
             number = int(data["doc"].split()[1])
@@ -152,13 +181,21 @@ def test_a_reply_that_is_lost_makes_no_task_twice(store, studio, tmp_path):
 def test_tasks_of_ones_own_are_the_items_that_they_name(store, studio, tmp_path):
     """By our field or by the pool's own column of names; others are left alone."""
     place, _ = store
-    mine = [{"doc": "doc 7", "text": "as I have it"}, {"item": "doc 8"}, {"text": "no item"}, {"item": "3.parquet:9"}]
+    mine = [
+        {"doc": "doc 7", "text": "as I have it"},
+        {"item": "doc 8"},
+        {"text": "no item"},
+        {"item": "3.parquet:9"},
+    ]
     mine.append({"item": "0.parquet:7"})  # doc 7 once more
     studio.imported([*mine, {"item": "nothing"}], {})
     first, second, stranger, by_row, again, unknown = tasks_of(studio)
     annotation = {**WEBHOOKS[1]["annotation"], "task": first, "result": choice("food")}
     twice = {**annotation, "id": 800, "task": again}
-    studio.replies["annotations"] = [{"id": first, "annotations": [annotation]}, {"id": again, "annotations": [twice]}]
+    studio.replies["annotations"] = [
+        {"id": first, "annotations": [annotation]},
+        {"id": again, "annotations": [twice]},
+    ]
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         assert bridge.positions[first] == bridge.positions[again]
         assert said(session) == {"doc 7": "food"}  # it is held, since somebody has labelled it
@@ -205,7 +242,9 @@ def test_deleted_tasks_are_not_made_again(store, studio, tmp_path):
         gone = served_by(studio)[0]
         name = tasks_of(studio)[gone]["item_id"]
         bridge.hear({"action": "TASKS_DELETED", "tasks": [{"id": gone}]})
-        studio.replies["tasks"]["tasks"] = [t for t in studio.replies["tasks"]["tasks"] if t["id"] != gone]
+        studio.replies["tasks"]["tasks"] = [
+            t for t in studio.replies["tasks"]["tasks"] if t["id"] != gone
+        ]
         bridge.serve(anew=True)
         assert name not in {data["item_id"] for data in tasks_of(studio).values()}
         assert gone not in served_by(studio)
@@ -218,16 +257,22 @@ def test_a_text_may_have_another_name_in_the_project(store, studio, tmp_path):
         settled(session)
         bridge.serve()
         assert all(data["review"] == data["text"] for data in tasks_of(studio).values())
-        edited = CONFIG.replace("$text", "$weight").replace("</Choices>", '<Choice value="art"/></Choices>')
+        edited = CONFIG.replace("$text", "$weight").replace(
+            "</Choices>", '<Choice value="art"/></Choices>'
+        )
         studio.replies["project"]["label_config"] = edited
         bridge._look()
         assert "art" in bridge.interface.choices
-        studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace("$text", "$photo")
+        studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
+            "$text", "$photo"
+        )
         bridge._look()
         assert "art" in bridge.interface.choices  # what items do not have is not taken up
 
 
-@pytest.mark.parametrize("shown", [CONFIG.replace("Text", "Image").replace("$text", "$photo"), "both"])
+@pytest.mark.parametrize(
+    "shown", [CONFIG.replace("Text", "Image").replace("$text", "$photo"), "both"]
+)
 def test_what_items_do_not_have_is_refused(store, studio, tmp_path, shown):
     place, _ = store
     both = CONFIG.replace("<View>", '<View><Text name="a" value="$a"/><Text name="b" value="$b"/>')
@@ -253,9 +298,13 @@ def pictures(tmp_path_factory):
 
 @pytest.mark.skipif(not backbone.available(), reason="needs a pretrained network")
 @pytest.mark.parametrize("pictures_at", [None, "https://example.org/photos/"])
-def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(pictures, studio, tmp_path, pictures_at):
+def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(
+    pictures, studio, tmp_path, pictures_at
+):
     place, folder = pictures
-    studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace("$text", "$photo")
+    studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
+        "$text", "$photo"
+    )
     with joined(studio, place, tmp_path / "out", pictures_at=pictures_at) as (bridge, session):
         settled(session)
         bridge.serve()
@@ -276,7 +325,9 @@ def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(pictures, stu
 @pytest.mark.skipif(not backbone.available(), reason="needs a pretrained network")
 def test_a_picture_that_is_gone_is_left_out(pictures, studio, tmp_path):
     place, folder = pictures
-    studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace("$text", "$photo")
+    studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
+        "$text", "$photo"
+    )
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         settled(session)
         gone = session.assignment.items.ids[next(iter(session.assignment.ranked()))]
@@ -299,7 +350,9 @@ def test_pictures_in_a_storage_keep_their_addresses():
 def test_the_command_refuses_what_goes_with_a_pool_alone(monkeypatch):
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
     for option in (["--cluster", "tcp://127.0.0.1:9"], ["--pictures-at", "http://x/"]):
-        result = CliRunner().invoke(app, ["label-studio", "http://127.0.0.1:9", "--project", "1", *option])
+        result = CliRunner().invoke(
+            app, ["label-studio", "http://127.0.0.1:9", "--project", "1", *option]
+        )
         assert result.exit_code == 2
         assert "go with --pool" in " ".join(result.output.split())
 
@@ -308,13 +361,21 @@ def test_the_command_exports_under_the_items_own_names(store, studio, tmp_path, 
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
     place, _ = store
     studio.imported([{"item": "doc 7"}], {})
-    given = {**WEBHOOKS[1]["annotation"], "task": next(iter(tasks_of(studio))), "result": choice("food")}
+    given = {
+        **WEBHOOKS[1]["annotation"],
+        "task": next(iter(tasks_of(studio))),
+        "result": choice("food"),
+    }
     studio.replies["annotations"] = [{"id": given["task"], "annotations": [given]}]
     out, to = tmp_path / "out", tmp_path / "labels.csv"
     command = ["label-studio", studio.url, "--project", str(studio.project), "--out", str(out)]
-    result = CliRunner().invoke(app, [*command, "--pool", str(place), "--export", "csv", "--to", str(to)])
+    result = CliRunner().invoke(
+        app, [*command, "--pool", str(place), "--export", "csv", "--to", str(to)]
+    )
     assert result.exit_code == 0, result.output
-    assert to.read_text().splitlines()[1].startswith(f"doc 7,doc 7,the text of number 7,,food,{ANNA}")
+    assert (
+        to.read_text().splitlines()[1].startswith(f"doc 7,doc 7,the text of number 7,,food,{ANNA}")
+    )
     without = CliRunner().invoke(app, [*command, "--export", "csv", "--to", str(to)])
     assert "was begun with --pool" in " ".join(without.output.split())
     wrong = CliRunner().invoke(app, [*command[:-1], str(tmp_path / "new"), "--pool", str(tmp_path)])

@@ -1,4 +1,7 @@
-"""Calls are refused by their headers before their body is read; malformed bodies are client errors."""
+"""Calls are refused by their headers before their body is read.
+
+Malformed bodies are client errors.
+"""
 
 import asyncio
 import base64
@@ -33,7 +36,12 @@ def doors(tmp_path_factory):
         with opened(parse(tables), out, classes=connection.interface.choices) as session:
             bridge = connection.bridge(session.assignment, fetched, predictions=False)
             page = create_app(session.assignment, session.schedule)
-            yield Doors(protocol(bridge), page, secret=OUR_SECRET, hosts=("127.0.0.1", "labelahead.internal"))
+            yield Doors(
+                protocol(bridge),
+                page,
+                secret=OUR_SECRET,
+                hosts=("127.0.0.1", "labelahead.internal"),
+            )
 
 
 @pytest.fixture
@@ -53,7 +61,13 @@ def status_by_headers(app, path, headers):
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "http_version": "1.1"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "http_version": "1.1",
+    }
     scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     asyncio.run(app(scope, receive, send))
     return sent[0]["status"]
@@ -76,7 +90,12 @@ def status_by_headers(app, path, headers):
 )
 @pytest.mark.parametrize("path", ["/webhook", "/predict"])
 def test_a_call_is_refused_before_its_body_is_read(doors, path, changed, status):
-    fit = {"Host": "127.0.0.1:8770", "Content-Type": "application/json", "Content-Length": "60000", SECRET: OUR_SECRET}
+    fit = {
+        "Host": "127.0.0.1:8770",
+        "Content-Type": "application/json",
+        "Content-Length": "60000",
+        SECRET: OUR_SECRET,
+    }
     assert status_by_headers(doors, path, {**fit, **changed}) == status
 
 
@@ -93,15 +112,24 @@ def test_predictions_without_secret_are_for_known_hosts_only(doors):
     app = Doors(doors.calls, doors.page, secret=OUR_SECRET, predictions_need_secret=False)
     with TestClient(app, base_url="http://127.0.0.1:8770") as client:
         assert client.post("/predict", json={"tasks": []}).status_code == 200
-        assert client.post("/predict", json={"tasks": []}, headers={"Host": "evil.example"}).status_code == 403
+        assert (
+            client.post(
+                "/predict", json={"tasks": []}, headers={"Host": "evil.example"}
+            ).status_code
+            == 403
+        )
         assert client.post("/webhook", json={}).status_code == 401
 
 
 def test_malformed_webhooks_are_client_errors(client):
-    """A sample, drawn with a fixed seed, of every recorded call with every wrong value at every node."""
+    """A sample, drawn with a fixed seed, of every recorded call with every wrong value at every
+    node.
+    """
     cases = [(path, body) for recorded in BODIES for path, body in malformed(recorded)]
     for path, body in random.Random(0).sample(cases, FUZZED_BODIES):
-        reply = client.post("/webhook", content=json.dumps(body), headers={"Content-Type": "application/json"})
+        reply = client.post(
+            "/webhook", content=json.dumps(body), headers={"Content-Type": "application/json"}
+        )
         assert reply.status_code < 500, (path, reply.text)
         if reply.status_code != 201:
             assert reply.status_code >= 400
@@ -111,18 +139,37 @@ def test_malformed_webhooks_are_client_errors(client):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"id": %s}' % (b"9" * 10_000), b"null", b"NaN", b'"x"', b"[{}]", b"{}"],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"id": %s}' % (b"9" * 10_000),
+        b"null",
+        b"NaN",
+        b'"x"',
+        b"[{}]",
+        b"{}",
+    ],
 )
 @pytest.mark.parametrize("path", ["/webhook", "/predict"])
 def test_bodies_that_are_no_json_object_are_client_errors(client, path, content):
     reply = client.post(path, content=content, headers={"Content-Type": "application/json"})
-    assert reply.status_code == 200 if (path, content) == ("/predict", b"{}") else 400 <= reply.status_code < 500
+    assert (
+        reply.status_code == 200
+        if (path, content) == ("/predict", b"{}")
+        else 400 <= reply.status_code < 500
+    )
     if reply.status_code != 200:
         assert reply.json()["error"]
 
 
 def test_malformed_prediction_requests_are_client_errors(client):
-    recorded = next(call["body"] for call in RECORDED["backend"] if call["path"].startswith("/predict"))
+    recorded = next(
+        call["body"] for call in RECORDED["backend"] if call["path"].startswith("/predict")
+    )
     for path, body in malformed({"tasks": recorded["tasks"][:1]}):
-        reply = client.post("/predict", content=json.dumps(body), headers={"Content-Type": "application/json"})
+        reply = client.post(
+            "/predict", content=json.dumps(body), headers={"Content-Type": "application/json"}
+        )
         assert reply.status_code < 500, (path, reply.text)

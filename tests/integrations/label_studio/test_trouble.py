@@ -10,7 +10,10 @@ import pytest
 from tests.support.label_studio import CONFIG, KEY, RealBridge, choice, standing, texts
 
 ART = CONFIG.replace("</Choices>", '<Choice value="art"/></Choices>')
-SECOND = '<Choices name="mood" toName="text"><Choice value="good"/><Choice value="bad"/></Choices></View>'
+SECOND = (
+    '<Choices name="mood" toName="text"><Choice value="good"/><Choice '
+    'value="bad"/></Choices></View>'
+)
 HOSTILE = [
     "<script>document.title='stolen'</script><img src=x onerror=\"document.title='stolen'\">",
     "</textarea></pre><iframe srcdoc='<script>parent.document.title=1</script>'>",
@@ -52,7 +55,11 @@ def test_a_configuration_that_is_edited_meanwhile(studio, joined):
     studio.annotate(studio.next_task(project)["id"], "art")
     assert sorted(label for _, _, label in standing(out).values()) == ["art", "food"]
     said(bridge, "sport, food, space, art")
-    studio.ask("PATCH", f"/api/projects/{project}/", {"label_config": ART.replace('value="space"', 'value="cosmos"')})
+    studio.ask(
+        "PATCH",
+        f"/api/projects/{project}/",
+        {"label_config": ART.replace('value="space"', 'value="cosmos"')},
+    )
     studio.annotate(studio.next_task(project)["id"], "cosmos")
     said(bridge, "sport, food, cosmos, art")
     bridge.kill()
@@ -63,12 +70,24 @@ def test_a_configuration_that_is_edited_meanwhile(studio, joined):
     two = ART.replace('value="space"', 'value="cosmos"').replace("</View>", SECOND)
     studio.ask("PATCH", f"/api/projects/{project}/", {"label_config": two})
     said(bridge, "2 <Choices>")
-    mood = {"from_name": "mood", "to_name": "text", "type": "choices", "value": {"choices": ["good"]}}
+    mood = {
+        "from_name": "mood",
+        "to_name": "text",
+        "type": "choices",
+        "value": {"choices": ["good"]},
+    }
     task = studio.next_task(project)["id"]
     studio.ask("POST", f"/api/tasks/{task}/annotations/", {"result": [*choice("sport"), mood]})
-    assert sorted(label for _, _, label in standing(out).values()) == ["art", "cosmos", "food", "sport"]
+    assert sorted(label for _, _, label in standing(out).values()) == [
+        "art",
+        "cosmos",
+        "food",
+        "sport",
+    ]
     bridge.kill()
-    with pytest.raises(AssertionError, match="2 <Choices>"):  # what it never served before it does not begin with
+    with pytest.raises(
+        AssertionError, match="2 <Choices>"
+    ):  # what it never served before it does not begin with
         bridge.start()
     assert len(standing(out)) == 4
 
@@ -113,7 +132,10 @@ def test_a_token_that_is_revoked_and_a_project_that_is_deleted(studio, joined, t
         studio.ask("POST", "/api/current-user/reset-token/", key=key)
         for label in ("sport", "space"):
             studio.annotate(studio.next_task(project)["id"], label)
-        assert said(bridge, "does not know the access token").count("does not know the access token") == 1
+        assert (
+            said(bridge, "does not know the access token").count("does not know the access token")
+            == 1
+        )
         assert len(standing(out)) == 3
     finally:
         bridge.kill()
@@ -128,10 +150,16 @@ def test_a_token_that_is_revoked_and_a_project_that_is_deleted(studio, joined, t
 
 def test_nobody_else_is_heard(studio, joined):
     project, out, bridge = joined(texts(12))
-    told = {"action": "ANNOTATION_CREATED", "project": {"id": project}, "annotation": {"id": 1, "task": 1}}
+    told = {
+        "action": "ANNOTATION_CREATED",
+        "project": {"id": project},
+        "annotation": {"id": 1, "task": 1},
+    }
     for headers in ({}, {"Authorization": f"Token {KEY}"}, {"X-Labelahead-Secret": "x"}):
         request = Request(
-            f"{bridge.url}/webhook", json.dumps(told).encode(), {"Content-Type": "application/json"} | headers
+            f"{bridge.url}/webhook",
+            json.dumps(told).encode(),
+            {"Content-Type": "application/json"} | headers,
         )
         with pytest.raises(HTTPError, match="401"):
             urlopen(request, timeout=30)

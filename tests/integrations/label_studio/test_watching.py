@@ -1,4 +1,7 @@
-"""The page beside Label Studio, in a real browser: labels are looked at there, and given elsewhere."""
+"""The page beside Label Studio, in a real browser.
+
+Labels are looked at there, and given elsewhere.
+"""
 
 import pytest
 
@@ -6,20 +9,28 @@ from tests.support import browser_pages as pages
 from tests.support.label_studio import RealBridge, replay
 from tests.support.waiting import PATIENCE
 
-playwright = pytest.importorskip("playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright")
-pytestmark = pytest.mark.skipif(pages.browser_path() is None, reason="BROWSER TESTS SKIPPED: no chromium")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright"
+)
+pytestmark = pytest.mark.skipif(
+    pages.browser_path() is None, reason="BROWSER TESTS SKIPPED: no chromium"
+)
 CHANGING = "#answering, #first, #me, #help, #classes-of, #importing, #panel .looks button"
 
 
 def test_nothing_is_offered_that_would_change_a_label(tmp_path, started):
     with replay() as studio, playwright.sync_playwright() as play:
-        bridge = started(RealBridge, studio, studio.project, tmp_path / "out", "--embedding", "words")
+        bridge = started(
+            RealBridge, studio, studio.project, tmp_path / "out", "--embedding", "words"
+        )
         browser = play.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(1000 * PATIENCE)
         complaints, changes = [], []
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on(
+            "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+        )
         page.on("request", lambda sent: changes.append(sent.url) if sent.method != "GET" else None)
         page.goto(bridge.url)
         link = page.locator("#item a")

@@ -29,12 +29,17 @@ def pictures(*shape, seed=0):
 
 
 def augmented_one_by_one(x, kind, rng):
-    """Each picture by itself: pad, cut out, mirror. Draws in the order that `augment_pictures` documents."""
+    """Each picture by itself.
+
+    Pad, cut out, mirror. Draws in the order that `augment_pictures` documents.
+    """
     n, _, h, w = x.shape
     p, q = padding_of(h), padding_of(w)
     rows = torch.randint(2 * p + 1, (n,), generator=rng) if "crop" in kind else None
     columns = torch.randint(2 * q + 1, (n,), generator=rng) if "crop" in kind else None
-    mirrored = torch.rand(n, generator=rng) < 0.5 if "flip" in kind else torch.zeros(n, dtype=torch.bool)
+    mirrored = (
+        torch.rand(n, generator=rng) < 0.5 if "flip" in kind else torch.zeros(n, dtype=torch.bool)
+    )
     out = []
     for i in range(n):
         one = x[i]
@@ -60,15 +65,22 @@ def test_augment_pictures_uses_every_shift_and_both_sides():
     x = pictures(1, 1, 32, 32).expand(4000, 1, 32, 32)
     found = augment_pictures(x, "crop-flip", stream(0, "a"))
     assert padding_of(32) == 4
-    assert len(torch.unique(found.flatten(1), dim=0)) == 2 * 9 * 9  # shifts of −4 to 4 both ways, mirrored or not
+    assert (
+        len(torch.unique(found.flatten(1), dim=0)) == 2 * 9 * 9
+    )  # shifts of −4 to 4 both ways, mirrored or not
 
 
 def manual_training(model, x, y, how, seed, kind):
-    """Full-precision twin of `train` for a network without BatchNorm: plain loop, pictures augmented one by one."""
+    """Full-precision twin of `train` for a network without BatchNorm.
+
+    Plain loop, pictures augmented one by one.
+    """
     model.train()
     optimiser = make_optimiser(list(model.parameters()), how, how.rate)
     targets, rng = F.one_hot(y, 3).to(x), stream(seed, "augment")
-    for at, rate in zip(batches(len(x), how.batch, how.steps, seed, pairs=False), rates(how, how.rate), strict=True):
+    for at, rate in zip(
+        batches(len(x), how.batch, how.steps, seed, pairs=False), rates(how, how.rate), strict=True
+    ):
         rows = torch.arange(len(x)) if at is None else at
         optimiser.param_groups[0]["lr"] = rate
         optimiser.zero_grad(set_to_none=True)
@@ -107,12 +119,19 @@ class Recorder(nn.Module):
 def test_augmentation_never_reaches_evaluation_kernel_or_outputs():
     x, y = blobs(20, (1, 8, 8))
     model = Recorder()
-    train(model, x, y, 3, Training(steps=20, batch=10, augment="crop-flip", stop_accuracy=1.0), seed=0)
+    train(
+        model, x, y, 3, Training(steps=20, batch=10, augment="crop-flip", stop_accuracy=1.0), seed=0
+    )
     known = {tuple(row) for row in x.flatten(1).tolist()}
-    assert any(tuple(row) not in known for part in model.shown[True] for row in part.flatten(1).tolist())
+    assert any(
+        tuple(row) not in known for part in model.shown[True] for row in part.flatten(1).tolist()
+    )
     assert model.shown[False]
-    assert all(tuple(row) in known for part in model.shown[False] for row in part.flatten(1).tolist())
-    # Two networks with equal weights, one of them just trained with augmentation, are the same network.
+    assert all(
+        tuple(row) in known for part in model.shown[False] for row in part.flatten(1).tolist()
+    )
+    # Two networks with equal weights, one of them just trained with augmentation, are the same
+    # network.
     trained = build("cnn", (1, 8, 8), 3, width=4, seed=0)
     train(trained, x, y, 3, Training(steps=5, augment="crop-flip"), seed=0)
     other = build("cnn", (1, 8, 8), 3, width=4, seed=1)
@@ -131,12 +150,16 @@ def test_augment_off_equals_a_plain_loop_bit_for_bit():
     manual = Training(steps=15, batch=8)
     optimiser = make_optimiser(list(twin.parameters()), manual, manual.rate)
     targets = F.one_hot(y, 3).double()
-    for at, rate in zip(batches(30, 8, 15, 2, pairs=False), rates(manual, manual.rate), strict=True):
+    for at, rate in zip(
+        batches(30, 8, 15, 2, pairs=False), rates(manual, manual.rate), strict=True
+    ):
         optimiser.param_groups[0]["lr"] = rate
         optimiser.zero_grad(set_to_none=True)
         (0.5 * F.mse_loss(twin(x[at].double()), targets[at], reduction="sum") / len(at)).backward()
         optimiser.step()
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,12 +177,16 @@ def test_augment_is_refused_without_pictures(x, shape):
         model(x)
     else:
         model = nn.Bilinear(4, 4, 3)
-    with pytest.raises(InputError, match=rf"training\.augment is 'flip', but .*{shape}.*expected pictures"):
+    with pytest.raises(
+        InputError, match=rf"training\.augment is 'flip', but .*{shape}.*expected pictures"
+    ):
         train(model, x, y, 3, Training(steps=2, augment="flip"), seed=0)
 
 
 def test_augment_value_is_checked_and_read_from_toml():
-    with pytest.raises(InputError, match="augment is 'crops'; expected one of 'crop', 'flip', 'crop-flip', or None"):
+    with pytest.raises(
+        InputError, match="augment is 'crops'; expected one of 'crop', 'flip', 'crop-flip', or None"
+    ):
         Training(augment="crops")
     assert parse({"training": {"augment": "crop"}}).training["augment"] == "crop"
     assert parse({"training": {"augment": "none"}}).training["augment"] is None
@@ -178,23 +205,35 @@ def test_an_augmented_campaign_is_resumed_bit_for_bit(tmp_path):
         threads=1,
     )
     whole = run(campaign, data=data, out=tmp_path / "whole")
-    run(replace(campaign, budget=replace(campaign.budget, labels=12)), data=data, out=tmp_path / "half")
+    run(
+        replace(campaign, budget=replace(campaign.budget, labels=12)),
+        data=data,
+        out=tmp_path / "half",
+    )
     rest = resume(tmp_path / "half", {"budget.labels": 18}, data=data)
     plain = run(replace(campaign, training={"steps": 6, "start": "warm"}), data=data)
     assert torch.equal(whole.pool.labelled, rest.pool.labelled)
-    assert all(torch.equal(whole.model.state_dict()[k], v) for k, v in rest.model.state_dict().items())
-    assert not all(torch.equal(whole.model.state_dict()[k], v) for k, v in plain.model.state_dict().items())
+    assert all(
+        torch.equal(whole.model.state_dict()[k], v) for k, v in rest.model.state_dict().items()
+    )
+    assert not all(
+        torch.equal(whole.model.state_dict()[k], v) for k, v in plain.model.state_dict().items()
+    )
 
 
 def test_naive_retraining_augments_too():
-    """Dense networks are retrained many at a time without augmentation; with it, one after the other by `train`."""
+    """Dense networks are retrained many at a time without augmentation.
+
+    With it, one after the other by `train`.
+    """
     x, y = blobs(20, (1, 8, 8))
     model = build("fcn", (1, 8, 8), 3, width=8).eval()
     pool = la.Pool(20)
     pool.label(range(6), y[:6])
     how = Asking("naive", retrainings=4, candidates=6)
     scores = [
-        la.propose(model, x, pool, 3, how, training=Training(steps=4, augment=kind)).scores for kind in (None, "crop")
+        la.propose(model, x, pool, 3, how, training=Training(steps=4, augment=kind)).scores
+        for kind in (None, "crop")
     ]
     assert not torch.allclose(*scores)
     assert asdict(Training())["augment"] is None

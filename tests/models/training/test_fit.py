@@ -84,7 +84,9 @@ def test_clipping_bounds_the_step():
 def test_one_cycle_is_torchs(steps):
     how = Training(steps=steps, rate=0.3)
     optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.3, total_steps=steps, cycle_momentum=False)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, 0.3, total_steps=steps, cycle_momentum=False
+    )
     want = []
     for _ in range(steps):
         want.append(optimiser.param_groups[0]["lr"])

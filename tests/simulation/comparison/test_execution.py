@@ -33,10 +33,18 @@ def outcome(folder):
 
 
 def test_arms_from_text():
-    assert arms("random, flip:greedy,margin") == (Arm("random", "top"), Arm("flip", "greedy"), Arm("margin", "top"))
+    assert arms("random, flip:greedy,margin") == (
+        Arm("random", "top"),
+        Arm("flip", "greedy"),
+        Arm("margin", "top"),
+    )
     assert arms("flip,flip:sequential") == (Arm("flip", "sequential"),)  # the same twice
     assert [a.name for a in arms("flip,flip:greedy")] == ["flip", "flip:greedy"]
-    assert [a.folder for a in arms("flip,flip:top,random")] == ["flip-sequential", "flip-top", "random"]
+    assert [a.folder for a in arms("flip,flip:top,random")] == [
+        "flip-sequential",
+        "flip-top",
+        "random",
+    ]
     for text, message in {
         "flop": "did you mean 'flip'",
         "margin:greedy": "works as top",
@@ -88,7 +96,10 @@ def test_a_strategy_of_ones_own_is_compared(tmp_path):
     done = compare(comparison, tmp_path / "a", workers=1)
     assert (done.finished, done.failed) == (3, ())
     assert read_comparison(tmp_path / "a") == comparison
-    same, own = (outcome(tmp_path / "a" / name / "seed-0") for name in ("flip-sequential", "own.py-mine-sequential"))
+    same, own = (
+        outcome(tmp_path / "a" / name / "seed-0")
+        for name in ("flip-sequential", "own.py-mine-sequential")
+    )
     assert same == own
 
 
@@ -99,7 +110,9 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path):
     assert comparison.reference == arm("flip:greedy")  # no random: the first
     assert comparison.of(arm("margin"), 4).asking.strategy == "margin"
     assert comparison.of(arm("margin"), 4).seed == 4
-    more = joined(comparison, replace(comparison, arms=arms("random,margin"), seeds=(4, 5)), tmp_path)
+    more = joined(
+        comparison, replace(comparison, arms=arms("random,margin"), seeds=(4, 5)), tmp_path
+    )
     assert (more.arms, more.seeds) == (arms("flip:greedy,margin,random"), (3, 4, 5))
     assert more.reference == arm("random")
     for budget, rounds in {(5, 11, 3): 3, (5, 12, 3): 4, (5, 5, 3): 1}.items():
@@ -110,7 +123,11 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path):
 def test_paths_are_kept_in_full(tmp_path, monkeypatch):
     campaign = tiny(tmp_path)
     monkeypatch.chdir(tmp_path)
-    relative = replace(campaign, data=replace(campaign.data, name="blobs.npz", root="."), model=Network("n.py:make"))
+    relative = replace(
+        campaign,
+        data=replace(campaign.data, name="blobs.npz", root="."),
+        model=Network("n.py:make"),
+    )
     comparison = Comparison(relative, arms("random"), (0,))
     assert comparison.campaign.data.name == str(tmp_path / "blobs.npz")
     assert comparison.campaign.data.root == str(tmp_path)
@@ -155,7 +172,10 @@ def test_other_configurations_and_other_folders_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"budget": Budget(5, 5000, 3)}, "the pool has"), ({"model": Network("nowhere:net")}, "nowhere")],
+    [
+        ({"budget": Budget(5, 5000, 3)}, "the pool has"),
+        ({"model": Network("nowhere:net")}, "nowhere"),
+    ],
 )
 def test_what_cannot_work_is_said_before_anything_begins(tmp_path, changes, message):
     comparison = Comparison(tiny(tmp_path, **changes), arms("random,margin"), (0, 1))

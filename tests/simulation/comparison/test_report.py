@@ -15,7 +15,13 @@ from labelahead.errors import InputError, StorageError
 from labelahead.learner.config import to_toml
 from labelahead.simulation.comparison import read_comparison, report
 from labelahead.simulation.comparison.curves import read_curves
-from labelahead.simulation.comparison.figures import _critical, _curves, _difference, _intervals, _styles
+from labelahead.simulation.comparison.figures import (
+    _critical,
+    _curves,
+    _difference,
+    _intervals,
+    _styles,
+)
 from labelahead.simulation.comparison.plan import arm
 from labelahead.simulation.comparison.plot_style import Picture
 from labelahead.simulation.comparison.summary import summarise
@@ -31,7 +37,9 @@ FOUR = {"random": 0.0, "entropy": -0.01, "margin": 0.05, "flip": 0.1}
 def undrawn(monkeypatch):
     """Pictures take the time, and most tests look at numbers and words."""
     one = Picture("curves", b"png", b"svg", "<svg></svg>")
-    monkeypatch.setattr("labelahead.simulation.comparison.report_page.pictures", lambda s: {"curves": one})
+    monkeypatch.setattr(
+        "labelahead.simulation.comparison.report_page.pictures", lambda s: {"curves": one}
+    )
 
 
 def rows(path):
@@ -84,7 +92,8 @@ def test_numbers_are_scipys(tmp_path, undrawn):
     folder = tmp_path / "a" / "report"
     width = LABELS[-1] - LABELS[0]
     areas = {
-        name: np.array([np.trapezoid(c, LABELS) / width for c in by_seed.values()]) for name, by_seed in curves.items()
+        name: np.array([np.trapezoid(c, LABELS) / width for c in by_seed.values()])
+        for name, by_seed in curves.items()
     }
     for row in rows(folder / "summary.csv"):
         mine = areas[row["strategy"]]
@@ -125,7 +134,9 @@ def test_the_first_sentence(tmp_path, undrawn):
     written = report(made_up(tmp_path / "a", curves))
     # random's mean curve ends at 80.1 %; flip's passes it at 20 + 10·0.101/0.2 = 25.05
     assert written.headline == "random needs 40 labels for what flip reaches with 25."
-    assert "1.6 times as many (95 % interval 1.6 to 1.6) for 80.1 % test accuracy" in (written.explanation)
+    assert "1.6 times as many (95 % interval 1.6 to 1.6) for 80.1 % test accuracy" in (
+        written.explanation
+    )
     found = page(written)
     first = next(i for i, (tag, _) in enumerate(found.tags) if tag == "h1")
     assert "p" not in [tag for tag, a in found.tags[:first] if a.get("class") != "kicker"]
@@ -219,7 +230,10 @@ def test_missing_seeds_are_paired_on_the_common_ones(tmp_path, undrawn):
 
 def test_a_strategy_without_a_seed_in_common(tmp_path):
     curves = random_curves(4, {"random": 0, "margin": 0.1})
-    apart = {"random": {s: curves["random"][s] for s in (0, 1)}, "margin": {s: curves["margin"][s] for s in (2, 3)}}
+    apart = {
+        "random": {s: curves["random"][s] for s in (0, 1)},
+        "margin": {s: curves["margin"][s] for s in (2, 3)},
+    }
     written = report(made_up(tmp_path / "a", apart))
     page(written)
     assert "nothing to compare" in written.headline
@@ -259,7 +273,8 @@ def test_curves_at_other_numbers_of_labels(tmp_path, undrawn):
 def test_the_page_needs_nothing_else(tmp_path):
     folder = made_up(tmp_path / "a", random_curves(6, FOUR))
     (folder / "events.jsonl").write_text(
-        json.dumps({"campaign": "flip, seed 1", "what": "died", "detail": "by signal SIGKILL"}) + '\n{"cut sho'
+        json.dumps({"campaign": "flip, seed 1", "what": "died", "detail": "by signal SIGKILL"})
+        + '\n{"cut sho'
     )
     written = report(folder, accuracies=[0.7, 0.99])
     found = page(written)
@@ -360,7 +375,13 @@ def test_words():
         "p = 1.00",
     ]
     assert labels(float("inf"), 40) == "> 40"
-    assert [seconds(v) for v in (None, 0.0, 0.0123, 1.26, 123.4)] == ["—", "< 0.001", "0.012", "1.3", "123"]
+    assert [seconds(v) for v in (None, 0.0, 0.0123, 1.26, 123.4)] == [
+        "—",
+        "< 0.001",
+        "0.012",
+        "1.3",
+        "123",
+    ]
 
 
 def test_the_headline_when_both_need_the_same(tmp_path):

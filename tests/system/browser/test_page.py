@@ -12,9 +12,13 @@ from labelahead.server.client import Client
 from tests.support import browser_pages as pages
 from tests.support.waiting import PATIENCE, until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright"
+)
 BROWSER = pages.browser_path()
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="BROWSER TESTS SKIPPED: no chromium; apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="BROWSER TESTS SKIPPED: no chromium; apt-get install chromium"
+)
 AXE = Path(__file__).with_name("axe.min.js")
 NAMES = ",".join("0123456789")
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -56,7 +60,9 @@ def test_thirty_digits_by_keyboard_and_three_taken_back(person, server):
         assert server.labels() == before | done
         assert person.page.inner_text("#tally").startswith(f"{len(before | done)} labelled")
     person.page.wait_for_selector("#history button")
-    assert "chosen" in person.page.inner_text("#reason") or "again" in person.page.inner_text("#reason")
+    assert "chosen" in person.page.inner_text("#reason") or "again" in person.page.inner_text(
+        "#reason"
+    )
 
 
 def test_an_earlier_answer_is_changed_from_the_strip(person, server):
@@ -165,24 +171,28 @@ def test_an_answer_whose_receipt_was_lost_is_recorded_once(person, server):
 
 
 def test_a_server_without_room_is_waited_for(person, server):
-    """Held, then full, then well again: the page says so, keeps the answer, and sends it once more by itself."""
+    """Held, then full, then well again.
+
+    The page says so, keeps the answer, and sends it once more by itself.
+    """
     item, key, before, sent = person.item, person.digit, person.position, []
-    troubles = [(503, "the server cannot use its files now"), (507, "the server's disk is full")]
-
-    def trouble(route) -> None:
-        sent.append(route.request.post_data_json["key"])
-        if len(sent) <= len(troubles):
-            status, said = troubles[len(sent) - 1]
-            route.fulfill(status=status, json={"error": said}, headers={"Retry-After": "2"})
-        else:
-            route.continue_()
-
-    person.page.route("**/api/answers", trouble)
+    held = []  # requests that are answered once the page has been looked at
+    person.page.route("**/api/answers", held.append)
     person.page.keyboard.press(key)
-    for _, said in troubles:
-        person.page.wait_for_selector(f'#trouble:has-text("Your answer is not saved yet: {said}. This page tries")')
+    for status, said in [
+        (503, "the server cannot use its files now"),
+        (507, ("the server's disk is full")),
+    ]:
+        route = person.wait_until(lambda: held.pop(0) if held else None)
+        sent.append(route.request.post_data_json["key"])
+        route.fulfill(status=status, json={"error": said}, headers={"Retry-After": "2"})
+        shown = f"Your answer is not saved yet: {said}. This page tries"
+        person.page.wait_for_selector(f'#trouble:has-text("{shown}")')
         assert person.item == item
         assert item not in server.labels()
+    route = person.wait_until(lambda: held.pop(0) if held else None)
+    sent.append(route.request.post_data_json["key"])
+    route.continue_()
     person.another(before)
     person.page.wait_for_selector("#trouble", state="hidden")
     assert len(sent) == 3
@@ -190,7 +200,9 @@ def test_a_server_without_room_is_waited_for(person, server):
     assert server.labels()[item] == key
     person.page.unroute("**/api/answers")
     full = {"error": "the server's disk is full"}
-    person.page.route("**/api/progress", lambda route: route.fulfill(status=507, json=full), times=1)
+    person.page.route(
+        "**/api/progress", lambda route: route.fulfill(status=507, json=full), times=1
+    )
     person.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')")
     person.page.wait_for_selector("#trouble", state="hidden")
     person.label(1)
@@ -200,13 +212,16 @@ def test_an_answer_that_a_reload_interrupted_is_sent_again(person, server):
     item, key = person.item, person.digit
     person.page.route("**/api/answers", lambda route: route.abort())
     person.page.on("dialog", lambda dialog: dialog.accept())
-    person.page.keyboard.press(key)
+    with person.page.expect_request("**/api/answers"):
+        person.page.keyboard.press(key)
     person.page.wait_for_selector("#trouble:has-text('not saved yet')")
     assert item not in server.labels()
     person.page.unroute("**/api/answers")
     person.page.route("**/api/answers", lambda route: route.continue_())
     person.page.reload()
-    person.page.wait_for_function("item => (document.getElementById('asked').textContent || item) !== item", arg=item)
+    person.page.wait_for_function(
+        "item => (document.getElementById('asked').textContent || item) !== item", arg=item
+    )
     assert server.labels()[item] == key
 
 
@@ -279,9 +294,19 @@ def test_the_model_is_taken_along(person, server, tmp_path):
     download.value.save_as(tmp_path / "all.csv")
     person.page.wait_for_selector("#exported:has-text('among your downloads')")
     rows = list(csv.DictReader((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()))
-    predicted = {r["id"]: (r["prediction"], float(r["probability"])) for r in rows if r["source"] == "prediction"}
+    predicted = {
+        r["id"]: (r["prediction"], float(r["probability"]))
+        for r in rows
+        if r["source"] == "prediction"
+    }
     said = model.predict(server.command[4])
-    likely = dict(zip(said.items, zip(said.labels, said.probabilities.amax(1).tolist(), strict=True), strict=True))
+    likely = dict(
+        zip(
+            said.items,
+            zip(said.labels, said.probabilities.amax(1).tolist(), strict=True),
+            strict=True,
+        )
+    )
     assert predicted
     for item, (label, probability) in predicted.items():
         assert likely[item][0] == label
@@ -429,7 +454,9 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
         page.evaluate(AXE.read_text())
         assert serious(page) == []
         wanted = re.search(r"“(\d)”", page.inner_text("#manytitle"))[1]
-        shown = [b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()]
+        shown = [
+            b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()
+        ]
         wrong = [i for i, name in enumerate(shown) if name[-5] != wanted]
         for i in {0, *wrong}:  # by its key, and again by the arrows and the space bar
             page.keyboard.press("123456789abcdefghijklmnopqrstuvwxyz"[i])
@@ -443,14 +470,19 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
         server.kill()  # all of the grid is on the disk
         server.start()
         assert server.labels() == before | dict.fromkeys(confirmed, wanted)
-        again = [b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()]
+        again = [
+            b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()
+        ]
         assert not {*again} & {*shown}
         page.focus("#manyback")
         page.keyboard.press("Enter")  # as a click or Backspace would
         page.wait_for_selector(f"#manytold:has-text('Taken back: {len(confirmed)} ')")
         assert server.labels() == before
         page.wait_for_selector("#manyitems button")
-        out = [page.locator("#manyitems button").nth(i).get_attribute("title").split(":")[0] for i in (0, 1)]
+        out = [
+            page.locator("#manyitems button").nth(i).get_attribute("title").split(":")[0]
+            for i in (0, 1)
+        ]
         for key in ("1", "2", "Enter"):
             page.keyboard.press(key)
         page.wait_for_selector("#manytold:has-text('2 exceptions are asked about afterwards')")
@@ -468,7 +500,9 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
 
 def test_classes_are_changed_on_the_page(browser, tmp_path):
     data = pages.write_digits(tmp_path / "digits", 40)
-    server = pages.Server(data, tmp_path / "labels", "--classes", "odd,even,other,more", "--model", "exact")
+    server = pages.Server(
+        data, tmp_path / "labels", "--classes", "odd,even,other,more", "--model", "exact"
+    )
     try:
         person, other = pages.Person(browser, server), pages.Person(browser, server)
         page = person.page
@@ -486,7 +520,9 @@ def test_classes_are_changed_on_the_page(browser, tmp_path):
         page.click("#class-merge")
         person.said("“neither” is part of “even” now")
         assert sorted(server.labels().values()) == ["even", "even", "odd"]
-        other.page.wait_for_function("() => document.querySelectorAll('#classes button').length === 3")
+        other.page.wait_for_function(
+            "() => document.querySelectorAll('#classes button').length === 3"
+        )
         page.select_option("#class-which", label="odd")
         page.click("#class-remove")
         person.said("its items are asked about again")
@@ -529,10 +565,14 @@ def test_what_is_seen_of_photographs(browser, tmp_path):
         person = pages.Person(browser, server)
         page = person.page
         assert re.fullmatch(r"…/\d\d\.jpg", person.item)
-        assert server.get("/api/question")["item"].startswith(("cat/", "dog/"))  # programs are told all
+        assert server.get("/api/question")["item"].startswith(
+            ("cat/", "dog/")
+        )  # programs are told all
         tall = page.locator("#item img").bounding_box()["height"]
         assert tall > 0.5 * 900
-        page.set_viewport_size({"width": 1280, "height": 800})  # nothing that answers is out of sight
+        page.set_viewport_size(
+            {"width": 1280, "height": 800}
+        )  # nothing that answers is out of sight
         assert page.locator("#item img").bounding_box()["height"] >= 0.5 * 800
         answering = [node.bounding_box() for node in page.locator("#answering button, #said").all()]
         assert all(box["y"] + box["height"] <= 800 for box in answering)
@@ -544,11 +584,15 @@ def test_what_is_seen_of_photographs(browser, tmp_path):
         page.keyboard.press("+")
         page.mouse.move(640, 400)
         page.mouse.wheel(0, -100)
-        page.wait_for_function("w => document.querySelector('#large img').clientWidth > 1.4 * w", arg=before)
+        page.wait_for_function(
+            "w => document.querySelector('#large img').clientWidth > 1.4 * w", arg=before
+        )
         at = "document.querySelector('#large > div').scrollLeft"
         left = page.evaluate(at)
         page.mouse.down()
-        page.mouse.move(540, 350, steps=5)  # the second step would begin to drag the picture itself away
+        page.mouse.move(
+            540, 350, steps=5
+        )  # the second step would begin to drag the picture itself away
         page.mouse.up()
         assert page.evaluate(at) == pytest.approx(left + 100, abs=2)
         page.keyboard.press("Escape")

@@ -1,7 +1,9 @@
-"""Between Label Studio and a session: every annotation goes into the record, what matters most comes out first.
+"""Between Label Studio and a session: every annotation goes into the record, what matters most
+comes out first.
 
-Which annotation an event is of stands in the event's key, so that the record alone says what to take back when
-Label Studio names nothing but the id of what was deleted, and what has been heard already.
+Which annotation an event is of stands in the event's key, so that the record alone says what to
+take back when Label Studio names nothing but the id of what was deleted, and what has been heard
+already.
 """
 
 import logging
@@ -34,29 +36,40 @@ __all__ = ["Bridge"]
 KEY = "label-studio"
 VERSION = "labelahead"
 FEW = 3  # tasks that are served ahead in any case, so that a skip leaves some
-CROWD = 50  # users who may all begin at once; where every task that is served is somebody's, there is none for the next
-MIDDLE = 0.5  # the first score of a version: below 0 and above 1 Label Studio drops predictions without a word
+# users who may all begin at once; where every task that is served is somebody's, there is none for
+# the next
+CROWD = 50
+# the first score of a version: below 0 and above 1 Label Studio drops predictions without a word
+MIDDLE = 0.5
 LOWEST = 400  # predictions that are added before a new version begins
-QUIET, LONG = 5.0, 60.0  # seconds without a further new task, and since the first, after which they come into play
+QUIET, LONG = (
+    5.0,
+    60.0,
+)  # seconds without a further new task, and since the first, after which they come into play
 GLANCE, LOOK = 1.0, 10.0  # seconds between two looks at our own state, and at Label Studio's
 GONE = "its task is deleted"
 NOBODY = "label-studio"  # who annotated what no user is named for
 UNHEARD = (
-    "annotations came that no webhook told of, so tasks are served late: Label Studio must be able to call the "
+    "annotations came that no webhook told of, so tasks are served late: Label Studio must be "
+    "able to call the "
     "address that was printed (--webhook-url), and may call one of its own machine only with "
     "SSRF_PROTECTION_ENABLED=false; WEBHOOK_TIMEOUT=10 leaves it time"
 )
 SET_BACK = "it is set back, since tasks are served by it: stop labelahead before another is chosen"
 WAITED_FOR = "tried again until it works: no annotation is lost"
-REFUSED = "set that right and start labelahead again: until then annotations are recorded, but tasks come in no order"
+REFUSED = (
+    "set that right and start labelahead again: until then annotations are recorded, but "
+    "tasks come in no order"
+)
 log = logging.getLogger("labelahead")
 
 
 class Bridge:
-    """One for a session. Methods may be called from any thread; annotations are taken in one at a time.
+    """One for a session. Methods may be called from any thread; annotations are taken in one at a
+    time.
 
-    tasks: that Label Studio has now. predictions: whether annotators are shown what is likely. supply: makes tasks of
-    items of a pool of millions, when they are to be served.
+    tasks: that Label Studio has now. predictions: whether annotators are shown what is likely.
+    supply: makes tasks of items of a pool of millions, when they are to be served.
     """
 
     def __init__(
@@ -69,9 +82,17 @@ class Bridge:
         predictions: bool = False,
         supply: Supply | None = None,
     ) -> None:
-        self.studio, self.interface, self.assignment, self.predictions = studio, interface, assignment, predictions
+        self.studio, self.interface, self.assignment, self.predictions = (
+            studio,
+            interface,
+            assignment,
+            predictions,
+        )
         self._current = CurrentModel(assignment)
-        self._supply, self._late = supply, False  # late: somebody labelled an item that is not held yet
+        self._supply, self._late = (
+            supply,
+            False,
+        )  # late: somebody labelled an item that is not held yet
         self.positions: dict[int, int] = {}
         self.tasks: dict[int, int] = {}
         self._learn_tasks()
@@ -83,7 +104,11 @@ class Bridge:
         self._count: dict[int, int] = {}  # annotation -> all of its events
         self._people: dict[int, str] = {}
         self._served: list[int] = []  # the lowest score first
-        self._version, self._lower, self._stale = "", 0, set[str]()  # lower: scores below those it began with
+        self._version, self._lower, self._stale = (
+            "",
+            0,
+            set[str](),
+        )  # lower: scores below those it began with
         self._opinion: object = None  # that the served ones come from
         self._down = self._warned = False
         self._config = ""  # the labelling configuration at the last look
@@ -99,17 +124,28 @@ class Bridge:
         gone = self.positions.keys() - self._known
         assignment.leave_out({self.positions[task]: GONE for task in gone})
 
-    def start(self, url: str, headers: Mapping[str, str], tell: Callable[[], None], renew: Callable[[], None]) -> None:
+    def start(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        tell: Callable[[], None],
+        renew: Callable[[], None],
+    ) -> None:
         """Have Label Studio call this address, and look after what no webhook tells.
 
-        tell: hears when that is done. renew: is called when there are new tasks, and no more are coming.
+        tell: hears when that is done. renew: is called when there are new tasks, and no more are
+        coming.
         """
 
         def connect() -> None:
             self.studio.call_back(url, WEBHOOK_ACTIONS, headers)
             self.reconcile()
             self.serve(anew=True)
-            self._stale |= {v for v in self.studio.versions() if v.startswith(f"{VERSION}-") and v != self._version}
+            self._stale |= {
+                v
+                for v in self.studio.versions()
+                if v.startswith(f"{VERSION}-") and v != self._version
+            }
             tell()
 
         self._connect, self._renew = connect, renew
@@ -129,32 +165,45 @@ class Bridge:
             return told and bool(self._served) and not self._down
 
     def hear(self, payload: Mapping[str, Any]) -> None:
-        """Record what a webhook says and update which tasks are served first; on the disk when this returns.
+        """Record what a webhook says and update which tasks are served first; on the disk when this
+        returns.
 
         Raises:
             InputError: The payload is malformed; nothing of it is recorded.
         """
         webhook = parse_webhook(payload)
-        if webhook.action not in WEBHOOK_ACTIONS or webhook.project not in (None, self.studio.number):
+        if webhook.action not in WEBHOOK_ACTIONS or webhook.project not in (
+            None,
+            self.studio.number,
+        ):
             return
-        if webhook.action == TASKS_CREATED:  # without a turn: it may be told within our own request for new tasks
+        if (
+            webhook.action == TASKS_CREATED
+        ):  # without a turn: it may be told within our own request for new tasks
             self._new_tasks(webhook.ids)
             return
         with self._turn:
             if webhook.action in ANNOTATION_ACTIONS:
                 self._take(webhook.annotations)
                 if self._supply is not None:
-                    new = {annotation.task for annotation in webhook.annotations} - self.positions.keys()
+                    new = {
+                        annotation.task for annotation in webhook.annotations
+                    } - self.positions.keys()
                     self._late |= any(task in self._supply for task in new)
             elif webhook.action == ANNOTATIONS_DELETED:
                 self.take_back(webhook.ids)
             else:
                 self._lost_tasks(set(webhook.ids))
-            with suppress(LabelaheadError):  # what is recorded is recorded: the first tasks follow when it is back
+            with suppress(
+                LabelaheadError
+            ):  # what is recorded is recorded: the first tasks follow when it is back
                 self.serve()
 
     def take(self, annotations: Iterable[Mapping[str, Any]]) -> int:
-        """Record annotations as they are now; how many said something new. Twice the same adds nothing."""
+        """Record annotations as they are now.
+
+        How many said something new. Twice the same adds nothing.
+        """
         return self._take([parse_annotation(annotation) for annotation in annotations])
 
     def _take(self, annotations: Iterable[Annotation]) -> int:
@@ -175,16 +224,24 @@ class Bridge:
             return len(gone)
 
     def reconcile(self) -> tuple[int, int]:
-        """Make the record say what Label Studio has, whatever was missed; how many were new, how many are gone."""
+        """Make the record say what Label Studio has, whatever was missed.
+
+        How many were new, how many are gone.
+        """
         with self._turn:
             there = self.studio.annotations()
             self._people = self.studio.people()
             self._hold({int(annotation["task"]) for annotation in there})
             ids = {int(annotation["id"]) for annotation in there}
-            return self.take(there), self.take_back([i for i, said in self._said.items() if said and i not in ids])
+            return self.take(there), self.take_back(
+                [i for i, said in self._said.items() if said and i not in ids]
+            )
 
     def serve(self, *, anew: bool = False) -> None:
-        """Have Label Studio serve what matters most now; nothing if that is what it serves. anew: in any case."""
+        """Have Label Studio serve what matters most now.
+
+        Nothing if that is what it serves. anew: in any case.
+        """
         with self._turn:
             self._opinion = self.assignment.opinion
             wanted, needed = self._first()
@@ -213,8 +270,9 @@ class Bridge:
     def _send(self, wanted: Sequence[int], needed: int, left: Sequence[int]) -> list[int]:
         """Have these served before those that are left; what is served then, the first first.
 
-        Everybody gets the lowest score that nobody else holds. So still lower ones, for as many as are needed, do: half
-        the calls of a new version, which is begun where there is none, or where predictions are looked at.
+        Everybody gets the lowest score that nobody else holds. So still lower ones, for as many as
+        are needed, do: half the calls of a new version, which is begun where there is none, or
+        where predictions are looked at.
         """
         first = wanted[:needed] if self._deep({*wanted[:needed], *left}, wanted) else wanted
         if left and not self.predictions and self._lower + len(first) <= LOWEST:
@@ -224,19 +282,30 @@ class Bridge:
             return [*first, *(p for p in left if p not in first)]
         version = f"{VERSION}-{time.time_ns() // 1_000_000}"
         self._stale |= {version, self._version} - {""}
-        self.studio.add_predictions(version, [self._prediction(p, rank) for rank, p in enumerate(wanted)])
+        self.studio.add_predictions(
+            version, [self._prediction(p, rank) for rank, p in enumerate(wanted)]
+        )
         self.studio.serve_lowest(version)
         self._stale.discard(version)
         self._version, self._lower = version, 0
         return list(wanted)
 
     def predict(self, tasks: Iterable[int]) -> list[dict[str, Any]]:
-        """Predict each task, as an ML backend does; the result is empty for a task that is not in the pool."""
+        """Predict each task, as an ML backend does.
+
+        The result is empty for a task that is not in the pool.
+        """
         guesses = [self._guess(self.positions.get(task, -1)) for task in tasks]
-        return [{"result": result, "score": score, "model_version": VERSION} for result, score in guesses]
+        return [
+            {"result": result, "score": score, "model_version": VERSION}
+            for result, score in guesses
+        ]
 
     def _first(self) -> tuple[list[int], int]:
-        """Positions, the best first, and how many of them must be the best: whoever asks next gets one of these."""
+        """Positions, the best first, and how many of them must be the best.
+
+        Whoever asks next gets one of these.
+        """
         few: list[int] = []
         needed = 0
         for position in self.assignment.ranked():
@@ -249,19 +318,28 @@ class Bridge:
 
     @property
     def _enough(self) -> int:
-        """How many tasks everybody must have left: one more than all others may hold, and those who are yet to come."""
+        """How many tasks everybody must have left.
+
+        One more than all others may hold, and those who are yet to come.
+        """
         return max(FEW, len(self.assignment.tally.answered) + 2, min(len(self._people), CROWD) + 1)
 
     def _deep(self, positions: Collection[int], wanted: Collection[int]) -> bool:
         return self._depth(positions) >= min(self._enough, self._depth(wanted))
 
     def _depth(self, positions: Collection[int]) -> int:
-        """How many of these everybody has left; what somebody skipped is not served to them again."""
+        """How many of these everybody has left.
+
+        What somebody skipped is not served to them again.
+        """
         mine = (*self.assignment.tally.answered.values(), frozenset())
         return min(len(positions) - len(answered.intersection(positions)) for answered in mine)
 
     def _prediction(self, position: int, rank: int) -> dict[str, Any]:
-        """The score is the rank, since by it Label Studio orders; how likely the choice is stands beside the choice."""
+        """The score is the rank, since by it Label Studio orders.
+
+        How likely the choice is stands beside the choice.
+        """
         result = self._guess(position)[0] if self.predictions else []
         return {"task": self.tasks[position], "result": result, "score": MIDDLE + rank / 1000}
 
@@ -272,7 +350,8 @@ class Bridge:
         label, p = guess
         return self.interface.result(self.assignment.tally.classes[label], round(p, 6)), round(p, 6)
 
-    # --- tasks ------------------------------------------------------------------------------------------------
+    # --- tasks
+    # ------------------------------------------------------------------------------------------------
 
     def _learn_tasks(self) -> None:
         """Which task is which item."""
@@ -284,7 +363,10 @@ class Bridge:
         self.tasks = {p: task for task, p in sorted(self.positions.items(), reverse=True)}
 
     def _bring(self, supply: Supply, wanted: Sequence[int]) -> bool:
-        """Make tasks of items that are to be served; whether some of these cannot be read: then others are wanted."""
+        """Make tasks of items that are to be served.
+
+        Whether some of these cannot be read: then others are wanted.
+        """
         new = [p for p in wanted if p not in self.tasks]
         if not new:
             return False
@@ -302,7 +384,10 @@ class Bridge:
         self._late = False
 
     def _read_tasks(self, supply: Supply) -> None:
-        """Somebody has imported tasks by themselves: those that are items of the pool are known from now on."""
+        """Somebody has imported tasks by themselves.
+
+        Those that are items of the pool are known from now on.
+        """
         with self._turn:
             arrived, self._arrived = self._arrived, set()
             self._newest = self._oldest = 0.0
@@ -323,15 +408,26 @@ class Bridge:
         kind = "skip" if annotation.was_cancelled else "unsure" if name is None else "label"
         label = None if name is None else self._class(name)
         who, said = self._who(annotation.completed_by), self._said.get(number, [])
-        if said and (said[-1].kind, said[-1].label, said[-1].who, said[-1].position) == (kind, label, who, position):
+        if said and (said[-1].kind, said[-1].label, said[-1].who, said[-1].position) == (
+            kind,
+            label,
+            who,
+            position,
+        ):
             return False
-        self._undo(number, [event for event in said if event.who != who or event.position != position])
-        self._add(number, lambda key: self.assignment.journal.add(kind, who, position, label, key=key))
+        self._undo(
+            number, [event for event in said if event.who != who or event.position != position]
+        )
+        self._add(
+            number, lambda key: self.assignment.journal.add(kind, who, position, label, key=key)
+        )
         return True
 
     def _undo(self, number: int, events: Sequence[Event]) -> None:
         for event in list(events):
-            self._add(number, lambda key, e=event: self.assignment.journal.undo(e.who, e.seq, key=key))
+            self._add(
+                number, lambda key, e=event: self.assignment.journal.undo(e.who, e.seq, key=key)
+            )
 
     def _add(self, number: int, write: Any) -> None:
         event = write(f"{KEY} {number} {self._count.get(number, 0)}")
@@ -346,7 +442,9 @@ class Bridge:
         number = int(rest.split()[0])
         self._count[number] = self._count.get(number, 0) + 1
         said = self._said.setdefault(number, [])
-        said[:] = [e for e in said if e.seq != event.ref] if event.kind == "undo" else [*said, event]
+        said[:] = (
+            [e for e in said if e.seq != event.ref] if event.kind == "undo" else [*said, event]
+        )
 
     def _class(self, name: str) -> int:
         number = self.assignment.journal.number(name)  # also of one that was renamed on a page
@@ -360,20 +458,28 @@ class Bridge:
         if user not in self._people:
             try:
                 self._people = self.studio.people()
-            except LabelaheadError as error:  # the answer counts all the same, and is set right at the next look
+            except (
+                LabelaheadError
+            ) as error:  # the answer counts all the same, and is set right at the next look
                 self._lost(error)
         return self._people.get(user, f"user {user}")
 
     def _missing_tasks(self) -> int:
         """Leave out what Label Studio has no more; how many those are."""
         there = {int(task["id"]) for task in self.studio.tasks()}
-        gone = {task for task, p in self.positions.items() if task not in there and p not in self.assignment.broken}
+        gone = {
+            task
+            for task, p in self.positions.items()
+            if task not in there and p not in self.assignment.broken
+        }
         self._lost_tasks(gone)
         return len(gone)
 
     def _lost_tasks(self, gone: Collection[int]) -> None:
         """Nobody is asked about what somebody has deleted."""
-        self.assignment.leave_out({self.positions[task]: GONE for task in gone if task in self.positions})
+        self.assignment.leave_out(
+            {self.positions[task]: GONE for task in gone if task in self.positions}
+        )
         self._known -= set(gone)
         if self._supply is not None:
             self._supply.tasks -= set(gone)
@@ -427,18 +533,26 @@ class Bridge:
         """Whoever saves a project's settings may set back, unseen, what its tasks are served by."""
         now = project["sampling"], project["model_version"]
         if self._served and self._version and now != (UNCERTAINTY, self._version):
-            log.warning("the project's sampling or model version was changed (%s, %s); %s", *now, SET_BACK)
+            log.warning(
+                "the project's sampling or model version was changed (%s, %s); %s", *now, SET_BACK
+            )
             self.serve(anew=True)
 
     def _read_interface(self, config: str) -> None:
-        """A project's configuration may be edited at any time: what was annotated by it is read anew."""
+        """A project's configuration may be edited at any time.
+
+        What was annotated by it is read anew.
+        """
         if config == self._config:
             return
         self._config = config
         try:
             now = read_interface(config)
         except InputError as error:
-            log.warning("%s. Annotations are taken in by the configuration before, as far as they fit it", error)
+            log.warning(
+                "%s. Annotations are taken in by the configuration before, as far as they fit it",
+                error,
+            )
             return
         if now == self.interface:
             return
@@ -449,7 +563,10 @@ class Bridge:
                 log.warning("%s. Tasks are made as before", error)
                 return
         if (now.pictures, now.texts) != (self.interface.pictures, self.interface.texts):
-            log.warning("tasks show other fields now; they are learnt from as before until another --out is chosen")
+            log.warning(
+                "tasks show other fields now; they are learnt from as before until another --out "
+                "is chosen"
+            )
         self.interface = now
         new, _ = self.reconcile()
         log.warning(
@@ -463,13 +580,16 @@ class Bridge:
         return sum(map(bool, self._said.values()))
 
     def _look(self) -> None:
-        """Whether Label Studio has what the record has; if not, or if it was away, all of it is compared."""
+        """Whether Label Studio has what the record has.
+
+        If not, or if it was away, all of it is compared.
+        """
         version, project = self._version, self.studio.project()
         with self._turn:
             there = project["total_annotations_number"] + project["skipped_annotations_number"]
             before, self._missing = self._missing, there - self._heard()
-            # A webhook may be on its way: what differs must differ in the same way for two looks. Annotations of tasks
-            # that could not be fetched are missing for good.
+            # A webhook may be on its way: what differs must differ in the same way for two looks.
+            # Annotations of tasks that could not be fetched are missing for good.
             if self._down or (self._missing == before != self._lacking):
                 new, _ = self.reconcile()
                 self._lacking = there - self._heard()

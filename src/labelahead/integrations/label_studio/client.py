@@ -1,4 +1,7 @@
-"""The few calls of Label Studio's own interface that are needed, for one project; without a package for it."""
+"""The few calls of Label Studio's own interface that are needed, for one project.
+
+Without a package for it.
+"""
 
 import base64
 import json
@@ -18,7 +21,8 @@ from labelahead.server.security import is_loopback
 __all__ = ["UNCERTAINTY", "Studio", "Unreachable"]
 
 PAGE = 500  # tasks that are asked for at a time
-UNCERTAINTY = "Uncertainty sampling"  # the lowest score is served first; hidden in the open edition, but honoured
+# the lowest score is served first; hidden in the open edition, but honoured
+UNCERTAINTY = "Uncertainty sampling"
 CLOUDS = ("s3://", "gs://", "azure-blob://", "azure_spi://")
 LARGEST = 1 << 30  # bytes of one answer
 EXPORT = 600.0  # seconds that all annotations of a large project may take
@@ -26,7 +30,10 @@ ELSEWHERE = 20.0  # seconds that a picture may take that Label Studio does not h
 
 
 class Unreachable(LabelaheadError):  # noqa: N818 (says what it is)
-    """Label Studio, or a place that its tasks point at, does not answer now; the same may be tried again."""
+    """Label Studio, or a place that its tasks point at, does not answer now.
+
+    The same may be tried again.
+    """
 
     def __init__(self, said: str, *, elsewhere: bool = False) -> None:
         super().__init__(said)
@@ -42,9 +49,15 @@ class Studio:
     def __init__(self, url: str, key: str, project: int, *, timeout: float = 60.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise InputError(f"url is {url!r}; expected http://HOST:PORT, as the browser shows it on Label Studio")
+            raise InputError(
+                f"url is {url!r}; expected http://HOST:PORT, as the browser shows it on Label "
+                "Studio"
+            )
         if not key.strip().isascii() or not key.strip():
-            raise InputError("the access token is empty or no ASCII; copy it from Label Studio: Account & Settings")
+            raise InputError(
+                "the access token is empty or no ASCII; copy it from Label Studio: Account & "
+                "Settings"
+            )
         self.url, self.number, self.timeout = url.rstrip("/"), project, timeout
         self._key, self._access, self._turn = key.strip(), "", threading.Lock()
         near = is_loopback(parts.hostname or "")
@@ -58,7 +71,12 @@ class Studio:
         """Every task: its id and its data."""
         page, seen = 1, 0
         while True:
-            wanted = {"project": self.number, "page": page, "page_size": PAGE, "fields": "task_only"}
+            wanted = {
+                "project": self.number,
+                "page": page,
+                "page_size": PAGE,
+                "fields": "task_only",
+            }
             reply = self._json("GET", f"/api/tasks/?{urlencode(wanted)}")
             yield from reply["tasks"]
             page, seen = page + 1, seen + len(reply["tasks"])
@@ -67,8 +85,14 @@ class Studio:
 
     def annotations(self) -> list[dict[str, Any]]:
         """Every annotation, skips among them, the oldest change first."""
-        tasks = self._json("GET", f"/api/projects/{self.number}/export?exportType=JSON", patience=EXPORT)
-        made = [{**annotation, "task": task["id"]} for task in tasks for annotation in task["annotations"]]
+        tasks = self._json(
+            "GET", f"/api/projects/{self.number}/export?exportType=JSON", patience=EXPORT
+        )
+        made = [
+            {**annotation, "task": task["id"]}
+            for task in tasks
+            for annotation in task["annotations"]
+        ]
         return sorted(made, key=lambda annotation: str(annotation["updated_at"]))
 
     def people(self) -> dict[int, str]:
@@ -80,15 +104,25 @@ class Studio:
         rows = [{**one, "model_version": version} for one in predictions]
         done = self._json("POST", f"/api/projects/{self.number}/import/predictions", rows)
         if done["created"] != len(rows):  # it says 201 all the same
-            raise InputError(f"{self.url} took {done['created']} of {len(rows)} predictions; its log says why")
+            raise InputError(
+                f"{self.url} took {done['created']} of {len(rows)} predictions; its log says why"
+            )
 
     def add_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Import tasks with these data; their ids in this order, or nothing where Label Studio does it later."""
-        said = self._json("POST", f"/api/projects/{self.number}/import?return_task_ids=true", list(rows))
+        """Import tasks with these data.
+
+        Their ids in this order, or nothing where Label Studio does it later.
+        """
+        said = self._json(
+            "POST", f"/api/projects/{self.number}/import?return_task_ids=true", list(rows)
+        )
         return [int(number) for number in said.get("task_ids") or ()]
 
     def upload(self, named: Sequence[tuple[str, bytes]]) -> list[str]:
-        """Have Label Studio keep files, names and contents, without making tasks of them; their addresses there."""
+        """Have Label Studio keep files, names and contents, without making tasks of them.
+
+        Their addresses there.
+        """
         border = token_hex(16)
         body = b"".join(
             f'--{border}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
@@ -99,16 +133,27 @@ class Studio:
         )
         where = f"/api/projects/{self.number}/import?commit_to_project=false"
         headers = {"Content-Type": f"multipart/form-data; boundary={border}"}
-        request = Request(self.url + where, data=body + f"--{border}--\r\n".encode(), method="POST", headers=headers)
+        request = Request(
+            self.url + where,
+            data=body + f"--{border}--\r\n".encode(),
+            method="POST",
+            headers=headers,
+        )
         numbers = json.loads(self._ask(request, patience=EXPORT))["file_upload_ids"]
-        kept = self._json("GET", f"/api/projects/{self.number}/file-uploads?ids={quote(json.dumps(numbers))}")
+        kept = self._json(
+            "GET", f"/api/projects/{self.number}/file-uploads?ids={quote(json.dumps(numbers))}"
+        )
         # Each is kept as PREFIX-NAME.
         by_name = {str(one["file"]).rpartition("-")[2]: f"/data/{one['file']}" for one in kept}
         return [by_name[name] for name, _ in named]
 
     def serve_lowest(self, version: str) -> None:
         """From now on tasks with predictions of this version are served, the lowest score first."""
-        self._json("PATCH", f"/api/projects/{self.number}/", {"model_version": version, "sampling": UNCERTAINTY})
+        self._json(
+            "PATCH",
+            f"/api/projects/{self.number}/",
+            {"model_version": version, "sampling": UNCERTAINTY},
+        )
 
     def versions(self) -> list[str]:
         """Model versions that there are predictions of."""
@@ -116,10 +161,15 @@ class Studio:
 
     def forget(self, version: str) -> None:
         """Remove the predictions of a model version."""
-        self._json("DELETE", f"/api/projects/{self.number}/model-versions/", {"model_version": version})
+        self._json(
+            "DELETE", f"/api/projects/{self.number}/model-versions/", {"model_version": version}
+        )
 
     def call_back(self, url: str, actions: Sequence[str], headers: Mapping[str, str]) -> None:
-        """Have Label Studio tell this address what happens in the project; at most one webhook is there for it."""
+        """Have Label Studio tell this address what happens in the project.
+
+        At most one webhook is there for it.
+        """
         wanted = {
             "url": url,
             "project": self.number,
@@ -130,7 +180,11 @@ class Studio:
             "headers": dict(headers),
         }
         hooks = self._json("GET", f"/api/webhooks/?project={self.number}")
-        known = [h["id"] for h in hooks if h["url"] == url or (h.get("headers") or {}).keys() >= headers.keys()]
+        known = [
+            h["id"]
+            for h in hooks
+            if h["url"] == url or (h.get("headers") or {}).keys() >= headers.keys()
+        ]
         for extra in known[1:]:
             self._json("DELETE", f"/api/webhooks/{extra}/")
         if known:
@@ -145,43 +199,65 @@ class Studio:
         except LabelaheadError:
             raise
         except ValueError as error:  # whatever an address may hold
-            raise InputError(f"{address[:100]} cannot be read ({error}); expected the address of a picture") from error
+            raise InputError(
+                f"{address[:100]} cannot be read ({error}); expected the address of a picture"
+            ) from error
 
     def _download(self, address: str, task: int) -> bytes:
         if address.startswith("data:"):
             kind, _, content = address.partition(",")
-            return base64.b64decode(content) if kind.endswith(";base64") else unquote_to_bytes(content)
+            return (
+                base64.b64decode(content) if kind.endswith(";base64") else unquote_to_bytes(content)
+            )
         if address.startswith(CLOUDS):
             return self._from_cloud(address, task)
         absolute = urljoin(self.url + "/", quote(address, safe="/:?&=%#+,;@~!$'()*[]"))
         if urlsplit(absolute).scheme not in ("http", "https"):
             raise InputError(
-                f"{address[:100]} is no address that can be read; expected http://..., or a file of Label Studio"
+                f"{address[:100]} is no address that can be read; expected http://..., or a file "
+                "of Label Studio"
             )
         if absolute.startswith(self.url + "/"):
             return self._ask(Request(absolute))
         return self._ask(Request(absolute), own=False, patience=ELSEWHERE)
 
     def _from_cloud(self, address: str, task: int) -> bytes:
-        """Label Studio has the keys to its storages: it hands the file on, or an address that is signed for a while."""
+        """Label Studio has the keys to its storages.
+
+        It hands the file on, or an address that is signed for a while.
+        """
         uri = quote(base64.b64encode(address.encode()).decode(), safe="")
         try:
             return self._ask(Request(f"{self.url}/tasks/{task}/resolve/?fileuri={uri}"))
         except InputError as error:
             raise InputError(
-                f"{address[:100]} is in no storage that the project can read ({error}); see its Settings, Cloud Storage"
+                f"{address[:100]} is in no storage that the project can read ({error}); see its "
+                "Settings, Cloud Storage"
             ) from error
 
-    def _json(self, method: str, path: str, content: Any = None, *, patience: float | None = None) -> Any:
+    def _json(
+        self, method: str, path: str, content: Any = None, *, patience: float | None = None
+    ) -> Any:
         body = None if content is None else json.dumps(content).encode()
-        request = Request(self.url + path, data=body, method=method, headers={"Content-Type": "application/json"})
+        request = Request(
+            self.url + path, data=body, method=method, headers={"Content-Type": "application/json"}
+        )
         reply = self._ask(request, patience=patience)
         try:
             return json.loads(reply) if reply else None
         except ValueError as error:
-            raise InputError(f"{self.url}{path} answers with no JSON; is that a Label Studio?") from error
+            raise InputError(
+                f"{self.url}{path} answers with no JSON; is that a Label Studio?"
+            ) from error
 
-    def _ask(self, request: Request, *, own: bool = True, again: bool = True, patience: float | None = None) -> bytes:
+    def _ask(
+        self,
+        request: Request,
+        *,
+        own: bool = True,
+        again: bool = True,
+        patience: float | None = None,
+    ) -> bytes:
         if own:  # unredirected: a link to a cloud's storage must not see it
             request.add_unredirected_header("Authorization", self._authorization())
         try:
@@ -190,29 +266,44 @@ class Studio:
         except HTTPError as error:
             with error:
                 said = _sentence(error.read())
-            if error.code == 401 and own and again and self._access:  # the short-lived one has run out
+            if (
+                error.code == 401 and own and again and self._access
+            ):  # the short-lived one has run out
                 self._access = ""
                 return self._ask(request, own=own, again=False, patience=patience)
-            raise self._refusal(request.get_method(), error.url or request.full_url, error.code, said) from None
+            raise self._refusal(
+                request.get_method(), error.url or request.full_url, error.code, said
+            ) from None
         except (OSError, HTTPException) as error:
             raise Unreachable(
-                f"{_origin(request.full_url)} cannot be reached ({getattr(error, 'reason', error)})",
+                f"{_origin(request.full_url)} cannot be reached "
+                f"({getattr(error, 'reason', error)})",
                 elsewhere=not request.full_url.startswith(self.url + "/"),
             ) from error
         if len(content) > LARGEST:
-            raise InputError(f"{urlsplit(request.full_url).path} is larger than {LARGEST >> 20} MB; expected less")
+            raise InputError(
+                f"{urlsplit(request.full_url).path} is larger than {LARGEST >> 20} MB; expected "
+                "less"
+            )
         return content
 
     def _refusal(self, method: str, url: str, code: int, said: str) -> LabelaheadError:
-        """What a code means. url: that refused, which is where Label Studio has sent us, if it has."""
+        """What a code means. url.
+
+        That refused, which is where Label Studio has sent us, if it has.
+        """
         parts, own = urlsplit(url), url.startswith(self.url + "/")
         where, by = f"{method} {parts.path}", self.url if own else _origin(url)
         if code == 401 and own:
             return InputError(
-                f"{self.url} does not know the access token ({said}); copy it from Label Studio: Account & Settings"
+                f"{self.url} does not know the access token ({said}); copy it from Label Studio: "
+                "Account & Settings"
             )
         if code in (403, 404) and own and f"/api/projects/{self.number}/" in url:
-            return InputError(f"{self.url} has no project {self.number} that this token may change; {where}: {said}")
+            return InputError(
+                f"{self.url} has no project {self.number} that this token may change; {where}: "
+                f"{said}"
+            )
         if code >= 500:
             return Unreachable(f"{by} failed at {where} ({code}: {said})", elsewhere=not own)
         return InputError(f"{by} refused {where} ({code}: {said})")
@@ -225,7 +316,9 @@ class Studio:
             if not self._access:
                 body = json.dumps({"refresh": self._key}).encode()
                 headers = {"Content-Type": "application/json"}
-                reply = self._ask(Request(f"{self.url}/api/token/refresh/", data=body, headers=headers), own=False)
+                reply = self._ask(
+                    Request(f"{self.url}/api/token/refresh/", data=body, headers=headers), own=False
+                )
                 self._access = str(json.loads(reply)["access"])
             return f"Bearer {self._access}"
 

@@ -26,7 +26,9 @@ class Connection:
     folder: Path
 
     @classmethod
-    def made(cls, url: str, key: str, project: int, folder: Path | None = None, *, pool: bool = False) -> "Connection":
+    def made(
+        cls, url: str, key: str, project: int, folder: Path | None = None, *, pool: bool = False
+    ) -> "Connection":
         """Ask what the project is; what cannot be served is refused before anything is written.
 
         pool: whether its items are those of a pool of millions.
@@ -45,16 +47,27 @@ class Connection:
 
     def fetch(self, tell: Callable[[int, int], None]) -> Fetched:
         """The tasks as files."""
-        environ[PLACE] = str((self.folder / PICTURES).resolve())  # for the process that looks at them
+        environ[PLACE] = str(
+            (self.folder / PICTURES).resolve()
+        )  # for the process that looks at them
         return fetch(self.studio, self.interface, self.folder, tell)
 
     def bridge(self, assignment: Assignment, fetched: Fetched, *, predictions: bool) -> Bridge:
         """Between this project and an open session."""
-        return Bridge(self.studio, self.interface, assignment, fetched.tasks, predictions=predictions)
+        return Bridge(
+            self.studio, self.interface, assignment, fetched.tasks, predictions=predictions
+        )
 
     def pool_bridge(self, assignment: Assignment, supply: Supply, *, predictions: bool) -> Bridge:
         """Between this project and a session that holds a part of a pool of millions."""
-        return Bridge(self.studio, self.interface, assignment, supply.tasks, predictions=predictions, supply=supply)
+        return Bridge(
+            self.studio,
+            self.interface,
+            assignment,
+            supply.tasks,
+            predictions=predictions,
+            supply=supply,
+        )
 
     def supply(self, holding: Holding, pictures_at: str | None = None) -> Supply:
         """Items of such a pool as tasks."""

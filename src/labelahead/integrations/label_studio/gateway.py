@@ -1,4 +1,7 @@
-"""What Label Studio may call: a webhook, and the five addresses of an ML backend. The page may be watched beside it."""
+"""What Label Studio may call.
+
+A webhook, and the five addresses of an ML backend. The page may be watched beside it.
+"""
 
 import base64
 import hmac
@@ -19,8 +22,9 @@ from labelahead.server.security import LOOPBACK, HostNames, refuse_ambiguous
 __all__ = ["MAX_CALL_BYTES", "SECRET", "Doors", "protocol"]
 
 SECRET = "X-Labelahead-Secret"
-# A webhook brings the annotation, its project and its whole task. Of a text at most 1 MB is read, which is some 3 MB as
-# JSON. What is larger, such as the import of many thousand tasks, is noticed at the next comparison with Label Studio.
+# A webhook brings the annotation, its project and its whole task. Of a text at most 1 MB is read,
+# which is some 3 MB as JSON. What is larger, such as the import of many thousand tasks, is noticed
+# at the next comparison with Label Studio.
 MAX_CALL_BYTES = 4 << 20
 PUBLIC_PATHS = ("/health", "/versions")
 PREDICTION_PATHS = ("/setup", "/predict")
@@ -34,11 +38,10 @@ class Doors:
     A call is refused by its headers alone, before any of its body is read.
 
     Args:
-        calls: The application of `protocol`.
-        page: The labelling page.
-        secret: Comes with every webhook, or as the password of an ML backend.
-        hosts: Names that calls may be addressed to, without port.
-        predictions_need_secret: Whether predictions are for Label Studio alone, or for every program of this machine.
+        calls: The application of `protocol`. page: The labelling page. secret: Comes with every
+        webhook, or as the password of an ML backend. hosts: Names that calls may be addressed to,
+        without port. predictions_need_secret: Whether predictions are for Label Studio alone, or
+        for every program of this machine.
     """
 
     def __init__(
@@ -54,28 +57,41 @@ class Doors:
         self.page = page
         self._secret = secret
         self._hosts = HostNames(hosts)
-        self._open_paths = PUBLIC_PATHS if predictions_need_secret else (*PUBLIC_PATHS, *PREDICTION_PATHS)
+        self._open_paths = (
+            PUBLIC_PATHS if predictions_need_secret else (*PUBLIC_PATHS, *PREDICTION_PATHS)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] == "http" and scope["path"] in PATHS:
             await (self._refuse_call(scope) or self.calls)(scope, receive, send)
-        elif scope["type"] != "http" or (scope["method"] in UNCHANGING and scope["path"] != "/api/question"):
+        elif scope["type"] != "http" or (
+            scope["method"] in UNCHANGING and scope["path"] != "/api/question"
+        ):
             await self.page(scope, receive, send)
         else:
-            await Json({"error": "labels are given in Label Studio; here they can be looked at"}, 403)(
-                scope, receive, send
-            )
+            await Json(
+                {"error": "labels are given in Label Studio; here they can be looked at"}, 403
+            )(scope, receive, send)
 
     def _refuse_call(self, scope: Scope) -> Response | None:
-        """The answer to a call that is not let in: the cheapest checks first, the secret before the body."""
+        """The answer to a call that is not let in.
+
+        The cheapest checks first, the secret before the body.
+        """
         request = Headers(scope=scope)
         refusal = refuse_ambiguous(request) or self._hosts.refuse_unknown(request)
         if refusal is not None:
             return refusal
         if scope["path"] not in self._open_paths and not _has_secret(request, self._secret):
             return Json(
-                {"error": "the secret is missing or wrong; restart labelahead, which tells it to Label Studio"}, 401
+                {
+                    "error": (
+                        "the secret is missing or wrong; restart labelahead, which tells it "
+                        "to Label Studio"
+                    )
+                },
+                401,
             )
         return _refuse_length(request, needed=scope["method"] not in UNCHANGING)
 
@@ -84,9 +100,19 @@ def _refuse_length(request: Headers, *, needed: bool) -> Response | None:
     """The answer to a body of unknown length or of too many bytes."""
     length = request.get("content-length", "" if needed or "transfer-encoding" in request else "0")
     if not (length.isascii() and length.isdecimal()):
-        return Json({"error": "Content-Length is missing or no number; send the length of the body in bytes"}, 411)
+        return Json(
+            {
+                "error": (
+                    "Content-Length is missing or no number; send the length of the body in bytes"
+                )
+            },
+            411,
+        )
     if len(length) > 12 or int(length) > MAX_CALL_BYTES:
-        return Json({"error": f"the body has {length} bytes; expected at most {MAX_CALL_BYTES}: send less"}, 413)
+        return Json(
+            {"error": f"the body has {length} bytes; expected at most {MAX_CALL_BYTES}: send less"},
+            413,
+        )
     return None
 
 
@@ -127,12 +153,19 @@ def protocol(bridge: Bridge) -> FastAPI:
 
 
 def _has_secret(request: Headers, secret: str) -> bool:
-    """Whether it came, in our own header or as a password; compared in the same time whatever was given."""
+    """Whether it came, in our own header or as a password.
+
+    Compared in the same time whatever was given.
+    """
     given = request.get(SECRET, "")
     kind, _, content = request.get("authorization", "").partition(" ")
     if not given and kind.lower() == "basic":
         try:
-            given = base64.b64decode(content, validate=True).decode("utf-8", "replace").partition(":")[2]
+            given = (
+                base64.b64decode(content, validate=True)
+                .decode("utf-8", "replace")
+                .partition(":")[2]
+            )
         except ValueError:  # not base64, or not even ASCII
             return False
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())

@@ -1,4 +1,7 @@
-"""Pictures with a text: what a network for photographs sees and what a sentence encoder reads, side by side."""
+"""Pictures with a text.
+
+What a network for photographs sees and what a sentence encoder reads, side by side.
+"""
 
 import os
 from collections.abc import Sequence
@@ -14,12 +17,16 @@ from labelahead.models.sentence_encoder import embed_texts
 
 __all__ = ["PLACE", "picture_and_text"]
 
-PLACE = "LABELAHEAD_LABEL_STUDIO_PICTURES"  # where the pictures are; the process that looks at them inherits it
+# where the pictures are; the process that looks at them inherits it
+PLACE = "LABELAHEAD_LABEL_STUDIO_PICTURES"
 SIZE = 128
 
 
 def picture_and_text(items: Sequence[str]) -> Tensor:
-    """(n, 1280 + 384): each text ends with a line that names its picture. Both halves weigh the same."""
+    """(n, 1280 + 384): each text ends with a line that names its picture.
+
+    Both halves weigh the same.
+    """
     texts, _, names = zip(*(item.rpartition("\n\n") for item in items), strict=True)
     root = Path(os.environ[PLACE])
     photos = Photos(Files(root, names, (), (), is_zip=False, links=False), names, SIZE)

@@ -1,4 +1,7 @@
-"""What a project asks of its annotators: which choice, over what; what cannot be served is refused."""
+"""What a project asks of its annotators.
+
+Which choice, over what; what cannot be served is refused.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,8 +18,20 @@ SHOWN = {PICTURE: "pictures", TEXT: "texts"}
 # Tags that say something of the whole task beside the choice: they stay Label Studio's own affair.
 BESIDE = {"TextArea", "Rating", "Number", "DateTime"}
 # Tags that people look at or that lay out, and mark nothing.
-DECORATION = {"View", "Header", "Style", "Choice", "Shortcut", "Collapse", "Panel", "Filter", "Markdown"}
-NEEDED = "labelahead serves projects with one <Choices> of single choice over <Image>, <Text> or both"
+DECORATION = {
+    "View",
+    "Header",
+    "Style",
+    "Choice",
+    "Shortcut",
+    "Collapse",
+    "Panel",
+    "Filter",
+    "Markdown",
+}
+NEEDED = (
+    "labelahead serves projects with one <Choices> of single choice over <Image>, <Text> or both"
+)
 
 
 @dataclass(frozen=True)
@@ -41,36 +56,61 @@ class Interface:
         if choice is None:
             return []
         value = {"choices": [choice]}
-        return [{"from_name": self.name, "to_name": self.shown, "type": "choices", "value": value, "score": confidence}]
+        return [
+            {
+                "from_name": self.name,
+                "to_name": self.shown,
+                "type": "choices",
+                "value": value,
+                "score": confidence,
+            }
+        ]
 
 
 def read_interface(config: str) -> Interface:
-    """The choice that a labelling configuration asks for; an error that says what would be needed."""
+    """The choice that a labelling configuration asks for.
+
+    An error that says what would be needed.
+    """
     try:
         tags = list(ElementTree.fromstring(config).iter())
     except ElementTree.ParseError as error:
-        raise InputError(f"the project's labelling configuration is no XML ({error}); set it up first") from error
+        raise InputError(
+            f"the project's labelling configuration is no XML ({error}); set it up first"
+        ) from error
     choices = [tag for tag in tags if tag.tag == "Choices"]
     others = sorted({tag.tag for tag in tags} - {"Choices", *SHOWN, *BESIDE, *DECORATION})
     if others:
-        raise InputError(f"the project uses {', '.join(f'<{t}>' for t in others)}; {NEEDED}, so take them out")
+        raise InputError(
+            f"the project uses {', '.join(f'<{t}>' for t in others)}; {NEEDED}, so take them out"
+        )
     if len(choices) != 1:
-        raise InputError(f"the project has {len(choices)} <Choices>; {NEEDED}: a project for each of several")
+        raise InputError(
+            f"the project has {len(choices)} <Choices>; {NEEDED}: a project for each of several"
+        )
     control, name = choices[0], choices[0].get("name", "")
     if control.get("choice", "single") not in ("single", "single-radio"):
-        raise InputError(f'<Choices name="{name}"> takes several choices at once; {NEEDED}: set choice="single"')
+        raise InputError(
+            f'<Choices name="{name}"> takes several choices at once; {NEEDED}: set choice="single"'
+        )
     if control.get("perRegion") == "true" or control.get("perItem") == "true":
-        raise InputError(f'<Choices name="{name}"> is asked for each region; {NEEDED}: of whole tasks')
+        raise InputError(
+            f'<Choices name="{name}"> is asked for each region; {NEEDED}: of whole tasks'
+        )
     names = tuple(_spelt(choice) for choice in control.findall("Choice"))
     if len(names) < 2 or any(len(choice) for choice in control.findall("Choice")):
         raise InputError(
-            f'<Choices name="{name}"> has {len(names)} <Choice> side by side; expected two or more, not nested'
+            f'<Choices name="{name}"> has {len(names)} <Choice> side by side; expected two or '
+            "more, not nested"
         )
     if len({alike(n) for n in names}) < len(names):
         raise InputError(
-            f'two choices of <Choices name="{name}"> have the same name but for capital letters; rename one'
+            f'two choices of <Choices name="{name}"> have the same name but for capital letters; '
+            "rename one"
         )
-    return Interface(name, control.get("toName", ""), names, _keys(tags, PICTURE), _keys(tags, TEXT))
+    return Interface(
+        name, control.get("toName", ""), names, _keys(tags, PICTURE), _keys(tags, TEXT)
+    )
 
 
 def _spelt(choice: ElementTree.Element) -> str:
@@ -82,5 +122,8 @@ def _keys(tags: list[ElementTree.Element], kind: str) -> tuple[str, ...]:
     values = [tag.get("value") or tag.get("valueList") or "" for tag in tags if tag.tag == kind]
     odd = [value for value in values if not value.startswith("$") or not value[1:]]
     if odd or any(tag.get("valueList") for tag in tags if tag.tag == kind):
-        raise InputError(f'<{kind} value="{(odd or values)[0]}">; expected one field of a task, such as value="$field"')
+        raise InputError(
+            f'<{kind} value="{(odd or values)[0]}">; expected one field of a task, such as '
+            'value="$field"'
+        )
     return tuple(dict.fromkeys(value[1:] for value in values))

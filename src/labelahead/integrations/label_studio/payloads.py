@@ -1,6 +1,8 @@
-"""Parse the JSON that Label Studio sends. Every malformed payload is an InputError that names the field.
+"""Parse the JSON that Label Studio sends. Every malformed payload is an InputError that names the
+field.
 
-A payload is checked as a whole before any of it is recorded: either all of its annotations are valid, or none is used.
+A payload is checked as a whole before any of it is recorded: either all of its annotations are
+valid, or none is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,10 @@ MAX_VALUE_SHOWN = 60  # characters of a value in an error message
 
 @dataclass(frozen=True)
 class Annotation:
-    """One annotation of one task. completed_by: the annotator's id, their e-mail address, or None if unknown."""
+    """One annotation of one task.
+
+    completed_by: the annotator's id, their e-mail address, or None if unknown.
+    """
 
     id: int
     task: int
@@ -46,7 +51,10 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Webhook:
-    """One webhook call. Only the fields of its action are filled: annotations, or the ids of annotations or tasks."""
+    """One webhook call. Only the fields of its action are filled.
+
+    Annotations, or the ids of annotations or tasks.
+    """
 
     action: str
     project: int | None
@@ -124,19 +132,24 @@ def _parse_annotator(given: object) -> int | str | None:
 def _parse_result(given: object) -> tuple[Mapping[str, Any], ...]:
     """The regions; their choices are lists of text, whatever else they hold is not looked at."""
     regions = tuple(
-        _as_object(region, "annotation.result") for region in ([] if given is None else _as_list(given, "result"))
+        _as_object(region, "annotation.result")
+        for region in ([] if given is None else _as_list(given, "result"))
     )
     for region in regions:
         if region.get("value") is None:
             continue
         choices = _as_object(region["value"], "annotation.result.value").get("choices")
-        for choice in [] if choices is None else _as_list(choices, "annotation.result.value.choices"):
+        for choice in (
+            [] if choices is None else _as_list(choices, "annotation.result.value.choices")
+        ):
             checked_name(choice, "a choice")
     return regions
 
 
 def _parse_ids(given: object, name: str) -> tuple[int, ...]:
-    return tuple(_as_id(_as_object(row, name).get("id"), f"{name}.id") for row in _as_list(given, name))
+    return tuple(
+        _as_id(_as_object(row, name).get("id"), f"{name}.id") for row in _as_list(given, name)
+    )
 
 
 def _as_object(given: object, name: str) -> Mapping[str, Any]:

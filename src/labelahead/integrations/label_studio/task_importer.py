@@ -1,7 +1,8 @@
-"""A pool of millions in a project: items come in as tasks when their turn is near, each under its own name.
+"""A pool of millions in a project: items come in as tasks when their turn is near, each under its
+own name.
 
-Nobody can import a million tasks. The project has what was asked, what is about to be, and whatever people have
-imported themselves; which item of the pool a task is stands in its data.
+Nobody can import a million tasks. The project has what was asked, what is about to be, and whatever
+people have imported themselves; which item of the pool a task is stands in its data.
 """
 
 import json
@@ -21,18 +22,21 @@ from labelahead.server.large_pool import Holding, Pictures
 
 __all__ = ["Supply"]
 
-# Fields of a task's data that may hold the id of its item: ours, that of 0.2, and that of `pool ask --format json`.
+# Fields of a task's data that may hold the id of its item: ours, that of 0.2, and that of `pool ask
+# --format json`.
 ID_FIELDS = (ITEM_ID, "item", "id")
 
 
 class Supply:
     """Tasks of a project that are items of a pool. One thread at a time.
 
-    pictures_at: what stands before a picture's name in its address; None: addresses of the pool, where these are of a
-    storage, else pictures are uploaded.
+    pictures_at: what stands before a picture's name in its address; None: addresses of the pool,
+    where these are of a storage, else pictures are uploaded.
     """
 
-    def __init__(self, studio: Studio, interface: Interface, holding: Holding, pictures_at: str | None = None) -> None:
+    def __init__(
+        self, studio: Studio, interface: Interface, holding: Holding, pictures_at: str | None = None
+    ) -> None:
         self.studio, self.holding, self.pictures_at = studio, holding, pictures_at
         self.show(interface)
         self.tasks: set[int] = set()  # all that the project has
@@ -45,8 +49,14 @@ class Supply:
         """Which tasks there are, and which items they are."""
         names = {int(task["id"]): self._name(task["data"]) for task in self.studio.tasks()}
         self.tasks, self._unsure = set(names), False
-        held = dict(zip(self.holding.data.ids, self.holding.positions, strict=False))  # it may be growing
-        new = {name for task, name in names.items() if task not in self._places and name and name not in held}
+        held = dict(
+            zip(self.holding.data.ids, self.holding.positions, strict=False)
+        )  # it may be growing
+        new = {
+            name
+            for task, name in names.items()
+            if task not in self._places and name and name not in held
+        }
         places = held | self.holding.find(sorted(new))
         self._places |= {task: places[name] for task, name in names.items() if name in places}
         self.strangers = len(self.tasks - self._places.keys())
@@ -58,14 +68,22 @@ class Supply:
     def positions(self) -> dict[int, int]:
         """Positions of the tasks whose items are held."""
         here = {at: position for position, at in enumerate(self.holding.positions)}
-        return {task: here[at] for task, at in self._places.items() if at in here and task in self.tasks}
+        return {
+            task: here[at] for task, at in self._places.items() if at in here and task in self.tasks
+        }
 
     def hold(self, tasks: Iterable[int]) -> None:
-        """Hold the items of these tasks, as far as they are of the pool: somebody has labelled them."""
+        """Hold the items of these tasks, as far as they are of the pool.
+
+        Somebody has labelled them.
+        """
         self.holding.bring({self._places[task] for task in tasks if task in self._places})
 
     def bring(self, positions: Sequence[int]) -> dict[int, str]:
-        """Make tasks of these items, which `positions()` tells then; those that cannot be read, and why."""
+        """Make tasks of these items, which `positions()` tells then.
+
+        Those that cannot be read, and why.
+        """
         if self._unsure:
             self.read()
             there = set(self.positions().values())
@@ -75,16 +93,24 @@ class Supply:
             self._unsure = True  # until Label Studio has said what it made
             made = self.studio.add_tasks(list(rows.values()))
             if len(made) != len(rows):
-                raise Unreachable(f"{self.studio.url} has not said which tasks it made of {len(rows)} items")
-            self._places |= {task: self.holding.positions[p] for task, p in zip(made, rows, strict=True)}
+                raise Unreachable(
+                    f"{self.studio.url} has not said which tasks it made of {len(rows)} items"
+                )
+            self._places |= {
+                task: self.holding.positions[p] for task, p in zip(made, rows, strict=True)
+            }
             self.tasks |= set(made)
             self._unsure = False
         return failed
 
-    # --- what a task says ---------------------------------------------------------------------------------------
+    # --- what a task says
+    # ---------------------------------------------------------------------------------------
 
     def _name(self, data: Mapping[str, Any]) -> str:
-        """The item that a task says it is, or "": by our field, or by the column that names items in the pool."""
+        """The item that a task says it is, or "".
+
+        By our field, or by the column that names items in the pool.
+        """
         ours, *others = ID_FIELDS
         own = self.holding.pool.manifest.reading.id
         fields = (ours, *([own] if own is not None else []), *others)
@@ -96,33 +122,46 @@ class Supply:
         have = {ITEM_ID, *(data.rows.columns if data.rows is not None else interface.pictures[:1])}
         missing = [field for field in (*interface.pictures, *interface.texts) if field not in have]
         text = ""
-        if data.rows is not None and data.rows.text and missing in [[field] for field in interface.texts]:
+        if (
+            data.rows is not None
+            and data.rows.text
+            and missing in [[field] for field in interface.texts]
+        ):
             text = missing.pop()
         if missing or (data.images is not None and not interface.pictures):
             said = ", ".join(f"${field}" for field in missing) or "no picture"
             fields = "a picture" if data.images is not None else ", ".join(sorted(have))
             raise InputError(
-                f"the project shows {said}, and items of the pool have {fields}; set up what it shows by that"
+                f"the project shows {said}, and items of the pool have {fields}; set up what it "
+                "shows by that"
             )
         self._picture, self._text = next(iter(interface.pictures), ""), text
 
     def _rows(self, positions: Sequence[int]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-        """The data of each one's task: its name, its own columns, or its picture's address. And what cannot be read."""
+        """The data of each one's task.
+
+        Its name, its own columns, or its picture's address. And what cannot be read.
+        """
         data = self.holding.data
         if isinstance(data.images, Pictures):
             addresses, failed = self._addresses(data.images, positions)
-            return {p: {ITEM_ID: data.ids[p], self._picture: where} for p, where in addresses.items()}, failed
+            return {
+                p: {ITEM_ID: data.ids[p], self._picture: where} for p, where in addresses.items()
+            }, failed
         assert data.rows is not None
         rows = {p: {name: _plain(value) for name, value in data.rows.row(p)} for p in positions}
         if self._text and data.rows.text:
             rows = {p: {**row, self._text: row[data.rows.text]} for p, row in rows.items()}
         names = with_original_names(list(data.rows.columns), (ITEM_ID,))
         return {
-            p: {ITEM_ID: data.ids[p]} | {names.get(name, name): value for name, value in row.items()}
+            p: {ITEM_ID: data.ids[p]}
+            | {names.get(name, name): value for name, value in row.items()}
             for p, row in rows.items()
         }, {}
 
-    def _addresses(self, pictures: Pictures, positions: Sequence[int]) -> tuple[dict[int, str], dict[int, str]]:
+    def _addresses(
+        self, pictures: Pictures, positions: Sequence[int]
+    ) -> tuple[dict[int, str], dict[int, str]]:
         """Where Label Studio finds the pictures."""
         if self.pictures_at is not None:
             return {p: self.pictures_at + quote(pictures.names[p]) for p in positions}, {}

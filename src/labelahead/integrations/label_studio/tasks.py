@@ -1,6 +1,8 @@
-"""A project's tasks as a folder of files that the labelling page's session reads: TASK.jpg or TASK.txt, by task id.
+"""A project's tasks as a folder of files that the labelling page's session reads: TASK.jpg or
+TASK.txt, by task id.
 
-What was fetched once stays, also of tasks that are deleted later: positions in the record must not move.
+What was fetched once stays, also of tasks that are deleted later: positions in the record must not
+move.
 """
 
 import json
@@ -46,7 +48,8 @@ def task_of(item: str) -> int:
 
 
 def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> None:
-    """A folder is of one project; the address of a Label Studio may change, so it is known by when it was made.
+    """A folder is of one project; the address of a Label Studio may change, so it is known by when
+    it was made.
 
     pool: whether its items are those of a pool of millions, and not the project's tasks.
     """
@@ -54,9 +57,16 @@ def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> No
     path = folder / CLAIM
     if not path.exists():
         if (folder / "labels.db").exists():
-            raise InputError(f"{folder} holds labels, but of no Label Studio project; choose another folder with --out")
+            raise InputError(
+                f"{folder} holds labels, but of no Label Studio project; choose another folder "
+                "with --out"
+            )
         make_private_folder(folder)
-        files.replace(path, json.dumps({**mine, "title": project["title"], "pool": pool}, ensure_ascii=False) + "\n")
+        files.replace(
+            path,
+            json.dumps({**mine, "title": project["title"], "pool": pool}, ensure_ascii=False)
+            + "\n",
+        )
         return
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -67,17 +77,25 @@ def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> No
         ) from error
     if not same:
         raise InputError(
-            f"{folder} is of project {known['project']} ({known.get('title')!r}, made {known['created_at']}), not of "
+            f"{folder} is of project {known['project']} ({known.get('title')!r}, made "
+            f"{known['created_at']}), not of "
             f"project {project['id']} ({project['title']!r}); choose another folder with --out"
         )
     if known.get("pool", False) != pool:
         begun = "with --pool, and not without" if not pool else "without --pool, and not with it"
-        raise InputError(f"{folder} was begun {begun}; do the same again, or choose another folder with --out")
+        raise InputError(
+            f"{folder} was begun {begun}; do the same again, or choose another folder with --out"
+        )
     make_private_folder(folder)  # earlier versions left it open to other users
 
 
-def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[int, int], None]) -> Fetched:
-    """Bring every task's picture or text into `folder`/items; what is there already is not fetched again."""
+def fetch(
+    studio: Studio, interface: Interface, folder: Path, tell: Callable[[int, int], None]
+) -> Fetched:
+    """Bring every task's picture or text into `folder`/items.
+
+    What is there already is not fetched again.
+    """
     items, pictures = folder / ITEMS, folder / PICTURES
     for place in (items, *([pictures] if interface.pictures and interface.texts else ())):
         files.make(place)
@@ -105,7 +123,9 @@ def fetch(studio: Studio, interface: Interface, folder: Path, tell: Callable[[in
             tell(done, len(missing))
     if len(failed) == len(tasks):
         why = next(iter(failed.values()), "it has no tasks")
-        raise InputError(f"none of the project's {len(tasks)} tasks can be labelled ({why}); import some first")
+        raise InputError(
+            f"none of the project's {len(tasks)} tasks can be labelled ({why}); import some first"
+        )
     embedding = BOTH if interface.pictures and interface.texts else None
     return Fetched(items, embedding, tuple(_said(failed)), frozenset(int(t["id"]) for t in tasks))
 
@@ -123,7 +143,10 @@ def _said(failed: Mapping[int, str]) -> Iterable[str]:
     if failed:
         some = "; ".join(f"{task}: {why}" for task, why in list(failed.items())[:NAMED])
         more = "; ..." if len(failed) > NAMED else ""
-        yield f"{len(failed)} tasks cannot be fetched and are left out until the next start ({some}{more})"
+        yield (
+            f"{len(failed)} tasks cannot be fetched and are left out until the next start "
+            f"({some}{more})"
+        )
 
 
 def _store(studio: Studio, interface: Interface, task: Mapping[str, Any], folder: Path) -> None:
@@ -138,7 +161,8 @@ def _store(studio: Studio, interface: Interface, task: Mapping[str, Any], folder
         raise InputError(f"no address of a picture in {interface.pictures[0]!r}")
     content = studio.download(address, number)
     suffix = PurePosixPath(unquote(urlsplit(address).path)).suffix.lower()
-    named = f"{number}{suffix if suffix in SUFFIXES else '.jpg'}"  # what is in it decides how it is read
+    # what is in it decides how it is read
+    named = f"{number}{suffix if suffix in SUFFIXES else '.jpg'}"
     if not texts:
         files.replace(folder / ITEMS / named, content)
         return

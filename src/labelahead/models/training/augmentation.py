@@ -9,11 +9,16 @@ from labelahead.errors import InputError
 
 __all__ = ["augment_pictures", "padding_of", "require_pictures"]
 
-PADDED_SHARE = 8  # a picture is padded by this part of its side: 4 of 32 pixels, as is usual on CIFAR-10
+PADDED_SHARE = (
+    8  # a picture is padded by this part of its side: 4 of 32 pixels, as is usual on CIFAR-10
+)
 
 
 def padding_of(side: int) -> int:
-    """Return the pixels added on both ends of a side before cropping: an eighth of it, at least one."""
+    """Return the pixels added on both ends of a side before cropping.
+
+    An eighth of it, at least one.
+    """
     return max(1, side // PADDED_SHARE)
 
 
@@ -21,8 +26,8 @@ def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tenso
     """Return pictures (n, channels, height, width), each cropped and flipped at random.
 
     Args:
-        pictures: (n, channels, height, width), left unchanged.
-        kind: "crop" pads each picture with zeros (see `padding_of`) and cuts its own size out at a random place;
+        pictures: (n, channels, height, width), left unchanged. kind: "crop" pads each picture with
+        zeros (see `padding_of`) and cuts its own size out at a random place;
             "flip" mirrors it from left to right with probability 1/2; "crop-flip" does both.
         rng: draws, for each picture in turn of a kind, the row, the column and whether to flip.
 
@@ -49,10 +54,14 @@ def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tenso
 
 
 def require_pictures(batch: Batch, kind: str) -> None:
-    """Raise `InputError` unless a batch is pictures as one tensor (n, channels, height, width) of real numbers."""
+    """Raise `InputError` unless a batch is pictures as one tensor (n, channels, height, width) of
+    real numbers.
+    """
     if isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point():
         return
     raise InputError(
-        f"training.augment is {kind!r}, but the network sees inputs of shape {described(batch)}; expected pictures "
-        "(n, channels, height, width) of real numbers: leave augment out, or train on pixels (embedding 'none')"
+        f"training.augment is {kind!r}, but the network sees inputs of shape {described(batch)}; "
+        "expected pictures "
+        "(n, channels, height, width) of real numbers: leave augment out, or train on pixels "
+        "(embedding 'none')"
     )

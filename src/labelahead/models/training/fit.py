@@ -1,4 +1,6 @@
-"""Training: where the weights begin, the loop that fits them, and BatchNorm's statistics afterwards."""
+"""Training: where the weights begin, the loop that fits them, and BatchNorm's statistics
+afterwards.
+"""
 
 import copy
 import time
@@ -14,7 +16,14 @@ from labelahead.batching import Inputs, Samples, batch_of
 from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.models.layers import restored, whole
 from labelahead.models.training.augmentation import augment_pictures, require_pictures
-from labelahead.models.training.forward import check_inputs, eval_mode, forward, place, predict, rows_at_once
+from labelahead.models.training.forward import (
+    check_inputs,
+    eval_mode,
+    forward,
+    place,
+    predict,
+    rows_at_once,
+)
 from labelahead.models.training.objective import AuxiliaryObjective
 from labelahead.models.training.settings import Trained, Training
 from labelahead.seeds import seeded, stream
@@ -28,7 +37,11 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 def fresh_start(
-    model_factory: Callable[[int], nn.Module], previous: Mapping[str, Tensor] | None, training: Training, *, seed: int
+    model_factory: Callable[[int], nn.Module],
+    previous: Mapping[str, Tensor] | None,
+    training: Training,
+    *,
+    seed: int,
 ) -> nn.Module:
     """A new network with the weights that `training.start` asks for.
 
@@ -46,7 +59,9 @@ def fresh_start(
     with seeded(seed):
         model = model_factory(seed)
     if not isinstance(model, nn.Module):
-        raise ModelError(f"the factory returned a {type(model).__name__}; expected a torch.nn.Module")
+        raise ModelError(
+            f"the factory returned a {type(model).__name__}; expected a torch.nn.Module"
+        )
     if previous is None or training.start in ("same", "cold"):
         return model
     new = {k: p.detach().clone() for k, p in model.named_parameters() if p.requires_grad}
@@ -78,10 +93,10 @@ def train(
 ) -> Trained:
     """Train `model` in place on inputs (n, ...) with class numbers (n,); it ends in eval mode.
 
-    The same seed gives the same weights to the last bit on one machine. If training diverges,
-    the weights go back to the start and the rate to a tenth, at most three times; `notes` says so.
-    objective: trained in place together with the network, its value added to the network's loss in every step; the
-    loss that is reported is the network's alone.
+    The same seed gives the same weights to the last bit on one machine. If training diverges, the
+    weights go back to the start and the rate to a tenth, at most three times; `notes` says so.
+    objective: trained in place together with the network, its value added to the network's loss in
+    every step; the loss that is reported is the network's alone.
 
     >>> from labelahead.models.training import Training, predict, train
     >>> model = build("mlp", (4,), 2)
@@ -91,7 +106,9 @@ def train(
     """
     began = time.perf_counter()
     if not isinstance(training, Training):
-        raise InputError(f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')")
+        raise InputError(
+            f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')"
+        )
     classes = whole(classes, "classes")
     samples, labels = check_set(inputs, labels, classes)
     training = training.counted(len(samples))
@@ -121,7 +138,8 @@ def train(
     target = training.stop_accuracy
     if target is not None and accuracy < target:
         notes.append(
-            f"accuracy on the labelled set is {accuracy:.3f} after all {steps} steps; {target:.3f} was asked for"
+            f"accuracy on the labelled set is {accuracy:.3f} after all {steps} steps; "
+            f"{target:.3f} was asked for"
         )
     return Trained(loss, accuracy, steps, rate, tuple(notes), time.perf_counter() - began)
 
@@ -141,7 +159,10 @@ class _Session:
     ) -> None:
         self.model, self.inputs, self.training, self.seed = model, inputs, training, seed
         self.objective = objective
-        self.parameters = [*trainable(model), *(objective.parameters() if objective is not None else ())]
+        self.parameters = [
+            *trainable(model),
+            *(objective.parameters() if objective is not None else ()),
+        ]
         self.norms = learning_norms(model)
         self.device, self.dtype = place(model, inputs)
         self.labels, self.classes = labels.to(self.device), classes
@@ -155,7 +176,9 @@ class _Session:
         """What the caller should know before any step is taken."""
         warnings = []
         if self.lone:
-            warnings.append("one labelled sample has no variance: BatchNorm's statistics stay fixed")
+            warnings.append(
+                "one labelled sample has no variance: BatchNorm's statistics stay fixed"
+            )
         elif self.norms and self.training.batch == 1:
             warnings.append("batches of two: BatchNorm cannot learn from one sample at a time")
         return warnings
@@ -179,7 +202,8 @@ class _Session:
         often = max(WATCH, -(-n // t.batch))
         watch = _Watch()
         everything: tuple[Inputs, Tensor] | None = None
-        # A generator of its own: the order of the batches is the same with and without augmentation.
+        # A generator of its own: the order of the batches is the same with and without
+        # augmentation.
         rng = stream(self.seed, "augment")
         step = 0
         self._train_mode()
@@ -210,7 +234,10 @@ class _Session:
         return nullcontext() if self.objective is None else self.objective.observe(self.model)
 
     def _total(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
-        """What a step descends on: the network's loss, and the auxiliary objective where there is one."""
+        """What a step descends on.
+
+        The network's loss, and the auxiliary objective where there is one.
+        """
         outputs = self._outputs(x)
         loss = self._loss(outputs, y)
         if not loss.requires_grad:
@@ -315,7 +342,9 @@ def check_set(given: Inputs, labels: Tensor, classes: int) -> tuple[Tensor | Sam
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        raise InputError(f"labels reach from {low} to {high}; expected class numbers from 0 to {classes - 1}")
+        raise InputError(
+            f"labels reach from {low} to {high}; expected class numbers from 0 to {classes - 1}"
+        )
     return inputs.detach() if isinstance(inputs, Tensor) else inputs, labels.detach().long()
 
 
@@ -326,10 +355,13 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     everything = list(model.named_parameters())
     for name, p in everything:
         if isinstance(p, nn.parameter.UninitializedParameter):
-            raise ModelError(f"parameter {name!r} has no shape yet: pass one batch through the lazy layers first")
+            raise ModelError(
+                f"parameter {name!r} has no shape yet: pass one batch through the lazy layers first"
+            )
         if not bool(torch.isfinite(p.detach()).all()):
             raise NumericalError(
-                f"parameter {name!r} holds NaN or infinity before training; expected sound weights: start from new ones"
+                f"parameter {name!r} holds NaN or infinity before training; expected sound "
+                "weights: start from new ones"
             )
     chosen = [p for _, p in everything if p.requires_grad]
     if not chosen:
@@ -343,8 +375,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def batches(n: int, size: int, steps: int, seed: int, *, pairs: bool) -> Iterator[Tensor | None]:
     """Positions of each of `steps` batches; None stands for the whole set.
 
-    Every epoch is shuffled anew and cut into equal parts of at most `size`, so that no update is left to a small
-    remainder. `pairs`: no part of one sample, for BatchNorm's sake, as long as there are two.
+    Every epoch is shuffled anew and cut into equal parts of at most `size`, so that no update is
+    left to a small remainder. `pairs`: no part of one sample, for BatchNorm's sake, as long as
+    there are two.
     """
     parts = -(-n // size)
     if pairs and n // parts < 2:
@@ -362,14 +395,23 @@ def batches(n: int, size: int, steps: int, seed: int, *, pairs: bool) -> Iterato
             yield part
 
 
-def make_optimiser(parameters: Sequence[Tensor], training: Training, rate: float) -> torch.optim.Optimizer:
+def make_optimiser(
+    parameters: Sequence[Tensor], training: Training, rate: float
+) -> torch.optim.Optimizer:
     """The optimiser that `training` asks for."""
     decay = training.weight_decay
     fused = parameters[0].device.type in ("cpu", "cuda")  # half the time of `foreach` when small
     if training.optimiser == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=not fused)
+        return torch.optim.Adam(
+            parameters, lr=rate, weight_decay=decay, fused=fused, foreach=not fused
+        )
     return torch.optim.SGD(
-        parameters, lr=rate, momentum=training.momentum, weight_decay=decay, fused=fused, foreach=not fused
+        parameters,
+        lr=rate,
+        momentum=training.momentum,
+        weight_decay=decay,
+        fused=fused,
+        foreach=not fused,
     )
 
 
@@ -407,15 +449,18 @@ def learning_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
         ]
 
 
-def settle(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor | Samples) -> None:
+def settle(
+    model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor | Samples
+) -> None:
     """Statistics of `norms` from all of `inputs` with the weights as they are; all else in eval.
 
     A tangent kernel and a prediction use running statistics. Those that training leaves behind are
     a moving average over weights that no longer exist; after 100 steps they are still a tenth of
     what they were at the start. So they are computed again for the final weights.
 
-    Exact mean and variance when the set fits one batch; otherwise the plain average over equal batches. One sample has
-    no variance, and an evaluation with 0 for it would blow up everything else: then the statistics stay as they were.
+    Exact mean and variance when the set fits one batch; otherwise the plain average over equal
+    batches. One sample has no variance, and an evaluation with 0 for it would blow up everything
+    else: then the statistics stay as they were.
     """
     kept = [norm for norm in norms if norm.running_mean is not None]
     if not kept or len(inputs) < 2:

@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Inputs, Samples, as_inputs, batch_of, described, invoked, length, tensors
+from labelahead.batching import (
+    Inputs,
+    Samples,
+    as_inputs,
+    batch_of,
+    described,
+    invoked,
+    length,
+    tensors,
+)
 from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.models.layers import eval_mode
 
@@ -24,7 +33,9 @@ __all__ = [
     "rows_at_once",
 ]
 
-SEVERAL = 64  # samples a pass of inputs that are not one tensor: what a network does with them cannot be told by size
+# samples a pass of inputs that are not one tensor: what a network does with them cannot be told by
+# size
+SEVERAL = 64
 
 
 def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Tensor:
@@ -85,7 +96,8 @@ def penultimate(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def predict_dropped(model: nn.Module, inputs: Inputs, rate: float, rng: torch.Generator) -> Tensor:
-    """Outputs (n, C) with dropout on the input of the linear layer that is called last, all else in eval mode.
+    """Outputs (n, C) with dropout on the input of the linear layer that is called last, all else in
+    eval mode.
 
     A network without a linear layer has its outputs dropped.
     """
@@ -129,14 +141,19 @@ def _rows(values: Tensor, n: int) -> Tensor:
 
 
 def check_inputs(inputs: Inputs) -> Tensor | Samples:
-    """At least one sample, finite throughout, or an `InputError`; a mapping or tuple comes back as `Samples`."""
+    """At least one sample, finite throughout, or an `InputError`.
+
+    A mapping or tuple comes back as `Samples`.
+    """
     inputs = as_inputs(inputs)
     if isinstance(inputs, Samples):
         if not len(inputs):
             raise InputError("there are no inputs; expected at least one sample")
         return inputs
     if inputs.ndim == 0 or inputs.numel() == 0:
-        raise InputError(f"inputs have shape {tuple(inputs.shape)}; expected (n, ...) with at least one sample")
+        raise InputError(
+            f"inputs have shape {tuple(inputs.shape)}; expected (n, ...) with at least one sample"
+        )
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs.sum())):
         bad = ~torch.isfinite(inputs.reshape(len(inputs), -1)).all(1)
         if bool(bad.any()):
@@ -161,8 +178,8 @@ def rows_at_once(inputs: Tensor | Samples) -> int:
     """Samples a forward pass without gradients.
 
     Activations of images should stay in the cache: 64 of 28x28 pixels were two to three times
-    faster than 1,024 of them. Fewer than 32 were never faster, up to a third slower (ResNet18, 64x64 pixels, one core).
-    Vectors are matrix products, which gain from size.
+    faster than 1,024 of them. Fewer than 32 were never faster, up to a third slower (ResNet18,
+    64x64 pixels, one core). Vectors are matrix products, which gain from size.
     """
     if isinstance(inputs, Samples):
         return SEVERAL

@@ -12,10 +12,11 @@ __all__ = ["AuxiliaryObjective", "MakeObjective"]
 
 
 class AuxiliaryObjective(nn.Module, ABC):
-    """An objective with parameters of its own, added to the network's loss in every step of `train`.
+    """An objective with parameters of its own, added to the network's loss in every step of
+    `train`.
 
-    It is made for one architecture and may be used with any copy of that network. `train` optimises its parameters
-    along with the network's, by the same optimiser, rates and clipping.
+    It is made for one architecture and may be used with any copy of that network. `train` optimises
+    its parameters along with the network's, by the same optimiser, rates and clipping.
 
     >>> from contextlib import nullcontext
     >>> import torch
@@ -34,7 +35,9 @@ class AuxiliaryObjective(nn.Module, ABC):
 
     @abstractmethod
     def observe(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which the objective sees what it needs of each forward pass of `model`."""
+        """Return a context in which the objective sees what it needs of each forward pass of
+        `model`.
+        """
 
     @abstractmethod
     def forward(self, losses: Tensor, progress: float) -> Tensor:
@@ -46,4 +49,6 @@ class AuxiliaryObjective(nn.Module, ABC):
         """
 
 
-MakeObjective = Callable[[nn.Module, Inputs, int], AuxiliaryObjective]  # (network, one or two samples, seed)
+MakeObjective = Callable[
+    [nn.Module, Inputs, int], AuxiliaryObjective
+]  # (network, one or two samples, seed)

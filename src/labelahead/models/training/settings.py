@@ -24,17 +24,20 @@ class Training:
     loss: "squared" is the mean over samples of ½‖f(x) − y‖² with one-hot y, so that its gradients
     have the size of cross-entropy's whatever the number of classes; a rate for PyTorch's
     `nn.MSELoss`, which divides by the number C of outputs, corresponds to 2/C of it here.
-    optimiser, rate, momentum, weight_decay: as in torch.optim; momentum is for "sgd" only, and weight decay is an L2
-    penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the steps and falls to nothing, by cosines.
-    steps: updates of the weights, whatever the number of samples. epochs: passes over the samples instead, so that
-    training grows with them; `steps` counts for nothing then. batch: samples at most in an update; an epoch is cut into
-    equal parts (of two at least where there is BatchNorm, so that batches of one or two make more passes). clip: the
-    gradient's largest norm. start, of one training after the other: "same" from the new weights that the first began
-    with, "cold" from others each time, "warm" from the last round's, "shrink" from shrink × the last + perturb × new
-    ones (Ash & Adams 2020). stop_accuracy: end as soon as this part of the training set is right;
-    `steps` or `epochs` is then the most there may be. augment, of pictures: how each is changed at random whenever it
-    is trained on, and nowhere else. "crop" shifts it by up to an eighth of its side and fills up with zeros; "flip"
-    mirrors half of the pictures from left to right, which is wrong for digits and letters; "crop-flip" does both.
+    optimiser, rate, momentum, weight_decay: as in torch.optim; momentum is for "sgd" only, and
+    weight decay is an L2 penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the
+    steps and falls to nothing, by cosines. steps: updates of the weights, whatever the number of
+    samples. epochs: passes over the samples instead, so that training grows with them; `steps`
+    counts for nothing then. batch: samples at most in an update; an epoch is cut into equal parts
+    (of two at least where there is BatchNorm, so that batches of one or two make more passes).
+    clip: the gradient's largest norm. start, of one training after the other: "same" from the new
+    weights that the first began with, "cold" from others each time, "warm" from the last round's,
+    "shrink" from shrink × the last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as
+    soon as this part of the training set is right; `steps` or `epochs` is then the most there may
+    be. augment, of pictures: how each is changed at random whenever it is trained on, and nowhere
+    else. "crop" shifts it by up to an eighth of its side and fills up with zeros; "flip" mirrors
+    half of the pictures from left to right, which is wrong for digits and letters; "crop-flip" does
+    both.
 
     >>> from labelahead.models.training import Training
     >>> Training(loss="cross-entropy", steps=200, rate=1e-3).optimiser
@@ -64,24 +67,37 @@ class Training:
         >>> Training(epochs=30, batch=128).counted(1000).steps
         240
         """
-        return self if self.epochs is None else replace(self, steps=self.epochs * -(-n // self.batch), epochs=None)
+        return (
+            self
+            if self.epochs is None
+            else replace(self, steps=self.epochs * -(-n // self.batch), epochs=None)
+        )
 
     def seed_of(self, seed: int, number: int) -> int:
-        """Of a campaign's training of that number: its weights and the order of its batches are drawn from it.
+        """Of a campaign's training of that number: its weights and the order of its batches are
+        drawn from it.
 
-        Networks that began elsewhere differ by more than ten labels do, up and down, at no average gain; begun alike,
-        two of them differ by what was labelled in between (docs/campaigns.md).
+        Networks that began elsewhere differ by more than ten labels do, up and down, at no average
+        gain; begun alike, two of them differ by what was labelled in between (docs/campaigns.md).
         """
         return training_seed(seed, 0 if self.start == "same" else number)
 
     def __post_init__(self) -> None:
         """Raise `InputError` for a value out of range."""
-        for name, words in (("loss", Loss), ("optimiser", Optimiser), ("schedule", Schedule), ("start", Start)):
+        for name, words in (
+            ("loss", Loss),
+            ("optimiser", Optimiser),
+            ("schedule", Schedule),
+            ("start", Start),
+        ):
             if (value := getattr(self, name)) not in get_args(words):
-                raise InputError(f"{name} is {value!r}; expected one of {', '.join(map(repr, get_args(words)))}")
+                raise InputError(
+                    f"{name} is {value!r}; expected one of {', '.join(map(repr, get_args(words)))}"
+                )
         if self.augment not in (None, *get_args(Augment)):
             raise InputError(
-                f"augment is {self.augment!r}; expected one of {', '.join(map(repr, get_args(Augment)))}, or None"
+                f"augment is {self.augment!r}; expected one of "
+                f"{', '.join(map(repr, get_args(Augment)))}, or None"
             )
         _above("rate", self.rate, 0)
         _within("momentum", self.momentum, 0, 1, last=False)

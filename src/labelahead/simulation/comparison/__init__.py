@@ -13,4 +13,14 @@ from labelahead.simulation.comparison.execution import Begun, Outcome, compare
 from labelahead.simulation.comparison.plan import Arm, Comparison, arms, read_comparison
 from labelahead.simulation.comparison.report_page import Written, report
 
-__all__ = ["Arm", "Begun", "Comparison", "Outcome", "Written", "arms", "compare", "read_comparison", "report"]
+__all__ = [
+    "Arm",
+    "Begun",
+    "Comparison",
+    "Outcome",
+    "Written",
+    "arms",
+    "compare",
+    "read_comparison",
+    "report",
+]

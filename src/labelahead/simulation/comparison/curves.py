@@ -80,7 +80,9 @@ def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
             else:
                 missing.append(f"{arm.name}, seed {seed}")
     if not done:
-        raise InputError(f"{folder} has no finished campaign yet; go on with `labelahead compare --out {folder}`")
+        raise InputError(
+            f"{folder} has no finished campaign yet; go on with `labelahead compare --out {folder}`"
+        )
     arms = tuple(a for a in comparison.arms if any(d.arm == a for d in done))
     labels, notes = _grid(done)
     accuracy: dict[Arm, dict[int, Array]] = {a: {} for a in arms}
@@ -151,7 +153,9 @@ def _checks(done: Sequence[Done]) -> tuple[Check, ...]:
     if all(len(group) == 1 for group in seeds.values()):
         return ()
     return (
-        _agree("data", seeds, lambda d: d.data, "the same items, classes and split (drawn from it)"),
+        _agree(
+            "data", seeds, lambda d: d.data, "the same items, classes and split (drawn from it)"
+        ),
         _agree(
             "first labels",
             seeds,
@@ -162,8 +166,15 @@ def _checks(done: Sequence[Done]) -> tuple[Check, ...]:
     )
 
 
-def _agree(what: str, seeds: Mapping[int, list[Done]], of: Callable[[Done], object], text: str) -> Check:
-    wrong = [f"{d.arm.name}, seed {seed}" for seed, group in seeds.items() for d in group[1:] if of(d) != of(group[0])]
+def _agree(
+    what: str, seeds: Mapping[int, list[Done]], of: Callable[[Done], object], text: str
+) -> Check:
+    wrong = [
+        f"{d.arm.name}, seed {seed}"
+        for seed, group in seeds.items()
+        for d in group[1:]
+        if of(d) != of(group[0])
+    ]
     if wrong:
         return Check(False, f"{what} differ from those of the same seed's others: {_some(wrong)}.")
     return Check(True, f"Within each seed all strategies had {text}.")
@@ -176,7 +187,9 @@ def _agree_in_configuration(done: Sequence[Done]) -> Check:
         if changed:
             wrong.append(f"{d.arm.name}, seed {d.seed} ({changed[0]})")
     if wrong:
-        return Check(False, f"Configurations differ in more than strategy and seed: {_some(wrong)}.")
+        return Check(
+            False, f"Configurations differ in more than strategy and seed: {_some(wrong)}."
+        )
     return Check(
         True,
         "All campaigns had the same network, training, budget and kernel; every round's "

@@ -1,8 +1,9 @@
-"""Campaigns by strategy and seed, in processes beside each other or on a cluster; interrupted and taken up again.
+"""Campaigns by strategy and seed, in processes beside each other or on a cluster; interrupted and
+taken up again.
 
 A worker that dies takes nothing along but the round it was in: its campaign is resumed by a new
-one. (concurrent.futures' pool breaks as a whole when one of its processes dies.) On a cluster it is the engine that
-gives the campaign to another worker.
+one. (concurrent.futures' pool breaks as a whole when one of its processes dies.) On a cluster it is
+the engine that gives the campaign to another worker.
 """
 
 import faulthandler
@@ -34,7 +35,13 @@ from labelahead.learner.config import Campaign, Progress, campaign_code
 from labelahead.models.trusted_code import record_code
 from labelahead.outofcore.execution import Executor, at_work
 from labelahead.processes import born_deaf, run_in_worker
-from labelahead.simulation.comparison.plan import FILE, Comparison, comparison_text, joined, read_comparison
+from labelahead.simulation.comparison.plan import (
+    FILE,
+    Comparison,
+    comparison_text,
+    joined,
+    read_comparison,
+)
 from labelahead.simulation.run import prepare, resume, run, simulation
 from labelahead.simulation.store import Round, Store
 
@@ -52,12 +59,21 @@ __all__ = [
 ]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-PACKAGES = ("labelahead", "torch", "numpy", "scipy", "scikit-learn")  # whose versions a report names
+PACKAGES = (
+    "labelahead",
+    "torch",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+)  # whose versions a report names
 RETRIES = 2  # how often a campaign is taken up again after its worker died
 MACHINE = "machine.json"  # where a campaign ran
-OURS = "cluster.txt"  # names the comparison that runs on a cluster: campaigns of another one end at their next round
+# names the comparison that runs on a cluster: campaigns of another one end at their next round
+OURS = "cluster.txt"
 LOOK = 0.5  # seconds between two looks at the folders of campaigns elsewhere
-PATIENCE = 120  # seconds for a campaign that was given to another worker, or stopped, to end its round
+PATIENCE = (
+    120  # seconds for a campaign that was given to another worker, or stopped, to end its round
+)
 
 
 @dataclass(frozen=True)
@@ -122,10 +138,11 @@ def compare(
 ) -> Outcome:
     """Run every campaign of the comparison that `out` does not hold yet; what was begun is resumed.
 
-    A folder that holds a comparison of the same configuration is extended. Runs in processes of
-    its own: a script that calls this needs `if __name__ == "__main__":`. executor: a cluster instead, as
-    `scale.at_work` takes it; its workers must reach `out` and the data under the same paths. trust_code: whether code
-    that `out` names, and `comparison` does not, may run although this account has never used it.
+    A folder that holds a comparison of the same configuration is extended. Runs in processes of its
+    own: a script that calls this needs `if __name__ == "__main__":`. executor: a cluster instead,
+    as `scale.at_work` takes it; its workers must reach `out` and the data under the same paths.
+    trust_code: whether code that `out` names, and `comparison` does not, may run although this
+    account has never used it.
 
     >>> compare(comparison, "runs/b", workers=1).finished  # all are there: nothing is run again
     4
@@ -133,11 +150,17 @@ def compare(
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}; expected 1 or more, or nothing for all cores")
     if executor is not None and workers is not None:
-        raise InputError("workers and executor given; expected one of them: a cluster has its own workers")
+        raise InputError(
+            "workers and executor given; expected one of them: a cluster has its own workers"
+        )
     folder = Path(out).absolute() if executor is not None else Path(out)
     _whole(comparison, folder, trust_code)  # refused before any work
     jobs = [
-        Job(f"{arm.name}, seed {seed}", folder / arm.folder / f"seed-{seed}", comparison.of(arm, seed))
+        Job(
+            f"{arm.name}, seed {seed}",
+            folder / arm.folder / f"seed-{seed}",
+            comparison.of(arm, seed),
+        )
         for seed in comparison.seeds  # seeds outside: an interrupted comparison has whole seeds
         for arm in comparison.arms
     ]
@@ -145,14 +168,22 @@ def compare(
     if left:
         _rehearse(left[0], progress)
     threads = comparison.campaign.threads or 1
-    crew = None if executor is not None else min(workers or max(1, cores() // threads), max(1, len(left)))
+    crew = (
+        None
+        if executor is not None
+        else min(workers or max(1, cores() // threads), max(1, len(left)))
+    )
     with files.hold(folder, by="comparison"):
         files.replace(folder / FILE, comparison_text(_whole(comparison, folder, trust_code)))
         record_code(comparison.code)
         if on_begin:
             on_begin(Begun(comparison, len(jobs), len(left), crew))
         failed, died = [], []
-        at = _work(left, crew, folder / "workers.log", threads) if crew else _work_elsewhere(left, executor, folder)
+        at = (
+            _work(left, crew, folder / "workers.log", threads)
+            if crew
+            else _work_elsewhere(left, executor, folder)
+        )
         with closing(at) as events:
             for event in events:
                 failed += [event] if event.kind == "failed" else []
@@ -176,7 +207,9 @@ def finished(folder: Path) -> bool:
 def _whole(comparison: Comparison, folder: Path, trust_code: bool) -> Comparison:
     """The comparison together with what the folder holds already."""
     if (folder / FILE).exists():
-        return joined(read_comparison(folder, trust_code=trust_code or comparison.code), comparison, folder)
+        return joined(
+            read_comparison(folder, trust_code=trust_code or comparison.code), comparison, folder
+        )
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; expected a folder, or a name for a new one")
     others = {p.name for p in folder.iterdir()} - {"lock"} if folder.exists() else set()
@@ -217,10 +250,13 @@ def _record(folder: Path, event: CampaignEvent) -> None:
     lines.close()
 
 
-# --- processes ----------------------------------------------------------------------------------------------
+# --- processes
+# ----------------------------------------------------------------------------------------------
 
 
-def _work(jobs: Sequence[Job], workers: int, log: Path, threads: int = 1) -> Generator[CampaignEvent, None, None]:
+def _work(
+    jobs: Sequence[Job], workers: int, log: Path, threads: int = 1
+) -> Generator[CampaignEvent, None, None]:
     """Run all jobs, at most `workers` at a time, and tell what happens as it happens.
 
     An error in one campaign does not stop the others. Closing the iterator, or any exception that
@@ -335,7 +371,8 @@ def _birth(threads: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-# --- a worker's side ----------------------------------------------------------------------------------------
+# --- a worker's side
+# ----------------------------------------------------------------------------------------
 
 
 def serve_campaigns(pipe: Connection, log: str, workers: int) -> None:
@@ -361,9 +398,12 @@ def _failure(error: Exception) -> tuple[str, str]:
     return f"{type(error).__name__}: {error}", traceback.format_exc()
 
 
-def _campaign(folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]) -> None:
+def _campaign(
+    folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]
+) -> None:
     if (folder / "config.toml").exists():
-        # Code of the campaign was allowed where the comparison was started; its own folder may name no other.
+        # Code of the campaign was allowed where the comparison was started; its own folder may name
+        # no other.
         resume(folder, on_round=tell, outlook=False, trust_code=campaign_code(campaign))
     else:
         run(campaign, out=folder, on_round=tell, outlook=False)  # what is compared has test labels
@@ -383,14 +423,19 @@ def _print_to(log: str) -> None:
     faulthandler.enable()
 
 
-# --- on a cluster -------------------------------------------------------------------------------------------
+# --- on a cluster
+# -------------------------------------------------------------------------------------------
 
 
-def _work_elsewhere(jobs: Sequence[Job], executor: Any, folder: Path) -> Generator[CampaignEvent, None, None]:
-    """As `_work`, by the workers of a cluster. What happens there is read from the folders, which they share with us.
+def _work_elsewhere(
+    jobs: Sequence[Job], executor: Any, folder: Path
+) -> Generator[CampaignEvent, None, None]:
+    """As `_work`, by the workers of a cluster. What happens there is read from the folders, which
+    they share with us.
 
-    Closing the iterator ends campaigns at their next round, and those that have not begun at once: a file that they
-    look at is gone. It would also end those of a process that was killed: the next one writes a file of its own.
+    Closing the iterator ends campaigns at their next round, and those that have not begun at once:
+    a file that they look at is gone. It would also end those of a process that was killed: the next
+    one writes a file of its own.
     """
     token = uuid4().hex
     files.replace(folder / OURS, token)
@@ -401,7 +446,11 @@ def _work_elsewhere(jobs: Sequence[Job], executor: Any, folder: Path) -> Generat
             waiting = {}
             for i, job in enumerate(jobs):
                 args = (job.folder, job.campaign, folder / OURS, token)
-                waiting[engine.submit(campaign_elsewhere, *args, name=f"run campaigns-{i:06d} {job.name}")] = job
+                waiting[
+                    engine.submit(
+                        campaign_elsewhere, *args, name=f"run campaigns-{i:06d} {job.name}"
+                    )
+                ] = job
             # A thread waits, so that this one can look at the folders, and a Ctrl-C is heard.
             threading.Thread(target=_await, args=(engine, list(waiting), done), daemon=True).start()
             while waiting:
@@ -446,33 +495,48 @@ def _ended(job: Job, future: Any, engine: Executor) -> CampaignEvent:
     try:
         failure = future.result()
     except getattr(engine, "gave_up", ()) as error:  # engines of one's own may not tell
-        return CampaignEvent("failed", job, detail=f"its workers died again and again ({_first_line(error)})")
+        return CampaignEvent(
+            "failed", job, detail=f"its workers died again and again ({_first_line(error)})"
+        )
     except engine.lost as error:
         raise _lost(error) from error
     except LabelaheadError:
         raise
     except Exception as error:  # of the way there and back
         return CampaignEvent("failed", job, detail=f"{type(error).__name__}: {_first_line(error)}")
-    return CampaignEvent("failed", job, None, *failure) if failure else CampaignEvent("finished", job)
+    return (
+        CampaignEvent("failed", job, None, *failure) if failure else CampaignEvent("finished", job)
+    )
 
 
 def _lost(error: BaseException) -> ClusterError:
-    return ClusterError(f"the cluster was lost ({_first_line(error)}); finished rounds are on the disk")
+    return ClusterError(
+        f"the cluster was lost ({_first_line(error)}); finished rounds are on the disk"
+    )
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-_ALONE = threading.Lock()  # networks are made with the generator of the process: one campaign at a time
+_ALONE = (
+    threading.Lock()
+)  # networks are made with the generator of the process: one campaign at a time
 
 
-def campaign_elsewhere(folder: Path, campaign: Campaign, ours: Path, token: str) -> tuple[str, str] | None:
-    """A task: run or resume a campaign; what went wrong, if anything did, so that the engine does not try it again."""
+def campaign_elsewhere(
+    folder: Path, campaign: Campaign, ours: Path, token: str
+) -> tuple[str, str] | None:
+    """A task: run or resume a campaign.
+
+    What went wrong, if anything did, so that the engine does not try it again.
+    """
 
     def go_on(entry: Round | None = None) -> None:
         if not ours.parent.is_dir():
-            raise StorageError(f"{ours.parent} is not there on a worker; expected a folder that all of them share")
+            raise StorageError(
+                f"{ours.parent} is not there on a worker; expected a folder that all of them share"
+            )
         if not ours.is_file() or ours.read_text() != token:
             raise StorageError(f"stopped: {ours} is not that of its comparison any more")
 
@@ -480,7 +544,9 @@ def campaign_elsewhere(folder: Path, campaign: Campaign, ours: Path, token: str)
         try:
             go_on()
             _wait_until_free(folder)
-            if not finished(folder) or not (folder / MACHINE).exists():  # or killed after the last round
+            if (
+                not finished(folder) or not (folder / MACHINE).exists()
+            ):  # or killed after the last round
                 _campaign(folder, campaign, 1, go_on)
         except Exception as error:
             return _failure(error)
@@ -500,7 +566,8 @@ def _wait_until_free(folder: Path) -> None:
         time.sleep(LOOK)
 
 
-# --- the machine --------------------------------------------------------------------------------------------
+# --- the machine
+# --------------------------------------------------------------------------------------------
 
 
 def cores() -> int:

@@ -81,7 +81,16 @@ def _figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _line(axes: Any, labels: Array, curves: Array, style: Style, name: str, band: bool, *, share: bool = False) -> None:
+def _line(
+    axes: Any,
+    labels: Array,
+    curves: Array,
+    style: Style,
+    name: str,
+    band: bool,
+    *,
+    share: bool = False,
+) -> None:
     """Mean line, and the 95 % interval as a band. share: of accuracies."""
     each = [t_interval(column, share=share) for column in curves.T]
     axes.plot(
@@ -125,7 +134,9 @@ def _curves(s: Summary, styles: Mapping[Arm, Style]) -> Any:
     curves, banded = s.curves, _banded(s)
     for row in sorted(s.rows, key=lambda r: -r.final.mean):
         own = curves.stack(row.arm, curves.seeds(row.arm))
-        _line(axes, curves.labels, own, styles[row.arm], row.arm.name, row.arm in banded, share=True)
+        _line(
+            axes, curves.labels, own, styles[row.arm], row.arm.name, row.arm in banded, share=True
+        )
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), min(high, 100.5))
     _mark_saving(axes, s, styles)
@@ -188,7 +199,10 @@ def _difference(s: Summary, styles: Mapping[Arm, Style]) -> Any:
 
 
 def mark_accuracies(axes: Any, labels: Array, mean: Array, name: str = "", most: int = 11) -> None:
-    """The reference's accuracy in figures along the bottom, at so many places; name: above the first."""
+    """The reference's accuracy in figures along the bottom, at so many places.
+
+    Name: above the first.
+    """
     step = max(1, -(-len(labels) // most))
     for i, (x, y) in enumerate(list(zip(labels, mean, strict=True))[::step]):
         word = f"{name}\n" if name and i == 0 else ""

@@ -82,13 +82,20 @@ class Comparison:
     def __post_init__(self) -> None:
         asking = replace(self.campaign.asking, strategy="random", mode=None)
         threads = self.campaign.threads or 1
-        training = {"start": Training().start, **self.campaign.training}  # written down: what is usual may change
+        training = {
+            "start": Training().start,
+            **self.campaign.training,
+        }  # written down: what is usual may change
         neutral = replace(self.campaign, asking=asking, seed=0, threads=threads, training=training)
         object.__setattr__(self, "campaign", _rooted(neutral))
-        twin = next((a for i, a in enumerate(self.arms) if a.folder in {b.folder for b in self.arms[:i]}), None)
+        twin = next(
+            (a for i, a in enumerate(self.arms) if a.folder in {b.folder for b in self.arms[:i]}),
+            None,
+        )
         if twin is not None:
             raise InputError(
-                f"two strategies are called {twin.name} ({twin.strategy} is one of them); expected different names, "
+                f"two strategies are called {twin.name} ({twin.strategy} is one of them); "
+                "expected different names, "
                 "since their campaigns lie in folders that go by them"
             )
 
@@ -129,18 +136,24 @@ def arm(spec: str) -> Arm:
     """From `flip` or `flip:greedy`, `file.py:name` or `file.py:name:greedy`."""
     if not isinstance(spec, str):
         raise InputError(
-            f"a strategy is {spec!r:.80}; expected a name, or your own as file.py:name, where the processes that run "
+            f"a strategy is {spec!r:.80}; expected a name, or your own as file.py:name, where the "
+            "processes that run "
             "the campaigns find it"
         )
     name, mode = _split_spec(spec)
     strategy = find(name)
     if mode == "":
-        raise InputError(f"{spec!r} ends in a colon; expected a mode after it ({', '.join(strategy.modes)})")
+        raise InputError(
+            f"{spec!r} ends in a colon; expected a mode after it ({', '.join(strategy.modes)})"
+        )
     return Arm(name, strategy.mode(mode, ask=True))
 
 
 def _split_spec(spec: str) -> tuple[str, str | None]:
-    """Strategy and mode of `flip`, `flip:greedy`, `file.py:name` or `file.py:name:greedy`; nothing is imported."""
+    """Strategy and mode of `flip`, `flip:greedy`, `file.py:name` or `file.py:name:greedy`.
+
+    Nothing is imported.
+    """
     name, colon, mode = (part.strip() for part in spec.partition(":"))
     if not colon or name in STRATEGIES:
         return name, mode if colon else None
@@ -156,7 +169,9 @@ def strategy_code(specs: str | Sequence[str]) -> list[str]:
     >>> strategy_code("random,flip:greedy,mypackage.criteria:mine")
     ['mypackage.criteria:mine']
     """
-    names = [_split_spec(spec)[0] for spec in (specs.split(",") if isinstance(specs, str) else specs)]
+    names = [
+        _split_spec(spec)[0] for spec in (specs.split(",") if isinstance(specs, str) else specs)
+    ]
     return [name for name in names if ":" in name]
 
 
@@ -169,7 +184,9 @@ def arms(text: str | Sequence[str]) -> tuple[Arm, ...]:
     specs = text.split(",") if isinstance(text, str) else text
     named = [arm(spec) for spec in specs if not isinstance(spec, str) or spec.strip()]
     if not named:
-        raise InputError(f"strategies is {text!r}; expected names with commas between, e.g. random,margin,flip")
+        raise InputError(
+            f"strategies is {text!r}; expected names with commas between, e.g. random,margin,flip"
+        )
     return tuple(dict.fromkeys(named))
 
 
@@ -181,11 +198,13 @@ def comparison_text(comparison: Comparison) -> str:
     return tomli_w.dumps({**top, "campaign": tables_of(comparison.campaign)})
 
 
-def read_comparison(folder: str | Path, *, trust_code: bool | Collection[str] = False) -> Comparison:
+def read_comparison(
+    folder: str | Path, *, trust_code: bool | Collection[str] = False
+) -> Comparison:
     """What was asked for in that folder.
 
-    trust_code: whether code that the folder names (strategies, a network or an embedding of somebody's own) may run
-    although this account has never used it; or the names that may.
+    trust_code: whether code that the folder names (strategies, a network or an embedding of
+    somebody's own) may run although this account has never used it; or the names that may.
 
     >>> read_comparison("runs/b").seeds
     (0, 1)
@@ -194,7 +213,8 @@ def read_comparison(folder: str | Path, *, trust_code: bool | Collection[str] = 
     if not path.is_file():
         what = "a single campaign" if (Path(folder) / "config.toml").exists() else "no comparison"
         raise InputError(
-            f"{folder} holds {what} (no {FILE}); expected the folder of an earlier `labelahead compare --out`"
+            f"{folder} holds {what} (no {FILE}); expected the folder of an earlier `labelahead "
+            "compare --out`"
         )
     tables = read(path)
     specs, seeds, campaign = (tables.get(k) for k in ("strategies", "seeds", "campaign"))
@@ -208,7 +228,9 @@ def read_comparison(folder: str | Path, *, trust_code: bool | Collection[str] = 
     data = campaign.get("data")
     source = data.get("name") if isinstance(data, Mapping) else None
     code = {f"strategies, {name}": name for name in strategy_code(specs)} | code_names(campaign)
-    require_trusted_code(code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code)
+    require_trusted_code(
+        code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code
+    )
     begun = parse(campaign)
     training = {"start": UNSAID, **begun.training}
     return Comparison(replace(begun, training=training), arms(specs), tuple(sorted(set(seeds))))
@@ -223,7 +245,9 @@ def joined(before: Comparison, asked: Comparison, folder: str | Path) -> Compari
             "strategies and seeds may be added; choose another folder with --out"
         )
     return Comparison(
-        before.campaign, tuple(dict.fromkeys(before.arms + asked.arms)), tuple(sorted({*before.seeds, *asked.seeds}))
+        before.campaign,
+        tuple(dict.fromkeys(before.arms + asked.arms)),
+        tuple(sorted({*before.seeds, *asked.seeds})),
     )
 
 

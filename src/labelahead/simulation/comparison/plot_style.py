@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
-__all__ = ["DASHES", "DOTS", "GRID", "INK", "MARKERS", "PALETTE", "WIDE", "Picture", "drawing", "picture"]
+__all__ = [
+    "DASHES",
+    "DOTS",
+    "GRID",
+    "INK",
+    "MARKERS",
+    "PALETTE",
+    "WIDE",
+    "Picture",
+    "drawing",
+    "picture",
+]
 
 INK, GRID = "#23262b", "#c9ccd1"
 # Okabe & Ito's colours, then Tol's, as they are on white and on black; the reference has ink.

@@ -40,7 +40,11 @@ class Written:
 
 
 def report(
-    folder: str | Path, *, accuracies: Sequence[float] = (), out: str | Path | None = None, trust_code: bool = False
+    folder: str | Path,
+    *,
+    accuracies: Sequence[float] = (),
+    out: str | Path | None = None,
+    trust_code: bool = False,
 ) -> Written:
     """Write the report of a comparison's finished campaigns.
 
@@ -90,7 +94,8 @@ def _warnings(s: Summary) -> tuple[str, ...]:
     if curves.missing:
         some = "; ".join(curves.missing[:6]) + (" …" if len(curves.missing) > 6 else "")
         said.append(
-            f"{len(curves.missing)} campaigns are not finished and not counted: {some}. Means are over each strategy’s "
+            f"{len(curves.missing)} campaigns are not finished and not counted: {some}. Means are "
+            "over each strategy’s "
             "own seeds; differences and tests are paired on the seeds that both have."
         )
     seeds = len(curves.seeds(*s.arms))
@@ -114,9 +119,13 @@ def _toml(s: Summary) -> str:
 def _titles(s: Summary) -> dict[str, str]:
     """Short descriptions, for the page and for those who cannot see the figures."""
     ends = "; ".join(f"{r.arm.name} {words.percent(r.final.mean)}" for r in s.rows)
-    data = Path(s.curves.comparison.campaign.data.name).name or s.curves.comparison.campaign.data.name
+    data = (
+        Path(s.curves.comparison.campaign.data.name).name or s.curves.comparison.campaign.data.name
+    )
     first, last = (f"{s.curves.labels[i]:.0f}" for i in (0, -1))
-    gains = "; ".join(f"{r.arm.name} {words.estimate(r.gain, signed=True)} points" for r in s.rows if r.gain)
+    gains = "; ".join(
+        f"{r.arm.name} {words.estimate(r.gain, signed=True)} points" for r in s.rows if r.gain
+    )
     ranks = ""
     if s.ranks is not None:
         pairs = zip(s.ranks.arms, s.ranks.mean, strict=True)
@@ -132,7 +141,10 @@ def _titles(s: Summary) -> dict[str, str]:
 
 def _commands(s: Summary) -> list[str]:
     """What repeats the comparison, a line for each run of consecutive seeds."""
-    seeds, names = list(s.curves.comparison.seeds), ",".join(a.spec for a in s.curves.comparison.arms)
+    seeds, names = (
+        list(s.curves.comparison.seeds),
+        ",".join(a.spec for a in s.curves.comparison.arms),
+    )
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:
@@ -140,7 +152,8 @@ def _commands(s: Summary) -> list[str]:
         else:
             runs.append([seed])
     return [
-        f"labelahead compare --config campaign.toml --strategies {names} --seed {run[0]} --seeds {len(run)} --out again"
+        f"labelahead compare --config campaign.toml --strategies {names} --seed {run[0]} --seeds "
+        f"{len(run)} --out again"
         for run in runs
     ]
 
@@ -195,7 +208,8 @@ def _matrix(s: Summary) -> list[list[tuple[str, str, bool] | None]]:
     return [[cell(i, j) for j in range(len(s.arms))] for i in range(len(s.arms))]
 
 
-# --- for every page -----------------------------------------------------------------------------------------
+# --- for every page
+# -----------------------------------------------------------------------------------------
 
 
 def template(name: str, package: str = "labelahead.simulation.comparison") -> Any:

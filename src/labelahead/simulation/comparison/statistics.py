@@ -104,7 +104,9 @@ def t_interval(values: Array, *, share: bool = False) -> Estimate:
     if n < 2:
         return Estimate(mean, None, None, n)
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
-    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
+    low, high = (
+        (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
+    )
     return Estimate(mean, low, high, n)
 
 
@@ -135,7 +137,9 @@ def labels_to(labels: Array, accuracy: Array, target: float | Array) -> Array:
     return np.where(there.any(-1), np.where(at == 0, labels[0], between), np.inf)
 
 
-def saving(labels: Array, reference: Array, other: Array, accuracy: float | None = None, *, seed: int = 0) -> Saving:
+def saving(
+    labels: Array, reference: Array, other: Array, accuracy: float | None = None, *, seed: int = 0
+) -> Saving:
     """How many labels each needs for the accuracy at which the reference's mean curve ends.
 
     reference, other: (seeds, rounds), the same seeds in the same order. accuracy: another target.
@@ -161,7 +165,9 @@ def saving(labels: Array, reference: Array, other: Array, accuracy: float | None
     # Order statistics, not interpolation: inf (never reached) has no place between two numbers.
     low, high = np.quantile(_ratio(one, two), ends, method="inverted_cdf")
     least, most = np.quantile(two, ends, method="inverted_cdf")
-    return Saving(goal, first, second, float(ratio), float(low), float(high), float(least), float(most))
+    return Saving(
+        goal, first, second, float(ratio), float(low), float(high), float(least), float(most)
+    )
 
 
 def _ratio(first: Array, second: Array) -> Array:

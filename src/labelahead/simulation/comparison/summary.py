@@ -128,7 +128,9 @@ def summarise(curves: Curves, accuracies: Sequence[float] = ()) -> Summary:
     rows = [_row(curves, arm, reference, targets[1:]) for arm in comparison.arms]
     rows.sort(key=lambda r: -r.area.mean)
     arms = [r.arm for r in rows]
-    columns = [{s: float(area(curves.labels, c)) for s, c in curves.accuracy[a].items()} for a in arms]
+    columns = [
+        {s: float(area(curves.labels, c)) for s, c in curves.accuracy[a].items()} for a in arms
+    ]
     common = curves.seeds(*arms)
     by_seed = by_round = ranks = None
     if len(arms) > 1 and len(common) > 1:
@@ -140,7 +142,9 @@ def summarise(curves: Curves, accuracies: Sequence[float] = ()) -> Summary:
         if len(arms) > 2:
             critical = critical_difference(len(arms), len(common))
             ranks = Ranks(tuple(arms), mean_ranks(values), nemenyi(values), critical)
-    return Summary(curves, reference, tuple(rows), targets, tuple(pairs(columns)), by_seed, by_round, ranks)
+    return Summary(
+        curves, reference, tuple(rows), targets, tuple(pairs(columns)), by_seed, by_round, ranks
+    )
 
 
 def _row(curves: Curves, arm: Arm, reference: Arm, extra: Sequence[float]) -> Row:
@@ -165,7 +169,9 @@ def _row(curves: Curves, arm: Arm, reference: Arm, extra: Sequence[float]) -> Ro
     )
 
 
-def _need(labels: Array, theirs: Array, mine: Array, target: float | None, seeds: Sequence[int]) -> Need:
+def _need(
+    labels: Array, theirs: Array, mine: Array, target: float | None, seeds: Sequence[int]
+) -> Need:
     mean = saving(labels, theirs, mine, target)
     each = labels_to(labels, mine, mean.accuracy)
     return Need(mean, dict(zip(seeds, each.tolist(), strict=True)))

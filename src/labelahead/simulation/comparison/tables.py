@@ -144,7 +144,9 @@ def _tests(s: Summary) -> Iterator[dict[str, object]]:
         rank = None if s.ranks is None else float(s.ranks.p[pair.first, pair.second])
         names = (s.arms[pair.first].name, s.arms[pair.second].name)
         gap = _ends("difference", pair.difference).values()
-        yield dict(zip(TESTS, (*names, pair.difference.n, *gap, pair.p, pair.holm, rank), strict=True))
+        yield dict(
+            zip(TESTS, (*names, pair.difference.n, *gap, pair.p, pair.holm, rank), strict=True)
+        )
 
 
 def percent(value: float) -> str:
@@ -193,7 +195,11 @@ def headline(s: Summary) -> tuple[str, str]:
     """The report's first sentence, and what must be said with it."""
     ref, best = s.reference.name, s.best
     if best is None or best.gain is None or best.needs[0] is None:
-        return (f"{ref} reaches {percent(s.targets[0])} test accuracy; there is nothing to compare it with yet.", "")
+        return (
+            f"{ref} reaches {percent(s.targets[0])} test accuracy; there is nothing to compare it "
+            "with yet.",
+            "",
+        )
     saving, name = best.needs[0].saving, best.arm.name
     budget = float(s.curves.labels[-1])
     if best.gain.mean <= 0:
@@ -298,7 +304,9 @@ def omnibus_text(s: Summary) -> str:
     name = "Friedman’s test" if test.test == "Friedman" else "Wilcoxon’s signed-rank test"
     why = "" if test.test == "Friedman" else " (there are two strategies; Friedman’s needs three)"
     verdict = (
-        "the strategies are not all equally good" if test.p < ALPHA else "the strategies cannot be told apart by it"
+        "the strategies are not all equally good"
+        if test.p < ALPHA
+        else "the strategies cannot be told apart by it"
     )
     return (
         f"{name}{why} on the area under the curve, one block per seed ({test.blocks} blocks, "
