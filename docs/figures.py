@@ -84,7 +84,10 @@ def kernel(ax: Axes, ax2: Axes) -> None:
     """The pseudo-NTK between 100 digits, of a network trained on 200 others."""
     data, answers = load("digits")
     x, truth = data.inputs, answers.take(torch.arange(len(data)))
-    for axis, steps, title in ((ax, 0, "Fresh network"), (ax2, 200, "Trained on 200 other digits")):
+    for axis, steps, title in (
+        (ax, 0, "NewItems network"),
+        (ax2, 200, "Trained on 200 other digits"),
+    ):
         model = trained_on(x[:200], truth[:200], steps)
         some = torch.cat([200 + (truth[200:] == c).nonzero()[:10, 0] for c in range(10)])
         K = la.kernel(model, x[some])
@@ -183,7 +186,7 @@ def score(ax: Axes, ax2: Axes) -> None:
             x,
             learner.pool,
             len(learner.pool.unlabelled),
-            la.Asking("resolve", mode="top"),
+            la.QueryConfig("resolve", mode="top"),
         )
         worth = torch.zeros(len(x), dtype=torch.float64).index_put(
             (query.positions,), query.scores.double()

@@ -233,7 +233,7 @@ def record_page(
     for path in ("doubts", "people", "map"):
         keep(out, f"page-{name}-{path}", steady(page.get(f"/api/{path}")))
     page.stop()
-    labelahead("export-model", name, "--out", f"{name}-model", cwd=work)
+    labelahead("export-model", name, "--to", f"{name}-model", cwd=work)
     predicted = labelahead("predict", f"{name}-model", data, cwd=work)
     keep(out, f"page-{name}-predict", predicted.splitlines())
 

@@ -80,7 +80,7 @@ def test_a_learner_learns_the_same_in_every_form(form):
     results = []
     for model, inputs in ((made(Whole), x), (made(Halves), others[form])):
         learner = la.Learner(
-            model, inputs, la.Asking(candidates=30), training=QUICK, test=range(50, 60)
+            model, inputs, la.QueryConfig(candidates=30), training=QUICK, test=range(50, 60)
         )
         learner.teach(range(9), y[:9])
         asked = learner.query(4)
@@ -127,7 +127,9 @@ def test_every_strategy_takes_what_is_no_tensor(strategy):
 def test_a_data_set_is_never_held_whole():
     left, right = torch.randn(5000, 8, 4), torch.randn(5000, 8, 4)
     pairs = Pairs(left, right)
-    learner = la.Learner(made(Halves), Samples(pairs), la.Asking(candidates=100), training=QUICK)
+    learner = la.Learner(
+        made(Halves), Samples(pairs), la.QueryConfig(candidates=100), training=QUICK
+    )
     learner.teach(range(20), torch.arange(20) % 3)
     learner.query(5)
     learner.predict()

@@ -17,7 +17,7 @@ from labelahead.models import MODELS
 from labelahead.models.training import Training
 from labelahead.simulation.store import Round
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from tests.support.public import PUBLIC
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +75,7 @@ def test_the_guide_to_large_pools_runs_and_names_every_option(tmp_path, monkeypa
     assert [option for option in options if option not in text] == []
 
 
-@pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, Asking, Budget])
+@pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, QueryConfig, Budget])
 def test_every_key_is_in_the_guide(kind):
     missing = [f.name for f in fields(kind) if not re.search(rf"\b{f.name}\b", GUIDE)]
     assert missing == []

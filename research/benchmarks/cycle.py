@@ -18,7 +18,7 @@ from labelahead.data.pool import Pool
 from labelahead.models import build
 from labelahead.models.training import recipe, train
 from labelahead.ntk.engine import directions, open_engine
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import propose
 
 RESULTS = Path(__file__).parent / "results" / "cycle.json"
@@ -46,7 +46,9 @@ def captured(model: torch.nn.Module, x: torch.Tensor) -> float:
     return time.perf_counter() - start
 
 
-def cycle(name: str, x: torch.Tensor, y: torch.Tensor, asking: Asking, q: int) -> dict[str, float]:
+def cycle(
+    name: str, x: torch.Tensor, y: torch.Tensor, asking: QueryConfig, q: int
+) -> dict[str, float]:
     model = build(name, tuple(x.shape[1:]), 10, **NETWORKS[name])
     pool = Pool(len(x))
     pool.label(range(100), y[:100])
@@ -78,7 +80,7 @@ def main() -> None:
     print(f"{'network':8} {'strategy':8} {'seconds':>8}  " + " ".join(f"{p:>8}" for p in PARTS))
     for name in NETWORKS:
         for strategy in given.strategies:
-            asking = Asking(strategy, "sequential", candidates=given.candidates)
+            asking = QueryConfig(strategy, "sequential", candidates=given.candidates)
             runs = [cycle(name, x, y, asking, 20) for _ in range(given.repeat)]
             best = min(runs, key=lambda r: sum(r.values()))
             total = sum(best.values())

@@ -29,7 +29,7 @@ from sklearn import datasets
 from labelahead.data import from_arrays
 from labelahead.learner.config import parse
 from labelahead.learner.preparation import prepare
-from labelahead.learner.stopping import Reading, stop_advice
+from labelahead.learner.stopping import LayerRule, stop_advice
 from labelahead.simulation.loop import State, rounds
 from labelahead.simulation.run import simulation
 
@@ -159,10 +159,10 @@ def campaign(name: str, make: Make, strategy: str, seed: int) -> list[Line]:
         parse(config), from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names)
     )
     plan, states = simulation(ready), list[State]()
-    lines, readings = list[Line](), list[Reading]()
+    lines, readings = list[Line](), list[LayerRule]()
     for entry in rounds(plan, keep=states.append):
         readings.append(
-            Reading(entry.labels, entry.error, entry.error_low, entry.error_high, entry.fall)
+            LayerRule(entry.labels, entry.error, entry.error_low, entry.error_high, entry.fall)
         )
         if entry.error is None:
             continue

@@ -31,9 +31,9 @@ from labelahead.models.training import Training, predict, recipe, train
 from labelahead.models.training.forward import penultimate
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.bayesian import network_samples
-from labelahead.strategies.context import Situation
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
 from query_table import goals, print_choices, print_queries
 
@@ -106,7 +106,7 @@ class Bench:
             self.x,
             self.pool,
             count,
-            Asking(strategy, mode, candidates=None),
+            QueryConfig(strategy, mode, candidates=None),
             ask=lambda i: int(self.y[i]),
             loss=LOSS,
             fresh=self.fresh,
@@ -119,8 +119,8 @@ class Bench:
         last = [m for m in self.model.modules() if isinstance(m, torch.nn.Linear)][-1]
         drawn = torch.zeros(0)
         if samples:
-            asking = Asking("bald", candidates=None)
-            now = Situation.of(self.model, self.x, self.pool, asking, loss=LOSS)
+            asking = QueryConfig("bald", candidates=None)
+            now = QueryContext.of(self.model, self.x, self.pool, asking, loss=LOSS)
             drawn = network_samples(now, stream(0, "x"))
         np.savez(
             path,

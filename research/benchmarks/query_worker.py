@@ -56,14 +56,14 @@ def labelahead(strategy: str) -> Choose:
     import torch
 
     from labelahead.strategies import find
-    from labelahead.strategies.base import Asking
+    from labelahead.strategies.base import QueryConfig
     from labelahead.strategies.bayesian import bald, batch_bald
-    from labelahead.strategies.context import Situation
+    from labelahead.strategies.context import QueryContext
 
     def choose(given: Given, q: int, rng: Any) -> Any:
         x, cut = given.inputs, len(given.labels)
-        now = Situation.of(
-            given.layer, x, pool_of(given), Asking(strategy, candidates=None), loss=LOSS
+        now = QueryContext.of(
+            given.layer, x, pool_of(given), QueryConfig(strategy, candidates=None), loss=LOSS
         )
         now.candidates = torch.arange(cut, len(x))
         if strategy not in ("entropy", "margin"):
@@ -81,11 +81,11 @@ def labelahead(strategy: str) -> Choose:
 
 def labelahead_query(strategy: str) -> Choose:
     """A whole query, which reads the embedding off the network itself, as DISTIL does."""
-    from labelahead.strategies.base import Asking
+    from labelahead.strategies.base import QueryConfig
     from labelahead.strategies.query import propose
 
     def choose(given: Given, q: int, rng: Any) -> Any:
-        asking = Asking(strategy, candidates=None)
+        asking = QueryConfig(strategy, candidates=None)
         query = propose(given.layer, given.inputs, pool_of(given), q, asking, loss=LOSS)
         return query.positions - len(given.labels)
 

@@ -33,9 +33,9 @@ from torch.utils.data import Dataset
 
 from labelahead.acquisition.probability import probabilities
 from labelahead.errors import InputError
-from labelahead.strategies.base import Ask, Picks, Strategy
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
 from labelahead.strategies.bayesian import network_samples
-from labelahead.strategies.context import Situation
+from labelahead.strategies.context import QueryContext
 
 DRAWN = 500  # joint labels that BatchBALD follows
 TINY = 1e-12  # probabilities below it have no logarithm worth having
@@ -81,7 +81,7 @@ class Given:
         return y
 
     @classmethod
-    def of(cls, s: Situation) -> "Given":
+    def of(cls, s: QueryContext) -> "Given":
         """What our own strategies see."""
         body, layer = in_two_parts(s.model)
         return cls(
@@ -305,7 +305,9 @@ class Peer:
         """For a campaign of ours."""
         return Strategy(self.name, f"what {self.package} would ask for", "", self.pick)
 
-    def pick(self, s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    def pick(
+        self, s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    ) -> QueryBatch:
         """What the package asks for.
 
         What it leaves open is drawn at random, and counted in the memory.
@@ -318,7 +320,7 @@ class Peer:
             rows = distinct([*rows, *rest], len(s.candidates))[:q]
         # One number: what of it is the package's own cannot be told.
         s.seconds = {"score": time.perf_counter() - start}
-        return Picks(
+        return QueryBatch(
             s.candidates[torch.tensor(rows)],
             torch.zeros(q, dtype=torch.float64),
             {"filled": missing},

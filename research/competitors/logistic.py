@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labelahead.errors import InputError, ModelError
 from labelahead.inference.exact import ExactLearner
-from labelahead.inference.network import Learnt
+from labelahead.inference.network import FittedModel
 from labelahead.models.training import Trained, Training
 from research.competitors.adapters import need
 
@@ -54,12 +54,16 @@ class LogisticLearner:
         layer.bias.zero_()
         return nn.Sequential(layer)
 
-    def learn(self, labelled: Tensor, labels: Tensor, *, seed: int = 0, **unused: Any) -> Learnt:
+    def learn(
+        self, labelled: Tensor, labels: Tensor, *, seed: int = 0, **unused: Any
+    ) -> FittedModel:
         """Fitted to all labels (L,) anew."""
         began = time.perf_counter()
         model = self.network(seed)
         if not len(labelled):
-            return Learnt(model, self.inputs, "cross-entropy", None, time.perf_counter() - began)
+            return FittedModel(
+                model, self.inputs, "cross-entropy", None, time.perf_counter() - began
+            )
         layer, present = model[-1], labels.unique()
         layer.bias.fill_(NEVER)
         layer.bias[present] = 0.0
@@ -75,7 +79,7 @@ class LogisticLearner:
         loss = float(nn.functional.cross_entropy(outputs, labels))
         right = float((outputs.argmax(1) == labels).double().mean())
         seconds = time.perf_counter() - began
-        return Learnt(
+        return FittedModel(
             model.eval(),
             self.inputs,
             "cross-entropy",
@@ -83,7 +87,9 @@ class LogisticLearner:
             seconds,
         )
 
-    def others_say(self, labelled: Tensor, labels: Tensor, **unused: Any) -> tuple[Tensor, Tensor]:
+    def leave_one_out_predictions(
+        self, labelled: Tensor, labels: Tensor, **unused: Any
+    ) -> tuple[Tensor, Tensor]:
         """There is no closed form of it."""
         raise ModelError(
             "logistic regression has no leave-one-out without refitting; expected a kernel"

@@ -367,7 +367,7 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
         "have them, our "
         f"learner is {verdict(cells, at_random, lambda c: c.random)} {gaps(cells, at_random)}"
     )
-    return "\n\n".join([grid(head, rows), said, f"`{COMMAND}` · [numbers](results/{FILE})"])
+    return "\n\n".join([grid(head, rows), said, f"`{COMMAND}` · `research/data/{FILE}`"])
 
 
 def verdict(cells: Cells, rivals: Sequence[str], lead: Callable[[Cell], Estimate]) -> str:

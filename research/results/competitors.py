@@ -28,7 +28,7 @@ from labelahead.simulation.loop import Simulation
 from labelahead.simulation.run import prepare, simulation
 from labelahead.simulation.store import Round
 from labelahead.strategies import find
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from research.competitors.adapters import PEERS
 from research.competitors.logistic import LogisticLearner
 from research.results.lines import CSV, Line, write_csv
@@ -58,7 +58,7 @@ def read_table(path: Path, seeds: int | None = None, names: Sequence[str] = ()) 
     """From the file; seeds, names: those to be run now, instead of the file's own."""
     table = read_whole(path)
     for name in table.strategies:
-        asking_by(name, Asking())
+        asking_by(name, QueryConfig())
     unknown = [name for name in names if name not in table.strategies]
     if unknown:
         raise InputError(
@@ -71,7 +71,7 @@ def read_table(path: Path, seeds: int | None = None, names: Sequence[str] = ()) 
     )
 
 
-def asking_by(name: str, usual: Asking) -> Asking:
+def asking_by(name: str, usual: QueryConfig) -> QueryConfig:
     """How a campaign asks by a package's strategy, or by one of ours as `flip` or `flip:greedy`."""
     if name in PEERS:
         return replace(usual, strategy=PEERS[name].value, mode=None)

@@ -23,7 +23,7 @@ from labelahead.gp.lookahead import lookahead
 from labelahead.learner.config import Budget, Campaign, Network
 from labelahead.simulation.comparison.statistics import t_interval
 from labelahead.simulation.run import run
-from labelahead.strategies.base import Asking, Picks, Strategy
+from labelahead.strategies.base import QueryBatch, QueryConfig, Strategy
 from labelahead.strategies.lookahead import by_look_ahead
 from research.results.lines import CSV, TrialLine, read_csv, write_csv
 
@@ -35,12 +35,12 @@ STALE = by_look_ahead(
     criterion=partial(mlmoc, baseline="outputs"),
 )
 FORMS = {
-    RANDOM: Asking("random", candidates=1000),
-    "mlmoc": Asking("mlmoc", mode="sequential", candidates=1000),
-    "mlmoc from f": Asking(STALE, mode="sequential", candidates=1000),
-    "mlmoc:top": Asking("mlmoc", mode="top", candidates=1000),
-    "changes:top": Asking("changes", mode="top", candidates=1000),
-    "changes": Asking("changes", mode="sequential", candidates=1000),
+    RANDOM: QueryConfig("random", candidates=1000),
+    "mlmoc": QueryConfig("mlmoc", mode="sequential", candidates=1000),
+    "mlmoc from f": QueryConfig(STALE, mode="sequential", candidates=1000),
+    "mlmoc:top": QueryConfig("mlmoc", mode="top", candidates=1000),
+    "changes:top": QueryConfig("changes", mode="top", candidates=1000),
+    "changes": QueryConfig("changes", mode="sequential", candidates=1000),
 }
 PART, BEST = 200, 20  # candidates that are summed over, and how many of the best are looked at
 
@@ -100,9 +100,9 @@ def shares_inside(seed: int) -> tuple[float, float]:
     def pick(s, q, rng, mode, ask):  # type: ignore[no-untyped-def]
         view = s.view
         found.append((_share(view, mlmoc(view) + _own_changes(view)), _share(view, mlmoc(view))))
-        return Picks(s.candidates[:q], torch.ones(q))
+        return QueryBatch(s.candidates[:q], torch.ones(q))
 
-    asking = Asking(
+    asking = QueryConfig(
         Strategy("look", "studies: looks, and takes the first", "—", pick),
         candidates=None,
         evaluation=PART,

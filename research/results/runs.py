@@ -14,7 +14,7 @@ from labelahead.simulation.comparison.execution import compare
 from labelahead.simulation.comparison.plan import FILE, Comparison, arm, arms
 from labelahead.simulation.loop import Simulation, rounds
 from labelahead.simulation.store import Round
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from research.results.lines import Line, read_csv, write_csv
 from research.results.pools import pool_file
 from research.results.table import Table
@@ -121,7 +121,7 @@ def forget(tables: Sequence[Table], strategies: str, *, out: Path, numbers: Path
     return count
 
 
-def played(plan: Simulation, asking: Asking) -> list[Round]:
+def played(plan: Simulation, asking: QueryConfig) -> list[Round]:
     """One campaign in this process, asking in that way; all else is as the plan has it."""
     if not len(plan.test):
         raise InputError("there are no test items; expected some: nothing could be compared")

@@ -21,7 +21,7 @@ from labelahead.data.dataset import Loaded
 from labelahead.learner.config import Budget, Campaign, Network
 from labelahead.simulation.comparison.statistics import t_interval
 from labelahead.simulation.run import run
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from research.results.lines import CSV, TrialLine, read_csv, write_csv
 
 FILE = CSV.parent / "starts.csv"
@@ -57,7 +57,7 @@ def campaign(case: str, strategy: str, start: str, seed: int, data: Path) -> lis
     asked = Campaign(
         seed=seed,
         model=Network(model),
-        asking=Asking(strategy),
+        asking=QueryConfig(strategy),
         training={"start": start},
         budget=Budget(initial=20, labels=100, retrain_every=10),
         threads=1,

@@ -441,7 +441,7 @@ def _verdict(made: Sequence[Trial]) -> str:
 def _sources(made: Sequence[Trial]) -> str:
     there = {PLAIN, *(t.name for t in made)}
     lacking = ", ".join(v.about for n, v in VARIANTS.items() if n not in there)
-    sources = f"`{COMMAND}` · [numbers](results/{FILE})"
+    sources = f"`{COMMAND}` · `research/data/{FILE}`"
     return f"{sources} · not run yet: {lacking}" if lacking else sources
 
 

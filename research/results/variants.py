@@ -20,9 +20,9 @@ from labelahead.acquisition.functions import flip, gain_by_table
 from labelahead.acquisition.view import View
 from labelahead.errors import InputError
 from labelahead.inference.network import NetworkLearner
-from labelahead.inference.pool_posterior import Belief
-from labelahead.strategies.base import Ask, Asking, Picks, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.strategies.base import Ask, QueryBatch, QueryConfig, Strategy
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.lookahead import by_look_ahead
 
 DEFAULT = "flip"
@@ -39,7 +39,7 @@ class Named:
 
     strategy: str
 
-    def asking(self, usual: Asking) -> Asking:
+    def asking(self, usual: QueryConfig) -> QueryConfig:
         """How a campaign asks that would ask as `usual` otherwise."""
         return replace(usual, strategy=self.strategy)
 
@@ -68,7 +68,7 @@ class Flip:
     networks: int = 1
     candidates: int | None = None
 
-    def asking(self, usual: Asking) -> Asking:
+    def asking(self, usual: QueryConfig) -> QueryConfig:
         """How a campaign asks that would ask as `usual` otherwise."""
         mode = "greedy" if self.greedy else "sequential"
         return replace(
@@ -80,13 +80,15 @@ class Flip:
             noise=self.noise if isinstance(self.noise, float) else usual.noise,
         )
 
-    def pick(self, s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    def pick(
+        self, s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    ) -> QueryBatch:
         """As `flip` picks, but for what is changed."""
         belief = self._belief(s, rng)
         if mode == "greedy":
             chosen = select.greedy(belief.view, self._scores(), q, rng, believe="mean")
-            return Picks(belief.points[chosen.positions], chosen.scores)
-        return Picks(*belief.pick(self._scores(), q, rng, mode, ask))
+            return QueryBatch(belief.points[chosen.positions], chosen.scores)
+        return QueryBatch(*belief.pick(self._scores(), q, rng, mode, ask))
 
     def _scores(self) -> Callable[..., Tensor]:
         if self.score == "improvement":
@@ -95,8 +97,8 @@ class Flip:
             return partial(flip, own=self.own, temper=self.amplitude)
         return partial(flips, classes=self.classes, amplitude=self.amplitude)
 
-    def _belief(self, s: Situation, rng: torch.Generator) -> Belief:
-        """As `Situation.belief`, but for what is changed."""
+    def _belief(self, s: QueryContext, rng: torch.Generator) -> PoolPosterior:
+        """As `QueryContext.belief`, but for what is changed."""
         f, theta = self._network(s, rng)
         if self.unit:
             scale = theta.diagonal().clamp_min(1e-12).rsqrt()
@@ -113,7 +115,7 @@ class Flip:
             f = 0.5 * (f.double() + regressed).to(f)
         return s.believed(f, {"kernel": theta})
 
-    def _network(self, s: Situation, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _network(self, s: QueryContext, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Outputs and kernel at `s.points`: the network's, or means over several."""
         f, theta = s.start, s.tangent["kernel"]
         if self.networks == 1:
@@ -272,7 +274,7 @@ class Scored:
 
     score: Callable[..., Tensor]
 
-    def asking(self, usual: Asking) -> Asking:
+    def asking(self, usual: QueryConfig) -> QueryConfig:
         """How a campaign asks that would ask as `usual` otherwise."""
         return replace(
             usual, strategy=by_look_ahead("changed", "what was tried", "labelahead", self.score)

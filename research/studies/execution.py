@@ -25,7 +25,7 @@ import torch
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.files import Lines, hold, read_lines, replace
 from labelahead.learner.config import Progress, fill, gather, read, to_toml
-from labelahead.processes import born_deaf, run_in_worker
+from labelahead.processes import ignore_sigint, run_in_worker
 from labelahead.simulation.comparison.execution import THREADS, cores, this_machine
 from labelahead.simulation.comparison.plot_style import PALETTE, drawing, picture
 from labelahead.simulation.comparison.report_page import template, write_all
@@ -225,7 +225,7 @@ def _measured(
         crew, multiprocessing.get_context("spawn"), initializer=run_in_worker, initargs=first
     )
     try:
-        with born_deaf():  # the pool starts its processes as work comes
+        with ignore_sigint():  # the pool starts its processes as work comes
             futures = [pool.submit(_timed, experiment, settings, cell) for cell in cells]
         for future in as_completed(futures):
             yield future.result()

@@ -51,24 +51,24 @@ if TYPE_CHECKING:
     )
     from labelahead.simulation.run import Result, resume, run
     from labelahead.strategies import STRATEGIES
-    from labelahead.strategies.base import Asking, Picks, Strategy
+    from labelahead.strategies.base import QueryBatch, QueryConfig, Strategy
     from labelahead.strategies.query import Query, propose
 
 __version__ = "0.2.0"
 __all__ = [
     "ACQUISITIONS",
     "STRATEGIES",
-    "Asking",
     "Budget",
     "Campaign",
     "InputError",
     "LabelaheadError",
     "Learner",
     "Network",
-    "Picks",
     "Pool",
     "Posterior",
     "Query",
+    "QueryBatch",
+    "QueryConfig",
     "Result",
     "Samples",
     "Selection",
@@ -133,7 +133,7 @@ _PLACES = {
     "gp.posterior": ("Posterior", "prior"),
     "model_loading": ("load_model",),
     "strategies": ("STRATEGIES",),
-    "strategies.base": ("Asking", "Picks", "Strategy"),
+    "strategies.base": ("QueryConfig", "Picks", "Strategy"),
     "strategies.query": ("Query", "propose"),
     "ntk": (
         "directional",

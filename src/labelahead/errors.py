@@ -21,7 +21,6 @@ __all__ = [
     "StorageError",
     "VerificationError",
     "did_you_mean",
-    "import_extra",
 ]
 
 

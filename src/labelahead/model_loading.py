@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import nn
 
 from labelahead.errors import InputError
-from labelahead.learner.export import Finished, load_finished
+from labelahead.learner.export import ExportedModel, load_finished
 from labelahead.simulation.final_model import run_model
 
 __all__ = ["load_model"]
@@ -13,7 +13,7 @@ __all__ = ["load_model"]
 
 def load_model(
     folder: str | Path, *, network: nn.Module | str | None = None, trust_code: bool = False
-) -> Finished:
+) -> ExportedModel:
     """The model of an exported folder, a run's folder or a page's:
     `load_model(folder).predict("photos/")`.
 

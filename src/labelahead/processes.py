@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any
 
 __all__ = [
-    "born_deaf",
     "end_interrupted",
     "follow_parent",
+    "ignore_sigint",
     "interruptible",
     "listen",
     "run_in_worker",
@@ -104,7 +104,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 @contextmanager
-def born_deaf() -> Iterator[None]:
+def ignore_sigint() -> Iterator[None]:
     """Processes that are started inside do not hear Ctrl-C, from their first instruction on.
 
     A terminal tells all processes; these end when they are told by whoever started them. The mask

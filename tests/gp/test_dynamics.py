@@ -22,7 +22,7 @@ from labelahead.gp.dynamics import (
     total_gradient,
 )
 from labelahead.ntk import gradient_gram, kernel, norms_and_products
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import propose
 from tests.support import architectures
 from tests.support.campaigns import blobs, labelled_pool, own
@@ -192,15 +192,15 @@ def test_the_strategy_top_and_greedy():
     want = [rest[i] for i in torch.sort(scores, descending=True).indices[:4].tolist()]
     found = propose(model, x, pool, 4, "dynamical", loss="cross-entropy")
     assert found.positions.tolist() == want
-    greedy = propose(model, x, pool, 4, Asking("dynamical", "greedy"), loss="cross-entropy")
+    greedy = propose(model, x, pool, 4, QueryConfig("dynamical", "greedy"), loss="cross-entropy")
     batch, total = [], known.clone()
     for _ in range(4):
         values = {i: float(G[i] @ G[i] + 2 * G[i] @ total) for i in rest if i not in batch}
         batch.append(max(values, key=values.get))
         total = total + G[batch[-1]]
     assert greedy.positions.tolist() == batch
-    influence = Asking("dynamical", gamma=math.inf)
+    influence = QueryConfig("dynamical", gamma=math.inf)
     only = propose(model, x, pool, 15, influence, loss="cross-entropy")
     assert only.scores.tolist() == pytest.approx(sorted((own_part @ known).tolist(), reverse=True))
     with pytest.raises(InputError, match="gamma"):
-        Asking("dynamical", gamma=-1.0)
+        QueryConfig("dynamical", gamma=-1.0)

@@ -24,9 +24,9 @@ from labelahead.inference.exact import (
     mixed,
     residuals,
 )
-from labelahead.inference.pool_posterior import Belief
+from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.context import Situation
+from labelahead.strategies.context import QueryContext
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand
 
@@ -165,7 +165,7 @@ def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
     pool = la.Pool(N)
     pool.label([0, 1, 2, 3, 4], y[:5])
     learnt = learner(x).learn(pool.labelled, pool.labels)
-    belief = Situation.of(learnt.model, x, pool, la.Asking("resolve")).belief
+    belief = QueryContext.of(learnt.model, x, pool, la.QueryConfig("resolve")).belief
     assert torch.allclose(belief.mean(range(N)), learnt.outputs(torch.arange(N)), atol=1e-9)
     for position in (9, 30, 12, 25):
         belief = belief.told({**belief.labels, position: int(y[position])})
@@ -223,7 +223,7 @@ def test_blocks_are_worked_out_in_parts(monkeypatch):
 def test_beliefs_on_it_take_new_classes():
     x, _ = clouds()
     kernel = CosineKernel(unit(x, range(N)), lambda c: mixed(c, (1.0, 0.0, 0.0)))
-    belief = Belief(
+    belief = PoolPosterior(
         torch.arange(N), prior(torch.full((N, C), 1 / C).double(), kernel, noise=0.1), {0: 0, 1: 1}
     )
     wider = belief.told({0: 0, 1: 1, 5: 3}, 4)
@@ -270,8 +270,8 @@ def test_what_the_others_say_is_by_what_was_learnt_last():
     at = torch.tensor([3, 17, 4, 22, 9, 31])
     one = learner(x)
     learnt = one.learn(at, y[at])
-    others, residual = one.others_say(at, y[at])
-    fresh = learner(x).others_say(at, y[at])
+    others, residual = one.leave_one_out_predictions(at, y[at])
+    fresh = learner(x).leave_one_out_predictions(at, y[at])
     assert torch.equal(others, fresh[0])
     rows = learnt.kernel_model.support
     K = mixed((rows @ rows.T).fill_diagonal_(1.0), learnt.mixture.weights)
@@ -326,11 +326,11 @@ def test_its_own_predictions_are_the_baseline_of_look_ahead():
     pool = la.Pool(60)
     pool.label(range(9), y[:9])
     ExactLearner(x, model.blank()).learn(pool.labelled, pool.labels, into=model)
-    now = Situation.of(model, x, pool, la.Asking("mlmoc"))
+    now = QueryContext.of(model, x, pool, la.QueryConfig("mlmoc"))
     assert now.view.baseline == "linearised"
     assert torch.equal(now.view.predicted().argmax(1), now.learnt.outputs(now.candidates).argmax(1))
     assert now.drift is None
-    assert la.propose(model, x, pool, 2, la.Asking("changes", mode="top")).drift is None
+    assert la.propose(model, x, pool, 2, la.QueryConfig("changes", mode="top")).drift is None
 
 
 def test_learner_with_it(tmp_path):
@@ -404,9 +404,9 @@ def test_with_labels_condensed_it_learns_and_judges_as_without():
     assert learnt.mixture == exact.mixture
     assert learnt.trained.accuracy == exact.trained.accuracy
     assert torch.allclose(learnt.model(x), exact.model(x), atol=2e-2)
-    others, residual = lean.others_say(at, y[at])
+    others, residual = lean.leave_one_out_predictions(at, y[at])
     assert torch.allclose(others - residual, torch.nn.functional.one_hot(y[at]).double())
-    agree = others.argmax(1) == whole.others_say(at, y[at])[0].argmax(1)
+    agree = others.argmax(1) == whole.leave_one_out_predictions(at, y[at])[0].argmax(1)
     assert agree.double().mean() >= 0.9
     told, alone = lean.outlook(at, y[at], rest), whole.outlook(at, y[at], rest)
     assert told.error.rate == pytest.approx(alone.error.rate, abs=0.05)

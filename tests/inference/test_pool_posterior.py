@@ -10,7 +10,7 @@ from labelahead.acquisition.view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mixture_kernel
-from labelahead.inference.pool_posterior import Belief, drift_note
+from labelahead.inference.pool_posterior import PoolPosterior, drift_note
 
 N, C = 14, 3
 POINTS = torch.tensor([40, 3, 17, 8, 99, 51, 2, 75, 30, 61, 12, 5, 88, 23])
@@ -61,7 +61,11 @@ def done(step, labels, classes):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
 def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
-    belief, labels, classes = Belief(POINTS, start(rank=rank), evaluation=5, hold=hold), {}, C
+    belief, labels, classes = (
+        PoolPosterior(POINTS, start(rank=rank), evaluation=5, hold=hold),
+        {},
+        C,
+    )
     for step in steps:
         classes = done(step, labels, classes)
         before = belief.posterior.mean.clone()
@@ -92,13 +96,13 @@ def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
     """Sums over evaluation points are carried along through corrections, undone labels and new
     classes.
     """
-    belief, labels, classes = Belief(POINTS, start(rank=rank), hold=hold), {}, C
+    belief, labels, classes = PoolPosterior(POINTS, start(rank=rank), hold=hold), {}, C
     for step in steps:
         classes = done(step, labels, classes)
         belief = belief.told(labels, classes)
         if not len(belief.view.candidates):
             continue
-        naive = Belief(POINTS, start(classes, rank), labels)
+        naive = PoolPosterior(POINTS, start(classes, rank), labels)
         naive.view = view(
             naive.posterior, belief.view.candidates, belief.view.evaluation, baseline="linearised"
         )
@@ -107,7 +111,7 @@ def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
 
 @pytest.mark.parametrize("baseline", ["outputs", "linearised"])
 def test_told_belief_measures_from_the_linearised_network(baseline):
-    belief = Belief(POINTS, start(), {40: 0, 99: 1}, baseline=baseline)
+    belief = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, baseline=baseline)
     assert belief.view.baseline == baseline
     assert belief.told({40: 0, 99: 1}).view.baseline == baseline
     for labels in ({40: 0, 99: 1, 3: 2}, {40: 0, 99: 2}, {40: 0}, {3: 2}, {}):
@@ -115,14 +119,14 @@ def test_told_belief_measures_from_the_linearised_network(baseline):
 
 
 def test_drift_is_the_share_of_candidates_with_another_class():
-    belief = Belief(POINTS, start(), {40: 0, 99: 1, 3: 1}, evaluation=4)
+    belief = PoolPosterior(POINTS, start(), {40: 0, 99: 1, 3: 1}, evaluation=4)
     left = [i for i, p in enumerate(POINTS.tolist()) if p not in (40, 99, 3)]
     post = from_scratch({40: 0, 99: 1, 3: 1})
     differing = sum(int(post.mean[i].argmax()) != int(start().outputs[i].argmax()) for i in left)
     assert 0 < differing < len(left)
     assert belief.drift() == pytest.approx(differing / len(left))
-    assert Belief(POINTS, start()).drift() == 0.0
-    assert Belief(POINTS, start(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
+    assert PoolPosterior(POINTS, start()).drift() == 0.0
+    assert PoolPosterior(POINTS, start(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
 
 
 def test_drift_beyond_a_tenth_is_warned_of():
@@ -133,13 +137,13 @@ def test_drift_beyond_a_tenth_is_warned_of():
 
 
 def test_what_takes_milliseconds():
-    belief = Belief(POINTS, start(), {40: 0, 3: 1, 17: 2})
+    belief = PoolPosterior(POINTS, start(), {40: 0, 3: 1, 17: 2})
     assert belief.nearby({40: 0, 3: 1, 17: 2, 8: 0, 7: 1})
     assert belief.nearby({40: 2, 3: 0, 17: 2})
     assert belief.nearby({40: 0, 3: 1})
     assert belief.nearby({})
     assert not belief.nearby({3: 1, 17: 2})
-    wide = Belief(
+    wide = PoolPosterior(
         POINTS[:4], prior(torch.zeros(4, 2).double(), torch.eye(8).double(), noise=1e-2), {40: 0}
     )
     assert not wide.nearby({40: 1})
@@ -150,11 +154,13 @@ def test_what_takes_milliseconds():
 
 def test_labels_given_at_once_are_as_told():
     labels = {17: 0, 1000: 2, 5: 1}
-    assert torch.equal(Belief(POINTS, start(), labels).posterior.mean, from_scratch(labels).mean)
+    assert torch.equal(
+        PoolPosterior(POINTS, start(), labels).posterior.mean, from_scratch(labels).mean
+    )
 
 
 def test_best_leaves_out_what_it_is_told_to():
-    belief = Belief(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
+    belief = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
     scores = flip(view(belief.posterior, belief.view.candidates, belief.view.evaluation))
     order = POINTS[belief.view.candidates[scores.argsort(descending=True)]].tolist()
     assert belief.ranked("flip") == order
@@ -165,7 +171,7 @@ def test_best_leaves_out_what_it_is_told_to():
 
 @pytest.mark.parametrize("mode", ["top", "greedy", "sequential"])
 def test_picks_are_positions_and_so_is_what_is_asked(mode):
-    belief, asked = Belief(POINTS, start(), {40: 0, 99: 1}), []
+    belief, asked = PoolPosterior(POINTS, start(), {40: 0, 99: 1}), []
 
     def ask(position):
         asked.append(position)
@@ -182,14 +188,14 @@ def test_picks_are_positions_and_so_is_what_is_asked(mode):
 
 
 def test_when_everything_is_labelled_nothing_is_left_but_corrections():
-    belief = Belief(POINTS, start(), {int(p): int(p) % C for p in POINTS})
+    belief = PoolPosterior(POINTS, start(), {int(p): int(p) % C for p in POINTS})
     assert belief.best("flip") is None
     assert belief.ranked("flip") == []
     assert belief.told({**belief.labels, 40: 2}).labels[40] == 2
 
 
 def test_what_is_not_in_play_is_said():
-    belief = Belief(POINTS, start())
+    belief = PoolPosterior(POINTS, start())
     assert 40 in belief
     assert 7 not in belief
     with pytest.raises(InputError, match="item 7 is not in play"):
@@ -198,7 +204,9 @@ def test_what_is_not_in_play_is_said():
 
 def test_scores_that_are_no_numbers_are_refused():
     with pytest.raises(NumericalError, match="NaN"):
-        Belief(POINTS, start()).best(lambda view, rng: torch.full(view.candidates.shape, torch.nan))
+        PoolPosterior(POINTS, start()).best(
+            lambda view, rng: torch.full(view.candidates.shape, torch.nan)
+        )
 
 
 def chosen_from(seed, labels, n=300, classes=4):
@@ -214,7 +222,7 @@ def chosen_from(seed, labels, n=300, classes=4):
     begin = prior(outputs, (psi @ psi.T).square(), noise=1e-1)
     points = torch.randperm(5 * n, generator=rng)[:n]
     known = {int(points[i]): int(truth[i]) for i in torch.randperm(n, generator=rng)[:labels]}
-    belief = Belief(points, begin, known, evaluation=80, hold=True)
+    belief = PoolPosterior(points, begin, known, evaluation=80, hold=True)
     return belief, known, dict(zip(points.tolist(), truth.tolist(), strict=True))
 
 
@@ -292,7 +300,7 @@ def many(n):
 
 def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
     lean, whole = (
-        Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=m)
+        PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=m)
         for m in (20, None)
     )
     assert lean.posterior.settled is not None
@@ -304,11 +312,11 @@ def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
     wider = lean.told(many(40), C + 2)
     assert wider.posterior.settled is not None
     assert wider.classes == C + 2
-    assert Belief(torch.arange(60), cosines(), many(20), most=20).posterior.settled is None
+    assert PoolPosterior(torch.arange(60), cosines(), many(20), most=20).posterior.settled is None
 
 
 def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they_were_condensed():
-    belief = Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    belief = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
     more = belief.told(many(43))
     assert more.posterior.settled is not None
     assert more.posterior.labelled.tolist() == [40, 41, 42]
@@ -324,13 +332,13 @@ def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they
     assert not more.nearby(gone)
     assert not more.nearby(many(39))
     anew = more.told(gone)
-    exact = Belief(torch.arange(60), cosines(), gone).posterior
+    exact = PoolPosterior(torch.arange(60), cosines(), gone).posterior
     assert anew.labels == gone
     assert torch.allclose(anew.posterior.mean, exact.mean, atol=2e-2)
 
 
 def test_a_shortlist_of_condensed_labels_scores_as_they_do():
-    belief = Belief(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    belief = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
     short = belief.shortlist("flip", 8)
     best = belief.ranked("flip", 8)
     assert short.ranked("flip") == best

@@ -542,10 +542,10 @@ def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
     makes of them.
     """
     from labelahead.data.new_items import fresh_items
-    from labelahead.data.preprocessing import PICTURES, Reading
+    from labelahead.data.preprocessing import PICTURES, Preprocessor
     from labelahead.learner.model_card import card
 
-    reading = Reading(PICTURES, shape, white=white)
+    reading = Preprocessor(PICTURES, shape, white=white)
     about = {
         "classes": ["a"],
         "labels": {"a": 1},

@@ -7,7 +7,7 @@ from labelahead.inference.exact import exact
 from labelahead.learner.learner import Learner
 from labelahead.models.training import Training
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.lookahead import by_look_ahead
 from tests.support.campaigns import blobs, own
 
@@ -122,7 +122,7 @@ def test_your_own_training_loop():
 
 
 def test_saved_and_loaded_it_asks_the_same(tmp_path):
-    learner, y = taught(Asking("flip", candidates=20), retrain_every=5)
+    learner, y = taught(QueryConfig("flip", candidates=20), retrain_every=5)
     learner.train()
     asked = learner.query(2)
     learner.teach(asked, y[asked])
@@ -219,8 +219,8 @@ def test_predictions_after_loading_know_the_pending_answers(tmp_path):
 
 def test_a_strategy_handed_over_is_handed_over_again(tmp_path):
     own_choice = by_look_ahead("mine", "a test", criterion=variance)
-    learner, _ = taught(Asking(own_choice, candidates=20))
-    named, _ = taught(Asking("variance", mode="greedy", candidates=20))
+    learner, _ = taught(QueryConfig(own_choice, candidates=20))
+    named, _ = taught(QueryConfig("variance", mode="greedy", candidates=20))
     learner.save(tmp_path / "l.pt")
     with pytest.raises(InputError, match="strategy mine; expected it as `strategy`"):
         Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs)
@@ -231,11 +231,11 @@ def test_a_strategy_handed_over_is_handed_over_again(tmp_path):
 def test_before_the_first_label_look_ahead_covers_the_pool():
     x, y = blobs(60)
     asked = {
-        name: Learner(own(), x, Asking(name, candidates=None), seed=3).query(4)
+        name: Learner(own(), x, QueryConfig(name, candidates=None), seed=3).query(4)
         for name in ("resolve", "variance")
     }
     for name in ("flip", "mlmoc", "changes", "eer"):
-        learner = Learner(own(), x, Asking(name, candidates=None), seed=3)
+        learner = Learner(own(), x, QueryConfig(name, candidates=None), seed=3)
         assert learner.query(4) == asked["resolve"]
     assert asked["variance"] != asked["resolve"]
     learner.teach(asked["resolve"], y[asked["resolve"]])

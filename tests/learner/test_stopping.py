@@ -3,7 +3,7 @@ import torch
 
 from labelahead.data import from_arrays
 from labelahead.inference.network import NetworkLearner
-from labelahead.learner.stopping import Reading, _is_good, enough, loo_estimate, stop_advice
+from labelahead.learner.stopping import ErrorReading, _is_good, enough, loo_estimate, stop_advice
 from labelahead.models import build
 from labelahead.models.training import Training
 from labelahead.ntk import kernel
@@ -12,20 +12,20 @@ from tests.support.campaigns import blobs, data
 
 
 def good(*labels):
-    return [Reading(n, 0.021, 0.012, 0.047, 0.0012) for n in labels]
+    return [ErrorReading(n, 0.021, 0.012, 0.047, 0.0012) for n in labels]
 
 
 def poor(*labels):
-    return [Reading(n, 0.08, 0.03, 0.2, 0.012) for n in labels]
+    return [ErrorReading(n, 0.08, 0.03, 0.2, 0.012) for n in labels]
 
 
 @pytest.mark.parametrize(
     "last",
     [
-        Reading(140, 0.02, 0.01, 0.05, 0.006),
-        Reading(140, 0.2, 0.1, 0.24, 0.001),
-        Reading(140, 0.1, 0.02, 0.3, 0.001),
-        Reading(140, None, None, None, None),
+        ErrorReading(140, 0.02, 0.01, 0.05, 0.006),
+        ErrorReading(140, 0.2, 0.1, 0.24, 0.001),
+        ErrorReading(140, 0.1, 0.02, 0.3, 0.001),
+        ErrorReading(140, None, None, None, None),
     ],
 )
 def test_advice_is_silent_while_labels_pay_or_the_error_or_its_upper_end_is_high(last):
@@ -75,7 +75,7 @@ def test_advice_begins_anew_when_answers_are_taken_back():
 
 def test_bar_is_full_exactly_when_advice_stands():
     assert enough([]) is None
-    assert enough([Reading(60, None, None, None, None)]) is None
+    assert enough([ErrorReading(60, None, None, None, None)]) is None
     histories = [
         good(25),
         good(60),
@@ -112,7 +112,7 @@ def test_advice_is_never_offered_on_noise(kind, seed):
         "seed": seed,
     }
     done = run(plan, data=noisy(kind, seed)).rounds
-    readings = [Reading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in done]
+    readings = [ErrorReading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in done]
     assert all(r.error is not None for r in readings)
     assert not any(_is_good(r) for r in readings)
     assert all(stop_advice(readings[: i + 1]) is None for i in range(len(readings)))
@@ -132,7 +132,7 @@ def test_leave_one_out_is_what_refitting_without_each_item_gives():
     model = build("mlp", (6,), 3, width=16).double().eval()
     x = x.double()
     learner = NetworkLearner(x, 3, lambda seed: model, Training())
-    others, residual = learner.others_say(torch.arange(14), y, seed=0)
+    others, residual = learner.leave_one_out_predictions(torch.arange(14), y, seed=0)
     found = loo_estimate(others, residual, y, 5)
     K = kernel(model, x)
     noise = 1e-3 * K.diagonal().mean()

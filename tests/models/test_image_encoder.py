@@ -12,7 +12,7 @@ from labelahead.errors import InputError, MissingExtra, StorageError
 from labelahead.models import build, embed, pixels, standardise
 from labelahead.models import feature_cache as blocks
 from labelahead.models import image_encoder as backbone
-from labelahead.models.feature_cache import Blocks
+from labelahead.models.feature_cache import FeatureCache
 from labelahead.models.image_encoder import FEATURES
 from labelahead.models.training import Training, train
 from tests.support.reference_tangent import relative
@@ -181,7 +181,7 @@ def test_a_disk_that_fails_costs_only_the_cache(tmp_path, monkeypatch, caplog):
 def test_unusable_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used"):
-        Blocks(tmp_path / "file", "key")
+        FeatureCache(tmp_path / "file", "key")
 
 
 def test_what_images_return_is_checked():

@@ -26,7 +26,7 @@ from labelahead.data.text import unguarded
 from labelahead.integrations.label_studio.interface import read_interface
 from labelahead.learner.config import parse
 from labelahead.learner.preparation import prepare
-from labelahead.server.page_model import Opinion
+from labelahead.server.page_model import PageModel
 from labelahead.server.refresh import Order
 from labelahead.server.snapshot_builder import snapshot
 from tests.support.web_sessions import CHANGE, page, photos
@@ -152,7 +152,7 @@ def labelled(source: Source, out: Path):
     }
     ready = prepare(parse({**tables, "data": {**tables["data"], "test_fraction": 0.0}}))
     with page(source.path, out, classes=CLASSES, tables=tables) as (client, session):
-        session.assignment.take(Opinion.of(snapshot(ready, Order(0, (), 2)), {}, 2))
+        session.assignment.take(PageModel.of(snapshot(ready, Order(0, (), 2)), {}, 2))
         ids = list(session.assignment.items.ids)
         for position in LABELLED:
             body = {

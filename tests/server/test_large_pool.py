@@ -12,7 +12,7 @@ import torch
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mixed
-from labelahead.inference.pool_posterior import Belief
+from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.pool import Labelled
 from labelahead.server import large_pool as large
@@ -75,7 +75,9 @@ def naive(place, session):
         noise=opinion.snapshot.noise,
     )
     labels = session.assignment.tally.labels
-    return Belief(opinion.belief.points, start, labels, evaluation=opinion.snapshot.evaluation)
+    return PoolPosterior(
+        opinion.belief.points, start, labels, evaluation=opinion.snapshot.evaluation
+    )
 
 
 def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, tmp_path):

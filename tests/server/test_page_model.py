@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from labelahead import flip, prior
 from labelahead.acquisition.view import view
 from labelahead.errors import InputError
-from labelahead.server.page_model import Opinion
+from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import Snapshot
 
 N, C = 30, 3
@@ -58,7 +58,7 @@ steps = st.lists(
 def test_any_sequence_ends_where_scratch_does(sequence, dense):
     taken = snapshot(dense=dense, trained={int(POSITIONS[0]): 1})
     labels, classes = dict(taken.labels), C
-    opinion = Opinion.of(taken, labels, C)
+    opinion = PageModel.of(taken, labels, C)
     for position, label in sequence:  # None: taken back; 1000: not in play
         if label is None:
             labels.pop(position, None)
@@ -82,15 +82,15 @@ def test_a_criterion_of_ones_own_is_read_once(tmp_path):
     path.write_text(
         "from labelahead import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n"
     )
-    opinion = Opinion.of(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
+    opinion = PageModel.of(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
     path.unlink()
     labels = {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}
-    assert opinion.told(labels, C).best() == Opinion.of(snapshot(), {}, C).told(labels, C).best()
+    assert opinion.told(labels, C).best() == PageModel.of(snapshot(), {}, C).told(labels, C).best()
 
 
 def test_the_best_is_flips_best_and_leaves_out_what_is_taken():
     taken = snapshot()
-    opinion = Opinion.of(taken, {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}, C)
+    opinion = PageModel.of(taken, {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}, C)
     left = (~opinion.belief.posterior.is_labelled).nonzero().squeeze(1)
     scores = flip(view(opinion.belief.posterior, left, left[:20]))
     order = [int(POSITIONS[left[i]]) for i in scores.argsort(descending=True)]
@@ -105,7 +105,7 @@ def test_the_best_is_flips_best_and_leaves_out_what_is_taken():
 def test_why_is_what_a_refit_says():
     taken = snapshot()
     labels = {int(POSITIONS[i]): i % C for i in range(6)}
-    opinion = Opinion.of(taken, labels, C)
+    opinion = PageModel.of(taken, labels, C)
     asked = int(POSITIONS[20])
     why = opinion.why(asked)
     before = scratch(taken, labels, C)
@@ -146,7 +146,7 @@ def effect_of(means, *, correlated, classes=2):
         noise=1e-2,
         evaluation=None,
     )
-    return Opinion.of(taken, {}, classes).why(0)
+    return PageModel.of(taken, {}, classes).why(0)
 
 
 def test_effect_where_the_predicted_answer_changes_other_classes():
@@ -199,7 +199,7 @@ def test_effect_of_more_answers_than_are_tried():
 def test_labels_that_speak_for_the_guess_add_up_to_it():
     taken = snapshot()
     labels = {int(POSITIONS[i]): i % C for i in range(5)}
-    opinion = Opinion.of(taken, labels, C)
+    opinion = PageModel.of(taken, labels, C)
     i, theta = 17, taken.kernel.double()
     at = opinion.belief.posterior.labelled
     weights = theta[i, at][:, None] * opinion.belief.posterior.weights()
@@ -223,7 +223,7 @@ def test_labels_that_speak_for_the_guess_add_up_to_it():
 
 
 def test_before_any_training_there_is_no_guess():
-    opinion = Opinion.of(snapshot(round=0), {}, C)
+    opinion = PageModel.of(snapshot(round=0), {}, C)
     assert opinion.guess(int(POSITIONS[0])) == []
     assert opinion.why(int(POSITIONS[0]))["if"] == []
     told = opinion.told({int(POSITIONS[1]): 2}, C)
@@ -236,7 +236,7 @@ def test_before_any_training_there_is_no_guess():
 def test_with_every_item_labelled_labels_can_still_be_changed(dense):
     taken, every = snapshot(dense=dense), {int(p): i % C for i, p in enumerate(POSITIONS)}
     one_left = {p: c for p, c in every.items() if p != int(POSITIONS[-1])}
-    for opinion in (Opinion.of(taken, every, C), Opinion.of(taken, one_left, C).told(every, C)):
+    for opinion in (PageModel.of(taken, every, C), PageModel.of(taken, one_left, C).told(every, C)):
         other = {**every, int(POSITIONS[3]): 2}
         for labels in (every, other, every):
             opinion = opinion.told(labels, C)
@@ -249,7 +249,7 @@ def test_with_every_item_labelled_labels_can_still_be_changed(dense):
 
 def test_how_many_changed_their_mind():
     taken = snapshot()
-    opinion = Opinion.of(taken, {}, C)
+    opinion = PageModel.of(taken, {}, C)
     told = opinion.told({int(POSITIONS[4]): 1}, C)
     differ = int(
         (told.belief.posterior.mean.argmax(1) != opinion.belief.posterior.mean.argmax(1)).sum()
@@ -258,7 +258,7 @@ def test_how_many_changed_their_mind():
 
 
 def test_while_labels_are_of_one_class_items_that_cover_the_pool_are_asked_for():
-    opinion = Opinion.of(snapshot(round=0), {}, 3)
+    opinion = PageModel.of(snapshot(round=0), {}, 3)
     assert opinion.criterion == "resolve"
     one = opinion.told({0: 1, 3: 1}, 3)
     assert one.criterion == "resolve"

@@ -56,7 +56,7 @@ def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
     told = learner.outlook(at, at % 3, there.points[~torch.isin(there.points, at)])
     assert there.facts["error_rate"] == pytest.approx(told.error.rate, abs=1e-6)
     assert there.facts["fall"] == pytest.approx(told.fall, rel=1e-3)
-    others, _ = learner.others_say(at, at % 3)
+    others, _ = learner.leave_one_out_predictions(at, at % 3)
     assert there.facts["loo_all"] == float((others.argmax(1) == at % 3).double().mean())
 
 

@@ -7,7 +7,7 @@ import torch
 from labelahead.errors import InputError, StorageError
 from labelahead.learner.config import parse
 from labelahead.learner.preparation import prepare
-from labelahead.server.page_model import Opinion
+from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import save_snapshot
 from labelahead.server.snapshot_builder import snapshot
 from labelahead.server.worker import Order, Worker
@@ -68,7 +68,7 @@ def test_a_second_opinion_has_not_seen_the_first(tmp_path):
     more = {"tables": tables, "classes": ["a", "b"], "overlap": 0.5}
     with page(tmp_path / "set.npz", tmp_path / "out", **more) as (client, session):
         ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
-        session.assignment.take(Opinion.of(snapshot(ready, Order(0, (), 2)), {}, 2))
+        session.assignment.take(PageModel.of(snapshot(ready, Order(0, (), 2)), {}, 2))
         for position in range(6):
             answer(client, position, position % 2, who="anna")
         reasons = set()
@@ -90,7 +90,7 @@ def test_doubts_are_clear_ones_and_not_the_first_ones(tmp_path):
         trained = snapshot(ready, Order(1, tuple(labels), 2))
         for p, c in labels:
             answer(client, p, c)
-        session.assignment.take(Opinion.of(trained, {}, 2))
+        session.assignment.take(PageModel.of(trained, {}, 2))
         return client.get("/api/doubts").json()
 
     rows = torch.tensor([[1.0, 0.1 * (p // 2)] if p % 2 else [-1.0, 0.1 * p] for p in range(24)])
@@ -395,7 +395,7 @@ def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monk
             session.assignment,
             prepare(parse({"data": {"name": str(tmp_path / "rows.npz")}, **tables})),
         )
-        desk.take(Opinion.of(snapshot(ready, Order(0, (), 3)), {}, 3))
+        desk.take(PageModel.of(snapshot(ready, Order(0, (), 3)), {}, 3))
         asked = desk.question("me")
         asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]
         for count in range(1, 13):

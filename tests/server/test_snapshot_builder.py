@@ -18,7 +18,7 @@ from labelahead.data.loading import load_from
 from labelahead.learner.config import parse
 from labelahead.server import snapshot_builder as workshop
 from labelahead.server.refresh import Order, refreshed
-from labelahead.server.snapshot_builder import Workshop, in_random_order, page_data
+from labelahead.server.snapshot_builder import SnapshotBuilder, in_random_order, page_data
 from tests.support.waiting import until
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
@@ -58,7 +58,7 @@ def few_first(monkeypatch):
 
 
 def made(asked, order, test=(), given=None):
-    shop = Workshop(asked, given or load_from(asked.data, asked.seed), dict(test))
+    shop = SnapshotBuilder(asked, given or load_from(asked.data, asked.seed), dict(test))
     told = []
     return (
         shop,

@@ -20,7 +20,7 @@ from labelahead.simulation.final_model import run_model
 from labelahead.simulation.run import resume, run
 from labelahead.simulation.store import Store
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from tests.support.campaigns import blobs, data, reachable
 
 SMALL = Campaign(
@@ -44,7 +44,7 @@ def outcome(result):
 def test_bit_for_bit_from_its_seed(strategy, start):
     campaign = replace(
         SMALL,
-        asking=Asking(strategy),
+        asking=QueryConfig(strategy),
         training={"steps": 15, "start": start},
         budget=Budget(initial=5, labels=11, retrain_every=3),
     )
@@ -71,7 +71,7 @@ def test_where_the_rounds_begin(start):
 
 def test_runs_of_before_go_on_as_they_began(tmp_path):
     """They say `cold`; a comparison of before says nothing, and means it."""
-    comparison = Comparison(replace(SMALL, asking=Asking("random")), arms("random"), (0,))
+    comparison = Comparison(replace(SMALL, asking=QueryConfig("random")), arms("random"), (0,))
     text = comparison_text(comparison)
     assert 'start = "same"' in text
     (tmp_path / "compare.toml").write_text(text)
@@ -102,7 +102,7 @@ def test_rounds_record_how_far_the_linearised_network_is_off():
         r.drift <= 0.1 and not any("train longer" in note for note in r.notes)
         for r in converged.rounds[:-1]
     )
-    for other in (Asking("margin"), Asking("random")):
+    for other in (QueryConfig("margin"), QueryConfig("random")):
         assert {r.drift for r in run(replace(SMALL, asking=other), data=data()).rounds} == {None}
     exact = replace(SMALL, model=Network("exact"), training={})
     assert {r.drift for r in run(exact, data=data()).rounds} == {None}
@@ -134,7 +134,9 @@ def parse_folder(folder):
 @pytest.mark.parametrize("keep", range(0, 17, 2))
 @pytest.mark.parametrize("mode", ["sequential", "greedy", "top"])
 def test_resumed_from_any_label_on(tmp_path, keep, mode):
-    campaign = replace(SMALL, asking=Asking("flip", mode), training={"steps": 15, "start": "warm"})
+    campaign = replace(
+        SMALL, asking=QueryConfig("flip", mode), training={"steps": 15, "start": "warm"}
+    )
     whole = run(campaign, data=data(), out=tmp_path / "a")
     labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
     kept = labels.read_bytes().split(b"\n")[:keep]
@@ -223,7 +225,7 @@ def test_a_balanced_start():
 )
 def test_a_start_without_the_last_classes(absent, balanced, counts):
     budget = Budget(initial=6, labels=30, retrain_every=12, balanced=balanced, absent=absent)
-    result = run(replace(SMALL, budget=budget, asking=Asking("random")), data=data())
+    result = run(replace(SMALL, budget=budget, asking=QueryConfig("random")), data=data())
     first = torch.bincount(result.pool.labels[:6], minlength=3)
     assert first.tolist() == (counts or [6, 0, 0])
     later = torch.bincount(result.pool.labels[6:], minlength=3)
@@ -413,7 +415,7 @@ def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
     mode = "greedy" if member.look_ahead else None
     budget = Budget(initial=5, labels=9, retrain_every=4)
     given = data()
-    run(replace(SMALL, asking=Asking(strategy, mode), budget=budget), data=given)
+    run(replace(SMALL, asking=QueryConfig(strategy, mode), budget=budget), data=given)
     assert handed
     secret = given[1]._labels[:60].tolist()
     for found in reachable(handed):
@@ -523,7 +525,7 @@ class Sampling(torch.nn.Module):
 
 def test_a_network_without_a_kernel_can_be_asked_at_random():
     this = f"{__file__}:Sampling"
-    result = run(replace(SMALL, model=Network(this), asking=Asking("random")), data=data())
+    result = run(replace(SMALL, model=Network(this), asking=QueryConfig("random")), data=data())
     assert result.rounds[0].loo is None
     assert "no estimate by leave-one-out" in result.rounds[0].notes[-1]
 

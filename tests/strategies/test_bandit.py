@@ -28,15 +28,15 @@ from labelahead.strategies.bandit import (
     horizon,
     updated,
 )
-from labelahead.strategies.base import Asking
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import QueryConfig
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
 from tests.support.campaigns import blobs, labelled_pool, own, reachable
 
 CAMPAIGN = Campaign(
     model=Network("mlp", 16),
     training={"steps": 8, "rate": 0.02},
-    asking=Asking("albl"),
+    asking=QueryConfig("albl"),
     budget=Budget(initial=5, labels=25, retrain_every=4),
     threads=1,
 )
@@ -190,13 +190,13 @@ def asked(memory=None, seed=0, count=6, labels=None, n=4, **more):
     pool = labelled_pool(y, count)
     if labels:
         pool.label(list(labels), list(labels.values()))
-    return propose(own(), x, pool, n, Asking("albl", **more), seed=seed, memory=memory)
+    return propose(own(), x, pool, n, QueryConfig("albl", **more), seed=seed, memory=memory)
 
 
 def test_a_query_says_how_likely_each_item_was():
     """Q by hand from the batches of the experts themselves, whichever expert was drawn."""
     x, y = blobs(30)
-    now = Situation.of(own(), x, labelled_pool(y, 6), Asking("albl"), 4)
+    now = QueryContext.of(own(), x, labelled_pool(y, 6), QueryConfig("albl"), 4)
     sets = [
         set(find(name).pick(now, 4, stream(0), "top", None).positions.tolist())
         for name in EXPERTS[:2]

@@ -14,9 +14,9 @@ from labelahead.models import build
 from labelahead.models.training import Training, predict, train
 from labelahead.ntk import infinite_kernel
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.baselines import matching_kernel, one_step
-from labelahead.strategies.context import Situation
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
 from labelahead.strategies.retraining import alike, brief, one_by_one, retrained, together
 from tests.support.campaigns import CLASSES, blobs, labelled_pool
@@ -31,17 +31,17 @@ def trained(model: nn.Module, how: Training, seed: int = 0) -> nn.Module:
     return model.double()
 
 
-def seen(model: nn.Module, how: Training = PLAIN, **more) -> Situation:
+def seen(model: nn.Module, how: Training = PLAIN, **more) -> QueryContext:
     """The situation after training on the first items, in float64."""
     x, y = blobs(ITEMS)
-    asking = Asking(**{"strategy": "naive", "evaluation": 12} | more)
+    asking = QueryConfig(**{"strategy": "naive", "evaluation": 12} | more)
     pool = labelled_pool(y, LABELLED)
-    found = Situation.of(model.eval(), x.double(), pool, asking, loss=how.loss, seed=1)
+    found = QueryContext.of(model.eval(), x.double(), pool, asking, loss=how.loss, seed=1)
     found.training = how
     return found
 
 
-def picked(s: Situation, name: str, q: int = 5, mode: str = "top"):
+def picked(s: QueryContext, name: str, q: int = 5, mode: str = "top"):
     rng = torch.Generator().manual_seed(2)
     return STRATEGIES[name].pick(s, q, rng, mode, None)
 
@@ -51,7 +51,7 @@ def mlp(loss: str = "squared", **more) -> nn.Module:
     return trained(build("mlp", (1, 8, 8), CLASSES, width=12, seed=3, **more), how)
 
 
-def real_steps(s: Situation, rate: float) -> torch.Tensor:
+def real_steps(s: QueryContext, rate: float) -> torch.Tensor:
     """(m, e, C) f(θ − rate ∇ℓ(x', y')) − f(θ), by autograd, one candidate after the other.
 
     Zero at x' itself.
@@ -106,7 +106,7 @@ def test_one_step_of_a_sketch_is_that_of_its_kernel():
     assert one_step(s, torch.Generator()).tolist() == pytest.approx(expected.tolist(), rel=1e-9)
 
 
-def by_hand(s: Situation, f: torch.Tensor, guess: torch.Tensor, base: torch.Tensor | None):
+def by_hand(s: QueryContext, f: torch.Tensor, guess: torch.Tensor, base: torch.Tensor | None):
     """MLMOC with the limit's kernel: one refit from scratch per candidate (LA-11, LA-13)."""
     theta = infinite_kernel(s.inputs[s.points], depth=3)
     noise = s.noise * float(theta.diagonal().mean())
@@ -242,7 +242,7 @@ def test_a_retraining_that_diverges_begins_again_slower():
 
 def test_naive_says_how_long_it_will_take_and_keeps_to_its_limit(caplog):
     x, y = blobs(ITEMS)
-    how = Asking("naive", retrainings=3)
+    how = QueryConfig("naive", retrainings=3)
     with caplog.at_level(logging.INFO, "labelahead"):
         for n, expected in ((2, 3), (6, 6)):
             caplog.clear()
@@ -252,7 +252,7 @@ def test_naive_says_how_long_it_will_take_and_keeps_to_its_limit(caplog):
             assert "minutes" in caplog.text
             assert len(found.positions) == n
     with pytest.raises(InputError, match="retrainings is 0"):
-        Asking(retrainings=0)
+        QueryConfig(retrainings=0)
 
 
 def test_the_limit_is_one_like_the_network():

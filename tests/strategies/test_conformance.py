@@ -14,8 +14,8 @@ from labelahead.errors import InputError
 from labelahead.models import MODELS, build
 from labelahead.models.training import Training
 from labelahead.strategies import STRATEGIES
-from labelahead.strategies.base import Asking
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import QueryConfig
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose as plain_propose
 from tests.support.campaigns import CLASSES, blobs, labelled_pool, own, reachable
 
@@ -58,8 +58,8 @@ def propose(net, inputs, pool, n, how, **more):
     )
 
 
-def asking(name: str, mode: str | None = None, **more) -> Asking:
-    return Asking(strategy=name, mode=mode, retrainings=6, **more)
+def asking(name: str, mode: str | None = None, **more) -> QueryConfig:
+    return QueryConfig(strategy=name, mode=mode, retrainings=6, **more)
 
 
 def answering(y):
@@ -230,6 +230,6 @@ def test_modes_are_checked():
 
 def test_a_situation_keeps_candidates_and_labels_apart():
     x, y = blobs(24)
-    now = Situation.of(network("mlp"), x, labelled_pool(y, 6, test=[23]), asking("flip"), 1)
+    now = QueryContext.of(network("mlp"), x, labelled_pool(y, 6, test=[23]), asking("flip"), 1)
     assert sorted(now.points.tolist()) == list(range(23))
     assert torch.equal(now.labels, y[:6])

@@ -20,7 +20,7 @@ from labelahead.models import build
 from labelahead.models.training import AuxiliaryObjective, Training, train
 from labelahead.models.training.fit import batches, make_optimiser, rates
 from labelahead.simulation.run import Campaign, run
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.loss_prediction import JOINT_SHARE, LossModule, ranking_loss
 from tests.support.campaigns import blobs, labelled_pool, own
 
@@ -121,13 +121,13 @@ def test_a_campaign_trains_its_own_network_with_the_module():
     plan = Campaign(
         model=Network("mlp", 8),
         training={"steps": 12},
-        asking=Asking("ll4al"),
+        asking=QueryConfig("ll4al"),
         budget=Budget(initial=12, labels=20, retrain_every=8),
         threads=1,
     )
     joint = run(plan, data=data)
     again = run(plan, data=data)
-    alone = run(replace(plan, asking=Asking("random")), data=data)
+    alone = run(replace(plan, asking=QueryConfig("random")), data=data)
     # Same labels, seed and recipe in the first round: whatever differs is the loss module's doing.
     assert joint.rounds[0].train_loss != alone.rounds[0].train_loss
     assert joint.rounds[0].seconds["train"] > 0

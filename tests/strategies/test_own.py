@@ -12,7 +12,7 @@ from labelahead.acquisition import flip
 from labelahead.errors import InputError, LabelaheadError, NumericalError
 from labelahead.learner.config import parse
 from labelahead.strategies import STRATEGIES, find
-from labelahead.strategies.base import Asking, Picks, Strategy
+from labelahead.strategies.base import QueryBatch, QueryConfig, Strategy
 from labelahead.strategies.lookahead import by_look_ahead
 from tests.support.campaigns import data
 
@@ -40,7 +40,7 @@ number = 3
 def first(situation, q, rng, mode, ask):
     """The first candidates, whatever they are; remembers how often it was asked."""
     asked = 1 + (situation.memory or {"asked": 0})["asked"]
-    return Picks(situation.candidates[:q], torch.arange(q, 0, -1).double(), {"asked": asked})
+    return QueryBatch(situation.candidates[:q], torch.arange(q, 0, -1).double(), {"asked": asked})
 
 
 FIRST = Strategy("first", "never", "nobody", first)
@@ -202,7 +202,7 @@ def test_propose_and_learner_take_values():
 def test_the_modes_of_a_value_count():
     with pytest.raises(InputError, match="first works as top"):
         campaign(FIRST, mode="greedy")
-    assert Asking(FIRST).strategy.mode(None, ask=True) == "top"
+    assert QueryConfig(FIRST).strategy.mode(None, ask=True) == "top"
 
 
 def by(score):
@@ -238,14 +238,14 @@ def test_minus_infinity_is_never_and_gradients_are_left_behind():
     "pick",
     [
         lambda s, q: None,
-        lambda s, q: Picks(s.candidates[:0], torch.ones(0)),
-        lambda s, q: Picks(s.candidates[: q - 1], torch.ones(q - 1)),
-        lambda s, q: Picks(s.candidates[:1].repeat(q), torch.ones(q)),
-        lambda s, q: Picks(s.labelled[:q], torch.ones(q)),
-        lambda s, q: Picks(torch.arange(q) + 10**6, torch.ones(q)),
-        lambda s, q: Picks(s.candidates[:q].tolist(), [1.0] * q),
-        lambda s, q: Picks(s.candidates[:q], torch.ones(q - 1)),
-        lambda s, q: Picks(s.candidates[:q], torch.full((q,), math.nan)),
+        lambda s, q: QueryBatch(s.candidates[:0], torch.ones(0)),
+        lambda s, q: QueryBatch(s.candidates[: q - 1], torch.ones(q - 1)),
+        lambda s, q: QueryBatch(s.candidates[:1].repeat(q), torch.ones(q)),
+        lambda s, q: QueryBatch(s.labelled[:q], torch.ones(q)),
+        lambda s, q: QueryBatch(torch.arange(q) + 10**6, torch.ones(q)),
+        lambda s, q: QueryBatch(s.candidates[:q].tolist(), [1.0] * q),
+        lambda s, q: QueryBatch(s.candidates[:q], torch.ones(q - 1)),
+        lambda s, q: QueryBatch(s.candidates[:q], torch.full((q,), math.nan)),
     ],
 )
 def test_a_strategy_that_does_not_pick_what_it_was_asked_for_is_named(pick):

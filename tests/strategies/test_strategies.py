@@ -18,9 +18,9 @@ from labelahead.models.training.forward import penultimate, predict_dropped
 from labelahead.ntk import kernel
 from labelahead.seeds import stream
 from labelahead.strategies import STRATEGIES, find
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.bayesian import bald, batch_bald
-from labelahead.strategies.context import Situation
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.diversity import (
     DROPPED,
     TIMES,
@@ -144,7 +144,7 @@ def test_batch_bald_by_drawn_configurations_is_close():
 def test_expected_gradient_length_by_autograd(loss):
     x, y = blobs(10)
     model, x = own().double(), x.double()
-    now = Situation.of(model.eval(), x, labelled_pool(y, 3), Asking("egl"), loss=loss)
+    now = QueryContext.of(model.eval(), x, labelled_pool(y, 3), QueryConfig("egl"), loss=loss)
     found = expected_gradient_length(now, stream(0, "x"))
     for i, position in enumerate(now.candidates.tolist()):
         out = model(x[[position]])[0]
@@ -174,7 +174,7 @@ def test_drift_of_a_query_is_counted_by_hand():
     share = float((after.argmax(1) != f.argmax(1))[9:].double().mean())
     assert share > 0.2  # nobody has trained it
     for mode in ("top", "greedy"):
-        query = propose(model, x, pool, 3, Asking("mlmoc", mode=mode))
+        query = propose(model, x, pool, 3, QueryConfig("mlmoc", mode=mode))
         assert query.drift == pytest.approx(share)
         assert len(query.notes) == 1
         assert "train longer" in query.notes[0]
@@ -338,7 +338,7 @@ def test_bait_sees_the_fisher_information_of_the_read_out(loss):
     """
     model, (x, y) = own().eval(), blobs(24)
     pool = labelled_pool(y, 6)
-    now = Situation.of(model, x, pool, Asking("bait"), 1, loss=loss, seed=3)
+    now = QueryContext.of(model, x, pool, QueryConfig("bait"), 1, loss=loss, seed=3)
     f, h = now.outputs.double(), penultimate(model, x[now.points]).double()
     p = torch.softmax(f, 1) if loss == "cross-entropy" else simplex(f)
     roots = []
@@ -434,7 +434,7 @@ def test_dropquery_clusters_what_wavers(kind, labels):
         own().double().eval() if kind == "network" else exactly_learnt(x, y, pool.labelled).model
     )
     asked = propose(model, x, pool, 5, "dropquery", seed=2)
-    now = Situation.of(model, x, pool, Asking("dropquery"), 5, seed=2)
+    now = QueryContext.of(model, x, pool, QueryConfig("dropquery"), 5, seed=2)
     rng = stream(2, "pick", labels)
     at = now.candidates
     if labels:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from labelahead.learner.config import Budget, Campaign, Network  # noqa: E402
 from labelahead.simulation.run import resume, run  # noqa: E402
-from labelahead.strategies.base import Asking  # noqa: E402
+from labelahead.strategies.base import QueryConfig  # noqa: E402
 from tests.support.campaigns import data  # noqa: E402
 
 LABELS, ROUNDS = 26, 6
@@ -30,7 +30,7 @@ def campaign(mode: str, start: str) -> Campaign:
     return Campaign(
         model=Network("mlp", 16),
         training={"steps": 30, "start": start},
-        asking=Asking("flip", mode),
+        asking=QueryConfig("flip", mode),
         budget=Budget(initial=6, labels=LABELS, retrain_every=4),
         threads=1,
     )

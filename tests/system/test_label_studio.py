@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from labelahead.integrations.label_studio.client import Studio
+from labelahead.integrations.label_studio.client import LabelStudioClient
 from labelahead.outofcore import embed
 from labelahead.server.client import Client
 from labelahead.server.exchange import export_labels, import_labels
@@ -256,7 +256,7 @@ def test_a_personal_token_opens_the_same_doors(studio):
     project = studio.new_project(texts(3))
     personal = studio.ask("POST", "/api/token/")["token"]
     assert personal.count(".") == 2
-    reader = Studio(studio.url, personal, project)
+    reader = LabelStudioClient(studio.url, personal, project)
     assert reader.project()["id"] == project
     assert len(list(reader.tasks())) == 3
     reader._access = reader._access[:-4] + "AAAA"  # as one that has run out

@@ -28,7 +28,7 @@ import labelahead as la
 from labelahead.cli import app as commands
 from labelahead.data.new_items import fresh_items
 from labelahead.integrations.label_studio.connection import Connection
-from labelahead.integrations.label_studio.gateway import SECRET, Doors, protocol
+from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
 from labelahead.learner.config import parse
 from labelahead.learner.preparation import prepare
 from labelahead.learner.sklearn import Classifier
@@ -386,7 +386,7 @@ def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
                 [(place[item], label, "anna") for item, label in named.items()]
             )
             page = create_app(session.assignment, session.schedule)
-            doors = Doors(protocol(bridge), page, secret="s3cret-s3cret")
+            doors = LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret")
             with TestClient(
                 doors, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}
             ) as client:

@@ -172,7 +172,7 @@ def _scores(
 
 
 def posterior(f: Tensor, theta: Tensor, st: Stage, noise: float) -> Posterior:
-    """The linearised network given the labelled items, as `Situation.posterior` makes it."""
+    """The linearised network given the labelled items, as `QueryContext.posterior` makes it."""
     return prior(f, theta, noise=noise).condition(st.at(st.known), st.y[st.known])
 
 

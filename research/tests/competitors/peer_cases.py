@@ -13,8 +13,8 @@ from labelahead.models import build
 from labelahead.models.training import Training, train
 from labelahead.models.training.forward import penultimate
 from labelahead.seeds import stream
-from labelahead.strategies.base import Asking
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import QueryConfig
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import Query, propose
 from research.competitors.adapters import Given, distil, in_two_parts
 from tests.support.campaigns import CLASSES, blobs, labelled_pool
@@ -54,8 +54,10 @@ class Case:
     def pool(self) -> Pool:
         return labelled_pool(self.data[1], self.labels)
 
-    def situation(self, name: str) -> Situation:
-        return Situation.of(self.model, self.data[0], self.pool, Asking(name), 1, loss=LOSS, seed=0)
+    def situation(self, name: str) -> QueryContext:
+        return QueryContext.of(
+            self.model, self.data[0], self.pool, QueryConfig(name), 1, loss=LOSS, seed=0
+        )
 
     def propose(self, name: str, q: int, seed: int = 0) -> Query:
         return propose(self.model, self.data[0], self.pool, q, name, loss=LOSS, seed=seed)

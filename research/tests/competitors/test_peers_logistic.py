@@ -14,7 +14,7 @@ from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
 from labelahead.learner.config import parse
 from labelahead.simulation.run import prepare, simulation
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from research.competitors.logistic import HOW, LogisticLearner
 from research.results.competitors import for_peers
 from research.results.runs import played
@@ -71,7 +71,7 @@ def test_a_campaign_begins_with_the_same_labels():
 
     curves = []
     for one in (plan, for_peers(plan)):
-        rounds = played(replace(one, labeller=answer), Asking("random", candidates=200))
+        rounds = played(replace(one, labeller=answer), QueryConfig("random", candidates=200))
         curves.append([r.accuracy for r in rounds])
         assert [r.labels for r in rounds] == [10, 20, 30]
     assert asked[:30] == asked[30:]

@@ -18,8 +18,8 @@ from labelahead.learner.config import parse
 from labelahead.seeds import stream
 from labelahead.simulation.loop import State, rounds
 from labelahead.simulation.run import prepare, run, simulation
-from labelahead.strategies.base import Asking
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import QueryConfig
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
 from research.competitors.adapters import PEERS, Given, Peer, distinct, need, seeded
 from research.results.competitors import asking_by
@@ -98,8 +98,8 @@ def test_every_strategy_names_distinct_candidates_and_repeats_itself(name):
     learner = p.learner
     pool = Pool(len(learner.inputs), test=p.closed)
     pool.label(pool.unlabelled[:15], [p.labeller(i) for i in pool.unlabelled[:15].tolist()])
-    few = Asking("random", candidates=40)
-    now = Situation.of(
+    few = QueryConfig("random", candidates=40)
+    now = QueryContext.of(
         learner.network(0).eval(), learner.inputs, pool, few, 3, loss=learner.training.loss
     )
     now.fresh, now.training = learner.network, learner.training
@@ -124,7 +124,7 @@ def test_rows_outside_and_unknown_names_are_refused():
     with pytest.raises(InputError, match="chose row 5"):
         distinct([1, 5], 5)
     with pytest.raises(InputError, match="expected one of random"):
-        asking_by("margin (nobody)", Asking())
+        asking_by("margin (nobody)", QueryConfig())
     with pytest.raises(InputError, match="make results-competitors"):
         need("no_such_module", "no-such-package")
 

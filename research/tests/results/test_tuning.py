@@ -18,7 +18,7 @@ from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.learner.config import parse
 from labelahead.simulation.run import prepare, run, simulation
-from labelahead.strategies.base import Picks, Strategy
+from labelahead.strategies.base import QueryBatch, Strategy
 from research.results import tuning
 from research.results.lines import Line, TrialLine, write_csv
 from research.results.numbers import read_numbers
@@ -97,9 +97,9 @@ def test_as_first_built_is_a_campaign_with_that_score(plan, name, asking):
 
     def pick(s, q, rng, mode, ask):
         if mode == "sequential":
-            return Picks(*s.belief.pick(score, q, rng, mode, ask))
+            return QueryBatch(*s.belief.pick(score, q, rng, mode, ask))
         chosen = select.greedy(s.view, score, q, rng, believe="mean")
-        return Picks(s.points[chosen.positions], chosen.scores)
+        return QueryBatch(s.points[chosen.positions], chosen.scores)
 
     by_score = Strategy("as first built", "", "", pick, ("sequential", "greedy"))
     assert asked(plan, VARIANTS[name].how) == in_a_campaign(by_score, **asking)

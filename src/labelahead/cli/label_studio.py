@@ -224,7 +224,7 @@ def _serve(
     connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None
 ) -> bool:
     """Until a signal comes, or new tasks do; whether it was these."""
-    from labelahead.integrations.label_studio.gateway import SECRET, Doors, protocol
+    from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
     from labelahead.server.security import is_loopback
     from labelahead.server.serve import host_names, serve
 
@@ -235,7 +235,7 @@ def _serve(
     at = connection.labelling_url
 
     def add_calls(page: Any) -> Any:
-        return Doors(
+        return LabelStudioGateway(
             protocol(bridge),
             page,
             secret=secret,

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from labelahead.learner.stopping import Reading, stop_advice
+from labelahead.learner.stopping import ErrorReading, stop_advice
 from labelahead.simulation.paired import PairedResult
 from labelahead.simulation.store import Round
 
@@ -62,7 +62,7 @@ class Board:
         for note in entry.notes:
             self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
         readings = [
-            Reading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in self._rounds
+            ErrorReading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in self._rounds
         ]
         advice = None if self._advised or entry.asked == 0 else stop_advice(readings)
         if advice:

@@ -30,7 +30,7 @@ from labelahead.data.dataset import (
     first_not_finite,
     hashed,
 )
-from labelahead.data.preprocessing import NUMBERS, PICTURES, Reading
+from labelahead.data.preprocessing import NUMBERS, PICTURES, Preprocessor
 from labelahead.data.records import Records, choose_id_column, ids_from
 from labelahead.data.size_limits import free_memory, in_gigabytes, npy_header, require_npy_content
 from labelahead.data.split import Options, Split, choose, path_name
@@ -562,7 +562,7 @@ def bundle(
     rows: Rows | None = None,
     texts: Texts | None = None,
     build: Callable[[], Tensor] | None = None,
-    reading: Reading | None = None,
+    reading: Preprocessor | None = None,
     records: Records | None = None,
     column: tuple[str, Any] | None = None,
 ) -> Loaded:
@@ -644,7 +644,7 @@ class Held(Images):
         """All inputs, standardised, float32."""
 
     @abstractmethod
-    def reading(self) -> Reading:
+    def reading(self) -> Preprocessor:
         """How another item becomes such an input."""
 
     @abstractmethod
@@ -695,9 +695,9 @@ class Values(Held):
         column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
         return (values - self.mean.view(column)) / self.std.view(column)
 
-    def reading(self) -> Reading:
+    def reading(self) -> Preprocessor:
         """The same mean and deviation."""
-        return Reading(NUMBERS, self.shape, self.mean, self.std)
+        return Preprocessor(NUMBERS, self.shape, self.mean, self.std)
 
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black and white at the extremes found."""
@@ -726,9 +726,9 @@ class Pixels(Held):
             torch.div(part - mean, std, out=out[start : start + PIECE])
         return out
 
-    def reading(self) -> Reading:
+    def reading(self) -> Preprocessor:
         """The same mean and deviation of each channel."""
-        return Reading(PICTURES, self.shape, self.mean, self.std, self.white)
+        return Preprocessor(PICTURES, self.shape, self.mean, self.std, self.white)
 
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black at 0, white at `white`."""

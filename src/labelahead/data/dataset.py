@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labelahead.batching import Samples
-from labelahead.data.preprocessing import Reading
+from labelahead.data.preprocessing import Preprocessor
 from labelahead.data.records import Records
 from labelahead.errors import InputError
 
@@ -86,7 +86,7 @@ class Standardised(Protocol):
     def inputs(self) -> Tensor:
         """(n, ...) float32."""
 
-    def reading(self) -> Reading:
+    def reading(self) -> Preprocessor:
         """How another item becomes such an input."""
 
 
@@ -188,7 +188,7 @@ class Data:
     vectors: Mapping[str, Tensor] = field(
         default_factory=dict, repr=False
     )  # (n, d) each, brought along by name
-    read_as: Callable[[], Reading | None] = field(
+    read_as: Callable[[], Preprocessor | None] = field(
         default=lambda: None, repr=False
     )  # None: nobody can tell
     samples: Samples | None = field(
@@ -209,7 +209,7 @@ class Data:
         return len(self.ids)
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> Preprocessor | None:
         """How other items become inputs."""
         return self.read_as()
 

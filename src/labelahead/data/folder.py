@@ -42,7 +42,7 @@ from labelahead.data.heif import (
     require_heif_decoder,
 )
 from labelahead.data.label_values import LabelNames, alike
-from labelahead.data.preprocessing import COLUMNS, Reading
+from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import FILE_NAME, Records
 from labelahead.data.split import Options, Split, choose, path_name
 from labelahead.data.text import decoded
@@ -269,7 +269,7 @@ class Undecoded(Held):
         """All pictures, standardised, float32."""
         return self._pixels.inputs()
 
-    def reading(self) -> Reading:
+    def reading(self) -> Preprocessor:
         """The same mean and deviation of each channel."""
         return self._pixels.reading()
 
@@ -422,7 +422,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         rows=Rows(column, "text", files=True),
         texts=words,
         build=partial(word_inputs, words, split.pool, str(path)),
-        reading=Reading(COLUMNS, (0,)),
+        reading=Preprocessor(COLUMNS, (0,)),
         records=Records({FILE_NAME: list(ids), **column}),
     )
 

@@ -11,7 +11,7 @@ from labelahead.data.classes import checked_name
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import WORKBOOKS, split_sheet
 from labelahead.data.folder import load_folder
-from labelahead.data.public_datasets import DATASETS, KnownSet
+from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
 from labelahead.data.split import Options, default_root, expanded, path_name
 from labelahead.data.table import load_table
@@ -106,7 +106,7 @@ def data_name(source: str | Path) -> str:
     return path_name(expanded(source)) if entry is None else entry.name
 
 
-def _known_set(source: str | Path) -> KnownSet | None:
+def _known_set(source: str | Path) -> PublicDataset | None:
     """The known set of that name, which wins over a folder of that name.
 
     A Path is always a path.

@@ -24,13 +24,13 @@ from labelahead.data.folder import (
 )
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLES
-from labelahead.data.preprocessing import COLUMNS, Reading
+from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import AUTO, FILE_NAME, Records, choose_id_column
 from labelahead.data.split import expanded
 from labelahead.data.table import Table, read_table
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["Fresh", "brought_to", "fresh_items", "table_rows"]
+__all__ = ["NewItems", "brought_to", "fresh_items", "table_rows"]
 
 log = logging.getLogger("labelahead")
 
@@ -38,7 +38,7 @@ PIECE = 256  # items read at a time
 Encode = Callable[[list[str]], Tensor]  # texts -> (n, d)
 
 
-class Fresh(NamedTuple):
+class NewItems(NamedTuple):
     """Some items: their ids, what was read of them (n, *shape), what could not be read, and the
     user's own columns.
     """
@@ -50,13 +50,13 @@ class Fresh(NamedTuple):
 
 
 def fresh_items(
-    reading: Reading,
+    reading: Preprocessor,
     source: str | Path,
     encode: Encode | None = None,
     *,
     id: str = AUTO,
     likely_id: str | None = None,
-) -> Iterator[Fresh]:
+) -> Iterator[NewItems]:
     """A folder or zip of pictures or texts, one of them, an .npz or a table, a few hundred items at
     a time.
 
@@ -81,7 +81,7 @@ def fresh_items(
             list(table.ids(str(path), column)),
             table_rows(reading, table, str(path), encode),
         )
-        yield Fresh(ids, values, {}, replace(table.records(), id_column=column))
+        yield NewItems(ids, values, {}, replace(table.records(), id_column=column))
     elif reading.kind != COLUMNS and suffix == ".npz":
         yield from _array(reading, path, id)
     elif len(reading.shape) == 3 and (filed or suffix in SUFFIXES):
@@ -90,7 +90,7 @@ def fresh_items(
         raise InputError(f"{path} is of another kind; expected {_wanted(reading)}")
 
 
-def _wanted(reading: Reading) -> str:
+def _wanted(reading: Preprocessor) -> str:
     if reading.kind == COLUMNS:
         columns = (
             f"a table ({', '.join(TABLES)}) with the columns "
@@ -101,7 +101,7 @@ def _wanted(reading: Reading) -> str:
     return f"a folder of pictures, a picture, or {array}" if len(reading.shape) == 3 else array
 
 
-def _one_text(reading: Reading) -> bool:
+def _one_text(reading: Preprocessor) -> bool:
     """Whether a text alone is an item."""
     return [c.kind for c in reading.columns] in (["sentences"], ["words"])
 
@@ -119,7 +119,7 @@ def _table(path: Path) -> Table:
 
 
 def table_rows(
-    reading: Reading,
+    reading: Preprocessor,
     table: Table,
     where: str,
     encode: Encode | None = None,
@@ -152,7 +152,7 @@ def table_rows(
     return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
 
-def _documents(reading: Reading, path: Path, encode: Encode | None) -> Iterator[Fresh]:
+def _documents(reading: Preprocessor, path: Path, encode: Encode | None) -> Iterator[NewItems]:
     if not _one_text(reading):
         raise InputError(f"{path} holds texts alone; expected {_wanted(reading)}")
     filed = path.is_dir() or path.suffix.lower() == ".zip"
@@ -172,10 +172,10 @@ def _documents(reading: Reading, path: Path, encode: Encode | None) -> Iterator[
             else torch.zeros((0, *reading.shape))
         )
         records = Records({FILE_NAME: ids, "text": column})
-        yield Fresh(ids, values, {shown(n): why for n, why in failed.items()}, records)
+        yield NewItems(ids, values, {shown(n): why for n, why in failed.items()}, records)
 
 
-def _array(reading: Reading, path: Path, id: str) -> Iterator[Fresh]:
+def _array(reading: Preprocessor, path: Path, id: str) -> Iterator[NewItems]:
     arrays = read_npz(path)
     values, _ = as_values(npz_parts(path, arrays)[0], str(path))
     ids = npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
@@ -189,10 +189,10 @@ def _array(reading: Reading, path: Path, id: str) -> Iterator[Fresh]:
         )
     for start in range(0, len(values), PIECE):
         part = values[start : start + PIECE]
-        yield Fresh(list(ids[start : start + PIECE]), part, {})
+        yield NewItems(list(ids[start : start + PIECE]), part, {})
 
 
-def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
+def _pictures(reading: Preprocessor, path: Path) -> Iterator[NewItems]:
     _, height, width = reading.shape
     if height != width:
         raise InputError(
@@ -217,12 +217,12 @@ def _pictures(reading: Reading, path: Path) -> Iterator[Fresh]:
         )
         values = brought_to(reading, torch.from_numpy(stacked).float())
         ids = [shown(n) for n in read]
-        yield Fresh(
+        yield NewItems(
             ids, values, {shown(n): why for n, why in failed.items()}, Records({FILE_NAME: ids})
         )
 
 
-def brought_to(reading: Reading, pictures: Tensor) -> Tensor:
+def brought_to(reading: Preprocessor, pictures: Tensor) -> Tensor:
     """Pictures (n, C, H, W) from 0 to 255 as the model has them.
 
     Its size, its channels, its white.

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from labelahead.data.columns import Column, column_from, described
 
-__all__ = ["Reading"]
+__all__ = ["Preprocessor"]
 
 PICTURES, NUMBERS, COLUMNS = "pictures", "numbers", "columns"
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class Preprocessor:
     """What is done to an item: read, perhaps shown to a pretrained network, and standardised.
 
     kind: "pictures", uint8 from 0 to `white`; "numbers", as they are; "columns" of a table. shape:
@@ -60,7 +60,7 @@ class Reading:
         return values, tensors
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "Reading":
+    def of(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "Preprocessor":
         """What `plain` gave."""
         columns = []
         for i, column in enumerate(values["columns"]):

@@ -82,7 +82,7 @@ Load = Callable[[Options], Loaded]
 
 
 @dataclass(frozen=True)
-class KnownSet:
+class PublicDataset:
     """A data set with a name: what it is, what its files are called, how it is loaded."""
 
     name: str
@@ -604,22 +604,22 @@ _svhn = Official(
     ],
 )
 _SETS = (
-    KnownSet("digits", "1,797 handwritten digits, 8 x 8, grey; needs no file", _digits, ()),
-    KnownSet("mnist", "70,000 handwritten digits, 28 x 28, grey", _mnist, IDX),
-    KnownSet("fashion-mnist", "70,000 pieces of clothing, 28 x 28, grey", _fashion, IDX),
-    KnownSet(
+    PublicDataset("digits", "1,797 handwritten digits, 8 x 8, grey; needs no file", _digits, ()),
+    PublicDataset("mnist", "70,000 handwritten digits, 28 x 28, grey", _mnist, IDX),
+    PublicDataset("fashion-mnist", "70,000 pieces of clothing, 28 x 28, grey", _fashion, IDX),
+    PublicDataset(
         "cifar10",
         "60,000 photographs of 10 classes, 32 x 32",
         _cifar10,
         ("cifar-10-python.tar.gz", "cifar10.npz"),
     ),
-    KnownSet(
+    PublicDataset(
         "cifar100",
         "60,000 photographs of 100 classes, 32 x 32",
         _cifar100,
         ("cifar-100-python.tar.gz", "cifar100.npz"),
     ),
-    KnownSet("svhn", "99,289 house numbers, 32 x 32", _svhn, (*SVHN, "svhn.npz")),
-    KnownSet("caltech101", "8,677 photographs of 101 classes, any size", _caltech, CALTECH),
+    PublicDataset("svhn", "99,289 house numbers, 32 x 32", _svhn, (*SVHN, "svhn.npz")),
+    PublicDataset("caltech101", "8,677 photographs of 101 classes, any size", _caltech, CALTECH),
 )
-DATASETS: Mapping[str, KnownSet] = MappingProxyType({known.name: known for known in _SETS})
+DATASETS: Mapping[str, PublicDataset] = MappingProxyType({known.name: known for known in _SETS})

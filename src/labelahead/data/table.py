@@ -33,7 +33,7 @@ from labelahead.data.dates import ambiguous_date, dates_of
 from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
 from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
 from labelahead.data.parquet import column_values, read_bounded
-from labelahead.data.preprocessing import COLUMNS, Reading
+from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import ID, Records, as_python, choose_id_column, ids_from
 from labelahead.data.size_limits import free_memory
 from labelahead.data.split import Options, Split, choose, path_name
@@ -149,7 +149,7 @@ def load_table(path: Path, options: Options) -> Loaded:
         texts=texts,
         build=build,
         ids=tuple(ids[int(i)] for i in split.keep),
-        reading=Reading(COLUMNS, held.shape, columns=made.columns),
+        reading=Preprocessor(COLUMNS, held.shape, columns=made.columns),
         records=replace(_without(records, target), id_column=id_column),
         column=None if target is None else (target, records.columns[target]),
     )

@@ -28,7 +28,7 @@ from torch import Tensor
 from labelahead.errors import InputError
 from labelahead.gp.covariance import CosineKernel, Covariance, SpannedKernel
 from labelahead.gp.linalg import cholesky, cholesky_inverse, conjugate_gradients, whiten
-from labelahead.gp.posterior import Posterior, Settled
+from labelahead.gp.posterior import NystromLabels, Posterior
 
 __all__ = ["condensed", "evenly"]
 
@@ -104,7 +104,7 @@ def condensed(
         jitter=prior.jitter,
         width=1,
         is_labelled=is_labelled,
-        settled=Settled(
+        settled=NystromLabels(
             at,
             targets,
             solved.alpha,

@@ -37,7 +37,7 @@ from labelahead.gp.covariance import (
 )
 from labelahead.gp.linalg import cholesky, solve_factored, whiten
 
-__all__ = ["Posterior", "Settled", "Step", "prior"]
+__all__ = ["NystromLabels", "Posterior", "Step", "prior"]
 
 LABELLED = "the kernel of the labelled points"
 REVISABLE = 1e-4  # of the scale: the least σ by which a float32 kernel may be divided
@@ -53,7 +53,7 @@ class Step(NamedTuple):
     gain: Tensor  # (q·b, C/b)
 
 
-class Settled(NamedTuple):
+class NystromLabels(NamedTuple):
     """Labels that are held together, not one by one: see `linear.condensed`."""
 
     at: Tensor  # (S,) positions in the order seen
@@ -95,7 +95,9 @@ class Posterior:
     # (s, C + 1) Wᵀ _white of the labels that came before `among`, whose factor rows it has left
     # behind
     _explained: Tensor | None = field(default=None, repr=False)
-    settled: Settled | None = field(default=None, repr=False)  # labels before those in `labelled`
+    settled: NystromLabels | None = field(
+        default=None, repr=False
+    )  # labels before those in `labelled`
     _amplitude: float | None = field(default=None, repr=False)  # by the settled ones
 
     @property

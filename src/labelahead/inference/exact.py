@@ -28,9 +28,9 @@ from labelahead.gp.calibration import likeliest_scale, likelihoods
 from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.linalg import cholesky, cholesky_inverse
 from labelahead.gp.nystrom import condensed, evenly
-from labelahead.gp.posterior import Settled, prior
-from labelahead.inference.forecast import Outlook, outlook
-from labelahead.inference.network import Learnt
+from labelahead.gp.posterior import NystromLabels, prior
+from labelahead.inference.forecast import ErrorForecast, outlook
+from labelahead.inference.network import FittedModel
 from labelahead.models import EXACT
 from labelahead.models.training import Trained, Training
 from labelahead.models.training.forward import dropout
@@ -39,8 +39,8 @@ __all__ = [
     "ABOUT",
     "EXACT",
     "ExactLearner",
-    "ExactLearnt",
     "ExactModel",
+    "FittedExactModel",
     "Mixture",
     "choose_mixture",
     "cosine_kernels",
@@ -404,7 +404,7 @@ def _cosines(units: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactLearnt(Learnt):
+class FittedExactModel(FittedModel):
     """An `ExactModel` and the data set that it looks at."""
 
     inputs: Tensor
@@ -473,7 +473,7 @@ class ExactLearner:
     _last: dict[tuple[int, ...], ExactModel] = field(
         default_factory=dict, repr=False
     )  # by what it has learnt
-    _settled: dict[tuple[int, ...], Settled] = field(
+    _settled: dict[tuple[int, ...], NystromLabels] = field(
         default_factory=dict, repr=False
     )  # and is condensed
 
@@ -499,7 +499,7 @@ class ExactLearner:
         seed: int = 0,
         previous: Mapping[str, Tensor] | None = None,
         into: nn.Module | None = None,
-    ) -> ExactLearnt:
+    ) -> FittedExactModel:
         """All labels (L,) absorbed exactly: the mixture chosen, one linear system solved.
 
         seed and previous are what a network's training depends on; nothing does here.
@@ -522,7 +522,7 @@ class ExactLearner:
             trained = Trained(loss, right, 0, 0.0, (), time.perf_counter() - began)
         self._last.clear()
         self._last[tuple(labelled.tolist())] = model
-        return ExactLearnt(model, self.inputs, "squared", trained, time.perf_counter() - began)
+        return FittedExactModel(model, self.inputs, "squared", trained, time.perf_counter() - began)
 
     def _solved(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
         """The mixture, and α (L, C)."""
@@ -542,7 +542,7 @@ class ExactLearner:
         self._settled[tuple(labelled.tolist())] = settled
         return mixture, settled.weights
 
-    def others_say(
+    def leave_one_out_predictions(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, doubting: bool = False
     ) -> tuple[Tensor, Tensor]:
         """What the other labels predict for each labelled item (L, C), and how far off that is (L,
@@ -567,7 +567,7 @@ class ExactLearner:
         *,
         seed: int = 0,
         votes: Tensor | None = None,
-    ) -> Outlook:
+    ) -> ErrorForecast:
         """How often it is wrong at items (q,), in random order, and what further labels will bring.
 
         votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
@@ -575,7 +575,7 @@ class ExactLearner:
         model = (
             self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
         )
-        learnt, points = ExactLearnt(model, self.inputs), torch.cat([labelled, at])
+        learnt, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
         start = torch.full(
             (len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device
         )
@@ -588,15 +588,15 @@ class ExactLearner:
         return outlook(post, torch.arange(len(labelled), len(points)), votes)
 
 
-def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> Learnt:
+def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> FittedModel:
     """What a network that was trained somewhere holds of a data set (n, ...)."""
     if not isinstance(model, ExactModel):
-        return Learnt(model, inputs, loss)
+        return FittedModel(model, inputs, loss)
     if not isinstance(inputs, Tensor):
         raise InputError(
             "the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)"
         )
-    return ExactLearnt(model, inputs, loss)
+    return FittedExactModel(model, inputs, loss)
 
 
 def predict_proba(

@@ -13,7 +13,7 @@ from labelahead.acquisition.view import view
 from labelahead.gp.calibration import ErrorRate, calibrate, error_rate
 from labelahead.gp.posterior import Posterior
 
-__all__ = ["AHEAD", "Outlook", "fastest", "outlook"]
+__all__ = ["AHEAD", "ErrorForecast", "fastest", "outlook"]
 
 AHEAD = 20  # further labels whose worth is told
 LOOKED_AT = 300  # items among which these are chosen, and whose predictions they may put right
@@ -23,7 +23,7 @@ LOOKED_AT = 300  # items among which these are chosen, and whose predictions the
 BRINGS = 2.0
 
 
-class Outlook(NamedTuple):
+class ErrorForecast(NamedTuple):
     """error: share of wrong predictions in the pool. fall: by how much the next `AHEAD` labels will
     lower it.
 
@@ -36,7 +36,7 @@ class Outlook(NamedTuple):
     spread: float
 
 
-def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> Outlook:
+def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> ErrorForecast:
     """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random
     order.
 
@@ -47,14 +47,14 @@ def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> Ou
     some = at[:LOOKED_AT]
     some = some[~posterior.is_labelled[some]]
     if not len(some):
-        return Outlook(error_rate(posterior, at, known), 0.0, spread)
+        return ErrorForecast(error_rate(posterior, at, known), 0.0, spread)
     seen = view(posterior, some, some, hold=True)
     picks = greedy(
         seen, partial(resolve, temper=known.scale**2), min(AHEAD, len(some)), believe="mean"
     )
     error = error_rate(posterior, at, known)
     brought = BRINGS * float(picks.scores.sum()) / len(some)
-    return Outlook(error, min(brought, fastest(error.rate, len(posterior.told()[0]))), spread)
+    return ErrorForecast(error, min(brought, fastest(error.rate, len(posterior.told()[0]))), spread)
 
 
 def fastest(rate: float, labels: int) -> float:

@@ -28,14 +28,14 @@ from labelahead.models.training.forward import penultimate, place, predict_dropp
 from labelahead.models.training.objective import MakeObjective
 from labelahead.ntk import features, kernel
 
-__all__ = ["Learnt", "NetworkLearner", "others_say", "probabilities_of"]
+__all__ = ["FittedModel", "NetworkLearner", "leave_one_out_predictions", "probabilities_of"]
 
 DOUBTING = 1e-2  # the same to find wrong labels: a little better there (docs/adr/0002)
 NOISE = 1e-3  # relative regulariser of leave-one-out, as all recorded campaigns have it
 
 
 @dataclass(frozen=True, eq=False)
-class Learnt:
+class FittedModel:
     """A network after its training, and the data set that it looks at: all that a belief begins
     with.
 
@@ -154,7 +154,7 @@ class NetworkLearner:
         seed: int,
         previous: Mapping[str, Tensor] | None = None,
         into: nn.Module | None = None,
-    ) -> Learnt:
+    ) -> FittedModel:
         """Train on items (L,) with class numbers (L,), from the weights that `training.start` asks
         for.
 
@@ -173,9 +173,11 @@ class NetworkLearner:
                 model, x, labels, self.classes, self.training, seed=seed, objective=objective
             )
         seconds = time.perf_counter() - began
-        return Learnt(model.eval(), self.inputs, self.training.loss, trained, seconds, objective)
+        return FittedModel(
+            model.eval(), self.inputs, self.training.loss, trained, seconds, objective
+        )
 
-    def others_say(
+    def leave_one_out_predictions(
         self, labelled: Tensor, labels: Tensor, *, seed: int, doubting: bool = False
     ) -> tuple[Tensor, Tensor]:
         """What the other labels predict for each labelled item (L, C), and how far off that is (L,
@@ -184,10 +186,12 @@ class NetworkLearner:
         doubting: whether wrong labels are looked for, not the accuracy.
         """
         untrained = self.network(seed).to(self.device).eval()
-        return others_say(untrained, self.inputs[labelled], labels, DOUBTING if doubting else NOISE)
+        return leave_one_out_predictions(
+            untrained, self.inputs[labelled], labels, DOUBTING if doubting else NOISE
+        )
 
 
-def others_say(
+def leave_one_out_predictions(
     untrained: nn.Module, inputs: Tensor | Samples, labels: Tensor, noise: float = NOISE
 ) -> tuple[Tensor, Tensor]:
     """What the other labels predict for each labelled item (L, C), and how far off that is (L, C).

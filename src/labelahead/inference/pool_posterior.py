@@ -21,7 +21,7 @@ from labelahead.errors import InputError
 from labelahead.gp.nystrom import condensed
 from labelahead.gp.posterior import Posterior
 
-__all__ = ["MAX_DRIFT", "Belief", "drift_note"]
+__all__ = ["MAX_DRIFT", "PoolPosterior", "drift_note"]
 
 MANY = 64  # labels that are added at once
 SHARE = 4  # of the labels known so many may come at once before a beginning costs less
@@ -37,7 +37,7 @@ def drift_note(drift: float | None) -> str | None:
     predictions.
 
     Args:
-        drift: Share of differing predictions (`Belief.drift`); None where there is no trained
+        drift: Share of differing predictions (`PoolPosterior.drift`); None where there is no trained
         network.
 
     Returns:
@@ -52,7 +52,7 @@ def drift_note(drift: float | None) -> str | None:
     )
 
 
-class Belief:
+class PoolPosterior:
     """The posterior at the items in play, given some labels. An immutable value: `told` returns a
     new one.
 
@@ -135,7 +135,7 @@ class Belief:
         )
         return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
 
-    def told(self, labels: Mapping[int, int], classes: int = 0) -> "Belief":
+    def told(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
         """The belief that knows exactly these labels, of at least so many classes.
 
         Milliseconds for new labels, a few changed ones, the last few taken back (rank-one steps, k
@@ -143,7 +143,7 @@ class Belief:
         start: see `nearby`.
         """
         known, classes = self._in_play(labels), max(classes, self.classes)
-        other = object.__new__(Belief)
+        other = object.__new__(PoolPosterior)
         other.points, other.evaluation, other.hold, other._place = (
             self.points,
             self.evaluation,
@@ -283,7 +283,7 @@ class Belief:
             return None
         return free, float(scores[(self.view.candidates == self._place[free]).nonzero()[0, 0]])
 
-    def shortlist(self, criterion: str | Acquisition, n: int) -> "Belief":
+    def shortlist(self, criterion: str | Acquisition, n: int) -> "PoolPosterior":
         """Of the n best candidates alone, with all that criteria sum over: a label costs it a few
         milliseconds.
 
@@ -299,7 +299,7 @@ class Belief:
         rows = torch.cat(
             [self.posterior.block(first, first), self.view.covariance(some)[:, others]], 1
         )
-        short = object.__new__(Belief)
+        short = object.__new__(PoolPosterior)
         short.points, short.evaluation, short.hold, short.most = (
             self.points[at.cpu()],
             self.evaluation,

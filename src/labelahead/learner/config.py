@@ -18,7 +18,7 @@ from labelahead.models import spec
 from labelahead.models.training import Training
 from labelahead.models.trusted_code import code_names, refuse_code_in_folders, require_trusted_code
 from labelahead.strategies import GIVEN, find
-from labelahead.strategies.base import Asking, Strategy
+from labelahead.strategies.base import QueryConfig, Strategy
 
 __all__ = [
     "Budget",
@@ -167,7 +167,7 @@ class Campaign:
     training: what to change of the network's own recipe (`labelahead.models.training.recipe`).
     threads: torch's threads; sums depend on them in the last digit, so a run remembers its own.
 
-    >>> plan = la.Campaign(seed=3, asking=la.Asking("resolve"), budget=la.Budget(labels=60))
+    >>> plan = la.Campaign(seed=3, asking=la.QueryConfig("resolve"), budget=la.Budget(labels=60))
     >>> plan.data.name, plan.asking.strategy
     ('digits', 'resolve')
     """
@@ -176,7 +176,7 @@ class Campaign:
     data: Source = field(default_factory=Source)
     model: Network = field(default_factory=Network)
     training: Mapping[str, Any] = field(default_factory=dict)
-    asking: Asking = field(default_factory=Asking)
+    asking: QueryConfig = field(default_factory=QueryConfig)
     budget: Budget = field(default_factory=Budget)
     threads: int | None = None
     device: str = "auto"

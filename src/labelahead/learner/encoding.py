@@ -17,7 +17,7 @@ from torch import Tensor
 from labelahead.batching import Samples
 from labelahead.data import Data
 from labelahead.data.columns import Column, Listed, Sentences
-from labelahead.data.preprocessing import COLUMNS, Reading
+from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.preprocessing import PICTURES as VIEWED
 from labelahead.data.split import default_root
 from labelahead.data.words import word_columns
@@ -71,7 +71,7 @@ class Seen:
     inputs: Tensor | Samples
     embedding: str
     notes: tuple[str, ...] = ()
-    reading: Callable[[], Reading | None] = lambda: (
+    reading: Callable[[], Preprocessor | None] = lambda: (
         None
     )  # how other items become such inputs; None: nobody can tell
 
@@ -89,7 +89,7 @@ def seen_by(
             raise InputError(f"model is {model}, which sees pictures, but {data.name} has none")
         shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
         seen = pixels(data.images.batch(torch.arange(len(data)), shape[1]))
-        return Seen(seen, AS_THEY_ARE, reading=lambda: Reading(VIEWED, shape, half, half))
+        return Seen(seen, AS_THEY_ARE, reading=lambda: Preprocessor(VIEWED, shape, half, half))
     if data.samples is not None:
         return Seen(data.samples, AS_THEY_ARE)
     require_embedding(name, data)
@@ -183,13 +183,13 @@ def _weight(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor, float]:
     return mean, (share / total) ** 0.5 if total > 0 else 1.0
 
 
-def _as_it_is(data: Data) -> Reading | None:
+def _as_it_is(data: Data) -> Preprocessor | None:
     """Of pixels, numbers and columns; words of texts come first."""
     if data.texts is None or data.reading is None:
         return data.reading
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
     columns = (*word_columns(data.texts, pool.nonzero().flatten()), *data.reading.columns)
-    return Reading(COLUMNS, tuple(data.inputs.shape[1:]), columns=columns)
+    return Preprocessor(COLUMNS, tuple(data.inputs.shape[1:]), columns=columns)
 
 
 def _reading(
@@ -200,14 +200,14 @@ def _reading(
     scale: tuple[Tensor, Tensor] | None,
     rest: Tensor | None,
     pool: Tensor,
-) -> Reading | None:
+) -> Preprocessor | None:
     """How other items become such features beside such a rest.
 
     Standardising and weighing as one mean and deviation.
     """
     mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
     if name in BACKBONES and name not in data.vectors:
-        return Reading(VIEWED, (3, size, size), mean, std, features=name)
+        return Preprocessor(VIEWED, (3, size, size), mean, std, features=name)
     columns: tuple[Column, ...]
     width = features.shape[1]
     if name in data.vectors:
@@ -225,7 +225,7 @@ def _reading(
             [(std / (factor * unit)).expand(width), torch.full_like(second, 1 / (other * unit))]
         )
         width += rest.shape[1]
-    return Reading(COLUMNS, (width,), mean, std, columns=columns)
+    return Preprocessor(COLUMNS, (width,), mean, std, columns=columns)
 
 
 def _rest(data: Data) -> Tensor | None:

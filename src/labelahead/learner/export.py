@@ -29,8 +29,8 @@ from labelahead.batching import Samples
 from labelahead.data.columns import entry_of
 from labelahead.data.excel import split_sheet
 from labelahead.data.loading import TABLES
-from labelahead.data.new_items import Fresh, brought_to, fresh_items, table_rows
-from labelahead.data.preprocessing import COLUMNS, PICTURES, Reading
+from labelahead.data.new_items import NewItems, brought_to, fresh_items, table_rows
+from labelahead.data.preprocessing import COLUMNS, PICTURES, Preprocessor
 from labelahead.data.records import AUTO, Records, choose_id_column, join_records
 from labelahead.data.table import Table
 from labelahead.data.table_writer import arrow_table, class_column, merge_columns, write_csv
@@ -43,7 +43,7 @@ from labelahead.learner.preparation import Prepared
 from labelahead.models import MODELS, build
 from labelahead.models.sentence_encoder import DIMENSIONS, SentenceEncoder
 
-__all__ = ["BIASED", "Finished", "Predictions", "finish", "load_finished", "write_predictions"]
+__all__ = ["BIASED", "ExportedModel", "Predictions", "finish", "load_finished", "write_predictions"]
 
 FORMAT = 1
 ROWS = 64  # items seen at a time
@@ -62,7 +62,7 @@ BIASED = (
 class Predictions:
     """What a model says of items.
 
-    variance: of the exact learner, 1 before any label; unlike: see `Finished`.
+    variance: of the exact learner, 1 before any label; unlike: see `ExportedModel`.
     """
 
     items: tuple[str, ...]
@@ -99,7 +99,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, eq=False)
-class Finished:
+class ExportedModel:
     """A learnt model that predicts items it has never met.
 
     network: inputs -> outputs (n, C). reading: how items become inputs; None: they are handed over
@@ -113,7 +113,7 @@ class Finished:
 
     network: nn.Module
     classes: tuple[str, ...]
-    reading: Reading | None
+    reading: Preprocessor | None
     loss: str
     about: Mapping[str, Any]
 
@@ -186,7 +186,7 @@ class Finished:
     def _encoder(self) -> SentenceEncoder:
         return SentenceEncoder()
 
-    def _of(self, fresh: Fresh, progress: Callable[[int], None] | None) -> Predictions:
+    def _of(self, fresh: NewItems, progress: Callable[[int], None] | None) -> Predictions:
         if not len(fresh.values):
             none = torch.zeros((0, len(self.classes)), dtype=torch.float64)
             return Predictions((), self.classes, none, failed=fresh.failed)
@@ -204,7 +204,7 @@ class Finished:
         name: str | None = self.about.get("data", {}).get("id")
         return name
 
-    def _named(self, source: str | Path, several: bool, id: str) -> Iterator[Fresh]:
+    def _named(self, source: str | Path, several: bool, id: str) -> Iterator[NewItems]:
         if self.reading is None:
             raise InputError(
                 "how items become what this model sees was done in Python; expected items in "
@@ -223,7 +223,7 @@ class Finished:
                 else part
             )
 
-    def _given(self, items: Any, id: str) -> Fresh:
+    def _given(self, items: Any, id: str) -> NewItems:
         """Items in memory."""
         table = None
         if isinstance(items, Mapping) and self.reading is not None and self.reading.kind == COLUMNS:
@@ -249,9 +249,9 @@ class Finished:
                 f"{'columns by name' if self.reading and self.reading.kind == COLUMNS else 'as they were read'}"
             )
         if table is None:
-            return Fresh([str(i) for i in range(len(values))], values, {})
+            return NewItems([str(i) for i in range(len(values))], values, {})
         column = choose_id_column("the table", table.columns, id, likely=self._id_column)
-        return Fresh(
+        return NewItems(
             list(table.ids("the table", column)),
             values,
             {},
@@ -353,7 +353,7 @@ def finish(
     accuracy: Mapping[str, Any],
     *,
     items: int | None = None,
-) -> Finished:
+) -> ExportedModel:
     """What was learnt from these labels (position -> class), with all that is needed elsewhere.
 
     items: how many there are, where `ready` has a part of them.
@@ -390,12 +390,12 @@ def finish(
     if isinstance(network, ExactModel) and len(network.support):
         network.fitted_variance_scale()  # goes with the weights
     loss = "squared" if campaign.model.name == EXACT else ready.training.loss
-    model = Finished(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
+    model = ExportedModel(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
     _verify(model, ready)
     return model
 
 
-def _verify(model: Finished, ready: Prepared) -> None:
+def _verify(model: ExportedModel, ready: Prepared) -> None:
     """Raise unless items of the pool, read as others will be, become the inputs that were learnt
     from.
     """
@@ -461,8 +461,8 @@ def write_predictions(
     return None
 
 
-def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> Finished:
-    """What `Finished.save` wrote.
+def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> ExportedModel:
+    """What `ExportedModel.save` wrote.
 
     network: your own, where the model is one, or its name; its weights are replaced.
     """
@@ -473,7 +473,7 @@ def load_finished(folder: str | Path, *, network: nn.Module | str | None = None)
         for side in ("network.", "reading.")
     )
     try:
-        reading = None if about["reading"] is None else Reading.of(about["reading"], read)
+        reading = None if about["reading"] is None else Preprocessor.of(about["reading"], read)
         made = network if isinstance(network, nn.Module) else _built(path, about, network)
     except LabelaheadError:
         raise
@@ -484,7 +484,7 @@ def load_finished(folder: str | Path, *, network: nn.Module | str | None = None)
     except RuntimeError as error:
         cause = str(error).strip().splitlines()[-1].strip()
         raise InputError(f"the weights of {path} do not fit the network ({cause})") from error
-    return Finished(made.eval(), tuple(about["classes"]), reading, about["loss"], about)
+    return ExportedModel(made.eval(), tuple(about["classes"]), reading, about["loss"], about)
 
 
 def _read_about(path: Path) -> dict[str, Any]:

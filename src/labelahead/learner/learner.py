@@ -19,13 +19,13 @@ from labelahead.gp import checks
 from labelahead.gp.checks import Positions
 from labelahead.inference.exact import ExactLearner, ExactModel, learnt_of, predict_proba
 from labelahead.inference.network import NetworkLearner, probabilities_of
-from labelahead.inference.pool_posterior import Belief, drift_note
+from labelahead.inference.pool_posterior import PoolPosterior, drift_note
 from labelahead.models.training import AuxiliaryObjective, Training, predict
 from labelahead.models.trusted_code import code_names, full_name, record_code, require_trusted_code
 from labelahead.seeds import seeded, stream, training_seed
 from labelahead.strategies import GIVEN, find
-from labelahead.strategies.base import Asking, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import QueryConfig, Strategy
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
 
 __all__ = ["Learner"]
@@ -64,7 +64,7 @@ class Learner:
         self,
         model: nn.Module,
         inputs: Inputs,
-        asking: Asking | Strategy | str = "flip",
+        asking: QueryConfig | Strategy | str = "flip",
         *,
         training: Training | Trainer | None = None,
         retrain_every: int = 10,
@@ -75,7 +75,7 @@ class Learner:
         if retrain_every < 1:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
         self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
-        self.asking = asking if isinstance(asking, Asking) else Asking(strategy=asking)
+        self.asking = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
         self._strategy = find(
             self.asking.strategy
         )  # read once, where it is a file of the user's own
@@ -95,7 +95,7 @@ class Learner:
         self._initial = copy.deepcopy(model)
         self._fresh = 0  # labels since the last training
         self._trained = False
-        self._belief: Belief | None = None
+        self._belief: PoolPosterior | None = None
         self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
         self.drift: float | None = None  # of the last training, once looked ahead: see the class
         self._objective: AuxiliaryObjective | None = (
@@ -305,7 +305,7 @@ class Learner:
             )
         if strategy is None:
             require_trusted_code(code_names(state), Path(path), (), trust_code)
-        asking = Asking(**state["asking"])
+        asking = QueryConfig(**state["asking"])
         if str(asking.strategy).startswith(GIVEN) and strategy is None:
             name = str(asking.strategy).removeprefix(GIVEN)
             raise InputError(
@@ -363,11 +363,11 @@ class Learner:
     def _recipe(self) -> Training:
         return self.training if isinstance(self.training, Training) else Training(loss=self.loss)  # type: ignore[arg-type]
 
-    def _look(self, n: int) -> Belief:
+    def _look(self, n: int) -> PoolPosterior:
         """What the network holds of the labelled items and fresh candidates, at least n."""
         self.model.eval()
         asking = self._strategy.settled(self.asking)
-        now = Situation.of(
+        now = QueryContext.of(
             self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed
         )
         # Labels that the network was not trained on make the two differ, and rightly so.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.data.preprocessing import Reading
+from labelahead.data.preprocessing import Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import FEW, quadrature
 from labelahead.inference.exact import MIN_VARIANCE, ExactModel, mixed
@@ -32,7 +32,7 @@ class Front(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Preprocessor) -> None:
         super().__init__()
         if reading.features is not None and reading.features not in BACKBONES:
             raise InputError(
@@ -76,7 +76,7 @@ class Graph(nn.Module):
     learner.
 
     Written out once more, without steps that depend on the numbers: what is held against
-    `Finished.outputs`.
+    `ExportedModel.outputs`.
     """
 
     def __init__(self, front: Front | None, network: nn.Module, loss: str, classes: int) -> None:

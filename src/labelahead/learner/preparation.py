@@ -13,7 +13,7 @@ from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import absolute_source
 from labelahead.data.loading import load_from
-from labelahead.data.preprocessing import Reading
+from labelahead.data.preprocessing import Preprocessor
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
 from labelahead.inference.network import NetworkLearner
@@ -40,7 +40,7 @@ class Prepared:
     training: Training
     device: str
     notes: tuple[str, ...]
-    reading: Callable[[], Reading | None] = lambda: (
+    reading: Callable[[], Preprocessor | None] = lambda: (
         None
     )  # how other items become such inputs, worked out if asked
 

@@ -23,7 +23,7 @@ from labelahead.inference.network import NetworkLearner
 from labelahead.models.training import Training
 from labelahead.models.training.objective import MakeObjective
 from labelahead.strategies import find
-from labelahead.strategies.base import Asking, Strategy
+from labelahead.strategies.base import QueryConfig, Strategy
 from labelahead.strategies.query import propose
 
 import_extra("sklearn", "app", "the scikit-learn estimator")
@@ -44,7 +44,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the
     exact learner, for features or rows of a table. strategy: how `query` chooses, a name, a
-    `Strategy` or an `Asking`; None: resolve, and flip with a module. training: how the module is
+    `Strategy` or an `QueryConfig`; None: resolve, and flip with a module. training: how the module is
     trained. random_state: a whole number for the same answers again.
 
     >>> from sklearn.datasets import load_iris
@@ -60,7 +60,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         module: nn.Module | None = None,
         *,
-        strategy: Asking | Strategy | str | None = None,
+        strategy: QueryConfig | Strategy | str | None = None,
         training: Training | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -166,14 +166,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return (query.positions - first).numpy()
 
     @property
-    def _asking(self) -> Asking | Strategy | str:
+    def _asking(self) -> QueryConfig | Strategy | str:
         return self.strategy or ("resolve" if self.module is None else "flip")
 
     @property
     def _make_objective(self) -> MakeObjective | None:
         """What the strategy wants trained together with the module."""
         asking = self._asking
-        strategy = asking.strategy if isinstance(asking, Asking) else asking
+        strategy = asking.strategy if isinstance(asking, QueryConfig) else asking
         return None if self.module is None else find(strategy).objective
 
     @property

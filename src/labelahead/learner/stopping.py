@@ -7,7 +7,7 @@ from torch import Tensor
 
 from labelahead.inference.forecast import AHEAD
 
-__all__ = ["Reading", "enough", "hold_labels", "loo_estimate", "stop_advice"]
+__all__ = ["ErrorReading", "enough", "hold_labels", "loo_estimate", "stop_advice"]
 
 ENOUGH = 50  # labels from which on the estimated error can be relied on (docs/results.md)
 PAYS = 0.005  # share of the pool: so much should the next labels put right
@@ -27,7 +27,7 @@ class LeaveOneOut(NamedTuple):
 
 
 def loo_estimate(others: Tensor, residual: Tensor, labels: Tensor, random: int) -> LeaveOneOut:
-    """Leave-one-out (`others_say` of a learner), on the first `random` items.
+    """Leave-one-out (`leave_one_out_predictions` of a learner), on the first `random` items.
 
     Only items that were drawn at random are judged (with all the others' help): chosen ones are
     hard ones and say little of the pool. A trained network is commonly better than its first
@@ -37,7 +37,7 @@ def loo_estimate(others: Tensor, residual: Tensor, labels: Tensor, random: int) 
     return LeaveOneOut(right, float(residual[:random].square().sum(1).mean()))
 
 
-class Reading(NamedTuple):
+class ErrorReading(NamedTuple):
     """The error estimate of one round or refresh: after how many labels, its interval, and the
     forecast.
 
@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     fall: float | None
 
 
-def enough(readings: Sequence[Reading]) -> float | None:
+def enough(readings: Sequence[ErrorReading]) -> float | None:
     """How far it is to where `stop_advice` speaks.
 
     1 there, and below it the share of what is furthest from it.
@@ -73,7 +73,7 @@ def enough(readings: Sequence[Reading]) -> float | None:
     return min(1.0, *shares)
 
 
-def stop_advice(readings: Sequence[Reading]) -> str | None:
+def stop_advice(readings: Sequence[ErrorReading]) -> str | None:
     """A sentence when the pool has been predicted well for a while and further labels bring little,
     else None.
 
@@ -81,8 +81,8 @@ def stop_advice(readings: Sequence[Reading]) -> str | None:
     offered once `MIN_READINGS` readings in a row, over `hold_labels`, were good enough to stop, and
     withdrawn once readings were not for as long: one reading neither offers nor withdraws it.
 
-    >>> from labelahead.learner.stopping import Reading, stop_advice
-    >>> good = [Reading(n, 0.02, 0.01, 0.05, 0.001) for n in (60, 80, 100)]
+    >>> from labelahead.learner.stopping import ErrorReading, stop_advice
+    >>> good = [ErrorReading(n, 0.02, 0.01, 0.05, 0.001) for n in (60, 80, 100)]
     >>> stop_advice(good[:2]) is None, stop_advice(good) is None
     (True, False)
     """
@@ -108,7 +108,7 @@ def hold_labels(labels: int) -> int:
     return max(MIN_HOLD, round(HOLD_SHARE * labels))
 
 
-def _follow(readings: Sequence[Reading]) -> tuple[bool, float]:
+def _follow(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
     """Whether advice stands after these readings, and how much of what it takes to offer it has
     been held.
     """
@@ -131,7 +131,7 @@ def _follow(readings: Sequence[Reading]) -> tuple[bool, float]:
     return offered, min(1.0, (run[-1] - run[0]) / hold_labels(run[-1]), len(run) / MIN_READINGS)
 
 
-def _is_good(reading: Reading) -> bool:
+def _is_good(reading: ErrorReading) -> bool:
     """Whether one reading, taken alone, would let people stop."""
     if reading.error is None or reading.high is None or reading.fall is None:
         return False

@@ -18,7 +18,7 @@ from torch import Tensor
 from labelahead.errors import InputError, StorageError
 from labelahead.files import replace
 
-__all__ = ["BLOCK", "Blocks", "block_by_block", "columns_kept", "key_of", "numbered"]
+__all__ = ["BLOCK", "FeatureCache", "block_by_block", "columns_kept", "key_of", "numbered"]
 
 log = logging.getLogger("labelahead")
 BLOCK = 256  # items a file of the cache: some ten seconds of work
@@ -66,7 +66,7 @@ def block_by_block(
     tell = progress or (lambda done, n: None)
     blocks, missing = None, list(range(n))
     if cache is not None and keys is not None:
-        blocks = Blocks(cache, about)
+        blocks = FeatureCache(cache, about)
         missing = blocks.read_into(keys, out)
     done = n - len(missing)
     if done:
@@ -90,14 +90,14 @@ def columns_kept(cache: Path | None, about: str) -> int | None:
 
     None: nothing is there.
     """
-    for path in [] if cache is None else Blocks(cache, about).paths():
+    for path in [] if cache is None else FeatureCache(cache, about).paths():
         content = _content(path)
         if content is not None and _keys(path, content):
             return int(COUNTS.unpack_from(content, DIGEST)[1])
     return None
 
 
-class Blocks:
+class FeatureCache:
     """Rows of numbers by the keys of their items, worked out in one way (`about`), in one folder.
 
     Each block is one file: a SHA-256 digest, how many rows of how many numbers, the keys, the rows

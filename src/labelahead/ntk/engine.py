@@ -37,7 +37,7 @@ from labelahead.ntk.premises import (
     finite,
     unwrapped,
 )
-from labelahead.ntk.rules import Reading, read
+from labelahead.ntk.rules import LayerRule, read
 
 __all__ = [
     "Engine",
@@ -188,7 +188,7 @@ class Engine:
 
     def _captured(
         self, x: Batch, cotangents: Tensor, probed: bool
-    ) -> tuple[list[Site], dict[int, Reading | None], dict[int, Tensor]]:
+    ) -> tuple[list[Site], dict[int, LayerRule | None], dict[int, Tensor]]:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
         seen = trace(self.model, self._own(x), self.names)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.ntk.layout import GraphChangedError, Layout
-from labelahead.ntk.rules import Broadcast, Conv, Lookup, Outer, Reading, elementwise
+from labelahead.ntk.rules import Broadcast, Conv, LayerRule, Lookup, Outer, elementwise
 
 __all__ = ["Factor", "Geometry", "OuterFactor", "PlainFactor", "condensed", "factor", "joined"]
 
@@ -187,7 +187,7 @@ def _into(v: Tensor, out: Tensor | None) -> Tensor:
     return v if out is None else out.copy_(v.view(out.shape))
 
 
-def factor(reading: Reading, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]) -> Factor:
+def factor(reading: LayerRule, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]) -> Factor:
     """Samples to the front.
 
     G is (K, ...) as it arrived at the site, `shape` that of what entered there.

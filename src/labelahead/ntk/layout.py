@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.ntk.rules import Broadcast, Lookup, Reading
+from labelahead.ntk.rules import Broadcast, LayerRule, Lookup
 
 __all__ = [
     "GraphChangedError",
@@ -104,8 +104,8 @@ Many sites share their inputs.
 
 
 def find_layout(
-    one: Reading | None,
-    other: Reading | None,
+    one: LayerRule | None,
+    other: LayerRule | None,
     g: Tensor,
     h: Tensor,
     eps: float = 0.0,

@@ -1,6 +1,6 @@
 """Per kind of operation: how a parameter's gradient follows from what went in and what came back.
 
-A rule reads a graph node once, before the backward, and returns a `Reading`:
+A rule reads a graph node once, before the backward, and returns a `LayerRule`:
 
 - `Outer`   the gradient is a sum of outer products g aᵀ (Linear; any matrix product)
 - `Conv`    the same over the patches of an image (Conv1d/2d/3d, any geometry)
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from labelahead.ntk.capture import Site
 
-__all__ = ["Broadcast", "Conv", "Lookup", "Outer", "Reading", "elementwise", "read"]
+__all__ = ["Broadcast", "Conv", "LayerRule", "Lookup", "Outer", "elementwise", "read"]
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Broadcast:
     negative_only: bool = False  # PReLU learns from the entries below zero
 
 
-Reading = Outer | Conv | Lookup | Broadcast
-Rule = Callable[[Any, Site, tuple[int, ...]], Reading | None]
+LayerRule = Outer | Conv | Lookup | Broadcast
+Rule = Callable[[Any, Site, tuple[int, ...]], LayerRule | None]
 
 
-def read(site: Site) -> Reading | None:
+def read(site: Site) -> LayerRule | None:
     """What the rules know of this site; None if nothing."""
     rule = RULES.get(site.kind)
     if rule is None:
@@ -81,7 +81,7 @@ def read(site: Site) -> Reading | None:
         return None
 
 
-def _addmm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _addmm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     if node._saved_alpha != 1 or node._saved_beta != 1:
         return None
     if site.argument == 0:
@@ -91,13 +91,13 @@ def _addmm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     return Outer(node._saved_mat1.detach(), transposed=not site.turned)
 
 
-def _mm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _mm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     return (
         Outer(node._saved_self.detach(), transposed=not site.turned) if site.argument == 1 else None
     )
 
 
-def _recurrent(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _recurrent(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     # `recurrence.Product`
     return (
         Outer(node.saved_tensors[0], transposed=False)
@@ -106,7 +106,7 @@ def _recurrent(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     )
 
 
-def _convolution(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _convolution(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     space = node._saved_input.ndim - 2
     if site.argument == 2:
         return Broadcast(None, (*shape, *[1] * space))
@@ -122,7 +122,7 @@ def _convolution(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | Non
     )
 
 
-def _batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     if node._saved_training or site.argument not in (1, 2):
         return None
     aligned = (*shape, *[1] * (node._saved_input.ndim - 2))
@@ -133,7 +133,7 @@ def _batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None
     return Broadcast(node._saved_input.detach(), aligned, mean, scale)
 
 
-def _own_batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _own_batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     # `layers.Affine`
     a, mean, var = node.saved_tensors
     aligned = (*shape, *[1] * (a.ndim - 2))
@@ -142,7 +142,7 @@ def _own_batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | 
     return Broadcast(a, aligned, mean.view(aligned), (var + node.eps).rsqrt().view(aligned))
 
 
-def _layer_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _layer_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     if site.argument == 2:
         return Broadcast(None, shape)
     if site.argument != 1:
@@ -150,7 +150,7 @@ def _layer_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None
     return Broadcast(node._saved_input.detach(), shape, node._saved_result1, node._saved_result2)
 
 
-def _group_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _group_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     a = node._saved_input
     if site.argument not in (1, 2):
         return None
@@ -166,13 +166,13 @@ def _group_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None
     return Broadcast(a.detach(), aligned, spread(node._saved_result1), spread(node._saved_result2))
 
 
-def _rms_norm(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _rms_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     if site.argument != 1:
         return None
     return Broadcast(node._saved_input.detach(), shape, None, node._saved_result1)
 
 
-def _embedding(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _embedding(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     if node._saved_scale_grad_by_freq or node._saved_sparse:
         return None  # scaling by frequency looks at the whole batch; sparse gradients have no shape
     a = node._saved_indices
@@ -182,33 +182,33 @@ def _embedding(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
     return Lookup(a, shape[0])
 
 
-def _prelu(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _prelu(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     if site.argument != 1:
         return None
     aligned = tuple(node._saved_weight.shape)
     return Broadcast(node._saved_self.detach(), aligned, negative_only=True)
 
 
-def _multiply(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _multiply(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     other = node._saved_other if site.argument == 0 else node._saved_self
     if not isinstance(other, Tensor):
         return None
     return Broadcast(other.detach(), shape)
 
 
-def _add(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _add(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     return Broadcast(None, shape, factor=float(node._saved_alpha) if site.argument == 1 else 1.0)
 
 
-def _subtract(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _subtract(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     return Broadcast(None, shape, factor=-float(node._saved_alpha) if site.argument == 1 else 1.0)
 
 
-def _expand(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _expand(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     return Broadcast(None, shape)
 
 
-def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> Reading | None:
+def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     # InstanceNorm repeats its affine parameters once per sample; along axes of one entry it is an
     # expansion.
     times = tuple(node._saved_repeats)

@@ -19,7 +19,7 @@ from uuid import uuid4
 import torch
 
 from labelahead.errors import ClusterError, InputError, import_extra
-from labelahead.processes import born_deaf, run_in_worker
+from labelahead.processes import ignore_sigint, run_in_worker
 
 __all__ = [
     "Dask",
@@ -101,7 +101,7 @@ class LocalProcesses:
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future of the standard library."""
-        with born_deaf():  # the pool starts its processes as work comes
+        with ignore_sigint():  # the pool starts its processes as work comes
             return self._pool.submit(function, *args)
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:

@@ -30,7 +30,7 @@ __all__ = [
     "TEXTS",
     "Batch",
     "Part",
-    "Reading",
+    "PoolSchema",
     "address",
     "batches",
     "contents",
@@ -56,7 +56,7 @@ IDS = ("id", "item", "uid", "key")
 
 
 @dataclass(frozen=True)
-class Reading:
+class PoolSchema:
     """How items become features, the same for all parts.
 
     kind: "npy", "vectors" (a column of lists), "text" (a column) or "pictures". id: the column of
@@ -93,7 +93,7 @@ class Part:
     stamp: str
     names: tuple[str, ...] = field(default=(), repr=False)  # of pictures
 
-    def key(self, reading: Reading) -> str:
+    def key(self, reading: PoolSchema) -> str:
         """Names its features: the same part read in the same way has the same."""
         how = {
             name: value
@@ -125,7 +125,7 @@ def pool_parts(
     rows: int | None,
     skip: bool,
     network: bool = False,
-) -> tuple[Reading, list[Part]]:
+) -> tuple[PoolSchema, list[Part]]:
     """What there is at an address: how it is read, and its parts in the order of their names.
 
     network: whether one will look at the items, which takes its time: parts are smaller then.
@@ -155,7 +155,7 @@ def pool_parts(
             raise InputError(
                 f"encoder is {encoder!r}, but .npy files hold features already; leave it out"
             )
-        return Reading(root, "npy", dtype=dtype if network else ""), _npy_parts(
+        return PoolSchema(root, "npy", dtype=dtype if network else ""), _npy_parts(
             root, of[kind], rows or READY
         )
     chosen = encoder or "lite0"
@@ -164,7 +164,7 @@ def pool_parts(
             f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures"
         )
     require_heif_decoder(list(of[kind]), root)
-    reading = Reading(
+    reading = PoolSchema(
         root,
         "pictures",
         encoder=f"{BACKBONES[chosen].name}|{PICTURE}|{chosen}",
@@ -213,7 +213,7 @@ def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
     return parts
 
 
-def _npy_batches(reading: Reading, part: Part) -> Iterator[Batch]:
+def _npy_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
     where = address(reading.root, part.source)
     with opened(where) as file:
         (_, d), dtype, first = npy_header(file, where)
@@ -240,7 +240,7 @@ def _parquet_parts(
     encoder: str | None,
     dtype: str,
     rows: int | None,
-) -> tuple[Reading, list[Part]]:
+) -> tuple[PoolSchema, list[Part]]:
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
 
     def look(name: str) -> Any:
@@ -295,7 +295,7 @@ def _runs(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[
 
 def _parquet_reading(
     root: str, schema: Any, column: str | None, id: str | None, encoder: str | None, dtype: str
-) -> Reading:
+) -> PoolSchema:
     """Which column is learnt from, and which one names the items."""
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
 
@@ -336,17 +336,17 @@ def _parquet_reading(
             raise InputError(
                 f"encoder is {encoder!r}, but {column} holds vectors already; leave it out"
             )
-        return Reading(root, "vectors", column, id, dtype=dtype)
+        return PoolSchema(root, "vectors", column, id, dtype=dtype)
     if not is_text(kinds[column]):
         raise InputError(
             f"column {column!r} holds {kinds[column]}; expected vectors (lists of floats) or text"
         )
     if encoder not in (None, "minilm"):
         raise InputError(f"encoder is {encoder!r}; expected minilm for texts")
-    return Reading(root, "text", column, id, encoder=f"{ENCODER}|{LONGEST}", dtype=dtype)
+    return PoolSchema(root, "text", column, id, encoder=f"{ENCODER}|{LONGEST}", dtype=dtype)
 
 
-def _tables(reading: Reading, part: Part, columns: list[str], few: int) -> Iterator[Any]:
+def _tables(reading: PoolSchema, part: Part, columns: list[str], few: int) -> Iterator[Any]:
     """The rows of a part, some at a time, from the row groups that hold them."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     with opened(address(reading.root, part.source)) as file:
@@ -377,7 +377,7 @@ def _tables(reading: Reading, part: Part, columns: list[str], few: int) -> Itera
                 return
 
 
-def _parquet_batches(reading: Reading, part: Part) -> Iterator[Batch]:
+def _parquet_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
     assert reading.column is not None
     columns = list(dict.fromkeys([reading.column, *([reading.id] if reading.id else [])]))
     done = part.start
@@ -455,7 +455,7 @@ def _backbone(name: str) -> Any:
     return pretrained(name)
 
 
-def _picture_batches(reading: Reading, part: Part) -> Iterator[Batch]:
+def _picture_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
     chosen = reading.encoder.rsplit("|", 1)[-1]
     for at in range(0, len(part.names), FEW["pictures"]):
         some = part.names[at : at + FEW["pictures"]]
@@ -482,7 +482,7 @@ def _picture_batches(reading: Reading, part: Part) -> Iterator[Batch]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def batches(reading: Reading, part: Part) -> Iterator[Batch]:
+def batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
     """The items of a part in their order, some at a time.
 
     Whatever is wrong with it is an error that names it.
@@ -509,7 +509,7 @@ def batches(reading: Reading, part: Part) -> Iterator[Batch]:
         raise InputError(f"{part.source} cannot be read ({str(error).splitlines()[0]})") from error
 
 
-def shape_of(reading: Reading, parts: Sequence[Part]) -> tuple[int, ...]:
+def shape_of(reading: PoolSchema, parts: Sequence[Part]) -> tuple[int, ...]:
     """Of one item, as a network would be given it; looks at the first part that can be read."""
     if reading.kind == "pictures":
         return (3, PICTURE, PICTURE)
@@ -524,7 +524,7 @@ def shape_of(reading: Reading, parts: Sequence[Part]) -> tuple[int, ...]:
     raise InputError(f"nothing of {reading.root} can be read ({why})")
 
 
-def _plain_columns(reading: Reading, part: Part) -> list[str]:
+def _plain_columns(reading: PoolSchema, part: Part) -> list[str]:
     """Return the names of all columns of a Parquet part but lists and the like."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
@@ -533,7 +533,7 @@ def _plain_columns(reading: Reading, part: Part) -> list[str]:
     return [name for name in schema.names if not types.is_nested(schema.field(name).type)]
 
 
-def part_records(reading: Reading, part: Part, ids: Sequence[str]) -> Records | None:
+def part_records(reading: PoolSchema, part: Part, ids: Sequence[str]) -> Records | None:
     """Return the user's columns of all items of a part, but lists and the like.
 
     None of .npy files.
@@ -552,7 +552,7 @@ def part_records(reading: Reading, part: Part, ids: Sequence[str]) -> Records | 
     )
 
 
-def contents(reading: Reading, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
+def contents(reading: PoolSchema, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
     """What people see of rows of a Parquet part: all columns but lists and the like."""
     plain = _plain_columns(reading, part)
     shown: dict[int, dict[str, Any]] = {}

@@ -24,9 +24,9 @@ from labelahead.data.labels import names_in, read_labels_of
 from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import SHORT, ExactLearner, ExactModel
-from labelahead.inference.forecast import Outlook
+from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import probabilities_of
-from labelahead.inference.pool_posterior import Belief
+from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.learner.labelling_query import Question
 from labelahead.outofcore.addresses import absolute, children, removed
 from labelahead.outofcore.execution import Executor, Progress, Task, at_work, each
@@ -88,13 +88,13 @@ class Held:
     model: Model = field(repr=False)
     best: Best = field(repr=False)
 
-    def belief(self) -> Belief:
+    def belief(self) -> PoolPosterior:
         """Exact among what is held; every further label takes milliseconds (`told`)."""
         start = prior_at(self.model, self.units, self.start)
         known = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
         )
-        return Belief(self.positions, start, known, evaluation=self.evaluation, hold=True)
+        return PoolPosterior(self.positions, start, known, evaluation=self.evaluation, hold=True)
 
     def predict_proba(self, places: Tensor) -> Tensor:
         """(q, C) class probabilities of items at (q,) places among those held."""
@@ -117,7 +117,7 @@ class Predicted:
 
     folder: str
     counts: dict[str, int]
-    outlook: Outlook
+    outlook: ErrorForecast
 
 
 class LargePool:
@@ -526,7 +526,7 @@ class LargePool:
         classes: Sequence[str] = (),
         evaluation: int = EVALUATION,
         seed: int = 0,
-    ) -> Outlook:
+    ) -> ErrorForecast:
         """How often the predictions are wrong, judged at a random sample, without a test label."""
         with self._engine() as engine:
             return self._outlook(self.labelled(labels, classes, engine), engine, evaluation, seed)[
@@ -535,7 +535,7 @@ class LargePool:
 
     def _outlook(
         self, told: Labelled, engine: Executor, evaluation: int, seed: int
-    ) -> tuple[Outlook, Model]:
+    ) -> tuple[ErrorForecast, Model]:
         if not len(told.positions):
             raise InputError("no labels; expected some of at least two classes")
         judged = self.sample(evaluation, told.positions, seed)

@@ -20,7 +20,7 @@ from labelahead.errors import import_extra
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact import ExactModel, mixture_kernel
 from labelahead.outofcore.addresses import Array, write
-from labelahead.outofcore.partitions import Reading, part_records
+from labelahead.outofcore.partitions import PoolSchema, part_records
 from labelahead.outofcore.sketched_kernel import Sketched
 from labelahead.outofcore.store import Entry, ids_of, read_blocks
 
@@ -178,7 +178,7 @@ def predict_part(
     classes: tuple[str, ...],
     entry: Entry,
     to: str,
-    reading: Reading,
+    reading: PoolSchema,
     every_class: bool = False,
 ) -> list[int]:
     """A task: class and probability of every item of a part, as a Parquet file; how many are of

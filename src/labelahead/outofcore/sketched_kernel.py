@@ -22,7 +22,7 @@ from labelahead.acquisition.probability import softmax
 from labelahead.errors import ClusterError, InputError
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact import NOISES, residuals
-from labelahead.inference.forecast import Outlook, outlook
+from labelahead.inference.forecast import ErrorForecast, outlook
 from labelahead.inference.network import probabilities_of
 from labelahead.models import build
 from labelahead.models.training import predict
@@ -178,7 +178,7 @@ class Sketched:
         post = chosen.prior(psi, start).condition(torch.arange(len(labels)), labels)
         return replace(chosen, weight=psi.double().T @ post.weights())
 
-    def outlook(self, rows: Tensor, labels: Tensor) -> Outlook:
+    def outlook(self, rows: Tensor, labels: Tensor) -> ErrorForecast:
         """How often it is wrong at rows beyond the first, which have these labels (L,)."""
         at = torch.arange(len(labels))
         post = self.prior(*self.seen(rows)).condition(at, labels)

@@ -34,7 +34,7 @@ from labelahead.outofcore.addresses import (
     write,
 )
 from labelahead.outofcore.execution import Progress, at_work, each
-from labelahead.outofcore.partitions import Part, Reading, batches, pool_parts, shape_of
+from labelahead.outofcore.partitions import Part, PoolSchema, batches, pool_parts, shape_of
 from labelahead.outofcore.sketched_kernel import Network, network
 
 __all__ = [
@@ -86,7 +86,7 @@ class Entry:
 class Manifest:
     """All parts of a pool that have features, in order."""
 
-    reading: Reading
+    reading: PoolSchema
     entries: tuple[Entry, ...] = field(repr=False)
     left_out: dict[str, str]  # parts and pictures that cannot be read, and why
 
@@ -181,7 +181,7 @@ def _require_apart(root: str, place: str) -> None:
         )
 
 
-def _done(place: str, parts: Sequence[Part], reading: Reading, skip: bool) -> dict[Part, Entry]:
+def _done(place: str, parts: Sequence[Part], reading: PoolSchema, skip: bool) -> dict[Part, Entry]:
     """Parts that are there already.
 
     Without `skip`, what was left out of some before is not left out now.
@@ -233,7 +233,7 @@ def _forget(place: str, keys: set[str]) -> None:
             removed(f"{place}/parts/{name}")
 
 
-def embed_part(reading: Reading, part: Part, place: str) -> Entry:
+def embed_part(reading: PoolSchema, part: Part, place: str) -> Entry:
     """A task: read a part, write its features and names, and last the entry that makes them count."""
     base = f"{place}/parts/{part.key(reading)}"
     total: Array = np.zeros(0)
@@ -413,16 +413,16 @@ def require_unchanged(manifest: Manifest) -> None:
             )
 
 
-def _reading(values: dict[str, Any]) -> Reading:
+def _reading(values: dict[str, Any]) -> PoolSchema:
     of = values.get("network")
     known = of and Network(**(of | {"classes": tuple(of["classes"]), "shape": tuple(of["shape"])}))
-    return Reading(**(values | {"network": known}))
+    return PoolSchema(**(values | {"network": known}))
 
 
 ADDRESSES = ("features", "ids", "record")  # fields of an entry
 
 
-def _entry(values: dict[str, Any], place: str, reading: Reading) -> Entry:
+def _entry(values: dict[str, Any], place: str, reading: PoolSchema) -> Entry:
     """An entry as it was stored, of the store that is at this place now, wherever it was when it
     was written.
     """
@@ -441,7 +441,7 @@ def _entry(values: dict[str, Any], place: str, reading: Reading) -> Entry:
     return Entry(**known)
 
 
-def _read_entry(place: str, part: Part, reading: Reading) -> Entry:
+def _read_entry(place: str, part: Part, reading: PoolSchema) -> Entry:
     with opened(f"{place}/parts/{part.key(reading)}.json") as file:
         return _entry(json.loads(file.read()), place, reading)
 

@@ -22,7 +22,7 @@ from labelahead.files import refused
 from labelahead.server.routes import Json, all_routes
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import LOOPBACK, Guard
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 
 __all__ = ["create_app", "one_sentence"]
 
@@ -39,7 +39,7 @@ log = logging.getLogger("labelahead")
 
 
 def create_app(
-    assignment: Assignment,
+    assignment: LabellingService,
     schedule: Schedule,
     *,
     token: str | None = None,
@@ -67,7 +67,7 @@ def create_app(
     return Guard(app, token=token, hosts=hosts)
 
 
-def _pages(app: FastAPI, assignment: Assignment) -> None:
+def _pages(app: FastAPI, assignment: LabellingService) -> None:
     """The page and its files; a template escapes whatever is put into it."""
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined

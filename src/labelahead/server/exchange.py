@@ -33,9 +33,9 @@ from labelahead.server.export_content import (
 )
 from labelahead.server.fitting import PoolPredictions
 from labelahead.server.huggingface import write_data_set
-from labelahead.server.label_state import Tally
+from labelahead.server.label_state import LabelState
 from labelahead.server.label_studio_tasks import labelling_config, studio_tasks
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 
 __all__ = ["CONFIG", "FORMS", "export", "export_labels", "import_labels", "read_import"]
 
@@ -44,7 +44,7 @@ FORMS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
 
 
 def export_labels(
-    assignment: Assignment,
+    assignment: LabellingService,
     form: str,
     out: Path,
     *,
@@ -72,7 +72,9 @@ def export_labels(
     return export(tally, items, form, out, predicted=rest, pictures_at=pictures_at)
 
 
-def import_labels(assignment: Assignment, path: Path, form: str | None = None) -> dict[str, Any]:
+def import_labels(
+    assignment: LabellingService, path: Path, form: str | None = None
+) -> dict[str, Any]:
     """The labels of a file or folder; what is not in the data, or held out, is counted."""
     tally, records = assignment.tally, assignment.items.data.records
     names = [tally.classes[c] for c in tally.alive]
@@ -89,7 +91,7 @@ def import_labels(assignment: Assignment, path: Path, form: str | None = None) -
 
 
 def export(
-    tally: Tally,
+    tally: LabelState,
     items: ExportItems,
     form: str,
     out: str | Path,

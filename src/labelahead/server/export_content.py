@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 from labelahead.data.records import Records
 from labelahead.data.table_writer import class_column, merge_columns
 from labelahead.errors import import_extra
-from labelahead.server.label_state import Tally
+from labelahead.server.label_state import LabelState
 
 __all__ = ["Export", "ExportItems", "Predicted", "column_types", "export_content"]
 
@@ -74,7 +74,7 @@ def column_types(columns: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def export_content(tally: Tally, items: ExportItems, predicted: Predicted) -> Export:
+def export_content(tally: LabelState, items: ExportItems, predicted: Predicted) -> Export:
     """Return what is known of every labelled or predicted item, by position."""
     names = tally.classes
     alive = [names[c] for c in tally.alive]
@@ -111,7 +111,7 @@ def export_content(tally: Tally, items: ExportItems, predicted: Predicted) -> Ex
     return Export(positions, columns, answers, alive, items)
 
 
-def _answers(tally: Tally, position: int, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _answers(tally: LabelState, position: int, row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one answer for each person, a settlement last."""
     names = tally.classes
     answers = [

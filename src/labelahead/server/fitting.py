@@ -14,18 +14,18 @@ from torch import Tensor
 from labelahead.data.dataset import UNKNOWN
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
-from labelahead.inference.network import Learnt, NetworkLearner
+from labelahead.inference.network import FittedModel, NetworkLearner
 from labelahead.learner.config import Campaign
-from labelahead.learner.export import BIASED, Finished, finish
+from labelahead.learner.export import BIASED, ExportedModel, finish
 from labelahead.learner.preparation import Prepared
 from labelahead.outofcore.store import is_store
 from labelahead.seeds import stream
-from labelahead.server.label_state import Tally
+from labelahead.server.label_state import LabelState
 from labelahead.server.refresh import JUDGED, Order, UnitFit, fit_units
 from labelahead.server.schedule import Schedule
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import Snapshot
-from labelahead.server.snapshot_builder import Tell, Workshop
+from labelahead.server.snapshot_builder import SnapshotBuilder, Tell
 
 __all__ = [
     "CurrentModel",
@@ -55,7 +55,7 @@ class LabelFit:
     points: Tensor  # (n,) positions in the data set that it was fitted among
     ready: Prepared
     learner: NetworkLearner | ExactLearner
-    learnt: Learnt
+    learnt: FittedModel
     labels: Mapping[int, int]  # position in the data set -> index of its class
     at: Tensor  # (L,) places
     given: Tensor  # (L,) indices of classes
@@ -92,7 +92,7 @@ class PoolPredictions:
 
 
 def predict_pool(
-    assignment: Assignment, schedule: Schedule, tell: Tell | None = None
+    assignment: LabellingService, schedule: Schedule, tell: Tell | None = None
 ) -> PoolPredictions:
     """Predict all items by a model fitted now on all labels: what `export-model` and `predict`
     give.
@@ -118,7 +118,7 @@ def predict_pool(
     return PoolPredictions(made.points, tally.alive, p)
 
 
-def _fit_exact(snapshot: Snapshot, tally: Tally) -> UnitFit:
+def _fit_exact(snapshot: Snapshot, tally: LabelState) -> UnitFit:
     order = Order(
         1, tuple(tally.labels.items()), len(tally.classes), (), tuple(tally.confirmed), tally.alive
     )
@@ -135,7 +135,7 @@ class CurrentModel:
     linearised with the answers since.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: LabellingService) -> None:
         self.assignment = assignment
         self._fitted: UnitFit | None = None
         self._state: Any = None  # of the labels that it was fitted on
@@ -159,7 +159,7 @@ class CurrentModel:
         return int(fit.numbers[best]), float(sure)
 
 
-def _require_classes(tally: Tally) -> None:
+def _require_classes(tally: LabelState) -> None:
     given = set(tally.labels.values())
     if len(given) < 2:
         raise InputError(
@@ -169,7 +169,9 @@ def _require_classes(tally: Tally) -> None:
         )
 
 
-def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = None) -> LabelFit:
+def fit_labels(
+    assignment: LabellingService, schedule: Schedule, tell: Tell | None = None
+) -> LabelFit:
     """Fit a model on all labels that there are by now, as the page's own network is.
 
     Raises:
@@ -192,7 +194,7 @@ def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
     campaign = replace(schedule.campaign, threads=None)
     refuse_large(campaign)
     held = dict.fromkeys(assignment.closed, UNKNOWN)
-    workshop = Workshop(campaign, (assignment.items.data, None), held, assignment.broken)
+    workshop = SnapshotBuilder(campaign, (assignment.items.data, None), held, assignment.broken)
     points, ready = workshop.prepared(labels, tell)
     place = {p: i for i, p in enumerate(points.tolist())}
     labels = {p: c for p, c in labels.items() if p in place}  # of what can still be read
@@ -208,7 +210,9 @@ def fit_labels(assignment: Assignment, schedule: Schedule, tell: Tell | None = N
     return LabelFit(points, ready, learner, learnt, labels, at, given, votes, seed)
 
 
-def page_model(assignment: Assignment, schedule: Schedule, tell: Tell | None = None) -> Finished:
+def page_model(
+    assignment: LabellingService, schedule: Schedule, tell: Tell | None = None
+) -> ExportedModel:
     """Learnt from all labels that there are by now, to be taken away."""
     made = fit_labels(assignment, schedule, tell)
     with assignment.lock:
@@ -241,7 +245,7 @@ def _estimated(made: LabelFit) -> dict[str, Any]:
     )
     rest = others.nonzero().flatten()
     if not len(rest):
-        right = learner.others_say(at, given, seed=seed)[0].argmax(1) == given
+        right = learner.leave_one_out_predictions(at, given, seed=seed)[0].argmax(1) == given
         return {"estimated": float(right.double().mean()), "how": BIASED}
     judged = rest[torch.randperm(len(rest), generator=stream(seed, "judged"))[:JUDGED]]
     error = learner.outlook(at, given, judged, seed=seed, votes=made.votes).error

@@ -38,7 +38,7 @@ from labelahead.server.journal_files import (
     copy_to_memory,
     require_database,
 )
-from labelahead.server.label_state import Counting, Event, Tally
+from labelahead.server.label_state import Counting, Event, LabelState
 from labelahead.server.permissions import create_private, owner_only
 
 __all__ = [
@@ -597,7 +597,7 @@ class Journal:
         return self._reads_only
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> LabelState:
         """What the record amounts to; equal to `fold(self.events())`."""
         with self._reading():
             return self._counting.tally()

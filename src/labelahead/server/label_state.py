@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from labelahead.data.classes import alike, checked_name
 from labelahead.errors import InputError
 
-__all__ = ["CHANGES", "Counting", "Event", "Tally", "fold"]
+__all__ = ["CHANGES", "Counting", "Event", "LabelState", "fold"]
 
 ANSWERS = ("label", "confirm", "skip", "unsure")
 CHANGES = ("rename", "merge", "remove")  # of classes
@@ -86,7 +86,7 @@ class Agreement(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tally:
+class LabelState:
     """What all answers amount to; a snapshot that no later event changes."""
 
     seq: int  # of the newest event, 0 before the first
@@ -119,7 +119,7 @@ class Tally:
         return next(a for a in reversed(self.answers[position]) if a.label is not None)
 
 
-def fold(events: Iterable[Event]) -> Tally:
+def fold(events: Iterable[Event]) -> LabelState:
     """The tally after these events, in this order."""
     counting = Counting()
     for event in events:
@@ -160,7 +160,7 @@ class Counting:
         self._labels: dict[int, int] = {}
         names = ("conflict", "skip", "unsure", "compared", "differ", "confirm")
         self._sets: dict[str, set[int]] = {name: set() for name in names}
-        self._tally: Tally | None = None
+        self._tally: LabelState | None = None
 
     def add(self, event: Event) -> None:
         """Take one more event into account."""
@@ -397,14 +397,14 @@ class Counting:
                 "back"
             )
 
-    def tally(self) -> Tally:
+    def tally(self) -> LabelState:
         """The snapshot; made once for each state."""
         if self._tally is None:
             sets = self._sets
             compared = len(sets["compared"])
             for who in self._answered.keys() - self._frozen.keys():
                 self._frozen[who] = frozenset(self._answered[who])
-            self._tally = Tally(
+            self._tally = LabelState(
                 seq=self.seq,
                 classes=tuple(self.classes),
                 answers=MappingProxyType(self._answers.copy()),

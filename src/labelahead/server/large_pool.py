@@ -30,7 +30,7 @@ from labelahead.outofcore.partitions import TEXTS, address, contents
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.items import StoredPictures
 from labelahead.server.refresh import Order, refreshed
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import Snapshot, save_snapshot
 from labelahead.server.snapshot_builder import IN_PLAY, Tell, mapped
 
@@ -107,7 +107,7 @@ class Holding:
                 "alone; expected a store "
                 "without --model, or ask by `labelahead pool ask`"
             )
-        self.assignment: Assignment | None = None
+        self.assignment: LabellingService | None = None
         self._executor, self._first, self._closed = executor, True, False
         self._reader = (
             Here() if executor is None else executor
@@ -195,7 +195,7 @@ class Holding:
         sample = held.positions[len(known) : len(known) + held.evaluation].tolist()
         return self._saved(held.model, [place[p] for p in sample if p in place], len(known))
 
-    def join(self, assignment: Assignment, names: Collection[str] = ()) -> None:
+    def join(self, assignment: LabellingService, names: Collection[str] = ()) -> None:
         """Grow with these items from now on. names: to hold too, as far as the pool has them."""
         self.assignment = assignment
         self.bring(self.find(names).values())

@@ -15,12 +15,12 @@ from torch.nn.functional import one_hot
 from labelahead.acquisition import Acquisition
 from labelahead.gp.calibration import leading, likelihoods
 from labelahead.inference.network import probabilities_of
-from labelahead.inference.pool_posterior import Belief
+from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.server.snapshot import Snapshot
 from labelahead.strategies import find
 from labelahead.strategies.base import Strategy
 
-__all__ = ["LabelEffect", "Opinion"]
+__all__ = ["LabelEffect", "PageModel"]
 
 SHOWN = 6  # items that an explanation names
 HYPOTHESES = 12  # answers that an explanation tries, the likeliest first
@@ -85,15 +85,15 @@ def _percent(share: float) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Opinion:
+class PageModel:
     """A snapshot and the belief that every answer since has moved. An immutable value.
 
     strategy, criterion: who chooses, and what it scores candidates by at these labels. counts_as:
-    of each class that was there when it began, as in `Tally`.
+    of each class that was there when it began, as in `LabelState`.
     """
 
     snapshot: Snapshot
-    belief: Belief
+    belief: PoolPosterior
     strategy: Strategy
     criterion: str | Acquisition
     counts_as: tuple[int | None, ...] = ()
@@ -105,13 +105,13 @@ class Opinion:
         labels: Mapping[int, int],
         classes: int,
         counts_as: tuple[int | None, ...] = (),
-    ) -> "Opinion":
+    ) -> "PageModel":
         """That of a snapshot, given these labels."""
         strategy = find(snapshot.strategy)
         belief = snapshot.belief(labels, classes, counts_as)
         return cls(snapshot, belief, strategy, strategy.criterion_after(labels.values()), counts_as)
 
-    def told(self, labels: Mapping[int, int], classes: int) -> "Opinion":
+    def told(self, labels: Mapping[int, int], classes: int) -> "PageModel":
         """The opinion that knows exactly these labels."""
         belief, criterion = (
             self.belief.told(labels, classes),
@@ -119,7 +119,7 @@ class Opinion:
         )
         return replace(self, belief=belief, criterion=criterion)
 
-    def shortened(self) -> "Opinion | None":
+    def shortened(self) -> "PageModel | None":
         """That of the best candidates alone, which an answer moves in a few milliseconds whatever
         the pool's size.
 
@@ -170,7 +170,7 @@ class Opinion:
         )
         return [row for row in rows if row[0] not in without]
 
-    def changed_from(self, before: "Opinion") -> int:
+    def changed_from(self, before: "PageModel") -> int:
         """How many items in play have changed their class since."""
         return int((self.belief.guesses != before.belief.guesses).sum())
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from labelahead.learner.stopping import ENOUGH as ENOUGH_LABELS
 from labelahead.learner.stopping import enough
-from labelahead.server.label_state import Tally
-from labelahead.server.page_model import Opinion
+from labelahead.server.label_state import LabelState
+from labelahead.server.page_model import PageModel
 from labelahead.server.schedule import OUTLOOK, Schedule
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 
 __all__ = ["doubts", "history", "people", "pool_map", "progress", "why"]
 
@@ -24,7 +24,7 @@ FEW = f"with fewer than {ENOUGH_LABELS} labels it may be far off"
 ENOUGH, CLEARLY = 5, 0.2
 
 
-def why(assignment: Assignment, position: int) -> dict[str, Any]:
+def why(assignment: LabellingService, position: int) -> dict[str, Any]:
     """What each answer would change, whom most, and which labels speak for the guess.
 
     learnt: it has a label, so that a guess says what was learnt. effect: what its label would do to
@@ -59,7 +59,7 @@ def why(assignment: Assignment, position: int) -> dict[str, Any]:
     }
 
 
-def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
+def progress(assignment: LabellingService, schedule: Schedule) -> dict[str, Any]:
     """How far it is, how good, and whether to go on."""
     with assignment.lock:
         opinion, tally = assignment.opinion, assignment.tally
@@ -111,7 +111,7 @@ def progress(assignment: Assignment, schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def pool_map(assignment: Assignment) -> dict[str, Any]:
+def pool_map(assignment: LabellingService) -> dict[str, Any]:
     """The pool in the plane of its two leading kernel components."""
     with assignment.lock:
         opinion, labels = assignment.opinion, dict(assignment.tally.labels)
@@ -131,7 +131,7 @@ def pool_map(assignment: Assignment) -> dict[str, Any]:
     return {"points": points, "labelled": labelled, "round": opinion.snapshot.round}
 
 
-def _judged(opinion: Opinion | None) -> Sequence[Any]:
+def _judged(opinion: PageModel | None) -> Sequence[Any]:
     """What the others say of every label, as of the last training."""
     return opinion.snapshot.facts.get("second_look", ()) if opinion else ()
 
@@ -140,7 +140,7 @@ def _enough(judged: Sequence[Any]) -> bool:
     return len(judged) >= ENOUGH * max(1, len({row[1] for row in judged}))
 
 
-def _doubtful(opinion: Opinion | None, tally: Tally) -> list[Any]:
+def _doubtful(opinion: PageModel | None, tally: LabelState) -> list[Any]:
     """Rows of the second look whose labels are in doubt, the most doubtful first."""
     judged, alive = _judged(opinion), set(tally.alive)
     rows = [
@@ -155,7 +155,7 @@ def _doubtful(opinion: Opinion | None, tally: Tally) -> list[Any]:
     return sorted(rows, key=lambda row: row[5] - row[4]) if _enough(judged) else []
 
 
-def doubts(assignment: Assignment, n: int = 24) -> dict[str, Any]:
+def doubts(assignment: LabellingService, n: int = 24) -> dict[str, Any]:
     """Labels that the others contradict clearly, the most doubtful first.
 
     By leave-one-out of a network that has seen no label, as of the last training; a label that was
@@ -186,7 +186,7 @@ def doubts(assignment: Assignment, n: int = 24) -> dict[str, Any]:
     }
 
 
-def people(assignment: Assignment) -> dict[str, Any]:
+def people(assignment: LabellingService) -> dict[str, Any]:
     """Who has labelled how much, and where two disagree."""
     with assignment.lock:
         tally, leases, here = assignment.tally, assignment.journal.leases(), assignment.present()
@@ -216,7 +216,9 @@ def people(assignment: Assignment) -> dict[str, Any]:
     }
 
 
-def history(assignment: Assignment, n: int = 50, who: str | None = None) -> list[dict[str, Any]]:
+def history(
+    assignment: LabellingService, n: int = 50, who: str | None = None
+) -> list[dict[str, Any]]:
     """The newest answers that stand, with what counts for their item now."""
     with assignment.lock:
         tally, describe = assignment.tally, assignment.items.describe

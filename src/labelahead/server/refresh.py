@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.inference.exact import MANY, ExactLearner, ExactLearnt, ExactModel
-from labelahead.inference.forecast import Outlook
+from labelahead.inference.exact import MANY, ExactLearner, ExactModel, FittedExactModel
+from labelahead.inference.forecast import ErrorForecast
 from labelahead.server.snapshot import Snapshot
 
 __all__ = ["Order", "UnitFit", "fit_units", "refreshed", "second_look", "told"]
@@ -50,7 +50,7 @@ class UnitFit:
     units: Tensor  # (n, d) of all items of the snapshot
     learner: ExactLearner
     model: ExactModel
-    learnt: ExactLearnt
+    learnt: FittedExactModel
     at: Tensor  # (L,) places along the snapshot's points
     labels: Tensor  # (L,) among `numbers`
     numbers: Tensor  # (C,) class numbers of the page
@@ -114,7 +114,7 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     if before.test is not None:
         units, truth = before.test
         facts["accuracy"] = float((numbers[learnt.model(units).argmax(1)] == truth).double().mean())
-    others, residual = learner.others_say(at, fit.labels)
+    others, residual = learner.leave_one_out_predictions(at, fit.labels)
     others = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, others)
     facts |= second_look(others, residual, before.points[at], numbers[fit.labels], order.trusted)
     rest = (
@@ -141,7 +141,7 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     )
 
 
-def told(outlook: Outlook) -> dict[str, float]:
+def told(outlook: ErrorForecast) -> dict[str, float]:
     """An outlook as facts."""
     error = {f"error_{k}": v for k, v in outlook.error._asdict().items()}
     return {**error, "fall": outlook.fall, "spread": outlook.spread}

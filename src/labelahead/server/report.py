@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from labelahead import files
 from labelahead.server.journal import recorded
-from labelahead.server.label_state import Tally, fold
+from labelahead.server.label_state import LabelState, fold
 
 __all__ = ["Written", "report"]
 
@@ -73,7 +73,7 @@ def report(folder: str | Path, out: str | Path | None = None) -> Written:
     return Written(target / PAGE, headline)
 
 
-def _persons(tally: Tally) -> str:
+def _persons(tally: LabelState) -> str:
     return "person" if len(tally.answered) == 1 else "people"
 
 
@@ -98,7 +98,7 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _people(tally: Tally) -> list[tuple[str, int, int]]:
+def _people(tally: LabelState) -> list[tuple[str, int, int]]:
     """Who, labels that count as theirs, and what they left open."""
     answers = [a for given in tally.answers.values() for a in given]
     labels = Counter(a.who for a in answers if a.label is not None)
@@ -107,7 +107,7 @@ def _people(tally: Tally) -> list[tuple[str, int, int]]:
     ]
 
 
-def _opinions(tally: Tally, position: int) -> str:
+def _opinions(tally: LabelState, position: int) -> str:
     said = (a for a in tally.answers[position] if a.label is not None)
     return ", ".join(f"{a.who}: {tally.classes[a.label]}" for a in said if a.label is not None)
 

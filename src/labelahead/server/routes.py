@@ -29,7 +29,7 @@ from labelahead.server.fitting import page_model, predict_pool
 from labelahead.server.items import FULL, LARGE, SMALL
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import cookies, set_cookie
-from labelahead.server.service import GRID, Assignment
+from labelahead.server.service import GRID, LabellingService
 from labelahead.server.session import ROOM
 
 __all__ = ["Json", "all_routes"]
@@ -126,7 +126,7 @@ class Confirmation(BaseModel):
 
 
 def all_routes(
-    assignment: Assignment, schedule: Schedule, *, labelled_at: str | None = None
+    assignment: LabellingService, schedule: Schedule, *, labelled_at: str | None = None
 ) -> tuple[APIRouter, ...]:
     """All that can be asked for but the page itself. labelled_at: see `create_app`."""
     turn = threading.Lock()  # one model is fitted at a time
@@ -163,7 +163,7 @@ Said = Annotated[str | None, Depends(_who)]
 
 
 def _session(
-    assignment: Assignment, who: str | None, labelled_at: str | None = None
+    assignment: LabellingService, who: str | None, labelled_at: str | None = None
 ) -> dict[str, Any]:
     return {
         "name": assignment.items.data.name,
@@ -178,7 +178,7 @@ def _session(
     }
 
 
-def _asking(assignment: Assignment, labelled_at: str | None) -> APIRouter:
+def _asking(assignment: LabellingService, labelled_at: str | None) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
     @routes.get("/health", summary="Whether the server is up")
@@ -212,7 +212,7 @@ def _asking(assignment: Assignment, labelled_at: str | None) -> APIRouter:
     return routes
 
 
-def _changing(assignment: Assignment) -> APIRouter:
+def _changing(assignment: LabellingService) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
     @routes.post("/me", summary="Say who you are")
@@ -269,7 +269,7 @@ def _changing(assignment: Assignment) -> APIRouter:
     return routes
 
 
-def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
+def _watching(assignment: LabellingService, schedule: Schedule) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
     @routes.get("/items/{position}", summary="What is shown of an item")
@@ -315,7 +315,7 @@ def _watching(assignment: Assignment, schedule: Schedule) -> APIRouter:
 
 
 def _sent(
-    assignment: Assignment, ending: str, media: str, write: Callable[[Path], object]
+    assignment: LabellingService, ending: str, media: str, write: Callable[[Path], object]
 ) -> FileResponse:
     """A file, or a zipped folder, that is gone from here once it has been sent."""
     room = Path(tempfile.mkdtemp(prefix=ROOM, dir=assignment.journal.folder))
@@ -336,7 +336,7 @@ def _sent(
     )
 
 
-def _model(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+def _model(assignment: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/model", summary="The model that the labels make", response_class=FileResponse)
@@ -367,7 +367,7 @@ async def _raw(request: Request) -> bytes:
     return await request.body()
 
 
-def _files(assignment: Assignment, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+def _files(assignment: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)

@@ -11,13 +11,13 @@ from typing import Any
 from labelahead.errors import ClusterError, LabelaheadError
 from labelahead.files import refused
 from labelahead.learner.config import Campaign
-from labelahead.learner.stopping import Reading, stop_advice
+from labelahead.learner.stopping import ErrorReading, stop_advice
 from labelahead.server.journal_files import MissingLabels
-from labelahead.server.label_state import Tally
+from labelahead.server.label_state import LabelState
 from labelahead.server.large_pool import Holding
-from labelahead.server.page_model import Opinion
+from labelahead.server.page_model import PageModel
 from labelahead.server.refresh import Order, refreshed
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import Snapshot, load_snapshot
 from labelahead.server.snapshot_builder import FIRST, IN_PLAY
 from labelahead.server.worker import Worker
@@ -47,7 +47,7 @@ class Schedule:
 
     def __init__(
         self,
-        assignment: Assignment,
+        assignment: LabellingService,
         worker: Worker | Holding,
         folder: Path,
         campaign: Campaign,
@@ -165,10 +165,11 @@ class Schedule:
         """Whether further labels still pay."""
         return stop_advice(self.readings())
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[ErrorReading]:
         """The error estimates of all refreshes so far, those of earlier sessions first."""
         return [
-            Reading(r.get("labels", 0), *(r.get(name) for name in OUTLOOK)) for r in self.rounds
+            ErrorReading(r.get("labels", 0), *(r.get(name) for name in OUTLOOK))
+            for r in self.rounds
         ]
 
     def remember(self) -> None:
@@ -191,7 +192,7 @@ class Schedule:
                 self._require_labels(last, snapshot, {position for position, _ in said})
                 fits = snapshot.outputs.shape[1] <= max(classes, 2)
                 if fits and said.issuperset(snapshot.labels.items()):
-                    opinion = Opinion.of(snapshot, tally.labels, classes, tally.counts_as)
+                    opinion = PageModel.of(snapshot, tally.labels, classes, tally.counts_as)
                     opinion.gain()  # a criterion that fails, fails here
                     self.assignment.take(opinion)
                     self._scored = int(snapshot.facts.get("scored", 0))
@@ -229,7 +230,7 @@ class Schedule:
             return self._order(number, tally)
         return Order(0, (), classes) if opinion is None else None
 
-    def _order(self, number: int, tally: Tally) -> Order:
+    def _order(self, number: int, tally: LabelState) -> Order:
         trusted, confirmed = self.assignment.trusted(tally), tuple(tally.confirmed)
         labels, alive = tuple(tally.labels.items()), tuple(tally.alive)
         return Order(number, labels, len(tally.classes), trusted, confirmed, alive)
@@ -374,7 +375,7 @@ class Schedule:
         broken = snapshot.facts.get("unreadable", {})
         if set(broken) - self.assignment.broken.keys():
             self.assignment.leave_out(broken)
-        opinion = Opinion.of(snapshot, tally.labels, len(tally.classes), tally.counts_as)
+        opinion = PageModel.of(snapshot, tally.labels, len(tally.classes), tally.counts_as)
         gain = opinion.gain() if opinion.belief.view.candidates.numel() and snapshot.round else None
         self.assignment.take(opinion)
         if snapshot.round and fresh:

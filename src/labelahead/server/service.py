@@ -1,6 +1,6 @@
 """Where people and the network meet: who is asked what, and what every answer sets in motion.
 
-An answer is on the disk (`Journal`) before anything else happens; then the posterior (`Belief`)
+An answer is on the disk (`Journal`) before anything else happens; then the posterior (`PoolPosterior`)
 moves, and the next question is there. Training goes on elsewhere (`Worker`) and hands over a new
 `Snapshot`.
 """
@@ -20,11 +20,11 @@ from labelahead.errors import InputError
 from labelahead.seeds import stream
 from labelahead.server.items import Items
 from labelahead.server.journal import Journal
-from labelahead.server.label_state import CHANGES, Event, Tally
-from labelahead.server.page_model import Opinion
+from labelahead.server.label_state import CHANGES, Event, LabelState
+from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot_builder import in_random_order
 
-__all__ = ["GRID", "Assignment"]
+__all__ = ["GRID", "LabellingService"]
 
 SECOND = "second opinion"
 TAKEN_BACK = "taken back"
@@ -43,7 +43,7 @@ AT_ONCE = (
 PATIENCE = 1.0  # seconds that an explanation waits for the last answer to be learnt
 
 
-class Assignment:
+class LabellingService:
     """Who is asked what; one for a server. Methods may be called from any thread, and none waits
     for training.
 
@@ -69,10 +69,10 @@ class Assignment:
         self.journal, self.items, self.budget = journal, items, budget
         self.closed, self.lease, self.overlap = frozenset(closed), lease, overlap
         self.broken: dict[int, str] = {}  # position -> why it cannot be looked at
-        self.opinion: Opinion | None = None
+        self.opinion: PageModel | None = None
         self.behind = False  # whether the opinion lacks an answer, or holds one that was taken back
         self._turns = 0  # how often labels or classes have moved
-        self._short: Opinion | None = (
+        self._short: PageModel | None = (
             None  # of the opinion's best candidates, which learns answers before it does
         )
         self._shortening = threading.Lock()  # held by whoever moves that
@@ -92,7 +92,7 @@ class Assignment:
         self._coin = stream(seed, "overlap")
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> LabelState:
         """What all answers amount to."""
         return self.journal.tally
 
@@ -308,7 +308,7 @@ class Assignment:
             self.journal.extend(data.ids[len(self.items) :])
             self.items.data = data
 
-    def take(self, opinion: Opinion) -> None:
+    def take(self, opinion: PageModel) -> None:
         """A training's new opinion; it learns whatever was answered meanwhile."""
         short = self._shortened(opinion)
         with self.lock:
@@ -316,23 +316,23 @@ class Assignment:
         self._learn()
 
     @staticmethod
-    def _shortened(opinion: Opinion) -> Opinion | None:
+    def _shortened(opinion: PageModel) -> PageModel | None:
         return opinion.shortened() if opinion.work > AT_ONCE else None
 
-    def informed(self) -> Opinion | None:
+    def informed(self) -> PageModel | None:
         """The opinion once it has learnt the last answer, or the one that there is after a second."""
         with self.moved:
             self.moved.wait_for(lambda: not self.behind, PATIENCE)
             return self.opinion
 
     @staticmethod
-    def _standing(opinion: Opinion, tally: Tally) -> Opinion:
+    def _standing(opinion: PageModel, tally: LabelState) -> PageModel:
         """The opinion that knows the labels, and the classes as they stand."""
         if opinion.fits(tally.counts_as):
             return opinion.told(tally.labels, len(tally.classes))
-        return Opinion.of(opinion.snapshot, tally.labels, len(tally.classes), tally.counts_as)
+        return PageModel.of(opinion.snapshot, tally.labels, len(tally.classes), tally.counts_as)
 
-    def trusted(self, tally: Tally) -> tuple[int, ...]:
+    def trusted(self, tally: LabelState) -> tuple[int, ...]:
         """Labelled items that are a random sample of all, however each came to be labelled; none if
         too few.
 
@@ -350,7 +350,7 @@ class Assignment:
         now = time.monotonic()
         return {who for who, at in self._seen.items() if now - at < AWAY}
 
-    def _check(self, tally: Tally, position: int, kind: str, label: int | None) -> None:
+    def _check(self, tally: LabelState, position: int, kind: str, label: int | None) -> None:
         if not 0 <= position < len(self.items) or position in self.closed:
             raise InputError(f"there is no item {position} to label; expected one that was asked")
         if kind not in KINDS:
@@ -446,7 +446,7 @@ class Assignment:
             self._learn_shortly()
         return after.changed_from(before)
 
-    def _newest(self, position: int | None = None) -> Opinion | None:
+    def _newest(self, position: int | None = None) -> PageModel | None:
         """What knows the last answers.
 
         The shortlist, if it was told of any and holds that item, or the opinion.
@@ -476,7 +476,7 @@ class Assignment:
             if position not in without and self._visible(position):
                 yield position
 
-    def _reason(self, tally: Tally, position: int) -> str:
+    def _reason(self, tally: LabelState, position: int) -> str:
         """Why an item is asked about, said of one that may have been chosen a while ago."""
         if position in tally.labels:
             return SECOND
@@ -485,7 +485,7 @@ class Assignment:
         return "look-ahead" if self.opinion.snapshot.round else "covers the pool"
 
     def _choose(
-        self, tally: Tally, who: str, taken: set[int]
+        self, tally: LabelState, who: str, taken: set[int]
     ) -> tuple[int, float | None, str] | None:
         """The best item that is free and that this person has not answered.
 
@@ -503,7 +503,7 @@ class Assignment:
         rest = next((p for p in self._random if p not in without), None)
         return None if rest is None else (rest, None, "random start")
 
-    def _second_opinion(self, tally: Tally, without: set[int]) -> int | None:
+    def _second_opinion(self, tally: LabelState, without: set[int]) -> int | None:
         """Now and then an item that somebody else has labelled, the oldest first."""
         if not self.overlap or float(torch.rand((), generator=self._coin)) >= self.overlap:
             return None
@@ -516,7 +516,7 @@ class Assignment:
             None,
         )
 
-    def _why_done(self, tally: Tally) -> str:
+    def _why_done(self, tally: LabelState) -> str:
         leased = len(self.journal.leases())
         if leased:
             return "the last items are with other people; come back in a while"
@@ -526,7 +526,7 @@ class Assignment:
         return "every item has an answer; thank you"
 
     def _question(
-        self, tally: Tally, position: int, score: float | None, reason: str
+        self, tally: LabelState, position: int, score: float | None, reason: str
     ) -> dict[str, Any]:
         guess: list[tuple[int, float]] = []
         ahead: list[int] = []

@@ -37,7 +37,7 @@ from labelahead.server.journal import (
 from labelahead.server.large_pool import Holding
 from labelahead.server.permissions import make_private_folder
 from labelahead.server.schedule import Schedule
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 from labelahead.server.snapshot_builder import Tell
 from labelahead.server.worker import Worker
 from labelahead.strategies import STRATEGIES, find
@@ -57,7 +57,7 @@ class Session:
     `notes` says what was decided; `holding`: what is held of a pool of millions.
     """
 
-    assignment: Assignment
+    assignment: LabellingService
     schedule: Schedule
     folder: Path
     notes: tuple[str, ...]
@@ -118,7 +118,7 @@ def opened(
             "budget": budget,
             "order": holding and holding.random,
         }
-        assignment = Assignment(journal, items, closed=held, **how)  # type: ignore[arg-type]
+        assignment = LabellingService(journal, items, closed=held, **how)  # type: ignore[arg-type]
         notes += _come_and_gone(assignment, len(begun.recorded))
         if holding:
             holding.join(assignment, names_in(labels) if labels is not None else ())
@@ -241,7 +241,7 @@ def _kept_apart(journal: Journal, measured: Mapping[int, str], notes: list[str])
 
 def _schedule(
     begun: Begun,
-    assignment: Assignment,
+    assignment: LabellingService,
     campaign: Campaign,
     held: Mapping[int, int],
     every: int,
@@ -320,7 +320,7 @@ def _folder(out: str | Path | None, source: str) -> Path:
     return folder
 
 
-def _come_and_gone(assignment: Assignment, recorded: int) -> list[str]:
+def _come_and_gone(assignment: LabellingService, recorded: int) -> list[str]:
     """Files that are there for the first time, and those that are no more, which nobody is asked
     about.
     """
@@ -437,7 +437,7 @@ def _recorded_test(folder: Path, data: Data) -> dict[int, str]:
 
 
 def _taken_in(
-    assignment: Assignment, begun: Begun, labels: str | Path | None, start_from_folders: bool
+    assignment: LabellingService, begun: Begun, labels: str | Path | None, start_from_folders: bool
 ) -> Iterator[str]:
     """Take in the labels that the data carry and those of a file, and say how many."""
     if start_from_folders:
@@ -446,7 +446,7 @@ def _taken_in(
         yield f"{labels}: {_counted(import_labels(assignment, Path(labels)))}"
 
 
-def _from_folders(assignment: Assignment, data: Data, answers: Answers | None) -> str:
+def _from_folders(assignment: LabellingService, data: Data, answers: Answers | None) -> str:
     if answers is None:
         raise InputError(
             f"{data.name} carries no labels to start from; expected one folder for each class, or "

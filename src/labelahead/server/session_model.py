@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from labelahead.learner.config import parse, read_stored
-from labelahead.learner.export import Finished
+from labelahead.learner.export import ExportedModel
 from labelahead.server.fitting import page_model, refuse_large
 from labelahead.server.session import opened
 
 __all__ = ["session_model"]
 
 
-def session_model(folder: str | Path, *, trust_code: bool = False) -> Finished:
+def session_model(folder: str | Path, *, trust_code: bool = False) -> ExportedModel:
     """Learnt from all labels that a page has kept in this folder, also while a page is open on it.
 
     trust_code: see `labelahead.load_model`.

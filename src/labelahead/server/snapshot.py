@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from labelahead.files import replace
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import MANY, mixture_kernel
-from labelahead.inference.pool_posterior import Belief
+from labelahead.inference.pool_posterior import PoolPosterior
 
 __all__ = ["Snapshot", "load_snapshot", "save_snapshot"]
 
@@ -50,10 +50,10 @@ class Snapshot:
 
     def belief(
         self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()
-    ) -> Belief:
+    ) -> PoolPosterior:
         """What is held of the items in play, given these labels.
 
-        counts_as: of each class, as in `Tally`.
+        counts_as: of each class, as in `LabelState`.
         """
         kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
         outputs = (
@@ -69,7 +69,7 @@ class Snapshot:
             else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
         )
         most = None if self.units is None else MANY
-        return Belief(
+        return PoolPosterior(
             self.points,
             start,
             labels,

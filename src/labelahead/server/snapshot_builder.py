@@ -19,7 +19,7 @@ from labelahead.data.loading import load_from
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactModel
-from labelahead.inference.network import Learnt
+from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_note
 from labelahead.learner.config import Campaign
 from labelahead.learner.encoding import takes_long
@@ -28,14 +28,14 @@ from labelahead.seeds import stream
 from labelahead.server.refresh import Order, refreshed, second_look
 from labelahead.server.snapshot import Snapshot
 from labelahead.strategies import find
-from labelahead.strategies.base import Asking
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import QueryConfig
+from labelahead.strategies.context import QueryContext
 
 __all__ = [
     "FIRST",
     "IN_PLAY",
+    "SnapshotBuilder",
     "Tell",
-    "Workshop",
     "in_random_order",
     "mapped",
     "page_data",
@@ -64,7 +64,7 @@ def in_random_order(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=stream(seed, "page"))
 
 
-class Workshop:
+class SnapshotBuilder:
     """Data and a network for them.
 
     `snapshots` is what it makes. What cannot be read is left out, and said.
@@ -214,7 +214,9 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     facts["train_seconds"] = learnt.seconds
     say("kernel", 0.5)
     start = time.perf_counter()
-    now = Situation.of(learnt.model, inputs, trained, asking, loss=learnt.loss, seed=campaign.seed)
+    now = QueryContext.of(
+        learnt.model, inputs, trained, asking, loss=learnt.loss, seed=campaign.seed
+    )
     tangent = now.tangent
     outputs = now.start if order.round else torch.zeros_like(now.start)
     if order.round:
@@ -224,7 +226,9 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     say("map", 0.9)
     facts["map"] = mapped(now.points, tangent)
     if len(pool) > 1:
-        others, residual = learner.others_say(pool.labelled, pool.labels, seed=seed, doubting=True)
+        others, residual = learner.leave_one_out_predictions(
+            pool.labelled, pool.labels, seed=seed, doubting=True
+        )
         facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
     return Snapshot(
         round=order.round,
@@ -277,7 +281,7 @@ def _units(ready: Prepared, say: Tell) -> Snapshot:
     )
 
 
-def _asking(asking: Asking, items: int) -> Asking:
+def _asking(asking: QueryConfig, items: int) -> QueryConfig:
     """Every item is in play, if need be by features of its kernel."""
     asking = find(asking.strategy).settled(asking)
     if asking.sketch is None and items > DENSE and (asking.candidates or items) > DENSE:
@@ -295,7 +299,7 @@ def _held_out(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
     return replace(data, test=at), Answers(labels, data.ids)
 
 
-def _accuracy(ready: Prepared, learnt: Learnt) -> float | None:
+def _accuracy(ready: Prepared, learnt: FittedModel) -> float | None:
     """On the test part of the data, where it has labels."""
     known = _known(ready)
     return None if ready.answers is None else learnt.accuracy(known, ready.answers.take(known))

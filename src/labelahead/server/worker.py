@@ -18,10 +18,10 @@ import torch
 
 from labelahead.errors import LabelaheadError
 from labelahead.learner.config import parse
-from labelahead.processes import born_deaf, run_in_worker
+from labelahead.processes import ignore_sigint, run_in_worker
 from labelahead.server.refresh import Order
 from labelahead.server.snapshot import save_snapshot
-from labelahead.server.snapshot_builder import Tell, Workshop, page_data
+from labelahead.server.snapshot_builder import SnapshotBuilder, Tell, page_data
 
 __all__ = ["Order", "Worker", "work"]
 
@@ -43,7 +43,7 @@ def work(
     torch.set_num_threads(threads)
     try:
         campaign = replace(parse(tables), threads=threads)
-        workshop = Workshop(campaign, page_data(campaign, items), test)
+        workshop = SnapshotBuilder(campaign, page_data(campaign, items), test)
         pipe.send(("ready", ""))
         while True:
             order = pipe.recv()
@@ -99,7 +99,7 @@ class Worker:
         self._process = context.Process(
             target=run_in_worker, args=(__name__, work.__name__, *self._args, other), daemon=True
         )
-        with born_deaf():
+        with ignore_sigint():
             self._process.start()
         other.close()
         return self._pipe

@@ -6,7 +6,7 @@ from typing import Any
 from labelahead.data.dataset import Loaded
 from labelahead.errors import InputError
 from labelahead.learner.config import parse, read_stored
-from labelahead.learner.export import Finished, finish
+from labelahead.learner.export import ExportedModel, finish
 from labelahead.learner.preparation import prepare
 from labelahead.simulation.run import remember
 from labelahead.simulation.store import Store
@@ -20,7 +20,7 @@ def run_model(
     data: Loaded | None = None,
     network: str | None = None,
     trust_code: bool = False,
-) -> Finished:
+) -> ExportedModel:
     """The network of a campaign's last round; its data are read again, for what was taken from
     them.
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact import ExactLearner
-from labelahead.inference.forecast import Outlook
-from labelahead.inference.network import Learnt, NetworkLearner
+from labelahead.inference.forecast import ErrorForecast
+from labelahead.inference.network import FittedModel, NetworkLearner
 from labelahead.learner.config import Budget, Progress
 from labelahead.learner.stopping import loo_estimate
 from labelahead.models.training import Trained
 from labelahead.seeds import stream
 from labelahead.simulation.store import CONFIRMED, Label, Round, Store
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import Query, propose
 
 __all__ = ["Labeller", "Simulation", "State", "rounds"]
@@ -32,7 +32,7 @@ class Simulation:
     """All that the rounds depend on. The labels are known to `labeller` alone."""
 
     learner: NetworkLearner | ExactLearner
-    asking: Asking
+    asking: QueryConfig
     budget: Budget
     labeller: Labeller
     test: Tensor  # (t,) positions
@@ -172,10 +172,10 @@ class _Rounds:
         if query and confirming:
             self._confirm(learnt, number, labelled, query.positions)
         start = time.perf_counter()
-        ahead: Outlook | None = None
+        ahead: ErrorForecast | None = None
         try:
             if query and len(labels) > 1 and plan.budget.initial:
-                others, residual = learner.others_say(labelled, labels, seed=seed)
+                others, residual = learner.leave_one_out_predictions(labelled, labels, seed=seed)
                 loo = loo_estimate(others, residual, labels, plan.budget.initial)
             several = bool((labels != labels[:1]).any())
             if plan.outlook and several and isinstance(learner, ExactLearner):
@@ -234,7 +234,7 @@ class _Rounds:
             "let_through": sum(self.plan.labeller(p) != c for p, c in given),
         }
 
-    def _confirm(self, learnt: Learnt, number: int, labelled: Tensor, asked: Tensor) -> None:
+    def _confirm(self, learnt: FittedModel, number: int, labelled: Tensor, asked: Tensor) -> None:
         """Look at what is predicted most surely, and label what looks right."""
         plan, budget = self.plan, self.plan.budget
         if learnt.trained is None:
@@ -269,7 +269,7 @@ class _Rounds:
         return self._judged[~torch.isin(self._judged, labelled)][:JUDGED]
 
     def _ask(
-        self, learnt: Learnt, number: int, count: int, memory: Mapping[str, Any] | None
+        self, learnt: FittedModel, number: int, count: int, memory: Mapping[str, Any] | None
     ) -> Query:
         """Choose, get the labels and put them into the pool."""
         self.tell("looking ahead", 0, count)
@@ -325,7 +325,7 @@ class _Rounds:
         return label
 
 
-def _told(ahead: Outlook | None) -> dict[str, Any]:
+def _told(ahead: ErrorForecast | None) -> dict[str, Any]:
     """An outlook as a round has it."""
     if ahead is None:
         return {}

@@ -32,7 +32,7 @@ from labelahead.simulation.loop import Labeller, Simulation, State, rounds
 from labelahead.simulation.store import Round, Store
 from labelahead.simulation.tracking import trackers
 from labelahead.strategies import GIVEN, find
-from labelahead.strategies.base import Asking, Strategy
+from labelahead.strategies.base import QueryConfig, Strategy
 
 __all__ = [
     "Prepared",
@@ -192,7 +192,7 @@ def resume(
 def _require_same_strategy(store: Store, now: str | Strategy) -> None:
     """Raise unless it goes by the name that the campaign began with, wherever it has moved to."""
     before = str(
-        read(store.folder / "config.toml").get("asking", {}).get("strategy", Asking.strategy)
+        read(store.folder / "config.toml").get("asking", {}).get("strategy", QueryConfig.strategy)
     )
     called = GIVEN + now.name if isinstance(now, Strategy) else now
     files = all(":" in name and not name.startswith(GIVEN) for name in (before, called))

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 from labelahead.models.training import predict
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.diversity import DIVERSITY
 from labelahead.strategies.uncertainty import CONFIDENCE
 
@@ -114,7 +114,7 @@ def credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
     return (psi[:, taken] / (p @ psi)[taken]).mean(1)
 
 
-def _answered(s: Situation, past: Past) -> tuple[list[int], list[float], float | None]:
+def _answered(s: QueryContext, past: Past) -> tuple[list[int], list[float], float | None]:
     """Which items have been answered, what each counts, and the reward of the last round.
 
     Reward: the accuracy of the network of now on all answers, Σ right_i c_i / Σ c_i. The paper
@@ -135,7 +135,7 @@ def _answered(s: Situation, past: Past) -> tuple[list[int], list[float], float |
     return positions, counts, float(each[right].sum() / each.sum())
 
 
-def _albl(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _albl(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
     weights = torch.full((len(EXPERTS),), 1 / len(EXPERTS), dtype=torch.float64)
     number, positions, counts = 1, list[int](), list[float]()
     if s.memory is not None:
@@ -165,7 +165,7 @@ def _albl(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
         positions=positions + offers[drawn].positions.tolist(),
         counts=counts + (1 / (len(s.candidates) * (p @ psi)[taken])).tolist(),
     )
-    return Picks(offers[drawn].positions, offers[drawn].scores, asdict(now))
+    return QueryBatch(offers[drawn].positions, offers[drawn].scores, asdict(now))
 
 
 ALBL = Strategy(

@@ -13,7 +13,7 @@ from labelahead.acquisition import Acquisition
 from labelahead.errors import InputError
 from labelahead.models.training.objective import MakeObjective
 
-__all__ = ["Ask", "Asking", "Picks", "Strategy"]
+__all__ = ["Ask", "QueryBatch", "QueryConfig", "Strategy"]
 
 OPINIONATED = (
     "flip",
@@ -26,13 +26,13 @@ SMALLEST_SKETCH = 32  # below that it is noise
 Ask = Callable[[int], int]  # position in the data set -> class number
 
 
-class Picks(NamedTuple):
+class QueryBatch(NamedTuple):
     """What was chosen, best first.
 
     memory: what the strategy wants to be told next time, by `situation.memory`; goes through JSON.
     Not all that was chosen need have been labelled by then.
 
-    >>> picks = la.Picks(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
+    >>> picks = la.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
     >>> picks.positions[0].item()  # the best comes first
     7
     """
@@ -54,7 +54,7 @@ class Strategy:
     samples, seed) -> an `AuxiliaryObjective`.
 
     >>> def first(situation, q, rng, mode, ask):
-    ...     return la.Picks(situation.candidates[:q], torch.ones(q))
+    ...     return la.QueryBatch(situation.candidates[:q], torch.ones(q))
     >>> mine = la.Strategy("first", "a baseline for tests", "nobody", first)
     >>> len(la.propose(model, x, la.Pool(30), 3, mine).positions)  # candidates come in random order
     3
@@ -63,14 +63,14 @@ class Strategy:
     name: str
     when: str
     paper: str
-    pick: Callable[..., Picks]
+    pick: Callable[..., QueryBatch]
     modes: tuple[str, ...] = ("top",)
     criterion: str | Acquisition | None = None
     noise: float | None = None
     needs_network: bool = False
     objective: MakeObjective | None = None
 
-    def settled(self, asking: "Asking") -> "Asking":
+    def settled(self, asking: "QueryConfig") -> "QueryConfig":
         """With the strategy's own noise where none is asked for.
 
         Without either, the learner's counts.
@@ -105,7 +105,7 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class Asking:
+class QueryConfig:
     """How items are chosen; the same values serve a simulation, a query and the labelling page.
 
     strategy: a name of STRATEGIES, your own as "file.py:name", or a `Strategy`. mode: how
@@ -118,7 +118,7 @@ class Asking:
     infinity are its two ends. retrainings: of `naive`, for at most so many candidates a network is
     trained.
 
-    >>> la.Asking("flip", mode="greedy", candidates=500).candidates
+    >>> la.QueryConfig("flip", mode="greedy", candidates=500).candidates
     500
     """
 

@@ -17,8 +17,8 @@ from labelahead.gp.posterior import prior
 from labelahead.models.networks import WideResNet
 from labelahead.models.training import predict
 from labelahead.ntk import infinite_kernel
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation, scored
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext, scored
 from labelahead.strategies.lookahead import MODES, PAPER
 
 __all__ = ["DEPTH", "RIVALS", "matching_kernel", "one_step"]
@@ -30,7 +30,7 @@ DEPTH = 3  # hidden layers of the infinitely wide network
 SIDE = 7
 
 
-def one_step(s: Situation, rng: torch.Generator) -> Tensor:
+def one_step(s: QueryContext, rng: torch.Generator) -> Tensor:
     """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x', y' = argmax f(x'): the change by one step on x'
     alone.
 
@@ -76,28 +76,30 @@ def matching_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None
     )
 
 
-def _nothing(s: Situation) -> Tensor:
+def _nothing(s: QueryContext) -> Tensor:
     """(L + m, C) zeros: the network is asked for no more than the number of classes."""
     one = predict(s.model, s.inputs[s.points[:1]])
     return one.new_zeros(len(s.points), one.shape[1])
 
 
 def _infinitely_wide(
-    start: Callable[[Situation], Tensor], criterion: str | Acquisition
-) -> Callable[..., Picks]:
+    start: Callable[[QueryContext], Tensor], criterion: str | Acquisition
+) -> Callable[..., QueryBatch]:
     """Look-ahead in any mode by the kernel of an infinitely wide ReLU network like the one at hand.
 
     start: (L + m, C) where it begins. Look-ahead does not depend on the scale of the kernel.
     """
 
-    def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    def pick(
+        s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    ) -> QueryBatch:
         x, begun = s.learnt.rows(s.points), start(s)
         with s.timed("kernel"):
             s.require_memory(len(s.points), begun.element_size())
             kernel = matching_kernel(s.model, x)
         belief = s.believed(begun, {"kernel": kernel})
         with s.timed("score"):
-            return Picks(*belief.pick(criterion, q, rng, mode, ask))
+            return QueryBatch(*belief.pick(criterion, q, rng, mode, ask))
 
     return pick
 

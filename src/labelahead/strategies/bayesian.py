@@ -11,8 +11,8 @@ from labelahead.batching import Samples
 from labelahead.errors import ModelError
 from labelahead.models.training import fresh_start, predict, train
 from labelahead.models.training.forward import eval_mode, forward
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation, scored
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext, scored
 from labelahead.strategies.diversity import lazy_argmax
 
 __all__ = ["BAYESIAN", "bald", "batch_bald"]
@@ -74,7 +74,7 @@ def _plog(p: Tensor) -> Tensor:
     return p.clamp_min(torch.finfo(p.dtype).tiny).log_().mul_(p)
 
 
-def network_samples(s: Situation, rng: torch.Generator) -> Tensor:
+def network_samples(s: QueryContext, rng: torch.Generator) -> Tensor:
     """(m, T, C) probabilities of the candidates by T plausible networks.
 
     Dropout, if the network has any; else an ensemble of networks trained like it.
@@ -109,7 +109,7 @@ def _dropped(model: nn.Module, drops: Sequence[nn.Module], x: Tensor | Samples) 
         )
 
 
-def _member(s: Situation, seed: int) -> nn.Module:
+def _member(s: QueryContext, seed: int) -> nn.Module:
     assert s.fresh is not None
     assert s.training is not None
     model = fresh_start(s.fresh, None, s.training, seed=seed)
@@ -121,12 +121,14 @@ def _member(s: Situation, seed: int) -> nn.Module:
     return model
 
 
-def _batch_bald(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _batch_bald(
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     with s.timed("samples"):
         p = network_samples(s, rng)
     with s.timed("score"):
         order, scores = batch_bald(p, q, rng)
-    return Picks(s.candidates[order], scores)
+    return QueryBatch(s.candidates[order], scores)
 
 
 BAYESIAN = (

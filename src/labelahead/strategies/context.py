@@ -16,30 +16,30 @@ from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import learnt_of
-from labelahead.inference.network import Learnt
-from labelahead.inference.pool_posterior import Belief
+from labelahead.inference.network import FittedModel
+from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.models.training import AuxiliaryObjective, Training
 from labelahead.seeds import stream
-from labelahead.strategies.base import Ask, Asking, Picks
+from labelahead.strategies.base import Ask, QueryBatch, QueryConfig
 
-__all__ = ["Situation", "scored"]
+__all__ = ["QueryContext", "scored"]
 
 LARGEST_KERNEL = 6 << 30  # bytes of a dense kernel; beyond it a sketch is asked for
 
 
 @dataclass(eq=False)
-class Situation:
+class QueryContext:
     """A trained network, the inputs, the labels given so far, and the items that may be asked for.
 
     Positions are those of the full data set. `points` lists those in play, labelled ones first;
     `belief` is what the linearised network holds of them.
     """
 
-    learnt: Learnt
+    learnt: FittedModel
     labelled: Tensor  # (L,)
     labels: Tensor  # (L,) class numbers
     candidates: Tensor  # (m,) in random order
-    asking: Asking
+    asking: QueryConfig
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
     memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
@@ -54,13 +54,13 @@ class Situation:
         model: nn.Module,
         inputs: Tensor | Samples,
         pool: Pool,
-        asking: Asking,
+        asking: QueryConfig,
         n: int = 1,
         *,
         loss: str = "squared",
         seed: int = 0,
         **more: Any,
-    ) -> "Situation":
+    ) -> "QueryContext":
         """A random part of the unlabelled items, in random order.
 
         At least n, whatever the limit says.
@@ -146,18 +146,18 @@ class Situation:
             return self.learnt.tangent(self.points, kind, sketch)
 
     @cached_property
-    def belief(self) -> Belief:
+    def belief(self) -> PoolPosterior:
         """The linearised network at `points`, given the labels so far."""
         return self.believed(self.start, self.tangent)
 
-    def believed(self, start: Tensor, tangent: Mapping[str, Any]) -> Belief:
+    def believed(self, start: Tensor, tangent: Mapping[str, Any]) -> PoolPosterior:
         """What is held at `points` by whoever began at `start` (L + m, C) with that "kernel" or
         those "features".
         """
         with self.timed("solve"):
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
             # Candidates come in random order, so the first ones are a random part of them.
-            return Belief(
+            return PoolPosterior(
                 self.points,
                 prior(start, **tangent, noise=self.noise),
                 known,
@@ -200,19 +200,21 @@ class Situation:
 
 
 def scored(
-    score: Callable[[Situation, torch.Generator], Tensor],
-    ready: Callable[[Situation], object] = lambda s: None,
-) -> Callable[..., Picks]:
+    score: Callable[[QueryContext, torch.Generator], Tensor],
+    ready: Callable[[QueryContext], object] = lambda s: None,
+) -> Callable[..., QueryBatch]:
     """A strategy that takes the q largest scores; ties go to the first candidate, a random one.
 
     ready: makes what the score rests on, before, so that no second counts twice.
     """
 
-    def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    def pick(
+        s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    ) -> QueryBatch:
         ready(s)
         with s.timed("score"):
             scores = score(s, rng).double().cpu()
         order = torch.sort(scores, descending=True, stable=True).indices[:q]
-        return Picks(s.candidates[order], scores[order])
+        return QueryBatch(s.candidates[order], scores[order])
 
     return pick

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import import_extra
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.uncertainty import class_probabilities
 
 __all__ = [
@@ -101,11 +101,13 @@ def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[T
     return torch.tensor(picked), torch.tensor(reach, dtype=torch.float64)
 
 
-def _coreset(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _coreset(
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     points, L = s.embedding, len(s.labelled)
     with s.timed("score"):
         order, reach = k_centre(points[L:], points[:L], q)
-    return Picks(s.candidates[order], reach.nan_to_num(posinf=0.0))
+    return QueryBatch(s.candidates[order], reach.nan_to_num(posinf=0.0))
 
 
 def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -133,14 +135,14 @@ def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tens
     return torch.tensor(picked), torch.tensor(weights, dtype=torch.float64)
 
 
-def _badge(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _badge(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
     """The gradient of the last layer's weights for the likeliest label is (p − e) hᵀ."""
     h = s.candidate_embedding
     with s.timed("score"):
         p = class_probabilities(s).cpu()
         r = p.scatter_add(1, p.argmax(1, keepdim=True), -p.new_ones(len(p), 1))
         order, weights = k_means_pp(r, h, q, rng)
-    return Picks(s.candidates[order], weights)
+    return QueryBatch(s.candidates[order], weights)
 
 
 DIVERSITY = (
@@ -222,11 +224,13 @@ def _by_typicality(
     return [(int(own[i]), float(value[i])) for i in best]
 
 
-def _typiclust(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _typiclust(
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     points = s.embedding
     with s.timed("score"):
         at, scores = typical(points, len(s.labelled), q, rng)
-    return Picks(s.points[at], scores)
+    return QueryBatch(s.points[at], scores)
 
 
 def ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
@@ -292,12 +296,14 @@ def cover(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor,
     return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
 
 
-def _probcover(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _probcover(
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     points, classes = s.embedding, s.candidate_outputs.shape[1]
     with s.timed("score"):
         points = torch.nn.functional.normalize(points, dim=1)
         at, scores = cover(points, len(s.labelled), q, ball_radius(points, classes, rng))
-    return Picks(s.points[at], scores)
+    return QueryBatch(s.points[at], scores)
 
 
 def herd(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,21 +340,23 @@ def _herded(kernel: Tensor, best: Tensor, worth: Tensor, rows: Tensor) -> Tensor
     return (kernel[rows] - best).clamp_min_(0) @ worth
 
 
-def _max_herding(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _max_herding(
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     points = s.embedding
     with s.timed("score"):
         order, scores = herd(points, len(s.labelled), q, points.new_ones(len(s.candidates)))
-    return Picks(s.candidates[order], scores)
+    return QueryBatch(s.candidates[order], scores)
 
 
 def _uncertainty_herding(
-    s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
-) -> Picks:
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     points = s.embedding
     with s.timed("score"):
         top = class_probabilities(s).topk(2, dim=1).values
         order, scores = herd(points, len(s.labelled), q, (1 - top[:, 0] + top[:, 1]).to(points))
-    return Picks(s.candidates[order], scores)
+    return QueryBatch(s.candidates[order], scores)
 
 
 def wavering(said: Tensor, dropped: Tensor, q: int) -> Tensor:
@@ -387,7 +395,9 @@ def central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tenso
     return torch.tensor([*picked, *others]), sizes.double()
 
 
-def _dropquery(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _dropquery(
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     """Dropout on the embedding: of a network what its last linear layer sees, of the exact learner
     its unit features.
 
@@ -404,7 +414,7 @@ def _dropquery(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask |
         places = wavering(said, torch.stack(others), q).cpu()
     with s.timed("score"):
         order, sizes = central(torch.nn.functional.normalize(points[places], dim=1), q, rng)
-    return Picks(s.candidates[places[order]], sizes)
+    return QueryBatch(s.candidates[places[order]], sizes)
 
 
 COVERAGE = (

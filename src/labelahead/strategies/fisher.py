@@ -16,8 +16,8 @@ one.
 import torch
 from torch import Tensor
 
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext
 from labelahead.strategies.uncertainty import class_probabilities
 
 __all__ = ["BAIT", "bait"]
@@ -73,7 +73,7 @@ def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(chosen), torch.tensor([gains[at] for at in chosen], dtype=torch.float64)
 
 
-def _bait(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _bait(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
     """Before the first label every class is as likely as another, and what is left is coverage."""
     outputs, h = s.outputs, s.embedding
     with s.timed("score"):
@@ -83,7 +83,7 @@ def _bait(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
         order, gains = bait(
             h * (1 - p.square().sum(1)).clamp_min(0).sqrt()[:, None], len(s.labelled), q
         )
-    return Picks(s.candidates[order], gains)
+    return QueryBatch(s.candidates[order], gains)
 
 
 BAIT = Strategy(

@@ -3,8 +3,8 @@
 import torch
 
 from labelahead.acquisition import Acquisition
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext
 
 __all__ = ["LOOK_AHEAD", "MODES", "PAPER", "by_look_ahead"]
 
@@ -20,10 +20,12 @@ def by_look_ahead(
     criterion: a name or a function; default: as the strategy.
     """
 
-    def pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+    def pick(
+        s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    ) -> QueryBatch:
         belief = s.belief
         with s.timed("score"):
-            return Picks(
+            return QueryBatch(
                 *belief.pick(strategy.criterion_after(belief.labels.values()), q, rng, mode, ask)
             )
 

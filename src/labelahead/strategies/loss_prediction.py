@@ -20,7 +20,7 @@ from labelahead.models.training.forward import eval_mode, forward, place, rows_a
 from labelahead.models.training.objective import AuxiliaryObjective
 from labelahead.seeds import seeded, training_seed
 from labelahead.strategies.base import Strategy
-from labelahead.strategies.context import Situation, scored
+from labelahead.strategies.context import QueryContext, scored
 
 __all__ = ["LL4AL", "LossModule", "ranking_loss"]
 
@@ -173,7 +173,7 @@ def _tapped_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
     return [every[round((i + 1) * len(every) / count) - 1] for i in range(count)]
 
 
-def _predicted_losses(s: Situation, rng: torch.Generator) -> Tensor:
+def _predicted_losses(s: QueryContext, rng: torch.Generator) -> Tensor:
     """(m,) the predicted loss of each candidate."""
     module = s.objective
     if not isinstance(module, LossModule):

@@ -16,8 +16,8 @@ from labelahead.models.training import AuxiliaryObjective, Training
 from labelahead.models.training.forward import eval_mode
 from labelahead.seeds import stream
 from labelahead.strategies import find
-from labelahead.strategies.base import Ask, Asking, Picks, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import Ask, QueryBatch, QueryConfig, Strategy
+from labelahead.strategies.context import QueryContext
 
 __all__ = ["Query", "propose"]
 
@@ -55,7 +55,7 @@ def propose(
     inputs: Inputs,
     pool: Pool,
     n: int = 1,
-    asking: Asking | Strategy | str = "flip",
+    asking: QueryConfig | Strategy | str = "flip",
     *,
     loss: str = "squared",
     seed: int = 0,
@@ -83,7 +83,7 @@ def propose(
     >>> len(query.positions), query.mode  # nobody is there to answer, so not sequential
     (5, 'greedy')
     """
-    how = asking if isinstance(asking, Asking) else Asking(strategy=asking)
+    how = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
     strategy = find(how.strategy)
     mode = strategy.mode(how.mode, ask=ask is not None)
     samples = _required(model, inputs, pool, n)
@@ -93,7 +93,7 @@ def propose(
         kept = None if memory is None else dict(memory)
         return Query(nothing, nothing.double(), strategy.name, mode, memory=kept)
     with eval_mode(model):
-        now = Situation.of(
+        now = QueryContext.of(
             model,
             samples,
             pool,
@@ -113,7 +113,7 @@ def propose(
     return _query_of(picks, strategy, mode, now)
 
 
-def _query_of(picks: Picks, strategy: Strategy, mode: str, now: Situation) -> Query:
+def _query_of(picks: QueryBatch, strategy: Strategy, mode: str, now: QueryContext) -> Query:
     """Return what was picked, with what is known of it."""
     drift = (
         now.drift if "belief" in vars(now) else None
@@ -141,10 +141,10 @@ def _require_network(strategy: Strategy, model: nn.Module) -> None:
         )
 
 
-def _check(picks: Any, strategy: Strategy, now: Situation, n: int) -> None:
+def _check(picks: Any, strategy: Strategy, now: QueryContext, n: int) -> None:
     """Raise unless a strategy, which may be the user's own, picked what it was asked for."""
     if (
-        not isinstance(picks, Picks)
+        not isinstance(picks, QueryBatch)
         or not isinstance(picks.positions, Tensor)
         or not isinstance(picks.scores, Tensor)
     ):

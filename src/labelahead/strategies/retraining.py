@@ -16,8 +16,8 @@ from labelahead.models.layers import ACTIVATIONS
 from labelahead.models.training import Training, predict, train
 from labelahead.models.training.fit import batches, make_optimiser, rates
 from labelahead.models.training.forward import place
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext
 
 __all__ = ["EPOCHS", "NAIVE", "alike", "one_by_one", "retrained", "together"]
 
@@ -33,7 +33,7 @@ LONG = 10.0  # seconds from which a forecast is a warning
 _PLAIN = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, *ACTIVATIONS.values())
 
 
-def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _pick(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
     """The q candidates that change the outputs most.
 
     Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x', y' = argmax f(x').
@@ -60,7 +60,7 @@ def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
                 _forecast(len(some), (time.perf_counter() - begun) / len(after))
     scores = torch.cat(changes).cpu()
     order = torch.sort(scores, descending=True, stable=True).indices[:q]
-    return Picks(some[order], scores[order])
+    return QueryBatch(some[order], scores[order])
 
 
 def brief(training: Training, items: int) -> Training:
@@ -83,7 +83,7 @@ def _forecast(count: int, seconds: float) -> None:
 
 
 def retrained(
-    s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+    s: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
 ) -> Iterator[Tensor]:
     """Outputs (≤q, e, C) at `there` after training on the labels so far and item at[j] alone.
 
@@ -108,7 +108,7 @@ def retrained(
 
 
 def one_by_one(
-    s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+    s: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
 ) -> Iterator[Tensor]:
     """`retrained` for any network, by `train`: (1, e, C) at a time."""
     before, model = s.model.state_dict(), copy.deepcopy(s.model)
@@ -137,7 +137,7 @@ def alike(model: nn.Module) -> bool:
 
 
 def together(
-    s: Situation, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+    s: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
 ) -> Tensor:
     """`retrained` for all of `at` at once: the same steps as `train`, weights stacked (q, ...)."""
     n, q, classes = len(s.labelled), len(at), s.outputs.shape[1]

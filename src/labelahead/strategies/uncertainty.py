@@ -8,20 +8,22 @@ from labelahead.acquisition.probability import probabilities
 from labelahead.errors import InputError
 from labelahead.gp.dynamics import gains, residuals, total_gradient
 from labelahead.ntk import gradient_gram, norms_and_products, squared_norms
-from labelahead.strategies.base import Ask, Picks, Strategy
-from labelahead.strategies.context import Situation, scored
+from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext, scored
 
 __all__ = ["CONFIDENCE", "DYNAMICAL", "EGL", "class_probabilities", "expected_gradient_length"]
 
 REST = 1e-3  # probability of the classes left out, on average
 
 
-def _random(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _random(
+    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+) -> QueryBatch:
     order = torch.randperm(len(s.candidates), generator=rng)[:q]
-    return Picks(s.candidates[order], torch.zeros(q, dtype=torch.float64))
+    return QueryBatch(s.candidates[order], torch.zeros(q, dtype=torch.float64))
 
 
-def class_probabilities(s: Situation, outputs: Tensor | None = None) -> Tensor:
+def class_probabilities(s: QueryContext, outputs: Tensor | None = None) -> Tensor:
     """(m, C): softmax after cross-entropy, projection onto the simplex after squared loss.
 
     outputs: (m, C) of other items than the candidates.
@@ -30,17 +32,17 @@ def class_probabilities(s: Situation, outputs: Tensor | None = None) -> Tensor:
     return probabilities((s.candidate_outputs if outputs is None else outputs).double(), method)
 
 
-def entropy(s: Situation, rng: torch.Generator) -> Tensor:
+def entropy(s: QueryContext, rng: torch.Generator) -> Tensor:
     """(m,) −Σ p log p."""
     return entropy_of(class_probabilities(s))
 
 
-def least_confidence(s: Situation, rng: torch.Generator) -> Tensor:
+def least_confidence(s: QueryContext, rng: torch.Generator) -> Tensor:
     """(m,) −max p."""
     return -class_probabilities(s).amax(1)
 
 
-def margin(s: Situation, rng: torch.Generator) -> Tensor:
+def margin(s: QueryContext, rng: torch.Generator) -> Tensor:
     """Negative gap of the top two; of raw outputs after squared loss: probabilities saturate."""
     p = class_probabilities(s) if s.loss == "cross-entropy" else s.candidate_outputs.double()
     if p.shape[1] < 2:
@@ -72,7 +74,7 @@ CONFIDENCE = (
 )
 
 
-def expected_gradient_length(s: Situation, rng: torch.Generator) -> Tensor:
+def expected_gradient_length(s: QueryContext, rng: torch.Generator) -> Tensor:
     """(m,) Σ_y p(y) ‖∇ loss(x, y)‖ over all weights, without any gradient being built.
 
     Classes are visited from the likeliest on until next to no probability is left.
@@ -104,7 +106,7 @@ EGL = Strategy(
 )
 
 
-def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> Picks:
+def _pick(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
     """The q largest gains; greedy: each counts its pairs with those picked before (DY-13)."""
     x = s.learnt.seen(s.candidates)
     outputs = s.candidate_outputs
@@ -119,12 +121,12 @@ def _pick(s: Situation, q: int, rng: torch.Generator, mode: str, ask: Ask | None
     with s.timed("score"):
         if mode == "greedy":
             order, scores = _greedy(squares, products, gram, q)
-            return Picks(s.candidates[order], scores)
+            return QueryBatch(s.candidates[order], scores)
         order = torch.sort(scores, descending=True, stable=True).indices[:q]
-    return Picks(s.candidates[order], scores[order])
+    return QueryBatch(s.candidates[order], scores[order])
 
 
-def _towards_labels(s: Situation) -> dict[str, Tensor]:
+def _towards_labels(s: QueryContext) -> dict[str, Tensor]:
     """∇L(S); zero without labels."""
     if len(s.labelled) == 0:
         return {k: torch.zeros_like(p) for k, p in s.model.named_parameters() if p.requires_grad}

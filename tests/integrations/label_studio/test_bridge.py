@@ -20,9 +20,9 @@ from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.integrations.label_studio import bridge as bridge_module
 from labelahead.integrations.label_studio import tasks as tasks_module
-from labelahead.integrations.label_studio.client import Studio, Unreachable
+from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.connection import Connection
-from labelahead.integrations.label_studio.gateway import SECRET, Doors, protocol
+from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
 from labelahead.integrations.label_studio.image_text import PLACE, picture_and_text
 from labelahead.integrations.label_studio.interface import read_interface
 from labelahead.integrations.label_studio.payloads import WEBHOOK_ACTIONS
@@ -54,7 +54,8 @@ def joined(studio, out, *, there=NONE, predictions=False, started=False):
         bridge = connection.bridge(session.assignment, fetched, predictions=predictions)
         page = create_app(session.assignment, session.schedule)
         with TestClient(
-            Doors(protocol(bridge), page, secret="s3cret-s3cret"), base_url="http://127.0.0.1"
+            LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret"),
+            base_url="http://127.0.0.1",
         ) as client:
             client.headers[SECRET] = "s3cret-s3cret"
             yield bridge, session, client
@@ -521,9 +522,11 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
         connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
-        tried, ask = [], Studio._ask
+        tried, ask = [], LabelStudioClient._ask
         monkeypatch.setattr(
-            Studio, "_ask", lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how)
+            LabelStudioClient,
+            "_ask",
+            lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how),
         )
         fetched = connection.fetch(lambda done, of: None)
         assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
@@ -588,11 +591,11 @@ def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog
 def test_wrong_tokens_and_projects_are_said(tmp_path):
     with replay() as studio:
         with pytest.raises(InputError, match="does not know the access token"):
-            Studio(studio.url, "wrong", studio.project).project()
+            LabelStudioClient(studio.url, "wrong", studio.project).project()
         with pytest.raises(InputError, match="no project 77"):
-            Studio(studio.url, KEY, 77).project()
+            LabelStudioClient(studio.url, KEY, 77).project()
     with pytest.raises(InputError, match="expected http"):
-        Studio("localhost:8080", KEY, 1)
+        LabelStudioClient("localhost:8080", KEY, 1)
 
 
 def test_the_command_wants_a_token_from_the_environment(monkeypatch):
@@ -663,7 +666,7 @@ def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
 
 def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
     with replay() as studio:
-        Studio(studio.url, KEY, studio.project).call_back(
+        LabelStudioClient(studio.url, KEY, studio.project).call_back(
             "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
         )
         (hook,) = studio.sent("POST", "/api/webhooks/")
@@ -671,7 +674,7 @@ def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
         studio.replies["hooks"] = [
             {"id": 7, "url": "http://old/webhook", "headers": {SECRET: "old"}}
         ]
-        Studio(studio.url, KEY, studio.project).call_back(
+        LabelStudioClient(studio.url, KEY, studio.project).call_back(
             "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
         )
         assert studio.sent("PATCH", "/api/webhooks/7/")

@@ -15,7 +15,7 @@ from labelahead.errors import InputError
 from labelahead.integrations.label_studio import bridge as bridge_module
 from labelahead.integrations.label_studio.client import Unreachable
 from labelahead.integrations.label_studio.connection import Connection
-from labelahead.integrations.label_studio.task_importer import Supply
+from labelahead.integrations.label_studio.task_importer import TaskImporter
 from labelahead.learner.config import parse
 from labelahead.models import image_encoder as backbone
 from labelahead.outofcore import embed
@@ -209,7 +209,7 @@ def test_tasks_of_ones_own_are_the_items_that_they_name(store, studio, tmp_path)
         settled(session)
         bridge.serve()
         supply = bridge._supply
-        assert isinstance(supply, Supply)
+        assert isinstance(supply, TaskImporter)
         assert supply.strangers == 2
         assert bridge.tasks[session.assignment.items.ids.index("doc 7")] == first
         assert second in supply

@@ -12,7 +12,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from labelahead.integrations.label_studio.connection import Connection
-from labelahead.integrations.label_studio.gateway import MAX_CALL_BYTES, SECRET, Doors, protocol
+from labelahead.integrations.label_studio.gateway import (
+    MAX_CALL_BYTES,
+    SECRET,
+    LabelStudioGateway,
+    protocol,
+)
 from labelahead.learner.config import parse
 from labelahead.server.app import create_app
 from labelahead.server.session import opened
@@ -36,7 +41,7 @@ def doors(tmp_path_factory):
         with opened(parse(tables), out, classes=connection.interface.choices) as session:
             bridge = connection.bridge(session.assignment, fetched, predictions=False)
             page = create_app(session.assignment, session.schedule)
-            yield Doors(
+            yield LabelStudioGateway(
                 protocol(bridge),
                 page,
                 secret=OUR_SECRET,
@@ -109,7 +114,9 @@ def test_calls_are_addressed_to_a_known_host(client):
 
 
 def test_predictions_without_secret_are_for_known_hosts_only(doors):
-    app = Doors(doors.calls, doors.page, secret=OUR_SECRET, predictions_need_secret=False)
+    app = LabelStudioGateway(
+        doors.calls, doors.page, secret=OUR_SECRET, predictions_need_secret=False
+    )
     with TestClient(app, base_url="http://127.0.0.1:8770") as client:
         assert client.post("/predict", json={"tasks": []}).status_code == 200
         assert (

@@ -18,7 +18,7 @@ from labelahead.models.training.fit import batches, make_optimiser, rates
 from labelahead.ntk import kernel
 from labelahead.seeds import stream
 from labelahead.simulation.run import Campaign, resume, run
-from labelahead.strategies.base import Asking
+from labelahead.strategies.base import QueryConfig
 from tests.support.campaigns import blobs
 
 KINDS = ("crop", "flip", "crop-flip")
@@ -200,7 +200,7 @@ def test_an_augmented_campaign_is_resumed_bit_for_bit(tmp_path):
     campaign = Campaign(
         model=Network("cnn", 4),
         training={"steps": 6, "augment": "crop-flip", "start": "warm"},
-        asking=Asking("margin"),
+        asking=QueryConfig("margin"),
         budget=Budget(initial=6, labels=18, retrain_every=6),
         threads=1,
     )
@@ -230,7 +230,7 @@ def test_naive_retraining_augments_too():
     model = build("fcn", (1, 8, 8), 3, width=8).eval()
     pool = la.Pool(20)
     pool.label(range(6), y[:6])
-    how = Asking("naive", retrainings=4, candidates=6)
+    how = QueryConfig("naive", retrainings=4, candidates=6)
     scores = [
         la.propose(model, x, pool, 3, how, training=Training(steps=4, augment=kind)).scores
         for kind in (None, "crop")

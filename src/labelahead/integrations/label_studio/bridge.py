@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.integrations.label_studio.client import UNCERTAINTY, Studio, Unreachable
+from labelahead.integrations.label_studio.client import UNCERTAINTY, LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface, read_interface
 from labelahead.integrations.label_studio.payloads import (
     ANNOTATION_ACTIONS,
@@ -25,11 +25,11 @@ from labelahead.integrations.label_studio.payloads import (
     parse_annotation,
     parse_webhook,
 )
-from labelahead.integrations.label_studio.task_importer import Supply
+from labelahead.integrations.label_studio.task_importer import TaskImporter
 from labelahead.integrations.label_studio.tasks import task_of
 from labelahead.server.fitting import CurrentModel
 from labelahead.server.label_state import Event
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 
 __all__ = ["Bridge"]
 
@@ -74,13 +74,13 @@ class Bridge:
 
     def __init__(
         self,
-        studio: Studio,
+        studio: LabelStudioClient,
         interface: Interface,
-        assignment: Assignment,
+        assignment: LabellingService,
         tasks: Iterable[int],
         *,
         predictions: bool = False,
-        supply: Supply | None = None,
+        supply: TaskImporter | None = None,
     ) -> None:
         self.studio, self.interface, self.assignment, self.predictions = (
             studio,
@@ -362,7 +362,7 @@ class Bridge:
         # Where several tasks are one item, it is asked as the first of them.
         self.tasks = {p: task for task, p in sorted(self.positions.items(), reverse=True)}
 
-    def _bring(self, supply: Supply, wanted: Sequence[int]) -> bool:
+    def _bring(self, supply: TaskImporter, wanted: Sequence[int]) -> bool:
         """Make tasks of items that are to be served.
 
         Whether some of these cannot be read: then others are wanted.
@@ -383,7 +383,7 @@ class Bridge:
             self._learn_tasks()
         self._late = False
 
-    def _read_tasks(self, supply: Supply) -> None:
+    def _read_tasks(self, supply: TaskImporter) -> None:
         """Somebody has imported tasks by themselves.
 
         Those that are items of the pool are known from now on.

@@ -18,7 +18,7 @@ from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.server.security import is_loopback
 
-__all__ = ["UNCERTAINTY", "Studio", "Unreachable"]
+__all__ = ["UNCERTAINTY", "LabelStudioClient", "Unreachable"]
 
 PAGE = 500  # tasks that are asked for at a time
 # the lowest score is served first; hidden in the open edition, but honoured
@@ -40,7 +40,7 @@ class Unreachable(LabelaheadError):  # noqa: N818 (says what it is)
         self.elsewhere = elsewhere
 
 
-class Studio:
+class LabelStudioClient:
     """One project of a running Label Studio. Threads may share it.
 
     key: an access token of a user who may change the project, legacy or personal.

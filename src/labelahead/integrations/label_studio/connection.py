@@ -6,13 +6,13 @@ from os import environ
 from pathlib import Path
 
 from labelahead.integrations.label_studio.bridge import Bridge
-from labelahead.integrations.label_studio.client import Studio
+from labelahead.integrations.label_studio.client import LabelStudioClient
 from labelahead.integrations.label_studio.image_text import PLACE
 from labelahead.integrations.label_studio.interface import Interface, read_interface
-from labelahead.integrations.label_studio.task_importer import Supply
+from labelahead.integrations.label_studio.task_importer import TaskImporter
 from labelahead.integrations.label_studio.tasks import PICTURES, Fetched, claim, fetch
 from labelahead.server.large_pool import Holding
-from labelahead.server.service import Assignment
+from labelahead.server.service import LabellingService
 
 __all__ = ["Connection"]
 
@@ -21,7 +21,7 @@ __all__ = ["Connection"]
 class Connection:
     """A project that can be served, and the folder that is its own."""
 
-    studio: Studio
+    studio: LabelStudioClient
     interface: Interface
     folder: Path
 
@@ -33,7 +33,7 @@ class Connection:
 
         pool: whether its items are those of a pool of millions.
         """
-        studio = Studio(url, key, project)
+        studio = LabelStudioClient(url, key, project)
         about = studio.project()
         interface = read_interface(str(about["label_config"]))
         place = folder or Path(f"labels-label-studio-{project}")
@@ -52,13 +52,17 @@ class Connection:
         )  # for the process that looks at them
         return fetch(self.studio, self.interface, self.folder, tell)
 
-    def bridge(self, assignment: Assignment, fetched: Fetched, *, predictions: bool) -> Bridge:
+    def bridge(
+        self, assignment: LabellingService, fetched: Fetched, *, predictions: bool
+    ) -> Bridge:
         """Between this project and an open session."""
         return Bridge(
             self.studio, self.interface, assignment, fetched.tasks, predictions=predictions
         )
 
-    def pool_bridge(self, assignment: Assignment, supply: Supply, *, predictions: bool) -> Bridge:
+    def pool_bridge(
+        self, assignment: LabellingService, supply: TaskImporter, *, predictions: bool
+    ) -> Bridge:
         """Between this project and a session that holds a part of a pool of millions."""
         return Bridge(
             self.studio,
@@ -69,6 +73,6 @@ class Connection:
             supply=supply,
         )
 
-    def supply(self, holding: Holding, pictures_at: str | None = None) -> Supply:
+    def supply(self, holding: Holding, pictures_at: str | None = None) -> TaskImporter:
         """Items of such a pool as tasks."""
-        return Supply(self.studio, self.interface, holding, pictures_at)
+        return TaskImporter(self.studio, self.interface, holding, pictures_at)

@@ -19,7 +19,7 @@ from labelahead.server.app import one_sentence
 from labelahead.server.routes import Json
 from labelahead.server.security import LOOPBACK, HostNames, refuse_ambiguous
 
-__all__ = ["MAX_CALL_BYTES", "SECRET", "Doors", "protocol"]
+__all__ = ["MAX_CALL_BYTES", "SECRET", "LabelStudioGateway", "protocol"]
 
 SECRET = "X-Labelahead-Secret"
 # A webhook brings the annotation, its project and its whole task. Of a text at most 1 MB is read,
@@ -32,7 +32,7 @@ PATHS = (*PUBLIC_PATHS, *PREDICTION_PATHS, "/webhook")
 UNCHANGING = ("GET", "HEAD")
 
 
-class Doors:
+class LabelStudioGateway:
     """Label Studio's calls go to `calls`; of the page, what changes nothing is let through.
 
     A call is refused by its headers alone, before any of its body is read.
@@ -117,7 +117,7 @@ def _refuse_length(request: Headers, *, needed: bool) -> Response | None:
 
 
 def protocol(bridge: Bridge) -> FastAPI:
-    """The calls, for those that `Doors` lets in."""
+    """The calls, for those that `LabelStudioGateway` lets in."""
     app = FastAPI(
         title="labelahead for Label Studio",
         docs_url=None,

@@ -16,18 +16,18 @@ from labelahead.data.dataset import Unreadable
 from labelahead.data.labels import ITEM_ID
 from labelahead.data.records import text_of_id, with_original_names
 from labelahead.errors import InputError
-from labelahead.integrations.label_studio.client import Studio, Unreachable
+from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface
 from labelahead.server.large_pool import Holding, Pictures
 
-__all__ = ["Supply"]
+__all__ = ["TaskImporter"]
 
 # Fields of a task's data that may hold the id of its item: ours, that of 0.2, and that of `pool ask
 # --format json`.
 ID_FIELDS = (ITEM_ID, "item", "id")
 
 
-class Supply:
+class TaskImporter:
     """Tasks of a project that are items of a pool. One thread at a time.
 
     pictures_at: what stands before a picture's name in its address; None: addresses of the pool,
@@ -35,7 +35,11 @@ class Supply:
     """
 
     def __init__(
-        self, studio: Studio, interface: Interface, holding: Holding, pictures_at: str | None = None
+        self,
+        studio: LabelStudioClient,
+        interface: Interface,
+        holding: Holding,
+        pictures_at: str | None = None,
     ) -> None:
         self.studio, self.holding, self.pictures_at = studio, holding, pictures_at
         self.show(interface)

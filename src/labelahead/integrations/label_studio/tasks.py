@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from labelahead import files
 from labelahead.data.folder import SUFFIXES
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.integrations.label_studio.client import Studio, Unreachable
+from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface
 from labelahead.server.permissions import make_private_folder
 
@@ -90,7 +90,7 @@ def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> No
 
 
 def fetch(
-    studio: Studio, interface: Interface, folder: Path, tell: Callable[[int, int], None]
+    studio: LabelStudioClient, interface: Interface, folder: Path, tell: Callable[[int, int], None]
 ) -> Fetched:
     """Bring every task's picture or text into `folder`/items.
 
@@ -149,7 +149,9 @@ def _said(failed: Mapping[int, str]) -> Iterable[str]:
         )
 
 
-def _store(studio: Studio, interface: Interface, task: Mapping[str, Any], folder: Path) -> None:
+def _store(
+    studio: LabelStudioClient, interface: Interface, task: Mapping[str, Any], folder: Path
+) -> None:
     """The files of one task; the one in `items` last, since it says that all are there."""
     number, data = int(task["id"]), task["data"]
     texts = [_text(data, key) for key in interface.texts]

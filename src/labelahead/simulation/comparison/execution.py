@@ -34,7 +34,7 @@ from labelahead.errors import ClusterError, InputError, LabelaheadError, Storage
 from labelahead.learner.config import Campaign, Progress, campaign_code
 from labelahead.models.trusted_code import record_code
 from labelahead.outofcore.execution import Executor, at_work
-from labelahead.processes import born_deaf, run_in_worker
+from labelahead.processes import ignore_sigint, run_in_worker
 from labelahead.simulation.comparison.plan import (
     FILE,
     Comparison,
@@ -361,7 +361,7 @@ def _birth(threads: int) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:
-        with born_deaf():
+        with ignore_sigint():
             yield
     finally:
         for name, value in before.items():
