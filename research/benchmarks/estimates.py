@@ -167,9 +167,8 @@ def campaign(name: str, make: Make, strategy: str, seed: int) -> list[Line]:
         if entry.error is None:
             continue
         open_ = torch.ones(len(x), dtype=torch.bool)
-        open_[states[-1].pool.labelled[: entry.labels]] = (
-            False  # what the round asked for is not learnt yet
-        )
+        # what the round asked for is not learnt yet
+        open_[states[-1].pool.labelled[: entry.labels]] = False
         guess = states[-1].model(plan.learner.inputs[open_]).argmax(1)
         wrong = float((guess != truth[open_]).double().mean())
         advised = stop_advice(readings) is not None

@@ -33,9 +33,8 @@ from research.studies.lookahead.exhibits import METHODS, areas, final, gap, seco
 YES, PART, NO, OPEN, NOT = "yes", "in part", "no", "cannot be told", "not run"
 NEAR = 0.15  # how near to a rate of −1/2 counts as near
 PAPER_SHARE = 0.15  # TH Fig 3.15: the pseudo-kernel's time over the full one's
-AGREEMENT = (
-    0.9  # correlation of our differences from random with a paper's, from which on they agree
-)
+# correlation of our differences from random with a paper's, from which on they agree
+AGREEMENT = 0.9
 USUAL_QUERY = 250  # labels a round in DY Table 2
 # points: two curves are level where the interval of their difference says that it is no more
 LEVEL = 1.0

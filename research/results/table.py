@@ -13,9 +13,8 @@ from labelahead.learner.config import Campaign, fill, gather, parse, read
 from labelahead.simulation.comparison.plan import arms
 
 TABLES = Path(__file__).parent / "tables"
-START = (
-    "cold"  # how the trainings of all recorded numbers began; `same` has become the usual way since
-)
+# how the trainings of all recorded numbers began; `same` has become the usual way since
+START = "cold"
 PEERS = "peers"  # the group that peers.py runs, in an environment of its own
 
 

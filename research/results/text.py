@@ -12,9 +12,8 @@ from research.results.table import Table
 
 MARKS = {1: " ▲", 0: "", -1: " ▼"}
 FOLDED = ("hard",)  # groups that the page shows in a matrix first, table by table on demand
-ACROSS = (
-    6  # variants that have room beside each other; more stand one below the other, without a figure
-)
+# variants that have room beside each other; more stand one below the other, without a figure
+ACROSS = 6
 
 ByVariant = Mapping[str, Numbers] | None  # variant -> numbers, or nothing measured yet
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-PATIENCE = (
-    300.0  # seconds until it counts as never; a busy machine is ten times slower than a quiet one
-)
+# seconds until it counts as never; a busy machine is ten times slower than a quiet one
+PATIENCE = 300.0
 T = TypeVar("T")
 
 

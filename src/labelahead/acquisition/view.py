@@ -235,9 +235,8 @@ class _Known:
     """What a view has worked out so far; filled on demand."""
 
     cross: Cross | None = None
-    moments: Moments | None = (
-        None  # for the candidates that `cross` began with, the candidate itself included
-    )
+    # for the candidates that `cross` began with, the candidate itself included
+    moments: Moments | None = None
     factors: Tensor | None = None
     drift: Tensor | None = None
     labels: Tensor | None = None  # (n,) argmax f

@@ -85,12 +85,10 @@ class Entry:
     position: bool = False  # the name is a position
     folder: bool = False  # name and label are file names of the form folders
     columns: Sequence[str] = ()  # of a row in which no column is for a label
-    literal: bool = (
-        False  # the label was chosen from a list of classes: NA and None are names in it
-    )
-    own_id: str | None = (
-        None  # what a column `id` says, which names the item where ids come from a column
-    )
+    # the label was chosen from a list of classes: NA and None are names in it
+    literal: bool = False
+    # what a column `id` says, which names the item where ids come from a column
+    own_id: str | None = None
     former: bool = False  # the name is the row number, as labelahead 0.2 exported it
 
 

@@ -64,12 +64,10 @@ LEAST = 1e-12  # a label is never less likely: one slip must not decide alone
 TEMPERATURE = 2.5
 AHEAD_SHARE = 0.75  # of the posterior that rests on `one_step_ahead`; the rest on leave-one-out
 TAIL = 0.05  # of the posterior on either side of the interval
-BINOMIAL_WIDTH = (
-    1.3  # standard deviations of a share of the labels, by which every interval is widened
-)
-CURVE_POINTS = (
-    7  # scales at which the error of the pool is worked out; between them it is interpolated
-)
+# standard deviations of a share of the labels, by which every interval is widened
+BINOMIAL_WIDTH = 1.3
+# scales at which the error of the pool is worked out; between them it is interpolated
+CURVE_POINTS = 7
 FEW = 12  # classes whose chances are all worked out
 MAX_CLASSES_SUMMED_ONE_BY_ONE = 100  # beyond, sums over classes are interpolated (`normal_sums`)
 BLOCK = 1 << 22  # numbers worked on at a time

@@ -34,9 +34,8 @@ __all__ = ["condensed", "evenly"]
 
 # on the diagonal of Θ(Z,Z): copies among Z, and what float32 kernels leave of small directions
 NUGGET = 1e-6
-TOLERANCE = (
-    3e-3  # of ‖Y − f‖: predictions of 99.9 % of MNIST's digits are then those of a direct solve
-)
+# of ‖Y − f‖: predictions of 99.9 % of MNIST's digits are then those of a direct solve
+TOLERANCE = 3e-3
 ITERATIONS = 200
 PROBES = 16  # labels in Z, labels outside of it, and points without a label
 BLOCK = 512  # points worked on at a time

@@ -50,12 +50,10 @@ class FittedModel:
     seconds: float = 0.0
     objective: AuxiliaryObjective | None = None
 
-    forms_kernel: ClassVar[bool] = (
-        True  # `tangent` has as many rows and columns as there are points
-    )
-    baseline: ClassVar[str] = (
-        "outputs"  # `start` has been trained on the labels: changes are measured from it
-    )
+    # `tangent` has as many rows and columns as there are points
+    forms_kernel: ClassVar[bool] = True
+    # `start` has been trained on the labels: changes are measured from it
+    baseline: ClassVar[str] = "outputs"
 
     @property
     def noise(self) -> float:

@@ -27,9 +27,8 @@ MANY = 64  # labels that are added at once
 SHARE = 4  # of the labels known so many may come at once before a beginning costs less
 FEW = 16  # labels that are changed or taken back one by one; of more a new beginning costs less
 
-MAX_DRIFT = (
-    0.10  # of the predictions: beyond it look-ahead describes another network than the trained one
-)
+# of the predictions: beyond it look-ahead describes another network than the trained one
+MAX_DRIFT = 0.10
 
 
 def drift_note(drift: float | None) -> str | None:

@@ -70,9 +70,8 @@ class Source:
     ] = ()  # names of classes for certain; subfolders with other names are just folders
     # the column of a table that names the items; auto: one called `id`; none: row numbers
     id: str = "auto"
-    embedding: str | None = (
-        None  # what is made of pictures and texts first; None: the best that is installed
-    )
+    # what is made of pictures and texts first; None: the best that is installed
+    embedding: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:

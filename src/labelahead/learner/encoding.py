@@ -56,9 +56,8 @@ EMBEDDINGS = {
 # what useful ones bring (docs/campaigns).
 BESIDE = 0.25
 TOGETHER = 64  # items that a function of the user's own is called with, at most
-OWN_SIZE = (
-    224  # pixels a side at which a function of the user's own is given pictures, unless they say
-)
+# pixels a side at which a function of the user's own is given pictures, unless they say
+OWN_SIZE = 224
 Tell = Callable[[int, int], None]
 
 

@@ -98,9 +98,8 @@ class Learner:
         self._belief: PoolPosterior | None = None
         self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
         self.drift: float | None = None  # of the last training, once looked ahead: see the class
-        self._objective: AuxiliaryObjective | None = (
-            None  # what was trained together with the network
-        )
+        # what was trained together with the network
+        self._objective: AuxiliaryObjective | None = None
         if self._strategy.objective is not None and not isinstance(self.training, Training):
             raise InputError(
                 f"{self._strategy.name} trains a module of its own together with the network, but "

@@ -11,9 +11,8 @@ __all__ = ["ErrorReading", "enough", "hold_labels", "loo_estimate", "stop_advice
 
 ENOUGH = 50  # labels from which on the estimated error can be relied on (docs/results.md)
 PAYS = 0.005  # share of the pool: so much should the next labels put right
-GOOD = (
-    0.15  # estimated error above which nobody is told to stop, however little further labels bring
-)
+# estimated error above which nobody is told to stop, however little further labels bring
+GOOD = 0.15
 MAX_UPPER_ERROR = 0.25  # likewise for the upper end of its interval: noisy labels keep that high
 MIN_READINGS = 3  # readings in a row before advice is offered or withdrawn
 MIN_HOLD, HOLD_SHARE = 40, 0.25  # and over so many labels, or this share of those that there are

@@ -32,9 +32,8 @@ from labelahead.seeds import seeded
 
 __all__ = ["EXACT", "MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
 
-EXACT = (
-    "exact"  # the learner that is never trained (`inference/exact.py`), among models by this name
-)
+# the learner that is never trained (`inference/exact.py`), among models by this name
+EXACT = "exact"
 TINY = 12  # pixels a side up to which rows of pixels say as much as pictures do
 SMALL = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
 

@@ -35,9 +35,8 @@ CODE_KEYS = (
     "model.name",
     "asking.strategy",
 )  # keys of a configuration that may name code
-HANDED_OVER = (
-    "given:"  # precedes the name of an object that was passed in Python: no code is found by it
-)
+# precedes the name of an object that was passed in Python: no code is found by it
+HANDED_OVER = "given:"
 # Files that only labelahead writes. A folder that holds one of them is that of a run, a session or
 # a comparison.
 FOLDER_MARKS = ("rounds.jsonl", "session.toml", "labels.db", "compare.toml")

@@ -257,9 +257,8 @@ class _Convolutions:
     def __call__(self, x: Tensor, y: Tensor, own: list[Tensor], other: list[Tensor]) -> Tensor:
         """The kernel of x[b] and y[b]; own and other: each layer's variances, a pixel of theirs."""
         s, before = _pixel_products(x, y), None
-        entered: tuple[Tensor, Tensor | None] | None = (
-            None  # what came into the block that is being passed
-        )
+        # what came into the block that is being passed
+        entered: tuple[Tensor, Tensor | None] | None = None
         for number in range(len(self.layers)):
             block, entered = entered, (s, before) if number + 1 in self.skips else None
             k, theta = self._linear(number, s, before, block)

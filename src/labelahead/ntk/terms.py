@@ -17,9 +17,8 @@ from labelahead.ntk.plan import Plan
 
 __all__ = ["Term", "allocate", "by_piece", "bytes_kept", "costs", "grouped", "make_terms", "put"]
 
-WRITTEN = (
-    40.0  # a number of a gradient, written to memory and read again, costs about as much as so many
-)
+# a number of a gradient, written to memory and read again, costs about as much as so many
+WRITTEN = 40.0
 KEPT = 64  # lists of terms that a plan keeps
 ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
 

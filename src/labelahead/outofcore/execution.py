@@ -320,9 +320,8 @@ def _reached(ray: Any) -> Iterator[None]:
         raise RayLostError(str(error)) from error
 
 
-LOOPBACK = (
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: one machine alone, on 127.0.0.1
-)
+# "0" when ray is imported: one machine alone, on 127.0.0.1
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextmanager

@@ -70,9 +70,8 @@ class PoolSchema:
     encoder: str = ""
     dtype: str = "float16"
     skip: bool = False  # leave out pictures that cannot be read
-    network: Network | None = (
-        None  # whose sketched kernel is kept instead of the numbers themselves
-    )
+    # whose sketched kernel is kept instead of the numbers themselves
+    network: Network | None = None
 
     @property
     def in_place(self) -> bool:

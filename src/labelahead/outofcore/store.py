@@ -73,9 +73,8 @@ class Entry:
     ids: str | None  # address of the names
     failed: dict[str, str] = field(default_factory=dict, repr=False)
     record: str = ""  # address of its KEY.json
-    checksum: int | None = (
-        None  # CRC-32 of type, width and numbers; None in stores that were written without
-    )
+    # CRC-32 of type, width and numbers; None in stores that were written without
+    checksum: int | None = None
 
     def name(self, row: int) -> str:
         """An item without a name of its own: the file and the row in it."""

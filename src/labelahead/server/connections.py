@@ -16,12 +16,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["ConnectionLimiter", "Waiting", "limited_protocol"]
 
-REQUEST_TIMEOUT_SECONDS = (
-    10.0  # from the connection, or the last response, to the end of a request's headers
-)
-TRANSFER_TIMEOUT_SECONDS = (
-    120.0  # for the body of a request; for the client to read more of a response
-)
+# from the connection, or the last response, to the end of a request's headers
+REQUEST_TIMEOUT_SECONDS = 10.0
+# for the body of a request; for the client to read more of a response
+TRANSFER_TIMEOUT_SECONDS = 120.0
 SWEEP_SECONDS = 2.0  # between two looks for connections that have timed out
 
 

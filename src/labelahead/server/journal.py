@@ -167,9 +167,8 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 NAMED = 5  # items that an error lists
 WAIT = 5.0  # seconds for another program that looks into the file
-MAX_LEASE_SECONDS_AFTER_RESTART = (
-    600.0  # the wall clock may have been set back while no journal was open
-)
+# the wall clock may have been set back while no journal was open
+MAX_LEASE_SECONDS_AFTER_RESTART = 600.0
 LABELLING = "kind IN ('label', 'confirm', 'settle')"
 
 

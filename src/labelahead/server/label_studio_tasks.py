@@ -22,9 +22,8 @@ __all__ = ["MAX_INLINE_BYTES", "labelling_config", "studio_tasks"]
 
 IMAGE, RECORD = "image", "record"
 CHOICE = "label"  # the name of the choice in the labelling configuration
-MAX_INLINE_BYTES = (
-    150_000_000  # of all pictures in a file; Label Studio takes files of at most 250 MB
-)
+# of all pictures in a file; Label Studio takes files of at most 250 MB
+MAX_INLINE_BYTES = 150_000_000
 
 
 def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[str, Any]]:

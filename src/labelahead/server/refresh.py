@@ -29,9 +29,8 @@ class Order:
     classes: int
     trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
     confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
-    alive: tuple[int, ...] | None = (
-        None  # class numbers that are neither merged nor removed; None: all
-    )
+    # class numbers that are neither merged nor removed; None: all
+    alive: tuple[int, ...] | None = None
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -72,9 +72,8 @@ class LabellingService:
         self.opinion: PageModel | None = None
         self.behind = False  # whether the opinion lacks an answer, or holds one that was taken back
         self._turns = 0  # how often labels or classes have moved
-        self._short: PageModel | None = (
-            None  # of the opinion's best candidates, which learns answers before it does
-        )
+        # of the opinion's best candidates, which learns answers before it does
+        self._short: PageModel | None = None
         self._shortening = threading.Lock()  # held by whoever moves that
         self._learning = threading.Lock()  # held by whoever moves the opinion
         # Work on matrices is done by one thread each, whoever asked for it: the mathematics library

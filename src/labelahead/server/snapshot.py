@@ -41,12 +41,10 @@ class Snapshot:
     units: Tensor | None = None
     weights: tuple[float, ...] = ()
     test: tuple[Tensor, Tensor] | None = None
-    own_noise: float | None = (
-        None  # what somebody asked for, instead of the noise that goes with the weights
-    )
-    pushes: Tensor | None = (
-        None  # (n, C) α of the exact learner's labels, at which solving for them begins
-    )
+    # what somebody asked for, instead of the noise that goes with the weights
+    own_noise: float | None = None
+    # (n, C) α of the exact learner's labels, at which solving for them begins
+    pushes: Tensor | None = None
 
     def belief(
         self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()

@@ -47,9 +47,8 @@ __all__ = [
     "summarise_ratio",
 ]
 
-MAX_BASELINE_FACTOR = (
-    4  # times as many labels as the strategy had, after which the baseline is given up
-)
+# times as many labels as the strategy had, after which the baseline is given up
+MAX_BASELINE_FACTOR = 4
 CONFIDENCE = 0.95
 PLAN = "paired.json"  # in the folder: baseline and seeds
 # and the campaign; not config.toml, which would make it the folder of one campaign

@@ -43,9 +43,8 @@ class QueryContext:
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
     memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
-    objective: AuxiliaryObjective | None = (
-        None  # what was trained together with the network, if the strategy asks
-    )
+    # what was trained together with the network, if the strategy asks
+    objective: AuxiliaryObjective | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod

@@ -112,9 +112,8 @@ class Bridge:
         self._opinion: object = None  # that the served ones come from
         self._down = self._warned = False
         self._config = ""  # the labelling configuration at the last look
-        self._missing = self._lacking = (
-            0  # annotations that the record has not: at the last look, after the last comparison
-        )
+        # annotations that the record has not: at the last look, after the last comparison
+        self._missing = self._lacking = 0
         self._connect: Callable[[], None] | None = None
         self._renew: Callable[[], None] | None = None
         self._ending = threading.Event()

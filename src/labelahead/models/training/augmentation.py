@@ -9,9 +9,8 @@ from labelahead.errors import InputError
 
 __all__ = ["augment_pictures", "padding_of", "require_pictures"]
 
-PADDED_SHARE = (
-    8  # a picture is padded by this part of its side: 4 of 32 pixels, as is usual on CIFAR-10
-)
+# a picture is padded by this part of its side: 4 of 32 pixels, as is usual on CIFAR-10
+PADDED_SHARE = 8
 
 
 def padding_of(side: int) -> int:

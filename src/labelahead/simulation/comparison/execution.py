@@ -71,9 +71,8 @@ MACHINE = "machine.json"  # where a campaign ran
 # names the comparison that runs on a cluster: campaigns of another one end at their next round
 OURS = "cluster.txt"
 LOOK = 0.5  # seconds between two looks at the folders of campaigns elsewhere
-PATIENCE = (
-    120  # seconds for a campaign that was given to another worker, or stopped, to end its round
-)
+# seconds for a campaign that was given to another worker, or stopped, to end its round
+PATIENCE = 120
 
 
 @dataclass(frozen=True)
