@@ -133,7 +133,7 @@ _PLACES = {
     "gp.posterior": ("Posterior", "prior"),
     "model_loading": ("load_model",),
     "strategies": ("STRATEGIES",),
-    "strategies.base": ("QueryConfig", "Picks", "Strategy"),
+    "strategies.base": ("QueryBatch", "QueryConfig", "Strategy"),
     "strategies.query": ("Query", "propose"),
     "ntk": (
         "directional",
