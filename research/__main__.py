@@ -17,9 +17,9 @@ def main(arguments: list[str]) -> int:
     """Run one command; return its exit code."""
     command, *rest = arguments or ["--help"]
     if command == "study":
-        from labelahead.processes import listen
+        from labelahead.processes import exit_on_sigint
 
-        listen()
+        exit_on_sigint()
         from research.study_command import app
 
         app(rest)

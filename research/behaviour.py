@@ -159,7 +159,7 @@ class Page:
         ]
         self.log = (work / f"{name}.log").open("w+")
         self.process = subprocess.Popen(
-            [*command, "--out", name, *options], cwd=work, stdout=self.log, stderr=self.log
+            [*command, "--out", f"session-{name}", *options], cwd=work, stdout=self.log, stderr=self.log
         )
         self.url = self._url(work / f"{name}.log")
 
@@ -233,9 +233,10 @@ def record_page(
     for path in ("doubts", "people", "map"):
         keep(out, f"page-{name}-{path}", steady(page.get(f"/api/{path}")))
     page.stop()
-    labelahead("export-model", name, "--to", f"{name}-model", cwd=work)
-    predicted = labelahead("predict", f"{name}-model", data, cwd=work)
-    keep(out, f"page-{name}-predict", predicted.splitlines())
+    labelahead("export-model", f"session-{name}", "--to", f"model-{name}", cwd=work)
+    if (work / data).exists():
+        predicted = labelahead("predict", f"model-{name}", data, cwd=work)
+        keep(out, f"page-{name}-predict", predicted.splitlines())
 
 
 def record(out: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
-from labelahead.files import replace
+from labelahead.files import replace_file
 from labelahead.gp.linalg import cholesky, conjugate_gradients, solve_factored, whiten
 
 __all__ = ["FeatureFile", "Operator", "Solved", "TileFile", "nystrom", "regress"]
@@ -77,7 +77,7 @@ class _Blocks:
 
 
 class FeatureFile:
-    """Θ = ΨΨᵀ with Ψ (n, P) float32 in a file: `make(start, stop)` gives rows of it."""
+    """Θ = ΨΨᵀ with Ψ (n, P) float32 in a file: `make_folder(start, stop)` gives rows of it."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class FeatureFile:
 
 
 class TileFile:
-    """The lower triangle of Θ (n, n) float32 in square tiles: `make(rows, cols)` gives one."""
+    """The lower triangle of Θ (n, n) float32 in square tiles: `make_folder(rows, cols)` gives one."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ def regress(
             progress(f"solving, residual {history[-1]:.1e}", iteration, most)
         if file is not None and iteration % EVERY == 0:
             past = torch.tensor(history, dtype=torch.float64)
-            replace(
+            replace_file(
                 file,
                 lambda handle: torch.save({**state, "history": past, "system": system}, handle),
             )

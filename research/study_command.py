@@ -13,9 +13,9 @@ from labelahead.cli.shell import (
     SetOpt,
     Text,
     UsageError,
-    free_folder,
+    find_free_folder,
     out,
-    reported,
+    report_errors,
 )
 from labelahead.errors import InputError
 
@@ -58,7 +58,7 @@ def study(
     def hint() -> str:
         return f"; what is measured is kept: `{again}` goes on" if again else ""
 
-    with reported(hint):
+    with report_errors(hint):
         from research.studies import EXPERIMENTS, conduct, experiment, settings_of
 
         if name is None:
@@ -75,7 +75,7 @@ def study(
             )
         except InputError as error:
             raise UsageError(str(error)) from error
-        target = folder or free_folder(f"study-{name}")
+        target = folder or find_free_folder(f"study-{name}")
         again = f"python -m research study {name} --config {target}/settings.toml --out {target}"
         with _bar() as bar:
             task = bar.add_task(f"study {name}", total=None, note="")

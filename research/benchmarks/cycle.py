@@ -15,8 +15,8 @@ import torch
 
 from labelahead.data import load
 from labelahead.data.pool import Pool
-from labelahead.models import build
-from labelahead.models.training import recipe, train
+from labelahead.models import build_model
+from labelahead.models.training import get_default_training, train
 from labelahead.ntk.engine import directions, open_engine
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import propose
@@ -49,14 +49,14 @@ def captured(model: torch.nn.Module, x: torch.Tensor) -> float:
 def cycle(
     name: str, x: torch.Tensor, y: torch.Tensor, asking: QueryConfig, q: int
 ) -> dict[str, float]:
-    model = build(name, tuple(x.shape[1:]), 10, **NETWORKS[name])
+    model = build_model(name, tuple(x.shape[1:]), 10, **NETWORKS[name])
     pool = Pool(len(x))
     pool.label(range(100), y[:100])
     start = time.perf_counter()
-    train(model, x[:100], y[:100], 10, recipe(name), seed=0)
+    train(model, x[:100], y[:100], 10, get_default_training(name), seed=0)
     seconds = {"train": time.perf_counter() - start}
     start = time.perf_counter()
-    query = propose(model, x, pool, q, asking, ask=lambda i: int(y[i]))
+    query = propose(model, x, pool, q, asking, oracle=lambda i: int(y[i]))
     whole = time.perf_counter() - start
     seconds |= query.seconds
     seconds["other"] = whole - sum(query.seconds.values())

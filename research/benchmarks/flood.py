@@ -39,18 +39,18 @@ def serve_plain(data: Path, out: Path) -> None:
     """The page by uvicorn alone, until this process is ended."""
     import uvicorn
 
-    from labelahead.learner.config import parse
+    from labelahead.learner.config import parse_campaign
     from labelahead.server.app import create_app
-    from labelahead.server.session import opened
+    from labelahead.server.session import open_session
 
-    with opened(
-        parse({"data": {"name": str(data)}, "threads": 1}), out, classes=CLASSES
+    with open_session(
+        parse_campaign({"data": {"name": str(data)}, "threads": 1}), out, classes=CLASSES
     ) as session:
         session.schedule.start()
         listening = socket.create_server(("127.0.0.1", 0))
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
         config = uvicorn.Config(
-            create_app(session.assignment, session.schedule), log_level="error", lifespan="off"
+            create_app(session.service, session.schedule), log_level="error", lifespan="off"
         )
         uvicorn.Server(config).run(sockets=[listening])
 

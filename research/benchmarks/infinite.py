@@ -20,7 +20,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from labelahead.ntk import infinite_kernel
-from rival_neural_tangents import ENVIRONMENT, ensure_environment
+from neural_tangents_competitor import ENVIRONMENT, ensure_environment
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "infinite.json"

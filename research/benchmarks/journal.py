@@ -41,8 +41,8 @@ def measure(folder: Path, items: int, answers: int) -> dict[str, list[float]]:
             for how in sorted(journals, reverse=bool(i % 2)):
                 journal = journals[how]
                 start = time.perf_counter()
-                journal.add("label", "anna", i % items, i % 2, key=f"{i:032d}")
-                journal.lease((i + 1) % items, "anna", 600)
+                journal.add_event("label", "anna", i % items, i % 2, key=f"{i:032d}")
+                journal.lease_item((i + 1) % items, "anna", 600)
                 milliseconds[how].append(1000 * (time.perf_counter() - start))
     return milliseconds
 

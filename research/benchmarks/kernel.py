@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-import rival_neural_tangents as rival
+import neural_tangents_competitor as rival
 from contenders import HERE, Limits
 from kernel_cases import Setup, agreement_in_double, progress, run_case
 from kernel_table import render

@@ -14,7 +14,7 @@ import numpy as np
 
 import kernel_roofline
 import networks
-import rival_neural_tangents as rival
+import neural_tangents_competitor as rival
 from contenders import FailedError, Limits, Outcome, Task, Worker, torch_worker
 from kernel_worker import GEMM_SIZE
 

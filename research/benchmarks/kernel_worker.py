@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import measuring
 import networks
-import rivals_torch
+import timing
+import torch_competitors
 
 Compute = Callable[[nn.Module, Tensor, float], Tensor]
 GEMM_SIZE = 2048
@@ -33,21 +33,21 @@ def ours(model: nn.Module, x: Tensor, _budget_mb: float) -> Tensor:
 
 def plain(model: nn.Module, x: Tensor, _budget_mb: float) -> Tensor:
     """vmap(grad) as usually written: all samples at once, whatever that takes."""
-    return rivals_torch.vmap_kernel(model, x, len(x), float("inf"))
+    return torch_competitors.vmap_kernel(model, x, len(x), float("inf"))
 
 
 def tuned(model: nn.Module, x: Tensor, budget_mb: float) -> Compute:
     """vmap(grad) with its best chunk, found on these very samples."""
-    chunk, tried = rivals_torch.tune_chunk(model, x, budget_mb)
-    measuring.say(chunk=chunk, seconds_per_sample=tried)
-    return lambda model, x, budget: rivals_torch.vmap_kernel(model, x, chunk, budget)
+    chunk, tried = torch_competitors.tune_chunk(model, x, budget_mb)
+    timing.say(chunk=chunk, seconds_per_sample=tried)
+    return lambda model, x, budget: torch_competitors.vmap_kernel(model, x, chunk, budget)
 
 
 METHODS: dict[str, Compute] = {
     "ours": ours,
     "vmap": plain,
     "vmap-plain": plain,
-    "loop": rivals_torch.loop_kernel,
+    "loop": torch_competitors.loop_kernel,
 }
 
 
@@ -55,14 +55,14 @@ def contend(method: str, model: nn.Module, x: Tensor, budget_mb: float) -> None:
     """Warm up on two samples, take the memory base, tune, serve."""
     compute = METHODS[method]
     compute(model, x[:2], budget_mb)  # loads what torch loads lazily: that is import, not kernel
-    measuring.release()
-    base = measuring.resident_mb()
-    groups = len(rivals_torch.parameter_groups(model, len(x), budget_mb))
+    timing.release()
+    base = timing.resident_mb()
+    groups = len(torch_competitors.parameter_groups(model, len(x), budget_mb))
     if method == "vmap":
         compute = tuned(model, x, budget_mb)
     if method in ("vmap", "loop"):
-        measuring.say(parameter_groups=groups)
-    measuring.serve(lambda: compute(model, x, budget_mb), base, save)
+        timing.say(parameter_groups=groups)
+    timing.serve(lambda: compute(model, x, budget_mb), base, save)
 
 
 def save(result: Any, path: str) -> None:
@@ -73,12 +73,12 @@ def save(result: Any, path: str) -> None:
 def main() -> None:
     """Read the arguments, prepare, serve."""
     method, network, path, n, threads, budget_mb = sys.argv[1:]
-    measuring.pin(int(threads))
+    timing.pin(int(threads))
     torch.set_num_threads(int(threads))
     if method == "gemm":
         matrix = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=torch.Generator().manual_seed(0))
         out = torch.empty_like(matrix)
-        measuring.serve(lambda: torch.mm(matrix, matrix, out=out), measuring.resident_mb(), save)
+        timing.serve(lambda: torch.mm(matrix, matrix, out=out), timing.resident_mb(), save)
         return
     model, x = networks.load(network, Path(path))
     contend(method, model, x[: int(n)].clone(), float(budget_mb))

@@ -25,7 +25,7 @@ from labelahead.acquisition import changes, eer, emoc, flip, mlmoc, resolve
 from labelahead.acquisition.view import view
 from labelahead.gp.posterior import prior
 from labelahead.ntk import features
-from lookahead_rivals import (
+from lookahead_competitors import (
     CLASSES,
     Pool,
     best_of,
@@ -53,12 +53,12 @@ def scoring(pool: Pool, labels: int, seed: int, subset: int, rivals: bool) -> di
         post = prior(pool.outputs, pool.kernel, noise=NOISE)
         look = view(post.condition(labelled, pool.truth[:labels]), candidates)
         look.covariance(candidates[:1] - labels)  # forms k(candidates, candidates)
-        look.innovations()
+        look.innovation_factors()
         return look
 
     out = {"L": labels, "U": n - labels}
     out["posterior"], look = best_of(posterior)
-    for name, criterion in {
+    for name, acquisition in {
         "mlmoc": mlmoc,
         "mlmoc lin": partial(mlmoc, baseline="linearised"),
         "changes": changes,
@@ -67,7 +67,7 @@ def scoring(pool: Pool, labels: int, seed: int, subset: int, rivals: bool) -> di
         "flip": flip,
         "resolve": resolve,
     }.items():
-        out[name], value = best_of(partial(criterion, look), 10)
+        out[name], value = best_of(partial(acquisition, look), 10)
         if name == "mlmoc":
             scores = value
     some = torch.randperm(n - labels, generator=torch.Generator().manual_seed(seed))[:subset]
@@ -142,13 +142,13 @@ def steps(seed: int, quick: bool) -> list[dict[str, object]]:
         pool = made_up_pool(labels + unlabelled, seed)
         pool.kernel = pool.kernel.to(dtype)
         time_posterior = scoring_posterior(pool, labels)
-        for name, criterion, points in (
+        for name, acquisition, points in (
             ("mlmoc squared", partial(mlmoc, squared=True), unlabelled),
             ("mlmoc", mlmoc, unlabelled),
             ("flip", flip, min(1000, unlabelled)),
             ("resolve", resolve, min(1000, unlabelled)),
         ):
-            each, fresh = walk(pool, labels, criterion, points, 10 if quick else 30)
+            each, fresh = walk(pool, labels, acquisition, points, 10 if quick else 30)
             rows.append(
                 {
                     "kernel": str(dtype)[6:],
@@ -179,18 +179,18 @@ def scoring_posterior(pool: Pool, labels: int) -> float:
     return best_of(run)[0]
 
 
-def walk(pool: Pool, labels: int, criterion, points: int, count: int) -> tuple[list[float], float]:
+def walk(pool: Pool, labels: int, acquisition, points: int, count: int) -> tuple[list[float], float]:
     """Seconds of each step, sorted, and how far its scores are from a fresh view's at the end."""
     every = torch.arange(labels, len(pool.outputs))
     post = prior(pool.outputs, pool.kernel, noise=NOISE)
     post = post.condition(torch.arange(labels), pool.truth[:labels])
     look = view(post, every, every[:points])
-    pick = int(look.candidates[criterion(look).argmax()])
+    pick = int(look.candidates[acquisition(look).argmax()])
     times = []
     for _ in range(count):
         begin = time.perf_counter()
         look = look.condition([pick], pool.truth[[pick]])
-        scores = criterion(look)
+        scores = acquisition(look)
         pick = int(look.candidates[scores.argmax()])
         times.append(time.perf_counter() - begin)
     again = view(
@@ -200,7 +200,7 @@ def walk(pool: Pool, labels: int, criterion, points: int, count: int) -> tuple[l
         look.candidates,
         every[:points],
     )
-    fresh = criterion(again)
+    fresh = acquisition(again)
     return sorted(times), float((scores - fresh).abs().max() / fresh.abs().max())
 
 

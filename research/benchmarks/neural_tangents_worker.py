@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import measuring
+import timing
 
 
 def limit_threads(threads: int) -> None:
     """XLA reads these once, when it is imported; the affinity is the second lock."""
-    measuring.pin(threads)
+    timing.pin(threads)
     if threads == 1:
         flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         os.environ["XLA_FLAGS"] = flags
@@ -46,13 +46,13 @@ def prepare(
     if batch:
         blocks = nt.batch(kernel_fn, device_count=0, batch_size=batch, store_on_device=False)
         jax.block_until_ready(blocks(x[:batch], None, params))  # compiles for the block shape
-        measuring.release()
-        base = measuring.resident_mb()
+        timing.release()
+        base = timing.resident_mb()
         return lambda: jax.block_until_ready(blocks(x, None, params)), base
 
     compiled = jax.jit(lambda x, params: kernel_fn(x, None, params)).lower(x, params).compile()
-    measuring.release()
-    base = measuring.resident_mb()
+    timing.release()
+    base = timing.resident_mb()
     return lambda: compiled(x, params).block_until_ready(), base
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     limit_threads(int(threads))
     batch = int(rest[0]) if rest else 0
     compute, base = prepare(network, path, int(n), implementation, batch)
-    measuring.serve(compute, base, save)
+    timing.serve(compute, base, save)
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ from threadpoolctl import threadpool_limits
 from contenders import HERE, FailedError, Limits, Outcome, Worker
 from cycle import pixels
 from labelahead.data.pool import Pool
-from labelahead.models import build
-from labelahead.models.training import Training, predict, recipe, train
-from labelahead.models.training.forward import penultimate
-from labelahead.seeds import stream
+from labelahead.models import build_model
+from labelahead.models.training import Training, predict, get_default_training, train
+from labelahead.models.training.forward import compute_penultimate_features
+from labelahead.seeds import make_generator
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
-from labelahead.strategies.bayesian import network_samples
+from labelahead.strategies.bayesian import sample_networks
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
 from query_table import goals, print_choices, print_queries
@@ -67,7 +67,7 @@ class Bench:
         self.x, self.y = x, y
         self.scoring: dict[str, float] = {}  # seconds to score all candidates once
         self.fresh = partial(self._build, network)
-        self.recipe: Training = replace(recipe(network), loss=LOSS)
+        self.recipe: Training = replace(get_default_training(network), loss=LOSS)
         self.model = self.fresh(0)
         train(self.model, x[:LABELS], y[:LABELS], CLASSES, self.recipe, seed=0)
         self.model.eval()
@@ -76,7 +76,7 @@ class Bench:
 
     @staticmethod
     def _build(network: str, seed: int) -> torch.nn.Module:
-        return build(network, SHAPE, CLASSES, seed=seed, dropout=DROPOUT, **NETWORKS[network])
+        return build_model(network, SHAPE, CLASSES, seed=seed, dropout=DROPOUT, **NETWORKS[network])
 
     def forward(self) -> float:
         """Seconds of one forward pass of the unlabelled items."""
@@ -107,7 +107,7 @@ class Bench:
             self.pool,
             count,
             QueryConfig(strategy, mode, candidates=None),
-            ask=lambda i: int(self.y[i]),
+            oracle=lambda i: int(self.y[i]),
             loss=LOSS,
             fresh=self.fresh,
             training=self.recipe,
@@ -120,11 +120,11 @@ class Bench:
         drawn = torch.zeros(0)
         if samples:
             asking = QueryConfig("bald", candidates=None)
-            now = QueryContext.of(self.model, self.x, self.pool, asking, loss=LOSS)
-            drawn = network_samples(now, stream(0, "x"))
+            now = QueryContext.from_pool(self.model, self.x, self.pool, asking, loss=LOSS)
+            drawn = sample_networks(now, make_generator(0, "x"))
         np.savez(
             path,
-            embedding=penultimate(self.model, self.x).numpy(),
+            embedding=compute_penultimate_features(self.model, self.x).numpy(),
             labels=self.y[:LABELS].numpy(),
             weight=last.weight.detach().numpy(),
             bias=last.bias.detach().numpy(),

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import measuring
+import timing
 
 if TYPE_CHECKING:
     from research.competitors.adapters import Choose, Given
@@ -24,10 +24,10 @@ sys.path.append(str(Path(__file__).parents[2]))  # for `peers`: this is run as a
 
 SMALL = 300  # rows of the run that loads whatever a library loads late
 LOSS = "cross-entropy"
-CONFIGURATIONS = 2000  # joint labels that BatchBALD follows, ours and theirs
+MAX_LABEL_CONFIGURATIONS = 2000  # joint labels that BatchBALD follows, ours and theirs
 
 
-def read_out(arrays: Any) -> Any:
+def predict_units(arrays: Any) -> Any:
     """The read-out layer as a network."""
     import torch
 
@@ -55,26 +55,26 @@ def labelahead(strategy: str) -> Choose:
     """The choice from an embedding that is there, as scikit-activeml is given it."""
     import torch
 
-    from labelahead.strategies import find
+    from labelahead.strategies import find_strategy
     from labelahead.strategies.base import QueryConfig
     from labelahead.strategies.bayesian import bald, batch_bald
     from labelahead.strategies.context import QueryContext
 
     def choose(given: Given, q: int, rng: Any) -> Any:
         x, cut = given.inputs, len(given.labels)
-        now = QueryContext.of(
+        now = QueryContext.from_pool(
             given.layer, x, pool_of(given), QueryConfig(strategy, candidates=None), loss=LOSS
         )
         now.candidates = torch.arange(cut, len(x))
         if strategy not in ("entropy", "margin"):
             now.__dict__["embedding"] = x.double()  # as a situation keeps it; our cost, so counted
-        return find(strategy).pick(now, q, rng, "top", None).positions - cut
+        return find_strategy(strategy).select_batch(now, q, rng, "top", None).positions - cut
 
     def from_samples(given: Given, q: int, rng: Any) -> Any:
         p = given.sampled(rng)
         if strategy == "bald":
             return bald(p).topk(q).indices
-        return batch_bald(p, q, rng, most=CONFIGURATIONS)[0]
+        return batch_bald(p, q, rng, max_configurations=MAX_LABEL_CONFIGURATIONS)[0]
 
     return from_samples if "bald" in strategy else choose
 
@@ -108,7 +108,7 @@ def peer(package: str) -> Callable[[str], Choose]:
         from research.competitors.adapters import PEERS, redux
 
         if package == "batchbald-redux":
-            return redux(CONFIGURATIONS)
+            return redux(MAX_LABEL_CONFIGURATIONS)
         return PEERS[f"{strategy} ({package})"].choose
 
     return by
@@ -139,14 +139,14 @@ def main() -> None:
     torch.set_num_threads(int(threads))
     with np.load(path) as file:
         arrays = dict(file)
-    from labelahead.seeds import stream
+    from labelahead.seeds import make_generator
 
     choose = LIBRARIES[library](strategy)
-    choose(given(arrays, SMALL), int(q), stream(0, "x"))
+    choose(given(arrays, SMALL), int(q), make_generator(0, "x"))
     whole = given(arrays)
-    measuring.release()
-    base = measuring.resident_mb()
-    measuring.serve(lambda: choose(whole, int(q), stream(0, "x")), base, save)
+    timing.release()
+    base = timing.resident_mb()
+    timing.serve(lambda: choose(whole, int(q), make_generator(0, "x")), base, save)
 
 
 if __name__ == "__main__":

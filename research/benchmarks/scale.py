@@ -8,8 +8,8 @@ of its length: real directions and classes, but made up in number. A scheduler a
 processes of their own, one thread each, with Dask's own settings (nanny), and have scored something
 before the clock starts: imports are not in it. Every time is the best of the repeats, since the
 machine is shared; all of them and processor seconds of the workers stand beside it. What sampling
-costs is read off `labelahead pool ask` itself. Rivals are given the same pool in one process, as
-they are made (research/benchmarks/scale_rivals.py).
+costs is read off `labelahead pool oracle` itself. Rivals are given the same pool in one process, as
+they are made (research/benchmarks/scale_competitors.py).
 """
 
 import argparse
@@ -203,21 +203,21 @@ def by_turns(root: Path, store: Path, size: int, labels: dict, repeats: int) -> 
 
 def absorbing(store: Path, labels: dict, executor: object) -> dict:
     """A label more among the candidates held: told, scored, the best one found."""
-    belief = LargePool(store, executor=executor).hold(labels, evaluation=EVALUATION).belief()
-    belief.best("resolve")
-    known, took = dict(belief.labels), []
+    pool_posterior = LargePool(store, executor=executor).hold(labels, evaluation=EVALUATION).pool_posterior()
+    pool_posterior.best("resolve")
+    known, took = dict(pool_posterior.labels), []
     for _ in range(15):
-        position = belief.best("resolve")[0]
+        position = pool_posterior.best("resolve")[0]
         began = time.perf_counter()
         known[position] = 0
-        belief = belief.told(known)
-        belief.best("resolve")
+        pool_posterior = pool_posterior.with_labels(known)
+        pool_posterior.best("resolve")
         took.append(1e3 * (time.perf_counter() - began))
     print(
-        f"a label absorbed, {len(belief.points):,} items held: {statistics.median(took):.0f} ms",
+        f"a label absorbed, {len(pool_posterior.points):,} items held: {statistics.median(took):.0f} ms",
         flush=True,
     )
-    return {"held": len(belief.points), "median_ms": statistics.median(took), "least_ms": min(took)}
+    return {"held": len(pool_posterior.points), "median_ms": statistics.median(took), "least_ms": min(took)}
 
 
 def sampling(
@@ -285,7 +285,7 @@ def _right(pool: LargePool, labels: dict, more: list[int], classes: np.ndarray) 
         told = pool.labelled(known, (), engine)
         at = pool.sample(10_000, told.positions, 11)
         rows, _ = pool.take(torch.cat([told.positions, at]), engine)
-    guess = pool.learn(told, rows)(rows[len(told.positions) :]).argmax(1)
+    guess = pool.fit(told, rows)(rows[len(told.positions) :]).argmax(1)
     names = np.array(told.classes)
     return float((names[guess.numpy()] == classes[at.numpy()].astype(str)).mean())
 
@@ -300,7 +300,7 @@ def rivals(root: Path, python: Path, sizes: list[int], labels: dict) -> list[dic
             pool = root / f"pool-{max(size, min(sizes))}"
             command = [
                 str(python),
-                str(HERE / "scale_rivals.py"),
+                str(HERE / "scale_competitors.py"),
                 library,
                 way,
                 str(pool),

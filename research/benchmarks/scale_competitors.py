@@ -1,7 +1,7 @@
 """One query of 10 items by another library on the pool of research/benchmarks/outofcore.py, in its
 own environment.
 
-    scale_rivals.py LIBRARY WAY FOLDER-OF-NPY FOLDER-OF-LABELS [ITEMS]
+    scale_competitors.py LIBRARY WAY FOLDER-OF-NPY FOLDER-OF-LABELS [ITEMS]
 
 ITEMS: so many of the pool alone, beside those with a label. Both libraries take the pool as one
 array in memory, of float64 in their hands; that is how they are made.

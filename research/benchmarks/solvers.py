@@ -24,12 +24,12 @@ from torch import Tensor
 
 from contenders import HERE
 from labelahead.gp.linalg import cholesky, solve_factored
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.ntk import kernel
 from labelahead.simulation.comparison.execution import this_machine
 from research.regression import regress
-from research.studies.materials import items, one_hot, some
 from research.studies.regression.measure import DenseOperator
+from research.studies.study_data import items, one_hot, some
 
 RESULTS = HERE / "results" / "solvers.json"
 
@@ -82,7 +82,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     data = items("mnist", str(given.data)) if given.data else items("digits")
-    model = build("cnn", data.shape, data.classes, width=8, seed=0).eval()
+    model = build_model("cnn", data.shape, data.classes, width=8, seed=0).eval()
     rows = []
     for n in given.sizes:
         at = some(data, n, 0)

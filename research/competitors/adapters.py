@@ -33,8 +33,8 @@ from torch.utils.data import Dataset
 
 from labelahead.acquisition.probability import probabilities
 from labelahead.errors import InputError
-from labelahead.strategies.base import Ask, QueryBatch, Strategy
-from labelahead.strategies.bayesian import network_samples
+from labelahead.strategies.base import Oracle, QueryBatch, Strategy
+from labelahead.strategies.bayesian import sample_networks
 from labelahead.strategies.context import QueryContext
 
 DRAWN = 500  # joint labels that BatchBALD follows
@@ -90,7 +90,7 @@ class Given:
             s.inputs[s.points],
             s.labels,
             lambda: s.embedding,
-            lambda rng: network_samples(s, rng),
+            lambda rng: sample_networks(s, rng),
             "softmax" if s.loss == "cross-entropy" else "simplex",
             None if s.training is None else s.training.rate,
         )
@@ -303,10 +303,10 @@ class Peer:
     @property
     def value(self) -> Strategy:
         """For a campaign of ours."""
-        return Strategy(self.name, f"what {self.package} would ask for", "", self.pick)
+        return Strategy(self.name, f"what {self.package} would ask for", "", self.select_batch)
 
-    def pick(
-        self, s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    def select_batch(
+        self, s: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
     ) -> QueryBatch:
         """What the package asks for.
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from labelahead.errors import InputError, ModelError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.network import FittedModel
-from labelahead.models.training import Trained, Training
+from labelahead.models.training import TrainingResult, Training
 from research.competitors.adapters import need
 
 # output of a class without labels: its probability is zero, as scikit-activeml's own wrapper has it
@@ -40,7 +40,7 @@ class LogisticLearner:
             raise InputError(
                 f"the campaign's learner is a {type(own).__name__}; expected model.name = 'exact'"
             )
-        return cls(own.network(0).unit(own.inputs).float(), own.classes)
+        return cls(own.network(0).normalise_rows(own.inputs).float(), own.classes)
 
     @property
     def training(self) -> Training:
@@ -54,7 +54,7 @@ class LogisticLearner:
         layer.bias.zero_()
         return nn.Sequential(layer)
 
-    def learn(
+    def fit(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, **unused: Any
     ) -> FittedModel:
         """Fitted to all labels (L,) anew."""
@@ -83,7 +83,7 @@ class LogisticLearner:
             model.eval(),
             self.inputs,
             "cross-entropy",
-            Trained(loss, right, steps, 0.0, (), seconds),
+            TrainingResult(loss, right, steps, 0.0, (), seconds),
             seconds,
         )
 

@@ -19,7 +19,7 @@ from research.results.studies import read_measured
 from research.results.text import ByVariant, spread
 from research.studies.charts import mean, over_seeds, slopes, span, sure
 from research.studies.design import Row, values, where
-from research.studies.dynamics.exhibits import (
+from research.studies.dynamics.figures import (
     PAPER,
     PAPER_DEVIATIONS,
     PAPER_ROUNDS,
@@ -27,8 +27,8 @@ from research.studies.dynamics.exhibits import (
     shown_time,
 )
 from research.studies.execution import Measured
-from research.studies.kernel.theorem_exhibits import kept
-from research.studies.lookahead.exhibits import METHODS, areas, final, gap, seconds
+from research.studies.kernel.theorem_figures import kept
+from research.studies.lookahead.figures import METHODS, areas, final, gap, seconds
 
 YES, PART, NO, OPEN, NOT = "yes", "in part", "no", "cannot be told", "not run"
 NEAR = 0.15  # how near to a rate of −1/2 counts as near

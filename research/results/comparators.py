@@ -27,10 +27,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from labelahead.errors import InputError
-from labelahead.files import hold
+from labelahead.files import lock_folder
 from labelahead.simulation.comparison.statistics import Array, Estimate, t_interval
-from labelahead.simulation.loop import Simulation, State, rounds
-from labelahead.strategies import find
+from labelahead.simulation.loop import Simulation, State, run_rounds
+from labelahead.strategies import find_strategy
 from research.competitors.logistic import HOW, LogisticLearner
 from research.results import texts
 from research.results.competitors import Source, plan_of
@@ -181,9 +181,9 @@ def random_order(plan: Simulation) -> tuple[list[int], dict[int, float]]:
     """
     last: list[State] = []
     asked = replace(
-        plan, asking=replace(plan.asking, strategy=find(RANDOM), mode=None), outlook=False
+        plan, asking=replace(plan.asking, strategy=find_strategy(RANDOM), mode=None), outlook=False
     )
-    own = {r.labels: r.accuracy or 0.0 for r in rounds(asked, keep=last.append)}
+    own = {r.labels: r.accuracy or 0.0 for r in run_rounds(asked, keep=last.append)}
     return last[-1].pool.labelled.tolist(), own
 
 
@@ -445,7 +445,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     def work() -> list[str]:
-        with hold(given.out / "comparators"):  # two at a time would write over each other's lines
+        with lock_folder(given.out / "comparators"):  # two at a time would write over each other's lines
             run_missing(
                 given.only, range(given.seeds), Source(given.data, given.out), given.numbers
             )

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from labelahead.data.dataset import hashed
+from labelahead.data.dataset import hash_tensor
 from labelahead.errors import InputError
-from labelahead.files import Lines, hold, read_lines
+from labelahead.files import JsonLinesFile, lock_folder, read_complete_lines
 from labelahead.simulation.loop import Simulation
-from labelahead.simulation.run import prepare, simulation
+from labelahead.build_simulation.run import prepare_campaign, build_simulation
 from labelahead.simulation.store import Round
-from labelahead.strategies import find
+from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig
 from research.competitors.adapters import PEERS
 from research.competitors.logistic import LogisticLearner
@@ -78,14 +78,14 @@ def asking_by(name: str, usual: QueryConfig) -> QueryConfig:
     if "(" in name:
         raise InputError(f"strategy is {name!r}; expected one of {', '.join(PEERS)}")
     strategy, _, mode = name.partition(":")
-    find(strategy)
+    find_strategy(strategy)
     return replace(usual, strategy=strategy, mode=mode or None)
 
 
 def plan_of(table: Table, seed: int, source: Source) -> Simulation:
     """The campaign of that seed: nothing in it depends on the strategy."""
     campaign = table.read_campaign("", source.data, pool_file(table.source, *source))
-    return simulation(prepare(replace(campaign, seed=seed, threads=1, device="cpu")))
+    return build_simulation(prepare_campaign(replace(campaign, seed=seed, threads=1, device="cpu")))
 
 
 def for_peers(plan: Simulation) -> Simulation:
@@ -97,8 +97,8 @@ class Ledger:
     """Finished campaigns, a line each; a line is there whole or does not count."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        self._lines = Lines(path)
-        first, *rest = [line for line, _ in read_lines(path)] or [None]
+        self._lines = JsonLinesFile(path)
+        first, *rest = [line for line, _ in read_complete_lines(path)] or [None]
         if first is None:
             self._lines.append(about)
         elif first != json.loads(json.dumps(about)):
@@ -126,8 +126,8 @@ class Ledger:
 def opened(table: Table, source: Source) -> Iterator[Ledger]:
     """The table's ledger, for this process alone."""
     folder = source.out / table.name
-    with hold(folder):
-        data = hashed(plan_of(table, 0, source).learner.inputs)
+    with lock_folder(folder):
+        data = hash_tensor(plan_of(table, 0, source).learner.inputs)
         about = {"campaign": table.campaign, "data": data}
         if table.peers_learner:
             about["peers_learner"] = table.peers_learner
@@ -182,7 +182,7 @@ def export(table: Table, ledger: Ledger, docs: Path) -> Path:
         filled[c["strategy"]] = filled.get(c["strategy"], 0) + sum(
             row["filled"] for row in c["rows"]
         )
-    learners = {f"scikit-learn {version('scikit-learn')}"} if table.peers_learner else set()
+    learners = {f"scikit-learn {version('scikit-fit')}"} if table.peers_learner else set()
     notes = {
         "packages": sorted(
             {c["package"] for c in campaigns} | {f"torch {torch.__version__}"} | learners

@@ -26,7 +26,7 @@ from research.results.table import named, read_tables
 FILE = CSV.parent / "estimates.csv"
 STRATEGIES, SEEDS = ("random", "flip"), range(3)
 ENOUGH = 50  # labels from which on the estimate is to be relied on
-AHEAD = 20  # labels whose worth is told
+FORECAST_LABELS = 20  # labels whose worth is told
 
 
 def run_missing(only: Sequence[str], data: Path, out: Path) -> list[str]:
@@ -100,14 +100,14 @@ def _worth(there: Sequence[EstimateLine]) -> str:
         if x.strategy == "flip" and x.labels >= ENOUGH
     }
     pairs = [
-        (x.fall, x.wrong - by[*key[:3], key[3] + AHEAD].wrong)
+        (x.fall, x.wrong - by[*key[:3], key[3] + FORECAST_LABELS].wrong)
         for key, x in by.items()
-        if (*key[:3], key[3] + AHEAD) in by
+        if (*key[:3], key[3] + FORECAST_LABELS) in by
     ]
     told, came = np.array(pairs).T
     expected, brought, apart = (100 * values.mean() for values in (told, came, np.abs(told - came)))
     return (
-        f"The next {AHEAD} labels were expected to bring {expected:.1f} points and brought "
+        f"The next {FORECAST_LABELS} labels were expected to bring {expected:.1f} points and brought "
         f"{brought:.1f}, {apart:.1f} "
         f"apart on average ({len(pairs)} times)."
     )

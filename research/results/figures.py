@@ -16,8 +16,8 @@ from labelahead.simulation.comparison.plot_style import (
     PALETTE,
     WIDE,
     Picture,
-    drawing,
-    picture,
+    figure_style,
+    render_figure,
 )
 from labelahead.simulation.comparison.statistics import Array, t_interval
 from research.results.numbers import DEFAULT, RANDOM, Curves, Numbers, Ranking
@@ -31,7 +31,7 @@ def table_figure(name: str, variants: Mapping[str, Numbers]) -> Picture:
     from matplotlib.figure import Figure
 
     shown = _coloured(list(variants.values()))
-    with drawing():
+    with figure_style():
         columns = 1 if len(variants) == 1 else 2 if len(variants) in (2, 4) else 3
         lines = -(-len(variants) // columns)
         size = (WIDE, 4.4) if columns == 1 else (WIDE, 0.8 + 2.7 * lines)
@@ -55,7 +55,7 @@ def table_figure(name: str, variants: Mapping[str, Numbers]) -> Picture:
         figure.legend(
             [handles[n] for n in names], names, loc="outside right upper", handlelength=3.2
         )
-        return picture(name, figure)
+        return render_figure(name, figure)
 
 
 def critical(name: str, ranking: Ranking) -> Picture:
@@ -63,8 +63,8 @@ def critical(name: str, ranking: Ranking) -> Picture:
     best = [n for n in ranking.names if n not in PLAIN][: COLOURED - 1]
     colours = _colours([*[n for n in ranking.names if n == DEFAULT], *best])
     every = {n: colours.get(n, INK if n == RANDOM else "#8b929c") for n in ranking.names}
-    with drawing():
-        return picture(name, critical_figure(every, ranking.mean, ranking.p, ranking.critical))
+    with figure_style():
+        return render_figure(name, critical_figure(every, ranking.mean, ranking.p, ranking.critical))
 
 
 def _coloured(numbers: Sequence[Numbers]) -> list[str]:

@@ -1,7 +1,7 @@
 """Where a round's training begins: how far do curves fall, and at what accuracy? `same` beside
 `cold`.
 
-    python -m research.results.starts --data ../shared/data [--cases digits-mlp mnist-cnn]
+    python -m research.results.first_labels --data ../shared/data [--cases digits-mlp mnist-cnn]
     [--strategies random flip]
 
 Whole campaigns, 20 to 100 labels, 10 a round; into research/data/starts.csv, where what is there is

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from labelahead.errors import InputError
-from labelahead.files import replace
+from labelahead.files import replace_file
 from labelahead.simulation.comparison.summary import asking_seconds
 from labelahead.simulation.store import Round
 
@@ -152,4 +152,4 @@ def write_csv(path: Path, kind: type[L], lines: Iterable[L]) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(kind._fields)
     writer.writerows(line.cells for line in sorted(lines))
-    replace(path, file.getvalue())
+    replace_file(path, file.getvalue())

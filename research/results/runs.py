@@ -11,8 +11,8 @@ from typing import Any
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.simulation.comparison.curves import read_curves
 from labelahead.simulation.comparison.execution import compare
-from labelahead.simulation.comparison.plan import FILE, Comparison, arm, arms
-from labelahead.simulation.loop import Simulation, rounds
+from labelahead.simulation.comparison.plan import FILE, Comparison, parse_contender, parse_contenders
+from labelahead.simulation.loop import Simulation, run_rounds
 from labelahead.simulation.store import Round
 from labelahead.strategies.base import QueryConfig
 from research.results.lines import Line, read_csv, write_csv
@@ -55,7 +55,7 @@ def run_table(
         for names, some in groups:
             say(f"{title}: {len(names)} strategies, seeds {some[0]} to {some[-1]}")
             outcome = compare(
-                Comparison(campaign, arms(names), some), folder, workers=workers, **watch
+                Comparison(campaign, parse_contenders(names), some), folder, workers=workers, **watch
             )
             for event in outcome.failed:
                 say(f"FAILED {event.job.name}: {event.detail}")
@@ -105,7 +105,7 @@ def _groups(missing: dict[str, tuple[int, ...]]) -> list[tuple[list[str], tuple[
 
 def forget(tables: Sequence[Table], strategies: str, *, out: Path, numbers: Path) -> int:
     """Delete what is known of these strategies, so that they are run anew; how many campaigns."""
-    gone = {arm(name) for name in strategies.split(",")}
+    gone = {parse_contender(name) for name in strategies.split(",")}
     names, count = {a.name for a in gone}, 0
     for table in tables:
         path = numbers / f"{table.name}.csv"
@@ -125,7 +125,7 @@ def played(plan: Simulation, asking: QueryConfig) -> list[Round]:
     """One campaign in this process, asking in that way; all else is as the plan has it."""
     if not len(plan.test):
         raise InputError("there are no test items; expected some: nothing could be compared")
-    return list(rounds(replace(plan, asking=asking)))
+    return list(run_rounds(replace(plan, asking=asking)))
 
 
 def exit_code(work: Callable[[], Sequence[str]]) -> int:

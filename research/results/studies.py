@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.errors import InputError
-from labelahead.learner.config import read
+from labelahead.learner.config import read_toml
 from labelahead.simulation.comparison.report_page import write_all
 from research.results.text import grid
-from research.studies import Exhibit, experiment, settings_of
+from research.studies import StudyFigure, experiment, settings_of
 from research.studies.design import Cell, Row
 from research.studies.execution import Measured, cell_text, pages
 
@@ -48,7 +48,7 @@ def write_studies(data: Path, docs: Path) -> Iterator[Path]:
 
 def read_measured(folder: Path) -> Measured:
     """What was measured, by the files that were kept of it."""
-    wanted = experiment(read(folder / "settings.toml")["experiment"])
+    wanted = experiment(read_toml(folder / "settings.toml")["experiment"])
     settings = settings_of(wanted, file=folder / "settings.toml")
     rows = read_rows((folder / "rows.csv").read_text(encoding="utf-8"), wanted.cells(settings))
     machine = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
@@ -112,7 +112,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def readme(name: str, measured: Measured, exhibits: Sequence[Exhibit]) -> str:
+def readme(name: str, measured: Measured, exhibits: Sequence[StudyFigure]) -> str:
     """The study in Markdown."""
     made = measured.experiment
     about = "; ".join(f"{key} {value}" for key, value in measured.machine.items())

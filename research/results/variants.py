@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import batch as select
-from labelahead.acquisition.functions import flip, gain_by_table
+from labelahead.acquisition.functions import flip, tabulate_gain
 from labelahead.acquisition.view import View
 from labelahead.errors import InputError
 from labelahead.inference.network import NetworkLearner
 from labelahead.inference.pool_posterior import PoolPosterior
-from labelahead.strategies.base import Ask, QueryBatch, QueryConfig, Strategy
+from labelahead.strategies.base import Oracle, QueryBatch, QueryConfig, Strategy
 from labelahead.strategies.context import QueryContext
-from labelahead.strategies.lookahead import by_look_ahead
+from labelahead.strategies.lookahead import make_lookahead_strategy
 
 DEFAULT = "flip"
 PLAIN = "plain"  # the variant that the others are changes of: `flip` as first built
@@ -73,32 +73,32 @@ class Flip:
         mode = "greedy" if self.greedy else "sequential"
         return replace(
             usual,
-            strategy=Strategy("flip, changed", "what was tried", "labelahead", self.pick, (mode,)),
+            strategy=Strategy("flip, changed", "what was tried", "labelahead", self.select_batch, (mode,)),
             mode=None,
             candidates=self.candidates or usual.candidates,
             kernel=self.kernel or usual.kernel,
             noise=self.noise if isinstance(self.noise, float) else usual.noise,
         )
 
-    def pick(
-        self, s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    def select_batch(
+        self, s: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
     ) -> QueryBatch:
         """As `flip` picks, but for what is changed."""
-        belief = self._belief(s, rng)
+        pool_posterior = self._pool_posterior(s, rng)
         if mode == "greedy":
-            chosen = select.greedy(belief.view, self._scores(), q, rng, believe="mean")
-            return QueryBatch(belief.points[chosen.positions], chosen.scores)
-        return QueryBatch(*belief.pick(self._scores(), q, rng, mode, ask))
+            chosen = select.greedy(pool_posterior.view, self._scores(), q, rng, hypothetical_label="mean")
+            return QueryBatch(pool_posterior.points[chosen.positions], chosen.scores)
+        return QueryBatch(*pool_posterior.select_batch(self._scores(), q, rng, mode, oracle))
 
     def _scores(self) -> Callable[..., Tensor]:
         if self.score == "improvement":
             return partial(improvement, amplitude=self.amplitude)
         if self.classes == 2 and (self.amplitude == 1 or not self.own):
-            return partial(flip, own=self.own, temper=self.amplitude)
+            return partial(flip, include_candidate=self.own, variance_scale=self.amplitude)
         return partial(flips, classes=self.classes, amplitude=self.amplitude)
 
-    def _belief(self, s: QueryContext, rng: torch.Generator) -> PoolPosterior:
-        """As `QueryContext.belief`, but for what is changed."""
+    def _pool_posterior(self, s: QueryContext, rng: torch.Generator) -> PoolPosterior:
+        """As `QueryContext.pool_posterior`, but for what is changed."""
         f, theta = self._network(s, rng)
         if self.unit:
             scale = theta.diagonal().clamp_min(1e-12).rsqrt()
@@ -111,13 +111,13 @@ class Flip:
         if self.start == "mean":
             f = average
         elif self.start == "half-way":
-            regressed = s.believed(average, {"kernel": theta}).posterior.mean
+            regressed = s.condition_posterior(average, {"kernel": theta}).posterior.mean
             f = 0.5 * (f.double() + regressed).to(f)
-        return s.believed(f, {"kernel": theta})
+        return s.condition_posterior(f, {"kernel": theta})
 
     def _network(self, s: QueryContext, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Outputs and kernel at `s.points`: the network's, or means over several."""
-        f, theta = s.start, s.tangent["kernel"]
+        f, theta = s.start, s.kernel_arguments["kernel"]
         if self.networks == 1:
             return f, theta
         assert s.fresh is not None
@@ -126,9 +126,9 @@ class Flip:
         outputs, kernels = [f], [theta]
         for _ in range(self.networks - 1):
             seed = int(torch.randint(2**31, (1,), generator=rng))
-            other = learner.learn(s.labelled, s.labels, seed=seed)
+            other = learner.fit(s.labelled, s.labels, seed=seed)
             outputs.append(other.outputs(s.points))
-            kernels.append(other.tangent(s.points, s.asking.kernel)["kernel"])
+            kernels.append(other.kernel_arguments(s.points, s.asking.kernel)["kernel"])
         # Scaled, so that none counts for more because its gradients are larger.
         scaled: Any = sum(k / k.diagonal().mean() for k in kernels)
         total: Any = sum(outputs)
@@ -140,7 +140,7 @@ def flips(
 ) -> Tensor:
     """Expected reduction of flips of the first class with each of the next ones. (m,).
 
-    As `flip` with own=True and temper=amplitude, summed over the pairs of the largest entry of
+    As `flip` with include_candidate=True and variance_scale=amplitude, summed over the pairs of the largest entry of
     f_lin(x) with the following classes − 1; scalar kernels only.
     """
     gaps, spread = _gaps(view, classes)
@@ -188,7 +188,7 @@ def _gaps(view: View, classes: int) -> tuple[Tensor, Tensor]:
 
 def _left(view: View, pairs: Tensor, spread: Tensor) -> Tensor:
     """(q, e) half of v₊, what is left of it after candidate x' is labelled: k(x,x) − k(x,x')²/u."""
-    k, factors = view.covariance(pairs), view.innovations()[pairs]
+    k, factors = view.covariance(pairs), view.innovation_factors()[pairs]
     scaled = factors[:, 0].reciprocal().to(k.dtype) * k
     return torch.addcmul(spread, scaled, scaled, value=-1)
 
@@ -213,7 +213,7 @@ def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1)
     """
     gaps, spread = _gaps(view, 1 + rivals)
     heights = (gaps / (2 * view.posterior.amplitude() * spread[:, None]).sqrt()).T
-    tables = [gain_by_table(h.contiguous()) for h in heights]
+    tables = [tabulate_gain(h.contiguous()) for h in heights]
     parts = []
     for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
         explained = (1 - _left(view, pairs, spread) / spread).clamp_(0, 1)
@@ -235,7 +235,7 @@ def by_labels(view: View, rng: torch.Generator | None = None) -> Tensor:
         raise InputError(f"there are {view.posterior.classes} classes; expected two")
     mean, wide = view.posterior.mean, math.sqrt(2 * view.posterior.amplitude())
     spread = view.posterior.variance()[view.evaluation].double().sqrt()
-    root = view.innovations()[:, 0, 0].double()  # √u
+    root = view.innovation_factors()[:, 0, 0].double()  # √u
     h = ((mean[:, 0] - mean[:, 1])[view.evaluation] / (wide * spread)).numpy()
     t = ((mean[:, 0] - mean[:, 1])[view.candidates] / (wide * root)).numpy()
     parts = []
@@ -277,7 +277,7 @@ class Scored:
     def asking(self, usual: QueryConfig) -> QueryConfig:
         """How a campaign asks that would ask as `usual` otherwise."""
         return replace(
-            usual, strategy=by_look_ahead("changed", "what was tried", "labelahead", self.score)
+            usual, strategy=make_lookahead_strategy("changed", "what was tried", "labelahead", self.score)
         )
 
 

@@ -6,7 +6,7 @@ An experiment is settings, cells that are measured one by one and recorded at on
 
 The examples here begin with a very small one:
 
-    >>> from research.studies import EXPERIMENTS, Exhibit, Experiment, conduct, experiment, settings_of
+    >>> from research.studies import EXPERIMENTS, StudyFigure, Experiment, conduct, experiment, settings_of
     >>> small = settings_of(EXPERIMENTS["dynamics"], changes=["parts=['identity']", "seeds=1", "identity_items=10"])
     >>> shown = conduct(EXPERIMENTS["dynamics"], small, "identity", workers=1)
 """
@@ -14,7 +14,7 @@ The examples here begin with a very small one:
 from types import MappingProxyType
 
 from labelahead.errors import InputError
-from research.studies.design import Exhibit, Experiment
+from research.studies.design import Experiment, StudyFigure
 from research.studies.dynamics import DYNAMICS
 from research.studies.execution import Shown, conduct, settings_of
 from research.studies.fidelity import FIDELITY
@@ -24,7 +24,15 @@ from research.studies.lookahead import LOOKAHEAD
 from research.studies.regression import REGRESSION
 from research.studies.wallclock import WALLCLOCK
 
-__all__ = ["EXPERIMENTS", "Exhibit", "Experiment", "Shown", "conduct", "experiment", "settings_of"]
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Shown",
+    "StudyFigure",
+    "conduct",
+    "experiment",
+    "settings_of",
+]
 
 EXPERIMENTS = MappingProxyType(
     {e.name: e for e in (DYNAMICS, FIDELITY, KERNEL, LINEAR, LOOKAHEAD, REGRESSION, WALLCLOCK)}

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Cell", "Exhibit", "Experiment", "Row", "values", "where"]
+__all__ = ["Cell", "Experiment", "Row", "StudyFigure", "values", "where"]
 
 Cell = Mapping[str, Any]  # which measurement: names and JSON values
 Row = Mapping[str, Any]  # what came of it: names and JSON values
 
 
 @dataclass(frozen=True, eq=False)
-class Exhibit:
+class StudyFigure:
     """A figure or a table of the page, with what it shows in words.
 
     caption: what was done and what is seen; it says so where this differs from the papers.
     figure: of matplotlib. table: rows with the same keys, also written as NAME.csv.
 
-    >>> Exhibit("rows", "Two rows", "what is seen in them", table=[{"n": 1}, {"n": 2}]).title
+    >>> StudyFigure("rows", "Two rows", "what is seen in them", table=[{"n": 1}, {"n": 2}]).title
     'Two rows'
     """
 
@@ -52,7 +52,7 @@ class Experiment:
     settings: type[Any]
     cells: Callable[[Any], Sequence[Cell]]
     measure: Callable[[Any, Cell], Sequence[Row]]
-    exhibits: Callable[[Any, Sequence[Row]], Sequence[Exhibit]] = field(repr=False)
+    exhibits: Callable[[Any, Sequence[Row]], Sequence[StudyFigure]] = field(repr=False)
     alone: bool = False
 
 

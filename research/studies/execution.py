@@ -23,13 +23,13 @@ from typing import Any
 import torch
 
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.files import Lines, hold, read_lines, replace
-from labelahead.learner.config import Progress, fill, gather, read, to_toml
+from labelahead.files import JsonLinesFile, lock_folder, read_complete_lines, replace_file
+from labelahead.learner.config import Progress, parse_dataclass, merge_tables, read_toml, to_toml
 from labelahead.processes import ignore_sigint, run_in_worker
-from labelahead.simulation.comparison.execution import THREADS, cores, this_machine
-from labelahead.simulation.comparison.plot_style import PALETTE, drawing, picture
+from labelahead.simulation.comparison.execution import THREADS, count_cores, this_machine
+from labelahead.simulation.comparison.plot_style import PALETTE, figure_style, render_figure
 from labelahead.simulation.comparison.report_page import template, write_all
-from research.studies.design import Cell, Exhibit, Experiment, Row
+from research.studies.design import Cell, Experiment, Row, StudyFigure
 
 __all__ = ["Measured", "Shown", "cell_text", "conduct", "pages", "settings_of", "table_text"]
 
@@ -55,7 +55,7 @@ class Shown:
     """
 
     page: Path
-    exhibits: tuple[Exhibit, ...]
+    exhibits: tuple[StudyFigure, ...]
 
 
 def settings_of(
@@ -80,11 +80,11 @@ def settings_of(
             there = (f.name.removesuffix(".toml").partition("-") for f in folder.iterdir())
             others = sorted(scale for name, _, scale in there if name == experiment.name)
             raise InputError(f"scale is {scale!r}; expected small or {' or '.join(others)}")
-        base = gather(Path(str(place)), (), {})
-    tables = gather(file, changes, options or {}, base)
+        base = merge_tables(Path(str(place)), (), {})
+    tables = merge_tables(file, changes, options or {}, base)
     if tables.get("experiment") == experiment.name:  # a settings.toml of ours
         del tables["experiment"]
-    return fill(experiment.settings, tables)
+    return parse_dataclass(experiment.settings, tables)
 
 
 def conduct(
@@ -111,7 +111,7 @@ def conduct(
         done = _recorded(folder)
         left = [c for c in cells if _key(c) not in done]
         tell("", len(cells) - len(left), len(cells))
-        crew = 1 if experiment.alone else min(workers or cores(), max(1, len(left)))
+        crew = 1 if experiment.alone else min(workers or count_cores(), max(1, len(left)))
         for cell, rows, seconds in _measured(experiment, settings, left, crew):
             _append(record, cell, rows, seconds)
             done[_key(cell)] = [dict(cell) | dict(r) for r in rows]
@@ -127,14 +127,14 @@ def conduct(
 
 
 @contextmanager
-def _opened(folder: Path, experiment: Experiment, settings: Any) -> Iterator[Lines]:
+def _opened(folder: Path, experiment: Experiment, settings: Any) -> Iterator[JsonLinesFile]:
     """A new folder, or one that holds this experiment with these settings.
 
     For this process alone.
     """
-    with hold(folder, ".lock"):
+    with lock_folder(folder, ".lock"):
         _claim(folder, experiment, settings)
-        record = Lines(folder / CELLS)
+        record = JsonLinesFile(folder / CELLS)
         try:
             yield record
         finally:
@@ -145,16 +145,16 @@ def _claim(folder: Path, experiment: Experiment, settings: Any) -> None:
     """Settings are written once: measurements of others do not mix with them."""
     path = folder / SETTINGS
     if not path.exists():
-        replace(path, f'experiment = "{experiment.name}"\n' + to_toml(settings))
+        replace_file(path, f'experiment = "{experiment.name}"\n' + to_toml(settings))
         return
-    tables = read(path)
+    tables = read_toml(path)
     name = tables.pop("experiment", None)
     if name != experiment.name:
         raise InputError(
             f"{folder} holds the study {name!r}, not {experiment.name!r}; choose another folder "
             "with --out"
         )
-    before = asdict(fill(experiment.settings, tables))
+    before = asdict(parse_dataclass(experiment.settings, tables))
     for key, value in asdict(settings).items():
         if before[key] != value:
             raise InputError(
@@ -166,7 +166,7 @@ def _claim(folder: Path, experiment: Experiment, settings: Any) -> None:
 def _recorded(folder: Path) -> dict[str, list[Row]]:
     """The rows of every finished cell, by its key."""
     rows: dict[str, list[Row]] = {}
-    for entry, where in read_lines(folder / CELLS):
+    for entry, where in read_complete_lines(folder / CELLS):
         try:
             rows[_key(entry["cell"])] = [entry["cell"] | row for row in entry["rows"]]
         except (KeyError, TypeError, AttributeError) as error:
@@ -176,7 +176,7 @@ def _recorded(folder: Path) -> dict[str, list[Row]]:
     return rows
 
 
-def _append(record: Lines, cell: Cell, rows: Sequence[Row], seconds: float) -> None:
+def _append(record: JsonLinesFile, cell: Cell, rows: Sequence[Row], seconds: float) -> None:
     """Keep what was measured. No NaN gets in."""
     try:
         record.append(
@@ -263,15 +263,15 @@ def _named(cell: Cell) -> str:
 
 def pages(
     measured: Measured, *, small: bool = False
-) -> tuple[tuple[Exhibit, ...], dict[str, str | bytes]]:
+) -> tuple[tuple[StudyFigure, ...], dict[str, str | bytes]]:
     """What the measurements show, and every file of the folder that says so.
 
     small: nothing twice, so no SVG beside a PNG and no JSON beside a CSV, and figures of few
     colours.
     """
-    with drawing():
+    with figure_style():
         exhibits = tuple(measured.experiment.exhibits(measured.settings, measured.rows))
-        drawn = {e.name: picture(e.name, e.figure) for e in exhibits if e.figure is not None}
+        drawn = {e.name: render_figure(e.name, e.figure) for e in exhibits if e.figure is not None}
     content: dict[str, str | bytes] = {"rows.csv": table_text(measured.rows)}
     if not small:
         whole = {"machine": measured.machine, "rows": list(measured.rows)}

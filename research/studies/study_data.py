@@ -13,9 +13,9 @@ from torch import Tensor
 from labelahead.data import load
 from labelahead.data.dataset import Answers
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import Prepared, prepare
-from labelahead.seeds import stream
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.seeds import make_generator
 from labelahead.simulation.run import Result, run
 
 __all__ = [
@@ -71,7 +71,7 @@ def some(data: StudyData, n: int, seed: int, *names: str) -> Tensor:
             f"{n} items are asked for, and there are {size}: choose smaller settings or a larger "
             "data set"
         )
-    return torch.randperm(size, generator=stream(seed, "items", *names))[:n]
+    return torch.randperm(size, generator=make_generator(seed, "items", *names))[:n]
 
 
 def campaign(
@@ -97,12 +97,12 @@ def campaign(
         },
         "threads": 1,
     }
-    return run(parse(tables))
+    return run(parse_campaign(tables))
 
 
-def answered(done: Result) -> tuple[Prepared, Answers]:
+def answered(done: Result) -> tuple[PreparedCampaign, Answers]:
     """What a campaign was prepared from, with all answers."""
-    ready = prepare(done.campaign)
+    ready = prepare_campaign(done.campaign)
     assert ready.answers is not None
     return ready, ready.answers
 

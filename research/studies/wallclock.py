@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.ntk import kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from research.studies.charts import heading, legend_below, panels, reference, style
-from research.studies.design import Cell, Exhibit, Experiment, Row, values, where
+from research.studies.design import Cell, Experiment, Row, StudyFigure, values, where
 
 __all__ = ["WALLCLOCK", "Settings"]
 
@@ -69,16 +69,16 @@ def cells(s: Settings) -> Sequence[Cell]:
 
 def _network(s: Settings, cell: Cell) -> nn.Module:
     if cell["network"] == "resnet18":
-        return build("resnet18", s.shape, cell["classes"], width=s.resnet_width, seed=0)
+        return build_model("resnet18", s.shape, cell["classes"], width=s.resnet_width, seed=0)
     blocks = (cell["depth"] - 2) // 4  # two groups of blocks of two convolutions, stem, read-out
-    return build("wrn2", s.shape, cell["classes"], width=s.width, blocks=blocks, seed=0)
+    return build_model("wrn2", s.shape, cell["classes"], width=s.width, blocks=blocks, seed=0)
 
 
 def measure(s: Settings, cell: Cell) -> Sequence[Row]:
     """Median seconds of either kernel, for one pair and for all items."""
     model = _network(s, cell).eval()
     many = how_many(s, cell["classes"])
-    x = torch.randn(many, *s.shape, generator=stream(0, "pixels"))
+    x = torch.randn(many, *s.shape, generator=make_generator(0, "pixels"))
     rows: list[Row] = []
     for what, n, other in (("pair", 1, x[1:2]), ("items", many, None)):
         took = in_turn(
@@ -117,7 +117,7 @@ def in_turn(jobs: dict[str, Callable[[], object]], repeats: int) -> dict[str, li
     return took
 
 
-def exhibits(s: Settings, rows: Sequence[Row]) -> list[Exhibit]:
+def exhibits(s: Settings, rows: Sequence[Row]) -> list[StudyFigure]:
     """PN Fig 1, as a ratio."""
     figure, axes = panels(2, height=3.6)
     for here, what in zip(axes, ("pair", "items"), strict=True):
@@ -132,7 +132,7 @@ def exhibits(s: Settings, rows: Sequence[Row]) -> list[Exhibit]:
         here.set_xticks(depths, [str(d) for d in depths])
     legend_below(figure, axes[0], 3)
     return [
-        Exhibit(
+        StudyFigure(
             "wallclock",
             "The time of the pseudo-NTK, as a part of the full kernel's",
             _caption(s, rows),

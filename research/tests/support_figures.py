@@ -1,16 +1,16 @@
 """A study's exhibits without its page: pictures take most of the time of a small study."""
 
-from labelahead.simulation.comparison.plot_style import drawing
-from research.studies.design import Exhibit, Experiment
+from labelahead.simulation.comparison.plot_style import figure_style
+from research.studies.design import StudyFigure, Experiment
 
 
-def exhibited(experiment: Experiment, settings) -> list[Exhibit]:
+def study_figures(experiment: Experiment, settings) -> list[StudyFigure]:
     """Every cell measured, and what all rows show; each panel that is seen says what it shows.
 
     That exhibits become files and a page is tested with `dynamics`, `lookahead` and others.
     """
     rows = [{**c, **r} for c in experiment.cells(settings) for r in experiment.measure(settings, c)]
-    with drawing():
+    with figure_style():
         found = list(experiment.exhibits(settings, rows))
     for exhibit in found:
         assert exhibit.title

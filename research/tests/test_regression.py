@@ -5,7 +5,7 @@ import torch
 
 from labelahead import features, kernel
 from labelahead.errors import InputError, NumericalError
-from labelahead.models import build
+from labelahead.models import build_model
 from research.regression import FeatureFile, TileFile, nystrom, regress
 
 N, C = 150, 3
@@ -13,7 +13,7 @@ N, C = 150, 3
 
 @pytest.fixture(scope="module")
 def problem():
-    model = build("mlp", (6,), C, width=16, seed=0).eval()
+    model = build_model("mlp", (6,), C, width=16, seed=0).eval()
     x = torch.randn(N, 6, generator=torch.Generator().manual_seed(1))
     y = torch.randn(N, C, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     return model, x, y, kernel(model, x).double()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labelahead.acquisition import ACQUISITIONS, mlmoc, variance
-from labelahead.acquisition.batch import BELIEFS, best, greedy, sequential, top
+from labelahead.acquisition.batch import HYPOTHETICAL_LABELS, best, greedy, sequential, top
 from labelahead.acquisition.view import view
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
@@ -36,16 +36,16 @@ def test_top_is_the_highest_scores(p, name):
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
-@pytest.mark.parametrize("believe", BELIEFS)
-def test_greedy_conditions_on_each_belief(p, name, believe):
-    picked = greedy(look(p), name, 4, believe=believe)
+@pytest.mark.parametrize("hypothetical_label", HYPOTHETICAL_LABELS)
+def test_greedy_conditions_on_each_belief(p, name, hypothetical_label):
+    picked = greedy(look(p), name, 4, hypothetical_label=hypothetical_label)
     seen, targets, left = list(LABELLED), p.targets[LABELLED], list(CANDIDATES)
     for position in picked.positions.tolist():
         post = p.prior().condition(seen, targets)
         scores = ACQUISITIONS[name](view(post, left, CANDIDATES, baseline="linearised"), None)
         assert left[int(scores.argmax())] == position
-        values = post.outputs[position] if believe == "outputs" else post.mean[position]
-        label = values if believe == "mean" else ref.one_hot(int(values.argmax()), 3)
+        values = post.outputs[position] if hypothetical_label == "outputs" else post.mean[position]
+        label = values if hypothetical_label == "mean" else ref.one_hot(int(values.argmax()), 3)
         seen.append(position)
         targets = torch.cat([targets, label[None]])
         left.remove(position)
@@ -118,7 +118,7 @@ def test_conditioned_view_has_the_linearised_baseline(p):
     assert v.baseline == "outputs"
     after = v.condition([5], p.targets[[5]])
     assert after.baseline == "linearised"
-    assert torch.equal(after.predicted(), after.predicted("linearised"))
+    assert torch.equal(after.predicted_targets(), after.predicted_targets("linearised"))
     with pytest.raises(InputError, match="baseline is 'f'"):
         v.with_baseline("f")
 
@@ -193,7 +193,7 @@ def test_answers_and_counts_of_the_wrong_kind():
     post = prior(torch.zeros(9, 3, dtype=torch.float64), psi @ psi.T, noise=1e-2)
     look = view(post, range(9))
     for answer in (1.7, "cat", None, True, 3, -1):
-        with pytest.raises(InputError, match="ask returned"):
+        with pytest.raises(InputError, match="annotate returned"):
             sequential(look, "variance", 1, lambda position, a=answer: a)
     assert len(sequential(look, "variance", 1, lambda position: torch.tensor(2)).positions) == 1
     for count in (2.5, "3", True):

@@ -34,7 +34,7 @@ CASES = [
     *((changes, ref.changes, {"baseline": b}) for b in ("outputs", "linearised")),
     (variance, ref.variance, {}),
     (flip, ref.flip, {}),
-    (flip, ref.flip, {"own": True, "temper": 1.0}),
+    (flip, ref.flip, {"include_candidate": True, "variance_scale": 1.0}),
     (resolve, ref.resolve, {"exact": True}),
 ]
 IDS = [f"{c[0].__name__}-{'-'.join(str(v) for v in c[2].values())}" for c in CASES]
@@ -108,7 +108,7 @@ def test_cached_updates_equal_a_fresh_view(kind, data):
 
 
 def test_a_long_tail_is_folded(monkeypatch):
-    monkeypatch.setattr(cross_module, "_TAIL", 3)
+    monkeypatch.setattr(cross_module, "MAX_PENDING_ROWS", 3)
     p = ref.problem("dense-scalar")
     v, seen = look(p), []
     for pick in (5, 1, 9, 17, 14, 6, 2):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from labelahead.acquisition import batch as select
 from labelahead.acquisition import resolve
-from labelahead.acquisition.functions import HIGHEST, _owen, gain_by_table
+from labelahead.acquisition.functions import MAX_TABULATED_GAP, _owen_gain, tabulate_gain
 from labelahead.acquisition.view import view
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
@@ -22,13 +22,13 @@ TOLERANCE = 1e-4  # of a prediction, for the table
 
 def owen(h, rho):
     return float(
-        _owen(torch.tensor([float(h)]), torch.tensor([float(rho)], dtype=torch.float64) ** 2)
+        _owen_gain(torch.tensor([float(h)]), torch.tensor([float(rho)], dtype=torch.float64) ** 2)
     )
 
 
 def looked_up(h, rho, dtype=torch.float64):
     return float(
-        gain_by_table(torch.tensor([float(h)], dtype=dtype))(
+        tabulate_gain(torch.tensor([float(h)], dtype=dtype))(
             torch.tensor([[float(rho) ** 2]], dtype=dtype)
         )
     )
@@ -49,12 +49,14 @@ def test_owens_form_is_the_integral_and_the_table_is_close(h, rho):
 
 def test_the_table_is_close_everywhere():
     """The worst places are where h and ρ are both small: a grid that is fine there, too."""
-    h = torch.cat([torch.linspace(0, HIGHEST + 1, 301), torch.logspace(-5, 0, 200)]).double()
+    h = torch.cat(
+        [torch.linspace(0, MAX_TABULATED_GAP + 1, 301), torch.logspace(-5, 0, 200)]
+    ).double()
     rho = torch.cat(
         [torch.linspace(0, 1, 401), torch.logspace(-5, 0, 300), 1 - torch.logspace(-8, -1, 100)]
     ).double()
     squared = rho.square()[:, None].expand(-1, len(h))
-    error = (gain_by_table(h)(squared.clone()) - _owen(h, squared)).abs()
+    error = (tabulate_gain(h)(squared.clone()) - _owen_gain(h, squared)).abs()
     assert float(error.max()) <= TOLERANCE
 
 
@@ -140,7 +142,7 @@ def test_of_two_classes_no_item_is_worth_less_than_by_its_labels():
     post = prior(outputs, K, noise=1e-1).condition([0, 1, 2, 3], torch.tensor([0, 1, 1, 0]))
     items = range(4, 40)
     scale = 2 * post.amplitude()
-    gap, k = post.mean[:, 0] - post.mean[:, 1], post.columns(torch.arange(40))
+    gap, k = post.mean[:, 0] - post.mean[:, 1], post.covariance_columns(torch.arange(40))
     wide = (scale * (k.diagonal() + post.noise)).sqrt()
     scores = []
     for at in items:
@@ -186,7 +188,7 @@ def test_the_table_scores_as_owen_does(given, dtype):
 def test_batches_leave_the_predictions_as_they_are():
     outputs, K, _ = some()
     post = prior(outputs, K, noise=1e-2).condition([3, 7], torch.tensor([0, 1]))
-    chosen = select.batch(view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy")
+    chosen = select.select_batch(view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy")
     assert torch.allclose(chosen.view.posterior.mean, post.mean, atol=1e-9)
     assert len(set(chosen.positions.tolist())) == 5
 

@@ -11,19 +11,19 @@ from scipy.stats import norm
 
 from labelahead.errors import InputError
 from labelahead.gp.calibration import (
-    AHEAD_SHARE,
+    ONE_STEP_AHEAD_WEIGHT,
     LAPSE_PRIOR,
-    LAPSES,
+    LAPSE_RATES,
     SCALE_PRIOR,
     SCALES,
     TEMPERATURE,
     calibrate,
-    chances,
-    error_rate,
-    leading,
-    left_out,
-    likelihoods,
-    one_step_ahead,
+    estimate_error_rate,
+    gaussian_class_probabilities,
+    leading_probability,
+    predict_class_probabilities,
+    predict_leave_one_out,
+    predict_one_step_ahead,
 )
 from labelahead.gp.posterior import prior
 
@@ -48,7 +48,7 @@ def test_the_chance_to_lead_is_the_integral_and_what_draws_say(classes):
     rng = torch.Generator().manual_seed(classes)
     mean = torch.randn(5, classes, dtype=torch.float64, generator=rng)
     variance = torch.rand(5, dtype=torch.float64, generator=rng) + 0.3
-    ours = leading(mean, variance)
+    ours = leading_probability(mean, variance)
     for i in range(5):
         m, s = mean[i].numpy(), float(variance[i]) ** 0.5
         a = int(m.argmax())
@@ -67,16 +67,16 @@ def test_two_classes_are_a_normal_distribution_and_all_classes_sum_to_one():
     at = torch.arange(30, 60)
     gap = (post.mean[at, 0] - post.mean[at, 1]).abs()
     spread = (2 * post.amplitude() * post.variance()[at]).sqrt()
-    ours = leading(post.mean[at], post.amplitude() * post.variance()[at])
+    ours = leading_probability(post.mean[at], post.amplitude() * post.variance()[at])
     assert torch.allclose(ours, torch.special.ndtr(gap / spread), atol=1e-4)
-    p = chances(*(gaussian(classes=5)[0], at, 1.3))
+    p = predict_class_probabilities(*(gaussian(classes=5)[0], at, 1.3))
     assert torch.allclose(p.sum(1), torch.ones(30, dtype=torch.float64), atol=1e-9)
     assert bool((p >= 0).all())
 
 
 def test_left_out_is_a_refit_without_each_label():
     post, labels = gaussian(labelled=9)
-    mean, variance = left_out(post)
+    mean, variance = predict_leave_one_out(post)
     K, sigma = post.covariance.prior.matrix, post.noise
     targets = torch.nn.functional.one_hot(labels[:9], 4).double() - 0.25
     for i in range(9):
@@ -90,7 +90,7 @@ def test_left_out_is_a_refit_without_each_label():
 
 def test_one_step_ahead_is_a_fit_to_the_labels_before():
     post, labels = gaussian(labelled=9)
-    mean, variance = one_step_ahead(post)
+    mean, variance = predict_one_step_ahead(post)
     K = post.covariance.prior.matrix
     sigma = post.noise
     targets = torch.nn.functional.one_hot(labels[:9], 4).double() - 0.25
@@ -125,7 +125,7 @@ def test_labels_that_agree_because_of_how_they_were_chosen_do_not_narrow_the_int
         post = post.condition([chosen[-1]], labels[chosen[-1]][None])
     rest = torch.tensor([i for i in range(400) if i not in set(chosen)])
     wrong = float((post.mean[rest].argmax(1) != labels[rest]).double().mean())
-    found = error_rate(post, rest)
+    found = estimate_error_rate(post, rest)
     assert found.low <= wrong <= found.high
 
 
@@ -133,10 +133,12 @@ def test_the_scale_makes_left_out_labels_likeliest():
     post, _ = gaussian(labelled=30)
     labels = post.targets.argmax(1)
     known = calibrate(post)
-    mean, variance = left_out(post)
+    mean, variance = predict_leave_one_out(post)
 
     def fit(s):
-        return float(leading(mean, s * s * post.amplitude() * variance, labels).log().sum())
+        return float(
+            leading_probability(mean, s * s * post.amplitude() * variance, labels).log().sum()
+        )
 
     assert known.scale == max(SCALES, key=fit)
     assert known.evidence == 29  # one class was labelled once
@@ -150,23 +152,23 @@ def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_on
     """
     post, _ = gaussian(1, n=120, labelled=30)
     at, labels, classes = torch.arange(30, 120), post.targets.argmax(1).tolist(), post.classes
-    mean, variance = left_out(post)
+    mean, variance = predict_leave_one_out(post)
     counts = Counter(labels)
     left, ahead = (
         {
-            s: leading(m, s * s * post.amplitude() * v, torch.tensor(labels))
+            s: leading_probability(m, s * s * post.amplitude() * v, torch.tensor(labels))
             .clamp_min(1e-12)
             .tolist()
             for s in SCALES
         }
-        for m, v in ((mean, variance), one_step_ahead(post))
+        for m, v in ((mean, variance), predict_one_step_ahead(post))
     )
     repeated = [i for i in range(30) if counts[labels[i]] > 1]
     later = [i for i in range(30) if labels[i] in labels[:i]]
     parts = []
     for chances_of, admitted in ((left, range(30)), (left, repeated), (ahead, later)):
         weights = []
-        for lapse, likely in zip(LAPSES, LAPSE_PRIOR, strict=True):
+        for lapse, likely in zip(LAPSE_RATES, LAPSE_PRIOR, strict=True):
             for s, width in zip(SCALES, SCALE_PRIOR, strict=True):
                 fit = sum(
                     math.log(lapse / classes + (1 - lapse) * chances_of[s][i]) for i in admitted
@@ -174,10 +176,12 @@ def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_on
                 weights.append(likely * width * math.exp(fit / TEMPERATURE))
         parts.append(np.array(weights) / sum(weights))
     spread = post.amplitude() * post.variance()[at]
-    wrong = [1 - float(leading(post.mean[at], s * s * spread).mean()) for s in SCALES]
-    rates = [lapse * (1 - 1 / classes) + (1 - lapse) * share for lapse in LAPSES for share in wrong]
-    weights = (1 - AHEAD_SHARE) * (parts[0] + parts[1]) / 2 + AHEAD_SHARE * parts[2]
-    found = error_rate(post, at)
+    wrong = [1 - float(leading_probability(post.mean[at], s * s * spread).mean()) for s in SCALES]
+    rates = [
+        lapse * (1 - 1 / classes) + (1 - lapse) * share for lapse in LAPSE_RATES for share in wrong
+    ]
+    weights = (1 - ONE_STEP_AHEAD_WEIGHT) * (parts[0] + parts[1]) / 2 + ONE_STEP_AHEAD_WEIGHT * parts[2]
+    found = estimate_error_rate(post, at)
     assert found.rate == pytest.approx(float(weights @ np.array(rates)), abs=5e-3)
     assert found.low < found.rate < found.high
 
@@ -205,14 +209,14 @@ def test_interval_holds_the_error_where_features_say_nothing_or_labels_are_noisy
     for seed in range(10):
         post, labels = signal(kind, seed)
         wrong = float((post.mean[at].argmax(1) != labels[at]).double().mean())
-        found = error_rate(post, at)
+        found = estimate_error_rate(post, at)
         held += found.low <= wrong <= found.high
     assert held >= 8
 
 
 def test_interval_is_never_narrower_than_the_binomial_uncertainty_of_the_labels():
     post, _ = signal("signal", 0, n=900, labelled=800)
-    found = error_rate(post, torch.arange(800, 900))
+    found = estimate_error_rate(post, torch.arange(800, 900))
     assert found.high - found.rate >= 1.3 * math.sqrt(found.rate * (1 - found.rate) / 802)
     assert found.high - found.low > 0.005
 
@@ -228,7 +232,7 @@ def test_interval_is_wide_where_every_class_has_one_label():
     post = prior(start, x @ x.T, noise=0.01).condition(torch.arange(40), torch.arange(40))
     at = torch.arange(40, 120)
     assert bool((post.mean[at].argmax(1) == torch.arange(40).repeat(2)).all())  # not one is wrong
-    found = error_rate(post, at)
+    found = estimate_error_rate(post, at)
     assert found.low < 0.02
     assert found.high > 0.8
 
@@ -239,15 +243,17 @@ def test_labels_without_a_vote_are_learnt_from_but_not_asked():
     The likelihood of the others alone decides.
     """
     post = gaussian(3, labelled=30)[0]
-    votes = torch.arange(30) % 3 > 0
-    mean, variance = left_out(post)
+    label_mask = torch.arange(30) % 3 > 0
+    mean, variance = predict_leave_one_out(post)
     every = post.targets.argmax(1)
-    told = votes & (
+    told = label_mask & (
         torch.bincount(every)[every] > 1
     )  # a class with one label cannot be predicted without it
     labels, spread = every[told], post.amplitude() * variance[told]
-    fits = [float(leading(mean[told], s * s * spread, labels).log().sum()) for s in SCALES]
-    assert calibrate(post, votes).scale == SCALES[int(np.argmax(fits))]
+    fits = [
+        float(leading_probability(mean[told], s * s * spread, labels).log().sum()) for s in SCALES
+    ]
+    assert calibrate(post, label_mask).scale == SCALES[int(np.argmax(fits))]
     everyone = calibrate(post, torch.ones(30, dtype=torch.bool))
     assert torch.equal(everyone.weights, calibrate(post).weights)
     assert calibrate(post, torch.zeros(30, dtype=torch.bool)).scale == 1.0  # nobody is left to ask
@@ -263,7 +269,7 @@ def test_the_error_rate_is_near_the_truth_over_many_worlds():
     for seed in range(20):
         post, labels = gaussian(seed=seed, n=300, labelled=40)
         wrong = float((post.mean[at].argmax(1) != labels[at]).double().mean())
-        told = error_rate(post, at)
+        told = estimate_error_rate(post, at)
         gaps.append(told.rate - wrong)
         held += told.low <= wrong <= told.high
     assert abs(sum(gaps)) / 20 < 0.04
@@ -277,7 +283,7 @@ def test_where_labels_cannot_tell_nothing_is_scaled():
         [0, 1], torch.tensor([2, 2])
     )
     assert calibrate(one).scale == 1.0
-    assert error_rate(one, torch.zeros(0, dtype=torch.int64)).rate == 0.0
+    assert estimate_error_rate(one, torch.zeros(0, dtype=torch.int64)).rate == 0.0
     narrow = prior(
         torch.zeros(4, 1, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=1e-2
     )
@@ -290,7 +296,7 @@ def test_likelihoods_keep_the_order_of_the_outputs(classes):
     rng = torch.Generator().manual_seed(classes)
     mean = torch.randn(50, classes, generator=rng, dtype=torch.float64)
     variance = torch.rand(50, generator=rng, dtype=torch.float64) + 0.05
-    p = likelihoods(mean, variance)
+    p = gaussian_class_probabilities(mean, variance)
     assert torch.allclose(p.sum(1), torch.ones(50, dtype=torch.float64))
     order = mean.argsort(1)
     assert bool((p.gather(1, order).diff(dim=1) >= -1e-12).all())
@@ -320,13 +326,13 @@ def test_confidence_is_how_often_it_is_right(count):
     x, y = x[at].float(), y[at]
     learner = ExactLearner(x, ExactModel(x.mean(0), 10))
     known, rest = torch.arange(count), torch.arange(count, 1500)
-    learnt = learner.learn(known, y[known])
+    learnt = learner.fit(known, y[known])
     points = torch.cat([known, rest])
     start = torch.full((len(points), 10), 0.1, dtype=torch.float64)
-    post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise).condition(
+    post = prior(start, **learnt.kernel_arguments(points, "pseudo"), noise=learnt.noise).condition(
         known, y[known]
     )
-    sure = chances(post, rest, calibrate(post).scale).amax(1)
+    sure = predict_class_probabilities(post, rest, calibrate(post).scale).amax(1)
     right = (post.mean[rest].argmax(1) == y[rest]).double()
     bins = (15 * sure).long().clamp_max(14)
     off = sum(abs(float((right - sure)[bins == b].sum())) for b in range(15)) / len(rest)

@@ -131,9 +131,9 @@ def test_lookahead_chunk_and_evaluate():
 
 def test_blocks_and_columns():
     with pytest.raises(InputError, match="cols"):
-        prior(F, K).columns([8])
+        prior(F, K).covariance_columns([8])
     with pytest.raises(InputError, match="rows"):
-        prior(F, K).block([], [1])
+        prior(F, K).covariance_block([], [1])
 
 
 def test_leave_one_out_needs_labels():
@@ -177,7 +177,7 @@ def test_options():
         (lambda: emoc(look(), probability="sigmoid"), "expected one of simplex, softmax"),
         (lambda: eer(look(), probability="sigmoid"), "expected one of simplex, softmax"),
         (lambda: mlmoc(look(), method="guess"), "expected one of block, solve"),
-        (lambda: greedy(look(), "mlmoc", 1, believe="hope"), "believe"),
+        (lambda: greedy(look(), "mlmoc", 1, hypothetical_label="hope"), "hypothetical_label"),
         (lambda: best(look(), "mlmocc"), "expected one of mlmoc"),
     ):
         with pytest.raises(InputError, match=message):
@@ -200,7 +200,7 @@ def test_number_of_picks(q):
 
 @pytest.mark.parametrize("answer", [3, -1, True, torch.zeros(2).double()])
 def test_answers_out_of_range(answer):
-    with pytest.raises(InputError, match="ask returned"):
+    with pytest.raises(InputError, match="annotate returned"):
         sequential(look(), "mlmoc", 1, lambda i: answer)
 
 
@@ -261,7 +261,7 @@ def test_rounding_of_long_sums_is_no_asymmetry():
     K = (features @ features.T).float()
     K = torch.triu(K) + torch.triu(K, 1).T
     assert torch.equal(K, K.T)
-    checks.symmetric(K, "kernel")
+    checks.check_symmetric(K, "kernel")
     K[17, 2900] += 0.01 * float(K.diagonal().max())
     with pytest.raises(InputError, match="not symmetric"):
-        checks.symmetric(K, "kernel")
+        checks.check_symmetric(K, "kernel")

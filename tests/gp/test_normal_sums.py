@@ -5,10 +5,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from labelahead.gp import calibration
-from labelahead.gp.calibration import leading, quadrature
+from labelahead.gp.calibration import gauss_hermite, leading_probability
 from labelahead.gp.normal_sums import sum_log_ndtr
 
-NODES = quadrature(torch.device("cpu"))[0]
+NODES = gauss_hermite(torch.device("cpu"))[0]
 
 
 def naive_sum(offsets, nodes):
@@ -47,9 +47,9 @@ def test_leading_of_many_classes_equals_the_naive_sum(monkeypatch, labelled, giv
     label = (
         torch.randint(0, 600, (50,), generator=torch.Generator().manual_seed(1)) if given else None
     )
-    fast = leading(mean, variance, label)
+    fast = leading_probability(mean, variance, label)
     monkeypatch.setattr(calibration, "MAX_CLASSES_SUMMED_ONE_BY_ONE", 10**9)
-    torch.testing.assert_close(fast, leading(mean, variance, label), rtol=0, atol=1e-6)
+    torch.testing.assert_close(fast, leading_probability(mean, variance, label), rtol=0, atol=1e-6)
 
 
 class CountedNdtr(TorchFunctionMode):
@@ -69,7 +69,7 @@ def test_leading_evaluates_log_ndtr_no_more_often_for_more_classes():
     for classes in (500, 5000):
         mean, variance = many_classes(40, classes, 100)
         with CountedNdtr() as counted:
-            leading(mean, variance)
+            leading_probability(mean, variance)
         counts[classes] = counted.values
     assert counts[5000] < 1.1 * counts[500] + 100_000
     assert counts[5000] < 40 * 20 * 5000 / 10  # the naive sum's

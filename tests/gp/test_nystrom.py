@@ -8,10 +8,10 @@ from torch.nn.functional import normalize, one_hot
 
 from labelahead.errors import InputError
 from labelahead.gp import nystrom as module
-from labelahead.gp.calibration import left_out
-from labelahead.gp.nystrom import condensed, evenly
+from labelahead.gp.calibration import predict_leave_one_out
+from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import mixed, mixture_kernel
+from labelahead.inference.exact import mix_kernels, mixture_kernel
 
 N, L, K, C, SIGMA, WEIGHTS, PROBES = 90, 50, 20, 3, 0.05, (0.25, 0.5, 0.25), 6
 LABELS = torch.randint(0, C, (L,), generator=torch.Generator().manual_seed(1))
@@ -21,10 +21,10 @@ REST = torch.tensor([p for p in range(N) if p not in AT.tolist()])
 
 @pytest.fixture(autouse=True)
 def _precisely(monkeypatch):
-    monkeypatch.setattr(module, "TOLERANCE", 1e-12)
-    monkeypatch.setattr(module, "NUGGET", 1e-10)
-    monkeypatch.setattr(module, "BLOCK", 16)  # several of them
-    monkeypatch.setattr(module, "PROBES", PROBES)
+    monkeypatch.setattr(module, "CG_RELATIVE_TOLERANCE", 1e-12)
+    monkeypatch.setattr(module, "INDUCING_JITTER", 1e-10)
+    monkeypatch.setattr(module, "POINTS_PER_BLOCK", 16)  # several of them
+    monkeypatch.setattr(module, "PROBES_PER_GROUP", PROBES)
 
 
 def units(dtype=torch.float64):
@@ -39,7 +39,7 @@ def begun(dtype=torch.float64):
 
 def theta():
     x = units()
-    return mixed(x @ x.T, WEIGHTS).fill_diagonal_(1.0)
+    return mix_kernels(x @ x.T, WEIGHTS).fill_diagonal_(1.0)
 
 
 class Twin:
@@ -49,7 +49,7 @@ class Twin:
     """
 
     def __init__(self, targets):
-        full, z = theta(), AT[evenly(L, K)]
+        full, z = theta(), AT[evenly_spaced(L, K)]
         self.q = full[:, z] @ torch.linalg.solve(full[z][:, z], full[z])
         self.missed = 1 - self.q.diagonal()
         self.noise = SIGMA + float(self.missed[AT].mean())
@@ -59,7 +59,7 @@ class Twin:
         )
         system = self.q[AT][:, AT] + self.noise * torch.eye(L, dtype=torch.float64)
         self.spanned = self.q - self.q[:, AT] @ torch.linalg.solve(system, self.q[AT])
-        probes = REST.sort().values[evenly(len(REST), PROBES)]
+        probes = REST.sort().values[evenly_spaced(len(REST), PROBES)]
         near = full[probes][:, AT]
         true = 1 - ((near @ self.precision) * near).sum(1)
         self.own = self.missed * float(
@@ -79,9 +79,9 @@ class Twin:
             1 / torch.linalg.inv(self.q[AT][:, AT] + own).diagonal(),
             1 / self.precision.diagonal(),
         )
-        inside = evenly(L, K)
+        inside = evenly_spaced(L, K)
         for places in (inside, torch.tensor([i for i in range(L) if i not in inside.tolist()])):
-            some = places[evenly(len(places), PROBES)]
+            some = places[evenly_spaced(len(places), PROBES)]
             left[places] *= true[some].mean() / left[some].mean()
         alpha = self.precision @ (self.targets - 1 / C)
         return self.targets - left[:, None] * alpha, left - SIGMA
@@ -95,31 +95,31 @@ def same(a, b, tolerance=1e-6):
 
 def test_predictions_are_those_of_all_labels_and_the_whole_kernel():
     exact = begun().condition(AT, LABELS)
-    same(condensed(begun(), AT, LABELS, K).mean, exact.mean)
+    same(approximate_posterior(begun(), AT, LABELS, K).mean, exact.mean)
 
 
 def test_predictions_from_float32_units_stay_near(monkeypatch):
     monkeypatch.undo()  # with the tolerances that count
     exact = begun().condition(AT, LABELS)
-    same(condensed(begun(torch.float32), AT, LABELS, K).mean, exact.mean, 2e-2)
+    same(approximate_posterior(begun(torch.float32), AT, LABELS, K).mean, exact.mean, 2e-2)
 
 
 def test_the_covariance_is_that_of_what_is_spanned_and_each_points_own():
-    post, twin = condensed(begun(), AT, LABELS, K), Twin(one_hot(LABELS).double())
-    same(post.block(REST, REST), twin.covariance()[REST][:, REST])
+    post, twin = approximate_posterior(begun(), AT, LABELS, K), Twin(one_hot(LABELS).double())
+    same(post.covariance_block(REST, REST), twin.covariance()[REST][:, REST])
     same(post.variance()[REST], twin.covariance().diagonal()[REST])
 
 
 def test_where_all_labels_span_variances_and_amplitude_are_exact():
-    post, exact = condensed(begun(), AT, LABELS, L), begun().condition(AT, LABELS)
+    post, exact = approximate_posterior(begun(), AT, LABELS, L), begun().condition(AT, LABELS)
     same(post.variance()[REST], exact.variance()[REST])
     assert post.amplitude() == pytest.approx(exact.amplitude(), rel=1e-5)
-    for a, b in zip(left_out(post), left_out(exact), strict=True):
+    for a, b in zip(predict_leave_one_out(post), predict_leave_one_out(exact), strict=True):
         same(a, b, 1e-5)
 
 
 def test_what_the_others_say_of_each_is_their_whole_kernels_word_divided_by_the_features():
-    mean, variance = left_out(condensed(begun(), AT, LABELS, K))
+    mean, variance = predict_leave_one_out(approximate_posterior(begun(), AT, LABELS, K))
     others, left = Twin(one_hot(LABELS).double()).others()
     same(mean, others)
     same(variance, left)
@@ -127,7 +127,7 @@ def test_what_the_others_say_of_each_is_their_whole_kernels_word_divided_by_the_
 
 def test_what_the_others_say_of_each_is_nearly_a_refit_without_it():
     """By the whole kernel; the features' own regression misses it twice as far."""
-    mean, _ = left_out(condensed(begun(), AT, LABELS, K))
+    mean, _ = predict_leave_one_out(approximate_posterior(begun(), AT, LABELS, K))
     full, targets, system = (
         theta(),
         one_hot(LABELS).double(),
@@ -155,7 +155,7 @@ def test_outputs_that_differ_are_refused():
         noise=SIGMA,
     )
     with pytest.raises(InputError, match="outputs are the same"):
-        condensed(start, AT, LABELS, K)
+        approximate_posterior(start, AT, LABELS, K)
 
 
 def test_where_every_point_is_labelled_no_point_is_left_to_probe():
@@ -163,7 +163,9 @@ def test_where_every_point_is_labelled_no_point_is_left_to_probe():
         torch.arange(N),
         torch.randint(0, C, (N,), generator=torch.Generator().manual_seed(4)),
     )
-    same(condensed(begun(), every, labels, K).mean, begun().condition(every, labels).mean)
+    same(
+        approximate_posterior(begun(), every, labels, K).mean, begun().condition(every, labels).mean
+    )
 
 
 def later(post):
@@ -171,14 +173,14 @@ def later(post):
 
 
 def test_later_labels_are_conditioned_on_and_taken_back():
-    post, at = condensed(begun(), AT, LABELS, K), REST[[3, 8]]
-    after, k = later(post), post.block(torch.arange(N), torch.arange(N))
+    post, at = approximate_posterior(begun(), AT, LABELS, K), REST[[3, 8]]
+    after, k = later(post), post.covariance_block(torch.arange(N), torch.arange(N))
     gain = torch.linalg.solve(
         k[at][:, at] + SIGMA * torch.eye(2), one_hot(torch.tensor([0, 2]), C) - post.mean[at]
     )
     others = torch.tensor([p for p in REST.tolist() if p not in at.tolist()])
     same(after.mean[others], post.mean[others] + k[others][:, at] @ gain)
-    back = after.without_last(2)
+    back = after.without_last_labels(2)
     same(back.mean, post.mean)
     same(back.variance(), post.variance())
 
@@ -188,24 +190,24 @@ def test_a_correction_is_the_same_as_other_targets_from_the_beginning():
 
     What a change of target moves is its column; the mean itself is of the whole kernel.
     """
-    post, other = later(condensed(begun(), AT, LABELS, K)), LABELS.clone()
+    post, other = later(approximate_posterior(begun(), AT, LABELS, K)), LABELS.clone()
     other[4] = (LABELS[4] + 1) % C
     targets = one_hot(other, C).double()
-    fixed = post.corrected(torch.tensor([4]), targets[[4]])
+    fixed = post.with_targets(torch.tensor([4]), targets[[4]])
     twin, change = Twin(targets), targets[4] - one_hot(LABELS[4], C)
     k = twin.spanned
     at, noise = REST[[3, 8]], SIGMA + twin.own[REST[[3, 8]]]
     k = k - k[:, at] @ torch.linalg.solve(k[at][:, at] + torch.diag(noise), k[at])
     same(fixed.mean, post.mean + k[:, AT[4], None] / twin.noise * change)
-    assert torch.equal(fixed.told()[1][:L], targets)
+    assert torch.equal(fixed.all_labels()[1][:L], targets)
 
 
 def test_a_guess_shortens_the_way_and_changes_nothing():
-    post = condensed(begun(), AT, LABELS, K)
-    guess = torch.zeros(N, C, dtype=torch.float64).index_copy(0, AT, post.settled.weights)
-    same(condensed(begun(), AT, LABELS, K, guess).mean, post.mean, 1e-9)
+    post = approximate_posterior(begun(), AT, LABELS, K)
+    guess = torch.zeros(N, C, dtype=torch.float64).index_copy(0, AT, post.nystrom_labels.weights)
+    same(approximate_posterior(begun(), AT, LABELS, K, guess).mean, post.mean, 1e-9)
     same(
-        condensed(begun(), AT, LABELS, K, 100 * guess).mean, post.mean, 1e-9
+        approximate_posterior(begun(), AT, LABELS, K, 100 * guess).mean, post.mean, 1e-9
     )  # one that misleads is left
 
 
@@ -213,12 +215,12 @@ def test_copies_among_the_labelled_are_no_trouble():
     x = units()
     x[AT[1]] = x[AT[0]]
     start = prior(torch.full((N, C), 1 / C), mixture_kernel(x, WEIGHTS), noise=SIGMA)
-    same(condensed(start, AT, LABELS, L).mean, start.condition(AT, LABELS).mean, 1e-5)
+    same(approximate_posterior(start, AT, LABELS, L).mean, start.condition(AT, LABELS).mean, 1e-5)
 
 
 def test_what_cannot_be_condensed_is_refused():
-    with pytest.raises(InputError, match="without any"):
-        condensed(begun().condition([0], torch.tensor([1])), AT, LABELS, K)
-    after = later(condensed(begun(), AT, LABELS, K))
-    with pytest.raises(InputError, match="condensed together"):
-        left_out(after)
+    with pytest.raises(InputError, match="unlabelled posterior"):
+        approximate_posterior(begun().condition([0], torch.tensor([1])), AT, LABELS, K)
+    after = later(approximate_posterior(begun(), AT, LABELS, K))
+    with pytest.raises(InputError, match="approximated together"):
+        predict_leave_one_out(after)

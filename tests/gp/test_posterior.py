@@ -29,7 +29,7 @@ def p(request):
 def test_prior_is_the_network_and_its_kernel(p):
     post = p.prior()
     ref.close(post.mean, p.outputs)
-    ref.close(post.columns([4, 2]), cov_block(p, p.kernel, range(24), [4, 2]))
+    ref.close(post.covariance_columns([4, 2]), cov_block(p, p.kernel, range(24), [4, 2]))
     assert post.labelled.shape == (0,)
     assert post.targets.shape == (0, 3)
     assert post.noise == pytest.approx(p.sigma)
@@ -45,8 +45,8 @@ def test_system_and_weights_are_those_of_the_regression(p):
     x = ref.flat(LABELLED, p.b)
     system = p.kernel[x][:, x] + p.sigma * torch.eye(len(x), dtype=torch.float64)
     residual = (p.targets - p.outputs)[LABELLED]
-    ref.close(post.system(), system)
-    ref.close(post.factor() @ post.factor().T, system)
+    ref.close(post.system_matrix(), system)
+    ref.close(post.cholesky_factor() @ post.cholesky_factor().T, system)
     ref.close(
         post.weights(),
         torch.linalg.solve(system, residual.reshape(len(x), -1)).reshape(residual.shape),
@@ -56,17 +56,17 @@ def test_system_and_weights_are_those_of_the_regression(p):
 
 
 def test_without_a_label_there_is_no_system(p):
-    for ask in ("system", "factor", "weights"):
+    for name in ("system_matrix", "cholesky_factor", "weights"):
         with pytest.raises(InputError, match="holds no label"):
-            getattr(p.prior(), ask)()
+            getattr(p.prior(), name)()
 
 
 def test_classes_that_nobody_has_heard_of_are_zero(p):
     if p.b > 1:
         with pytest.raises(InputError, match="expected more classes and a scalar kernel"):
-            p.prior().widened(5)
+            p.prior().with_classes(5)
         return
-    post = p.prior().widened(5)
+    post = p.prior().with_classes(5)
     ref.close(post.mean[:, :3], p.outputs)
     assert not bool(post.mean[:, 3:].any())
     targets = torch.nn.functional.pad(p.targets[LABELLED], (0, 2))
@@ -76,8 +76,8 @@ def test_classes_that_nobody_has_heard_of_are_zero(p):
     ref.close(later.mean, from_scratch.mean)
     assert later.amplitude() == pytest.approx(from_scratch.amplitude())
     with pytest.raises(InputError, match="expected more classes"):
-        later.widened(4)
-    known = p.prior().condition(LABELLED, p.targets[LABELLED]).widened(5)
+        later.with_classes(4)
+    known = p.prior().condition(LABELLED, p.targets[LABELLED]).with_classes(5)
     targets[0] = torch.nn.functional.pad(p.targets[LABELLED][0], (0, 2))
     at_once = post.condition(LABELLED, targets)
     ref.close(known.mean, at_once.mean)
@@ -87,10 +87,10 @@ def test_classes_that_nobody_has_heard_of_are_zero(p):
 @pytest.mark.parametrize("portions", [1, 2, 5])
 def test_other_targets_and_labels_taken_back_are_a_refit(p, portions):
     if p.b > 1:
-        assert not p.prior().revisable
+        assert not p.prior().can_revise_labels
         return
     post = p.prior()
-    assert post.revisable
+    assert post.can_revise_labels
     for part in torch.tensor(LABELLED).chunk(portions):
         post = post.condition(part, p.targets[part])
     post.variance()
@@ -99,13 +99,13 @@ def test_other_targets_and_labels_taken_back_are_a_refit(p, portions):
     changed = p.targets[LABELLED].clone()
     changed[which] = others
     again = p.prior().condition(LABELLED, changed)
-    corrected = post.corrected(which, others)
+    corrected = post.with_targets(which, others)
     for one, other in (
         (corrected, again),
-        (post.without_last(2), p.prior().condition(LABELLED[:-2], p.targets[LABELLED[:-2]])),
+        (post.without_last_labels(2), p.prior().condition(LABELLED[:-2], p.targets[LABELLED[:-2]])),
     ):
         ref.close(one.mean, other.mean)
-        ref.close(one.columns([4, 2, 3]), other.columns([4, 2, 3]))
+        ref.close(one.covariance_columns([4, 2, 3]), other.covariance_columns([4, 2, 3]))
         ref.close(one.variance(), other.variance())
         assert one.amplitude() == pytest.approx(other.amplitude())
         free = [i for i in range(24) if i not in LABELLED][:1]
@@ -119,10 +119,10 @@ def test_condition_equals_a_refit(p):
     post = p.prior().condition(LABELLED, p.targets[LABELLED])
     mean, cov = ref.refit(p, LABELLED, p.targets[LABELLED])
     ref.close(post.mean, mean)
-    ref.close(post.columns([4, 2, 3]), cov_block(p, cov, range(24), [4, 2, 3]))
-    ref.close(post.block([1, 3], [3, 8, 9]), cov_block(p, cov, [1, 3], [3, 8, 9]))
+    ref.close(post.covariance_columns([4, 2, 3]), cov_block(p, cov, range(24), [4, 2, 3]))
+    ref.close(post.covariance_block([1, 3], [3, 8, 9]), cov_block(p, cov, [1, 3], [3, 8, 9]))
     every = list(range(24))
-    ref.close(post.block(every, every), cov_block(p, cov, every, every))
+    ref.close(post.covariance_block(every, every), cov_block(p, cov, every, every))
     if p.b == 1:
         ref.close(post.variance(), cov.diagonal())
     else:
@@ -148,7 +148,7 @@ def test_any_order_and_any_portions_give_the_same(data, kind):
         rest = rest[q:]
     ref.close(post.mean, batch.mean)
     ref.close(post.variance(), batch.variance())
-    ref.close(post.columns([0, 5]), batch.columns([0, 5]))
+    ref.close(post.covariance_columns([0, 5]), batch.covariance_columns([0, 5]))
     assert post.amplitude() == pytest.approx(batch.amplitude(), rel=1e-9, abs=1e-12)
 
 
@@ -163,12 +163,17 @@ def test_single_labels_do_not_pile_up_blocks():
 
 def test_step_tells_what_changed(p):
     post = p.prior().condition(LABELLED, p.targets[LABELLED])
-    step = post.step([5, 9], p.targets[[5, 9]])
+    step = post.compute_update([5, 9], p.targets[[5, 9]])
     every = list(range(24))
-    fall = step.fall.T @ step.fall
-    before, after = post.block(every, every), step.posterior.block(every, every)
-    ref.close(before - fall.view(before.shape), after)
-    ref.close(post.mean + (step.fall.T @ step.gain).view(24, 3), step.posterior.mean)
+    downdate = step.downdate.T @ step.downdate
+    before, after = (
+        post.covariance_block(every, every),
+        step.posterior.covariance_block(every, every),
+    )
+    ref.close(before - downdate.view(before.shape), after)
+    ref.close(
+        post.mean + (step.downdate.T @ step.whitened_residual).view(24, 3), step.posterior.mean
+    )
 
 
 def test_more_labels_than_features():
@@ -207,7 +212,7 @@ def test_float32_kernel_is_solved_in_float64():
     post = prior(p.outputs, rounded, noise=1e-5).condition(at, p.targets[at])
     ref.close(post.mean, exact.mean, 1e-12)
     ref.close(post.variance(), exact.variance(), 1e-12)
-    assert post.columns([1]).dtype == torch.float32
+    assert post.covariance_columns([1]).dtype == torch.float32
 
 
 def test_leave_one_out_equals_real_refits(p):

@@ -15,14 +15,14 @@ from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import (
     DEPTHS,
-    GRID,
+    MIXTURE_GRID,
     ExactLearner,
     ExactModel,
     Mixture,
     choose_mixture,
     cosine_kernels,
-    mixed,
-    residuals,
+    mix_kernels,
+    solve_leave_one_out,
 )
 from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.strategies import STRATEGIES
@@ -40,7 +40,7 @@ def clouds(n=N, seed=0, dtype=torch.float64):
     return centres[y] + 0.7 * torch.randn(n, D, generator=rng, dtype=dtype), y
 
 
-def unit(x, pool):
+def normalise_rows(x, pool):
     rows = x - x[pool].mean(0)
     return rows / rows.norm(dim=1, keepdim=True)
 
@@ -61,20 +61,20 @@ def test_cosine_kernels_are_those_of_infinitely_wide_networks(place, depth):
 def test_the_linear_one_is_the_cosine():
     c = torch.linspace(-1, 1, 21, dtype=torch.float64)
     assert torch.equal(cosine_kernels(c)[0], c)
-    assert torch.equal(mixed(c, (1.0, 0.0, 0.0)), c)
+    assert torch.equal(mix_kernels(c, (1.0, 0.0, 0.0)), c)
     weights = (0.25, 0.5, 0.25)
     naive = sum(w * kernel for w, kernel in zip(weights, cosine_kernels(c), strict=True))
-    assert torch.allclose(mixed(c, weights), naive)
+    assert torch.allclose(mix_kernels(c, weights), naive)
 
 
 def test_leave_one_out_is_leaving_out_one():
     x, y = clouds(12)
     rows = unit(x, range(12))
     K, targets = (
-        mixed(rows @ rows.T, (0.5, 0.25, 0.25)),
+        mix_kernels(rows @ rows.T, (0.5, 0.25, 0.25)),
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
     )
-    alpha, residual, spread = residuals(K, 0.03, targets)
+    alpha, residual, spread = solve_leave_one_out(K, 0.03, targets)
     assert torch.allclose((K + 0.03 * torch.eye(12)) @ alpha, targets)
     for i in range(12):
         rest = [j for j in range(12) if j != i]
@@ -92,10 +92,10 @@ def test_the_mixture_has_the_least_error_or_nearly_and_is_flat():
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
     )
     errors = {
-        m: float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum()) for m in GRID
+        m: float(solve_leave_one_out(mix_kernels(c, m.weights), m.noise, targets)[1].square().sum()) for m in MIXTURE_GRID
     }
     chosen = choose_mixture(c, targets)
-    near = [m for m in GRID if errors[m] <= 1.03 * min(errors.values())]
+    near = [m for m in MIXTURE_GRID if errors[m] <= 1.03 * min(errors.values())]
     assert chosen in near
     assert chosen.flatness == max(m.flatness for m in near)
 
@@ -108,10 +108,10 @@ def test_with_many_labels_it_walks_to_where_the_whole_grid_leads(monkeypatch):
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
     )
     every = choose_mixture(c, targets)
-    monkeypatch.setattr("labelahead.inference.exact.FEW", 10)
+    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 10)
     walked = choose_mixture(c, targets)
     errors = [
-        float(residuals(mixed(c, m.weights), m.noise, targets)[1].square().sum())
+        float(solve_leave_one_out(mix_kernels(c, m.weights), m.noise, targets)[1].square().sum())
         for m in (walked, every)
     ]
     assert errors[0] <= 1.04 * errors[1]
@@ -126,20 +126,20 @@ def test_of_very_many_labels_some_choose_the_mixture(monkeypatch):
     )
     some = torch.arange(0, 61, 3)  # 21 of them, from the first to the last
     expected = choose_mixture(c[some][:, some], targets[some])
-    monkeypatch.setattr("labelahead.inference.exact.MANY", 21)
+    monkeypatch.setattr("labelahead.inference.exact.MAX_SELECTION_LABELS", 21)
     assert choose_mixture(c, targets) == expected
 
 
 def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_pool():
     x, y = clouds()
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
-    learnt = learner(x).learn(labelled, y[labelled])
+    learnt = learner(x).fit(labelled, y[labelled])
     mixture = learnt.kernel_model.weights()
     new, _ = clouds(15, seed=9)
     both = torch.cat([x, new])
     rows = unit(both, range(N))
-    K = mixed(rows @ rows[labelled].T, mixture.weights)
-    system = mixed((rows[labelled] @ rows[labelled].T).fill_diagonal_(1.0), mixture.weights)
+    K = mix_kernels(rows @ rows[labelled].T, mixture.weights)
+    system = mix_kernels((rows[labelled] @ rows[labelled].T).fill_diagonal_(1.0), mixture.weights)
     targets = torch.nn.functional.one_hot(y[labelled], C).double() - 1 / C
     naive = 1 / C + K @ torch.linalg.solve(system + mixture.noise * torch.eye(6), targets)
     assert torch.allclose(learnt.outputs(torch.arange(N)), naive[:N], atol=1e-9)
@@ -153,7 +153,7 @@ def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_poo
 
 def test_before_any_label_all_classes_are_alike():
     x, _ = clouds()
-    learnt = learner(x).learn(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    learnt = learner(x).fit(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     assert learnt.trained is None
     assert torch.allclose(
         learnt.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64)
@@ -164,22 +164,22 @@ def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
     x, y = clouds()
     pool = la.Pool(N)
     pool.label([0, 1, 2, 3, 4], y[:5])
-    learnt = learner(x).learn(pool.labelled, pool.labels)
-    belief = QueryContext.of(learnt.model, x, pool, la.QueryConfig("resolve")).belief
-    assert torch.allclose(belief.mean(range(N)), learnt.outputs(torch.arange(N)), atol=1e-9)
+    learnt = learner(x).fit(pool.labelled, pool.labels)
+    pool_posterior = QueryContext.from_pool(learnt.model, x, pool, la.QueryConfig("resolve")).pool_posterior
+    assert torch.allclose(pool_posterior.mean(range(N)), learnt.outputs(torch.arange(N)), atol=1e-9)
     for position in (9, 30, 12, 25):
-        belief = belief.told({**belief.labels, position: int(y[position])})
-    at = torch.tensor(list(belief.labels))
+        pool_posterior = pool_posterior.with_labels({**pool_posterior.labels, position: int(y[position])})
+    at = torch.tensor(list(pool_posterior.labels))
     again = learnt.kernel_model
 
     def K(a, b):
-        return mixed(again.unit(x[a]) @ again.unit(x[b]).T, again.weights().weights)
+        return mix_kernels(again.normalise_rows(x[a]) @ again.normalise_rows(x[b]).T, again.weights().weights)
 
     system = K(at, at).fill_diagonal_(1.0) + again.weights().noise * torch.eye(len(at))
     targets = torch.nn.functional.one_hot(y[at], C).double() - 1 / C
     naive = 1 / C + K(torch.arange(N), at) @ torch.linalg.solve(system, targets)
-    left = [p for p in range(N) if p not in belief.labels]
-    assert torch.allclose(belief.mean(left), naive[left], atol=1e-8)
+    left = [p for p in range(N) if p not in pool_posterior.labels]
+    assert torch.allclose(pool_posterior.mean(left), naive[left], atol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -187,13 +187,13 @@ def test_a_kernel_that_is_never_formed_is_the_same_kernel(dtype):
     x, y = clouds(dtype=dtype)
     rows = unit(x, range(N)).to(dtype)
     weights, tolerance = (0.5, 0.25, 0.25), 1e-9 if dtype == torch.float64 else 2e-4
-    dense = mixed(rows @ rows.T, weights).fill_diagonal_(1.0)
+    dense = mix_kernels(rows @ rows.T, weights).fill_diagonal_(1.0)
     dense = (dense + dense.T) / 2
     outputs = torch.full((N, C), 1 / C, dtype=torch.float64)
     for labelled in ([], [3, 8, 20, 11]):
         lazy, stored = (
             prior(outputs, kernel, noise=1e-2)
-            for kernel in (CosineKernel(rows, lambda c: mixed(c, weights)), dense)
+            for kernel in (CosineKernel(rows, lambda c: mix_kernels(c, weights)), dense)
         )
         if labelled:
             lazy, stored = (post.condition(labelled, y[labelled]) for post in (lazy, stored))
@@ -204,17 +204,17 @@ def test_a_kernel_that_is_never_formed_is_the_same_kernel(dtype):
             lazy.block([1, 5, 9], [5, 2]), stored.block([1, 5, 9], [5, 2]), atol=tolerance
         )
         left = [p for p in range(N) if p not in labelled]
-        for criterion in (resolve, flip, variance):
-            one, other = (criterion(view(post, left, left[:20])) for post in (lazy, stored))
-            assert torch.allclose(one, other, atol=20 * tolerance), criterion.__name__
+        for acquisition in (resolve, flip, variance):
+            one, other = (acquisition(view(post, left, left[:20])) for post in (lazy, stored))
+            assert torch.allclose(one, other, atol=20 * tolerance), acquisition.__name__
         assert lazy.amplitude() == pytest.approx(stored.amplitude(), rel=1e-3)
 
 
 def test_blocks_are_worked_out_in_parts(monkeypatch):
     x, _ = clouds()
-    kernel = CosineKernel(unit(x, range(N)), lambda c: mixed(c, (0.0, 1.0, 0.0)))
+    kernel = CosineKernel(unit(x, range(N)), lambda c: mix_kernels(c, (0.0, 1.0, 0.0)))
     whole = kernel.block((), torch.arange(N), torch.arange(5, 30))
-    monkeypatch.setattr("labelahead.gp.covariance._PAIRS", 60)
+    monkeypatch.setattr("labelahead.gp.covariance.MAX_BLOCK_ENTRIES", 60)
     parts = kernel.block((), torch.arange(N), torch.arange(5, 30))
     assert torch.allclose(parts, whole, atol=1e-12)
     assert parts[5, 0] == parts[29, 24] == 1.0
@@ -222,11 +222,11 @@ def test_blocks_are_worked_out_in_parts(monkeypatch):
 
 def test_beliefs_on_it_take_new_classes():
     x, _ = clouds()
-    kernel = CosineKernel(unit(x, range(N)), lambda c: mixed(c, (1.0, 0.0, 0.0)))
-    belief = PoolPosterior(
+    kernel = CosineKernel(unit(x, range(N)), lambda c: mix_kernels(c, (1.0, 0.0, 0.0)))
+    pool_posterior = PoolPosterior(
         torch.arange(N), prior(torch.full((N, C), 1 / C).double(), kernel, noise=0.1), {0: 0, 1: 1}
     )
-    wider = belief.told({0: 0, 1: 1, 5: 3}, 4)
+    wider = pool_posterior.with_labels({0: 0, 1: 1, 5: 3}, 4)
     assert wider.classes == 4
     assert int(wider.mean([5]).argmax()) == 3
 
@@ -252,9 +252,9 @@ def test_a_campaign_resumes_to_the_same_end(tmp_path, strategy):
 
 def test_a_mixture_that_was_walked_to_is_walked_to_again_after_a_resume(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "labelahead.inference.exact.FEW", 4
+        "labelahead.inference.exact.MAX_FULL_GRID_LABELS", 4
     )  # from the second round on only neighbours are tried
-    monkeypatch.setattr("labelahead.inference.exact.NEAR", 0.0)
+    monkeypatch.setattr("labelahead.inference.exact.ERROR_TOLERANCE", 0.0)
     tables = {"model": {"name": "exact"}, "asking": {"strategy": "random"}, "threads": 1}
     budget = {"initial": 4, "labels": 28, "retrain_every": 8}
     whole = la.run(tables | {"budget": budget}, out=tmp_path / "whole")
@@ -269,14 +269,14 @@ def test_what_the_others_say_is_by_what_was_learnt_last():
     x, y = clouds()
     at = torch.tensor([3, 17, 4, 22, 9, 31])
     one = learner(x)
-    learnt = one.learn(at, y[at])
+    learnt = one.fit(at, y[at])
     others, residual = one.leave_one_out_predictions(at, y[at])
     fresh = learner(x).leave_one_out_predictions(at, y[at])
     assert torch.equal(others, fresh[0])
     rows = learnt.kernel_model.support
-    K = mixed((rows @ rows.T).fill_diagonal_(1.0), learnt.mixture.weights)
+    K = mix_kernels((rows @ rows.T).fill_diagonal_(1.0), learnt.mixture.weights)
     targets = torch.nn.functional.one_hot(y[at], C).double() - 1 / C
-    assert torch.allclose(residual, residuals(K, learnt.mixture.noise, targets)[1])
+    assert torch.allclose(residual, solve_leave_one_out(K, learnt.mixture.noise, targets)[1])
     assert torch.allclose(others, residual + torch.nn.functional.one_hot(y[at], C))
 
 
@@ -311,7 +311,7 @@ def test_every_strategy_works_with_it_or_says_why_not(strategy):
 def test_the_scale_of_the_features_is_nothing_to_it(scale):
     x, y = clouds(dtype=torch.float32)
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
-    one, other = (learner(values).learn(labelled, y[labelled]) for values in (x, x * scale))
+    one, other = (learner(values).fit(labelled, y[labelled]) for values in (x, x * scale))
     assert one.mixture == other.mixture
     assert torch.allclose(one.outputs(torch.arange(N)), other.outputs(torch.arange(N)), atol=1e-4)
 
@@ -325,10 +325,10 @@ def test_its_own_predictions_are_the_baseline_of_look_ahead():
     model = la.exact(x, C)
     pool = la.Pool(60)
     pool.label(range(9), y[:9])
-    ExactLearner(x, model.blank()).learn(pool.labelled, pool.labels, into=model)
-    now = QueryContext.of(model, x, pool, la.QueryConfig("mlmoc"))
+    ExactLearner(x, model.blank()).fit(pool.labelled, pool.labels, into=model)
+    now = QueryContext.from_pool(model, x, pool, la.QueryConfig("mlmoc"))
     assert now.view.baseline == "linearised"
-    assert torch.equal(now.view.predicted().argmax(1), now.learnt.outputs(now.candidates).argmax(1))
+    assert torch.equal(now.view.predicted_targets().argmax(1), now.learnt.outputs(now.candidates).argmax(1))
     assert now.drift is None
     assert la.propose(model, x, pool, 2, la.QueryConfig("changes", mode="top")).drift is None
 
@@ -364,7 +364,7 @@ def test_an_item_that_is_the_mean_itself_gives_no_nan():
     x, y = clouds(12)
     x[4] = x.mean(0)
     x[4] = (x.sum(0) - x[4]) / 11
-    learnt = learner(x).learn(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
+    learnt = learner(x).fit(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
     assert bool(torch.isfinite(learnt.outputs(torch.arange(12))).all())
     assert math.isfinite(learnt.trained.loss)
 
@@ -393,14 +393,14 @@ def test_models_from_before_rows_were_lifted_are_read():
     state = {name: value for name, value in old.state_dict().items() if name != "lift"}
     again = ExactModel(torch.zeros(3), 2)
     again.load_state_dict(state)
-    assert torch.equal(again.unit(x), old.unit(x))
+    assert torch.equal(again.normalise_rows(x), old.normalise_rows(x))
 
 
 def test_with_labels_condensed_it_learns_and_judges_as_without():
     x, y = clouds(120)
     at, rest = torch.arange(80), torch.arange(80, 120)
     lean, whole = ExactLearner(x, ExactModel(x.mean(0), C), most=60), learner(x)
-    learnt, exact = lean.learn(at, y[at]), whole.learn(at, y[at])
+    learnt, exact = lean.fit(at, y[at]), whole.fit(at, y[at])
     assert learnt.mixture == exact.mixture
     assert learnt.trained.accuracy == exact.trained.accuracy
     assert torch.allclose(learnt.model(x), exact.model(x), atol=2e-2)
@@ -414,13 +414,13 @@ def test_with_labels_condensed_it_learns_and_judges_as_without():
 
 def test_a_mixture_depends_on_the_labels_alone(monkeypatch):
     monkeypatch.setattr(
-        "labelahead.inference.exact.FEW", 12
+        "labelahead.inference.exact.MAX_FULL_GRID_LABELS", 12
     )  # beyond, the search begins at a choice by twelve of them
     x, y = clouds(60, seed=5)
     at = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
-    one = learner(x).learn(at, y[at])
+    one = learner(x).fit(at, y[at])
     order = at.argsort(descending=True)
-    other = learner(x).learn(
+    other = learner(x).fit(
         at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))}
     )
     assert one.mixture == other.mixture
@@ -431,7 +431,7 @@ def test_a_mixture_depends_on_the_labels_alone(monkeypatch):
 def test_probabilities_are_calibrated_and_the_same_one_by_one():
     x, y = clouds(60, seed=6)
     at, rest = torch.arange(20), torch.arange(20, 60)
-    learnt = learner(x).learn(at, y[at])
+    learnt = learner(x).fit(at, y[at])
     p = learnt.predict_proba(rest)
     assert torch.allclose(p.sum(1), torch.ones(40, dtype=torch.float64), atol=1e-9)
     single = torch.cat([learnt.predict_proba(rest[i : i + 1]) for i in range(40)])
@@ -439,12 +439,12 @@ def test_probabilities_are_calibrated_and_the_same_one_by_one():
     model = learnt.kernel_model
     outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.weights(), C)
     assert torch.allclose(
-        model.variance(model.unit(x[rest])), torch.from_numpy(variances), atol=1e-6
+        model.variance(model.normalise_rows(x[rest])), torch.from_numpy(variances), atol=1e-6
     )
     assert torch.allclose(model.leave_one_out_variance(), torch.from_numpy(alone), atol=1e-6)
     draws = torch.randn(200_000, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for i in range(0, 40, 8):  # P(f of the class is the largest), drawn
-        spread = model.fitted_variance_scale() * max(variances[i], 1e-9)
+        spread = model.ensure_variance_scale() * max(variances[i], 1e-9)
         leads = (torch.from_numpy(outputs[i]) + spread**0.5 * draws).argmax(1)
         assert torch.allclose(
             p[i], torch.bincount(leads, minlength=C).double() / len(draws), atol=6e-3

@@ -7,10 +7,10 @@ from sklearn.datasets import load_digits
 from labelahead.acquisition.batch import greedy
 from labelahead.acquisition.functions import resolve
 from labelahead.acquisition.view import view
-from labelahead.gp.calibration import calibrate, error_rate
+from labelahead.gp.calibration import calibrate, estimate_error_rate
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import ExactLearner, ExactModel
-from labelahead.inference.forecast import AHEAD, BRINGS, LOOKED_AT, fastest, outlook
+from labelahead.inference.forecast import FORECAST_LABELS, GAIN_CORRECTION, MAX_FORECAST_ITEMS, max_error_drop, outlook
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_the_error_falls_with_labels_as_it_really_does(digits):
         )
         for count in (60, 200):
             at = torch.arange(count)
-            learnt = learner.learn(at, y[at])
+            learnt = learner.fit(at, y[at])
             wrong = 1 - learnt.accuracy(rest, y[rest])
             told.append(learner.outlook(at, y[at], rest))
             inside += told[-1].error.low <= wrong <= told[-1].error.high
@@ -53,14 +53,14 @@ def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
     post = prior(start, units @ units.T, noise=0.1).condition(torch.arange(40), y[:40])
     at = torch.arange(40, 500)
     told, scale = outlook(post, at), calibrate(post).scale
-    some = at[:LOOKED_AT]
+    some = at[:MAX_FORECAST_ITEMS]
     picks = greedy(
-        view(post, some, some), lambda v, r: resolve(v, r, temper=scale**2), AHEAD, believe="mean"
+        view(post, some, some), lambda v, r: resolve(v, r, variance_scale=scale**2), FORECAST_LABELS, hypothetical_label="mean"
     )
-    assert told.error == error_rate(post, at)
-    brought = BRINGS * float(picks.scores.sum()) / len(some)
-    assert told.fall == pytest.approx(min(fastest(told.error.rate, 40), brought), rel=1e-6)
-    assert fastest(0.5, 20) == pytest.approx(0.5 * 3 / 4)
+    assert told.error == estimate_error_rate(post, at)
+    brought = GAIN_CORRECTION * float(picks.scores.sum()) / len(some)
+    assert told.fall == pytest.approx(min(max_error_drop(told.error.rate, 40), brought), rel=1e-6)
+    assert max_error_drop(0.5, 20) == pytest.approx(0.5 * 3 / 4)
 
 
 def test_nothing_left_to_ask_brings_nothing(digits):

@@ -10,7 +10,7 @@ from labelahead.acquisition.view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mixture_kernel
-from labelahead.inference.pool_posterior import PoolPosterior, drift_note
+from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 
 N, C = 14, 3
 POINTS = torch.tensor([40, 3, 17, 8, 99, 51, 2, 75, 30, 61, 12, 5, 88, 23])
@@ -61,28 +61,28 @@ def done(step, labels, classes):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
 def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
-    belief, labels, classes = (
+    pool_posterior, labels, classes = (
         PoolPosterior(POINTS, start(rank=rank), evaluation=5, hold=hold),
         {},
         C,
     )
     for step in steps:
         classes = done(step, labels, classes)
-        before = belief.posterior.mean.clone()
-        after = belief.told(labels, classes)
-        assert torch.equal(belief.posterior.mean, before)  # an immutable value
-        belief = after
+        before = pool_posterior.posterior.mean.clone()
+        after = pool_posterior.with_labels(labels, classes)
+        assert torch.equal(pool_posterior.posterior.mean, before)  # an immutable value
+        pool_posterior = after
         naive = from_scratch(labels, classes, rank)
-        assert torch.allclose(belief.posterior.mean, naive.mean, atol=1e-9)
-        assert torch.allclose(belief.posterior.variance(), naive.variance(), atol=1e-9)
-        assert belief.posterior.amplitude() == pytest.approx(naive.amplitude())
-        assert belief.knows(labels, classes)
-        assert not belief.knows({**labels, 40: 0 if labels.get(40) else 1}, classes)
+        assert torch.allclose(pool_posterior.posterior.mean, naive.mean, atol=1e-9)
+        assert torch.allclose(pool_posterior.posterior.variance(), naive.variance(), atol=1e-9)
+        assert pool_posterior.posterior.amplitude() == pytest.approx(naive.amplitude())
+        assert pool_posterior.has_labels(labels, classes)
+        assert not pool_posterior.has_labels({**labels, 40: 0 if labels.get(40) else 1}, classes)
         unlabelled = [p for p in POINTS.tolist() if p not in labels]
-        assert POINTS[belief.view.candidates].tolist() == unlabelled
-        some = [p for p in labels if p in belief] + unlabelled[:2]
+        assert POINTS[pool_posterior.view.candidates].tolist() == unlabelled
+        some = [p for p in labels if p in pool_posterior] + unlabelled[:2]
         at = [POINTS.tolist().index(p) for p in some]
-        assert torch.allclose(belief.mean(some), naive.mean[at], atol=1e-9)
+        assert torch.allclose(pool_posterior.mean(some), naive.mean[at], atol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,63 +92,63 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
     st.booleans(),
     st.sampled_from(["flip", "mlmoc", "eer"]),
 )
-def test_scores_are_those_from_scratch(steps, rank, hold, criterion):
+def test_scores_are_those_from_scratch(steps, rank, hold, acquisition):
     """Sums over evaluation points are carried along through corrections, undone labels and new
     classes.
     """
-    belief, labels, classes = PoolPosterior(POINTS, start(rank=rank), hold=hold), {}, C
+    pool_posterior, labels, classes = PoolPosterior(POINTS, start(rank=rank), hold=hold), {}, C
     for step in steps:
         classes = done(step, labels, classes)
-        belief = belief.told(labels, classes)
-        if not len(belief.view.candidates):
+        pool_posterior = pool_posterior.with_labels(labels, classes)
+        if not len(pool_posterior.view.candidates):
             continue
         naive = PoolPosterior(POINTS, start(classes, rank), labels)
         naive.view = view(
-            naive.posterior, belief.view.candidates, belief.view.evaluation, baseline="linearised"
+            naive.posterior, pool_posterior.view.candidates, pool_posterior.view.evaluation, baseline="linearised"
         )
-        assert torch.allclose(belief.scores(criterion), naive.scores(criterion), atol=1e-7)
+        assert torch.allclose(pool_posterior.scores(acquisition), naive.scores(acquisition), atol=1e-7)
 
 
 @pytest.mark.parametrize("baseline", ["outputs", "linearised"])
 def test_told_belief_measures_from_the_linearised_network(baseline):
-    belief = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, baseline=baseline)
-    assert belief.view.baseline == baseline
-    assert belief.told({40: 0, 99: 1}).view.baseline == baseline
+    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, baseline=baseline)
+    assert pool_posterior.view.baseline == baseline
+    assert pool_posterior.with_labels({40: 0, 99: 1}).view.baseline == baseline
     for labels in ({40: 0, 99: 1, 3: 2}, {40: 0, 99: 2}, {40: 0}, {3: 2}, {}):
-        assert belief.told(labels).view.baseline == "linearised"
+        assert pool_posterior.with_labels(labels).view.baseline == "linearised"
 
 
 def test_drift_is_the_share_of_candidates_with_another_class():
-    belief = PoolPosterior(POINTS, start(), {40: 0, 99: 1, 3: 1}, evaluation=4)
+    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1, 3: 1}, evaluation=4)
     left = [i for i, p in enumerate(POINTS.tolist()) if p not in (40, 99, 3)]
     post = from_scratch({40: 0, 99: 1, 3: 1})
     differing = sum(int(post.mean[i].argmax()) != int(start().outputs[i].argmax()) for i in left)
     assert 0 < differing < len(left)
-    assert belief.drift() == pytest.approx(differing / len(left))
+    assert pool_posterior.drift() == pytest.approx(differing / len(left))
     assert PoolPosterior(POINTS, start()).drift() == 0.0
     assert PoolPosterior(POINTS, start(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
 
 
 def test_drift_beyond_a_tenth_is_warned_of():
-    assert drift_note(None) is None
-    assert drift_note(0.1) is None
-    assert "for 38% of the candidates" in drift_note(0.38)
-    assert "train longer" in drift_note(0.38)
+    assert drift_warning(None) is None
+    assert drift_warning(0.1) is None
+    assert "for 38% of the candidates" in drift_warning(0.38)
+    assert "train longer" in drift_warning(0.38)
 
 
 def test_what_takes_milliseconds():
-    belief = PoolPosterior(POINTS, start(), {40: 0, 3: 1, 17: 2})
-    assert belief.nearby({40: 0, 3: 1, 17: 2, 8: 0, 7: 1})
-    assert belief.nearby({40: 2, 3: 0, 17: 2})
-    assert belief.nearby({40: 0, 3: 1})
-    assert belief.nearby({})
-    assert not belief.nearby({3: 1, 17: 2})
+    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 3: 1, 17: 2})
+    assert pool_posterior.can_update_incrementally({40: 0, 3: 1, 17: 2, 8: 0, 7: 1})
+    assert pool_posterior.can_update_incrementally({40: 2, 3: 0, 17: 2})
+    assert pool_posterior.can_update_incrementally({40: 0, 3: 1})
+    assert pool_posterior.can_update_incrementally({})
+    assert not pool_posterior.can_update_incrementally({3: 1, 17: 2})
     wide = PoolPosterior(
         POINTS[:4], prior(torch.zeros(4, 2).double(), torch.eye(8).double(), noise=1e-2), {40: 0}
     )
-    assert not wide.nearby({40: 1})
+    assert not wide.can_update_incrementally({40: 1})
     assert torch.allclose(
-        wide.told({40: 1}).posterior.mean[0], torch.tensor([0, 1 / 1.01]).double()
+        wide.with_labels({40: 1}).posterior.mean[0], torch.tensor([0, 1 / 1.01]).double()
     )
 
 
@@ -160,46 +160,46 @@ def test_labels_given_at_once_are_as_told():
 
 
 def test_best_leaves_out_what_it_is_told_to():
-    belief = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
-    scores = flip(view(belief.posterior, belief.view.candidates, belief.view.evaluation))
-    order = POINTS[belief.view.candidates[scores.argsort(descending=True)]].tolist()
-    assert belief.ranked("flip") == order
-    assert belief.best("flip") == (order[0], pytest.approx(float(scores.max())))
-    assert belief.best("flip", without=set(order[:3]))[0] == order[3]
-    assert belief.best("flip", without=set(order)) is None
+    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
+    scores = flip(view(pool_posterior.posterior, pool_posterior.view.candidates, pool_posterior.view.evaluation))
+    order = POINTS[pool_posterior.view.candidates[scores.argsort(descending=True)]].tolist()
+    assert pool_posterior.rank_candidates("flip") == order
+    assert pool_posterior.best("flip") == (order[0], pytest.approx(float(scores.max())))
+    assert pool_posterior.best("flip", without=set(order[:3]))[0] == order[3]
+    assert pool_posterior.best("flip", without=set(order)) is None
 
 
 @pytest.mark.parametrize("mode", ["top", "greedy", "sequential"])
 def test_picks_are_positions_and_so_is_what_is_asked(mode):
-    belief, asked = PoolPosterior(POINTS, start(), {40: 0, 99: 1}), []
+    pool_posterior, asked = PoolPosterior(POINTS, start(), {40: 0, 99: 1}), []
 
-    def ask(position):
+    def oracle(position):
         asked.append(position)
         return position % C
 
-    positions, scores = belief.pick("flip", 4, torch.Generator(), mode, ask)
+    positions, scores = pool_posterior.select_batch("flip", 4, torch.Generator(), mode, oracle)
     assert set(positions.tolist()) <= set(POINTS.tolist()) - {40, 99}
     assert len(scores) == 4
     assert asked == (positions.tolist() if mode == "sequential" else [])
     if mode == "sequential":  # the same, told one by one
         for position in positions.tolist():
-            assert belief.best("flip")[0] == position
-            belief = belief.told({**belief.labels, position: position % C})
+            assert pool_posterior.best("flip")[0] == position
+            pool_posterior = pool_posterior.with_labels({**pool_posterior.labels, position: position % C})
 
 
 def test_when_everything_is_labelled_nothing_is_left_but_corrections():
-    belief = PoolPosterior(POINTS, start(), {int(p): int(p) % C for p in POINTS})
-    assert belief.best("flip") is None
-    assert belief.ranked("flip") == []
-    assert belief.told({**belief.labels, 40: 2}).labels[40] == 2
+    pool_posterior = PoolPosterior(POINTS, start(), {int(p): int(p) % C for p in POINTS})
+    assert pool_posterior.best("flip") is None
+    assert pool_posterior.rank_candidates("flip") == []
+    assert pool_posterior.with_labels({**pool_posterior.labels, 40: 2}).labels[40] == 2
 
 
 def test_what_is_not_in_play_is_said():
-    belief = PoolPosterior(POINTS, start())
-    assert 40 in belief
-    assert 7 not in belief
+    pool_posterior = PoolPosterior(POINTS, start())
+    assert 40 in pool_posterior
+    assert 7 not in pool_posterior
     with pytest.raises(InputError, match="item 7 is not in play"):
-        belief.mean([40, 7])
+        pool_posterior.mean([40, 7])
 
 
 def test_scores_that_are_no_numbers_are_refused():
@@ -222,22 +222,22 @@ def chosen_from(seed, labels, n=300, classes=4):
     begin = prior(outputs, (psi @ psi.T).square(), noise=1e-1)
     points = torch.randperm(5 * n, generator=rng)[:n]
     known = {int(points[i]): int(truth[i]) for i in torch.randperm(n, generator=rng)[:labels]}
-    belief = PoolPosterior(points, begin, known, evaluation=80, hold=True)
-    return belief, known, dict(zip(points.tolist(), truth.tolist(), strict=True))
+    pool_posterior = PoolPosterior(points, begin, known, evaluation=80, hold=True)
+    return pool_posterior, known, dict(zip(points.tolist(), truth.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("criterion", ["flip", "resolve", "mlmoc", "changes"])
+@pytest.mark.parametrize("acquisition", ["flip", "resolve", "mlmoc", "changes"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, criterion):
-    belief, labels, truth = chosen_from(seed, 12 + 20 * seed)
-    short = belief.shortlist(criterion, 40)
-    assert belief.ranked(criterion, 40) == short.ranked(criterion)
+def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, acquisition):
+    pool_posterior, labels, truth = chosen_from(seed, 12 + 20 * seed)
+    short = pool_posterior.build_shortlist(acquisition, 40)
+    assert pool_posterior.rank_candidates(acquisition, 40) == short.rank_candidates(acquisition)
     for _ in range(4):  # several answers before the whole has learnt the first of them
-        position, _ = short.best(criterion, ())
+        position, _ = short.best(acquisition, ())
         labels[position] = truth[position]
-        short, whole = short.told(labels), belief.told(labels)
+        short, whole = short.with_labels(labels), pool_posterior.with_labels(labels)
         left = short.points[short.view.candidates]
-        mine, theirs = short.scores(criterion), whole.scores(criterion)
+        mine, theirs = short.scores(acquisition), whole.scores(acquisition)
         there = {
             int(p): float(s)
             for p, s in zip(whole.points[whole.view.candidates], theirs, strict=True)
@@ -256,15 +256,15 @@ def test_the_best_of_a_shortlist_is_the_best_of_all():
     """
     same, gaps, asked = 0, [], 0
     for seed in range(12):
-        belief, labels, truth = chosen_from(seed, 8 + 4 * seed)
+        pool_posterior, labels, truth = chosen_from(seed, 8 + 4 * seed)
         for _ in range(5):
-            position, _ = belief.best("flip", ())
-            short = belief.shortlist("flip", 40)
+            position, _ = pool_posterior.best("flip", ())
+            short = pool_posterior.build_shortlist("flip", 40)
             labels[position] = truth[position]
-            belief = belief.told(labels)
+            pool_posterior = pool_posterior.with_labels(labels)
             (there, score), (best, most) = (
-                short.told(labels).best("flip", ()),
-                belief.best("flip", ()),
+                short.with_labels(labels).best("flip", ()),
+                pool_posterior.best("flip", ()),
             )
             same, asked = same + (there == best), asked + 1
             gaps.append((most - score) / most)
@@ -273,17 +273,17 @@ def test_the_best_of_a_shortlist_is_the_best_of_all():
 
 
 def test_a_shortlist_knows_classes_that_are_new_and_refuses_what_it_cannot_take_back():
-    belief, labels, _truth = chosen_from(3, 20)
-    short = belief.shortlist("flip", 40)
+    pool_posterior, labels, _truth = chosen_from(3, 20)
+    short = pool_posterior.build_shortlist("flip", 40)
     position, _ = short.best("flip", ())
     labels[position] = 4
-    wider, whole = short.told(labels, 5), belief.told(labels, 5)
+    wider, whole = short.with_labels(labels, 5), pool_posterior.with_labels(labels, 5)
     left = wider.points[wider.view.candidates].tolist()
     assert torch.allclose(wider.mean(left), whole.mean(left), atol=1e-10)
     del labels[position]
-    assert not wider.nearby(labels)
-    outside = next(p for p in belief.points.tolist() if p not in short and p not in labels)
-    assert short.told({**labels, outside: 1}).labels == {}  # the whole will know it
+    assert not wider.can_update_incrementally(labels)
+    outside = next(p for p in pool_posterior.points.tolist() if p not in short and p not in labels)
+    assert short.with_labels({**labels, outside: 1}).labels == {}  # the whole will know it
 
 
 def cosines(n=60, classes=C):
@@ -303,47 +303,47 @@ def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
         PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=m)
         for m in (20, None)
     )
-    assert lean.posterior.settled is not None
-    assert whole.posterior.settled is None
+    assert lean.posterior.nystrom_labels is not None
+    assert whole.posterior.nystrom_labels is None
     assert torch.allclose(lean.posterior.mean, whole.posterior.mean, atol=2e-2)
     assert lean.labels == whole.labels
-    assert lean.knows(many(40), C)
-    assert sorted(lean.ranked("flip")) == sorted(whole.ranked("flip"))
-    wider = lean.told(many(40), C + 2)
-    assert wider.posterior.settled is not None
+    assert lean.has_labels(many(40), C)
+    assert sorted(lean.rank_candidates("flip")) == sorted(whole.rank_candidates("flip"))
+    wider = lean.with_labels(many(40), C + 2)
+    assert wider.posterior.nystrom_labels is not None
     assert wider.classes == C + 2
-    assert PoolPosterior(torch.arange(60), cosines(), many(20), most=20).posterior.settled is None
+    assert PoolPosterior(torch.arange(60), cosines(), many(20), most=20).posterior.nystrom_labels is None
 
 
 def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they_were_condensed():
-    belief = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
-    more = belief.told(many(43))
-    assert more.posterior.settled is not None
+    pool_posterior = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    more = pool_posterior.with_labels(many(43))
+    assert more.posterior.nystrom_labels is not None
     assert more.posterior.labelled.tolist() == [40, 41, 42]
-    back = more.told(many(41))
-    assert more.nearby(many(41))
+    back = more.with_labels(many(41))
+    assert more.can_update_incrementally(many(41))
     assert back.labels == many(41)
-    assert torch.allclose(back.posterior.mean, belief.told(many(41)).posterior.mean, atol=1e-6)
+    assert torch.allclose(back.posterior.mean, pool_posterior.with_labels(many(41)).posterior.mean, atol=1e-6)
     other = {**many(43), 7: (7 + 1) % C, 42: (42 + 1) % C}
-    assert more.nearby(other)
-    fixed = more.told(other)
-    assert fixed.posterior.told()[1].argmax(1).tolist() == list(other.values())
+    assert more.can_update_incrementally(other)
+    fixed = more.with_labels(other)
+    assert fixed.posterior.all_labels()[1].argmax(1).tolist() == list(other.values())
     gone = {p: c for p, c in many(43).items() if p != 7}
-    assert not more.nearby(gone)
-    assert not more.nearby(many(39))
-    anew = more.told(gone)
+    assert not more.can_update_incrementally(gone)
+    assert not more.can_update_incrementally(many(39))
+    anew = more.with_labels(gone)
     exact = PoolPosterior(torch.arange(60), cosines(), gone).posterior
     assert anew.labels == gone
     assert torch.allclose(anew.posterior.mean, exact.mean, atol=2e-2)
 
 
 def test_a_shortlist_of_condensed_labels_scores_as_they_do():
-    belief = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
-    short = belief.shortlist("flip", 8)
-    best = belief.ranked("flip", 8)
-    assert short.ranked("flip") == best
+    pool_posterior = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    short = pool_posterior.build_shortlist("flip", 8)
+    best = pool_posterior.rank_candidates("flip", 8)
+    assert short.rank_candidates("flip") == best
     label = {best[0]: 1}
-    after, of_all = short.told(label), belief.told({**belief.labels, **label})
+    after, of_all = short.with_labels(label), pool_posterior.with_labels({**pool_posterior.labels, **label})
     scores = dict(
         zip(
             of_all.points[of_all.view.candidates].tolist(),

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelahead.errors import InputError, MissingExtra
-from labelahead.learner.config import Campaign, assemble, parse, read, to_toml, training_from
+from labelahead.learner.config import Campaign, load_campaign, parse_campaign, read_toml, to_toml, override_training
 from labelahead.models.training import Training
 
 
 def test_what_is_written_reads_back(tmp_path):
-    one = parse(
+    one = parse_campaign(
         {
             "seed": 3,
             "budget": {"labels": 50},
@@ -21,7 +21,7 @@ def test_what_is_written_reads_back(tmp_path):
     )
     path = tmp_path / "c.toml"
     path.write_text(to_toml(one))
-    assert parse(read(path)) == one
+    assert parse_campaign(read_toml(path)) == one
     assert one.budget.labels == 50
     assert one.data.name == "digits"
 
@@ -56,14 +56,14 @@ def test_what_is_written_reads_back(tmp_path):
 )
 def test_wrong_values_are_named(tables, message):
     with pytest.raises(InputError, match=message):
-        parse(tables)
+        parse_campaign(tables)
 
 
 def test_options_override_changes_override_the_file(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("seed = 1\n[budget]\nlabels = 40\ninitial = 10\n")
     changes = ["budget.labels=60", "training.loss=cross-entropy", "asking.noise = 0.01"]
-    found = assemble(path, changes, {"budget.initial": 5, "seed": None})
+    found = load_campaign(path, changes, {"budget.initial": 5, "seed": None})
     assert (found.seed, found.budget.labels, found.budget.initial) == (1, 60, 5)
     assert found.training == {"loss": "cross-entropy"}
     assert found.asking.noise == 0.01
@@ -72,54 +72,54 @@ def test_options_override_changes_override_the_file(tmp_path):
 @pytest.mark.parametrize("change", ["x", "=1", "seed.x=1", "budget=3", "training.loss=hinge2"])
 def test_broken_changes(change):
     with pytest.raises(InputError):
-        training_from(assemble(None, [change], {}).training, Training())
+        override_training(load_campaign(None, [change], {}).training, Training())
 
 
 @pytest.mark.parametrize("key", ["candidates", "evaluation", "noise", "sketch", "mode"])
 def test_none_survives_the_file(key):
     import tomllib
 
-    one = parse({"asking": {key: None}, "training": {"clip": None, "stop_accuracy": None}})
+    one = parse_campaign({"asking": {key: None}, "training": {"clip": None, "stop_accuracy": None}})
     text = to_toml(one)
-    assert parse(tomllib.loads(text)) == one
+    assert parse_campaign(tomllib.loads(text)) == one
     assert getattr(one.asking, key) is None
     assert one.training["clip"] is None
-    assert parse({"asking": {"candidates": "none"}}).asking.candidates is None
+    assert parse_campaign({"asking": {"candidates": "none"}}).asking.candidates is None
     with pytest.raises(InputError, match="seed"):
-        parse({"seed": "none"})
+        parse_campaign({"seed": "none"})
 
 
 def test_one_tracker_needs_no_brackets():
-    assert parse({"track": "tensorboard"}).track == ("tensorboard",)
+    assert parse_campaign({"track": "tensorboard"}).track == ("tensorboard",)
 
 
 def test_training_and_model_are_checked_before_any_work():
     with pytest.raises(InputError, match=r"training: rate is -1"):
-        parse({"training": {"rate": -1}})
+        parse_campaign({"training": {"rate": -1}})
     with pytest.raises(InputError, match="cnn"):
-        parse({"model": {"name": "cn"}})
+        parse_campaign({"model": {"name": "cn"}})
     with pytest.raises(InputError, match="sketch is 1"):
-        parse({"asking": {"sketch": 1}})
+        parse_campaign({"asking": {"sketch": 1}})
 
 
 def test_broken_files(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
-        read(tmp_path / "none.toml")
+        read_toml(tmp_path / "none.toml")
     (tmp_path / "a.toml").write_text("x = = 1")
     with pytest.raises(InputError, match="no valid TOML"):
-        read(tmp_path / "a.toml")
+        read_toml(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
-        read(tmp_path / "b.toml")
+        read_toml(tmp_path / "b.toml")
     (tmp_path / "c.toml").write_bytes(b"\xef\xbb\xbfseed = 2\r\n")
-    assert read(tmp_path / "c.toml") == {"seed": 2}
+    assert read_toml(tmp_path / "c.toml") == {"seed": 2}
 
 
 def test_training_changes_start_from_the_recipe():
     recipe = Training(rate=0.5, steps=7)
-    assert training_from({"rate": 0.1}, recipe) == Training(rate=0.1, steps=7)
+    assert override_training({"rate": 0.1}, recipe) == Training(rate=0.1, steps=7)
     with pytest.raises(InputError, match=r"training\.steps"):
-        training_from({"steps": "many"}, recipe)
+        override_training({"steps": "many"}, recipe)
 
 
 VALUES = st.recursive(
@@ -142,14 +142,14 @@ TABLES = st.dictionaries(INNER, VALUES, max_size=3)
 )
 def test_two_hundred_broken_configurations(tables):
     try:
-        found = parse(tables)
+        found = parse_campaign(tables)
     except InputError:
         return
     assert isinstance(found, Campaign)
 
 
 @pytest.mark.parametrize(
-    ("module", "act"), [("pydantic", lambda: parse({})), ("tomli_w", lambda: to_toml(Campaign()))]
+    ("module", "act"), [("pydantic", lambda: parse_campaign({})), ("tomli_w", lambda: to_toml(Campaign()))]
 )
 def test_the_light_core_says_what_it_lacks(monkeypatch, module, act):
     monkeypatch.setitem(sys.modules, module, None)

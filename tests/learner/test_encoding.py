@@ -14,11 +14,11 @@ from PIL import Image
 import labelahead as la
 from labelahead.data import from_arrays
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
-from labelahead.learner.encoding import side_by_side
-from labelahead.learner.preparation import prepare
-from labelahead.models.image_encoder import available
-from labelahead.models.sentence_encoder import sentences_available
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.encoding import join_columns
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.models.image_encoder import is_image_encoder_available
+from labelahead.models.sentence_encoder import is_sentence_encoder_available
 
 OWN = """
 import torch
@@ -73,8 +73,8 @@ def table(tmp_path, n=30, **more):
 
 
 def prepared(path, model="exact", progress=None, **data):
-    return prepare(
-        parse({"data": {"name": str(path), **data}, "model": {"name": model}}), progress=progress
+    return prepare_campaign(
+        parse_campaign({"data": {"name": str(path), **data}, "model": {"name": model}}), progress=progress
     )
 
 
@@ -101,7 +101,7 @@ def test_vectors_of_a_column_beside_the_other_columns(tmp_path, model):
 
 def test_side_by_side_ends_where_nothing_varies():
     pool = torch.tensor([True, True, False])
-    both = side_by_side(
+    both = join_columns(
         torch.tensor([[1.0, 2], [1, 2], [1, 2]]), torch.tensor([[0.0], [2], [8]]), pool
     )
     assert torch.isfinite(both).all()
@@ -118,7 +118,7 @@ def test_an_own_function_reads_texts_once(tmp_path, own):
     want = torch.tensor([[float(len(r["text"])), float(r["text"].count("e"))] for r in rows])
     pool = torch.ones(30, dtype=torch.bool).index_fill_(0, ready.data.test, False)
     rest = ready.data.texts.rest
-    assert torch.allclose(ready.inputs, side_by_side(want, rest, pool))
+    assert torch.allclose(ready.inputs, join_columns(want, rest, pool))
     again = prepared(path, embedding=f"{own}:lengths")
     assert torch.equal(again.inputs, ready.inputs)
     assert (tmp_path / "log").read_text().split() == calls  # from the cache
@@ -174,7 +174,7 @@ def test_texts_are_asked_of_what_has_none():
     data = from_arrays(np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2)
     for name in ("words", "minilm"):
         with pytest.raises(InputError, match="arrays has none"):
-            prepare(parse({"data": {"embedding": name}, "model": {"name": "exact"}}), data)
+            prepare_campaign(parse_campaign({"data": {"embedding": name}, "model": {"name": "exact"}}), data)
 
 
 def test_a_campaign_notices_that_its_vectors_have_changed(tmp_path):
@@ -188,7 +188,7 @@ def test_a_campaign_notices_that_its_vectors_have_changed(tmp_path):
         la.resume(tmp_path / "run", {"budget.labels": 8})
 
 
-@pytest.mark.skipif(not sentences_available(), reason="needs the extra texts")
+@pytest.mark.skipif(not is_sentence_encoder_available(), reason="needs the extra texts")
 def test_numbers_weigh_a_quarter_of_texts(tmp_path):
     ready = prepared(table(tmp_path)[0])
     variance = ready.inputs.double().var(0)
@@ -200,7 +200,7 @@ def test_numbers_weigh_a_quarter_of_texts(tmp_path):
     )
 
 
-@pytest.mark.skipif(not available(), reason="needs the extra photos")
+@pytest.mark.skipif(not is_image_encoder_available(), reason="needs the extra photos")
 def test_pictures_of_one_pixel_and_of_far_too_many_end_well(tmp_path):
     folder = tmp_path / "photos"
     for i in range(6):
@@ -218,7 +218,7 @@ def test_pictures_of_one_pixel_and_of_far_too_many_end_well(tmp_path):
     assert (other.inputs - ready.inputs).abs().max() > 0.01
 
 
-@pytest.mark.skipif(not available(), reason="needs the extra photos")
+@pytest.mark.skipif(not is_image_encoder_available(), reason="needs the extra photos")
 def test_a_second_process_decodes_no_picture_for_its_features_again(tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -16,12 +16,12 @@ from PIL import Image
 import labelahead as la
 from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
-from labelahead.gp.calibration import likelihoods
+from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.inference.exact import ExactModel
-from labelahead.learner.export import load_finished, run_model, write_predictions
-from labelahead.learner.onnx import Graph
-from labelahead.learner.preparation import prepare
-from labelahead.models.sentence_encoder import sentences_available
+from labelahead.learner.export import load_exported, run_model, write_predictions
+from labelahead.learner.onnx import ExportGraph
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.models.sentence_encoder import is_sentence_encoder_available
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand, simplex
 
@@ -94,8 +94,8 @@ def likely(model, outputs, variance):
     """
     if not isinstance(model.network, ExactModel):
         return simplex(outputs)
-    spread = model.network.fitted_variance_scale()
-    return likelihoods(torch.as_tensor(outputs), spread * torch.as_tensor(variance).clamp_min(1e-9))
+    spread = model.network.ensure_variance_scale()
+    return gaussian_class_probabilities(torch.as_tensor(outputs), spread * torch.as_tensor(variance).clamp_min(1e-9))
 
 
 def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
@@ -143,7 +143,7 @@ def test_noise_is_unlike_anything_labelled_and_the_pool_is_not(tmp_path):
 def test_networks_leave_as_they_were(tmp_path, model, loss):
     done = campaign(tmp_path, model, training={"steps": 40, "loss": loss})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
-    finished = load_finished(folder)
+    finished = load_exported(folder)
     data, _ = load("digits")
     with torch.no_grad():
         outputs = done.model(data.inputs[:50]).double()
@@ -214,7 +214,7 @@ def documents(folder, n=24, seed=0, classes=True):
 @pytest.mark.parametrize("embedding", ["words", "minilm"])
 @pytest.mark.parametrize("model", ["exact", "mlp"])
 def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding, model):
-    if embedding == "minilm" and not sentences_available():
+    if embedding == "minilm" and not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     source = documents(tmp_path / "texts")
@@ -240,14 +240,14 @@ def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
 def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
-    if not sentences_available():
+    if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     source = table(tmp_path / "animals.csv")
     done = campaign(tmp_path, model, data={"name": str(source), "embedding": "minilm"})
     finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
     with torch.no_grad():
-        outputs = done.model(prepare(done.campaign).rows).double().numpy()
+        outputs = done.model(prepare_campaign(done.campaign).rows).double().numpy()
     again = finished.predict(source)
     assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-3)
     said = finished.predict(table(tmp_path / "more.csv", 20, seed=1))
@@ -278,7 +278,7 @@ def test_vectors_named_as_a_backbone_are_vectors(tmp_path):
 
 def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
-    if not sentences_available():
+    if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     source = table(tmp_path / "animals.csv")
@@ -334,7 +334,7 @@ def test_parquet_says_the_same_as_csv(tmp_path):
 def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
     from labelahead.learner import encoding as inputs
 
-    monkeypatch.setattr(inputs, "available", lambda: False)  # without the extra `photos`
+    monkeypatch.setattr(inputs, "is_image_encoder_available", lambda: False)  # without the extra `photos`
     source = pictures(tmp_path / "photos")
     done = campaign(
         tmp_path,
@@ -467,7 +467,7 @@ def test_a_graph_that_says_something_else_is_refused(tmp_path):
     model = run_model(tmp_path / "run")
     example = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     p, variance = model.outputs(example)
-    graph = Graph(model.front, model.network, model.loss, 10)
+    graph = ExportGraph(model.front, model.network, model.loss, 10)
     with pytest.raises(LabelaheadError, match="differs from our own"):
         write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
 
@@ -483,7 +483,7 @@ def test_data_from_python_leave_with_the_model(tmp_path):
     with pytest.raises(InputError, match="handed over in Python"):
         la.load_model(tmp_path / "run")
     model = run_model(tmp_path / "run", data=data)
-    said = load_finished(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
+    said = load_exported(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
     assert (
         np.mean([ord(label) - ord("a") == int(c) for label, c in zip(said.labels, y, strict=True)])
         > 0.9
@@ -541,9 +541,9 @@ def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
     """What the card's own code makes of files, with Pillow and numpy alone, is what our reader
     makes of them.
     """
-    from labelahead.data.new_items import fresh_items
+    from labelahead.data.new_items import read_new_items
     from labelahead.data.preprocessing import PICTURES, Preprocessor
-    from labelahead.learner.model_card import card
+    from labelahead.learner.model_card import format_model_card
 
     reading = Preprocessor(PICTURES, shape, white=white)
     about = {
@@ -559,13 +559,13 @@ def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
         "threshold": None,
         "reading": reading.plain()[0],
     }
-    text = card(about)
+    text = format_model_card(about)
     assert f"Resize the square to {shape[1]} x {shape[1]}, bilinear" in text
     assert "nothing is stretched or padded" in text
     steps = {}
     exec(text.split("```python\n")[1].split("```")[0], steps)
     folder = picture_files(tmp_path / "files")
-    for fresh in fresh_items(reading, folder):
+    for fresh in read_new_items(reading, folder):
         assert len(fresh.ids) == 7
         assert not fresh.failed
         for name, ours in zip(fresh.ids, fresh.values, strict=True):

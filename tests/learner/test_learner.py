@@ -8,7 +8,7 @@ from labelahead.learner.learner import Learner
 from labelahead.models.training import Training
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
-from labelahead.strategies.lookahead import by_look_ahead
+from labelahead.strategies.lookahead import make_lookahead_strategy
 from tests.support.campaigns import blobs, own
 
 QUICK = Training(steps=40)
@@ -75,12 +75,12 @@ def test_one_by_one_equals_all_at_once():
     learner, y = taught(count=6)
     learner.train()
     asked = learner.query(3)
-    before = learner._belief
+    before = learner._pool_posterior
     for position in asked:
         learner.teach([position], y[[position]])
     here = [before.points.tolist().index(p) for p in asked]
     once = before.posterior.condition(here, y[asked])
-    assert torch.allclose(learner._belief.posterior.mean, once.mean, atol=1e-9)
+    assert torch.allclose(learner._pool_posterior.posterior.mean, once.mean, atol=1e-9)
 
 
 def test_retrains_when_enough_answers_are_in():
@@ -130,7 +130,7 @@ def test_saved_and_loaded_it_asks_the_same(tmp_path):
     other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs)
     assert other.pool.unlabelled.tolist() == learner.pool.unlabelled.tolist()  # test items, too
     assert torch.equal(other.pool.labelled, learner.pool.labelled)
-    learner._belief = None  # a kernel is not saved: both make a new one
+    learner._pool_posterior = None  # a kernel is not saved: both make a new one
     assert other.query(3) == learner.query(3)
     assert torch.equal(other.predict(), learner.predict())
     learner.train()
@@ -218,7 +218,7 @@ def test_predictions_after_loading_know_the_pending_answers(tmp_path):
 
 
 def test_a_strategy_handed_over_is_handed_over_again(tmp_path):
-    own_choice = by_look_ahead("mine", "a test", criterion=variance)
+    own_choice = make_lookahead_strategy("mine", "a test", acquisition=variance)
     learner, _ = taught(QueryConfig(own_choice, candidates=20))
     named, _ = taught(QueryConfig("variance", mode="greedy", candidates=20))
     learner.save(tmp_path / "l.pt")

@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import labelahead as la
 from labelahead.errors import InputError, ModelError
-from labelahead.gp.calibration import likelihoods
+from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.learner.sklearn import Classifier
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand
@@ -45,8 +45,8 @@ def test_it_is_the_exact_learner_by_hand():
     outputs, variances, _ = by_hand(
         x[:30], codes[:30], x[30:], x[:30].mean(0), fitted.model_.weights(), 3
     )
-    scale = fitted.model_.fitted_variance_scale()
-    wanted = likelihoods(
+    scale = fitted.model_.ensure_variance_scale()
+    wanted = gaussian_class_probabilities(
         torch.from_numpy(outputs), scale * torch.from_numpy(variances).clamp_min(1e-9)
     )
     assert np.allclose(fitted.predict_proba(x[30:]), wanted, atol=1e-6)

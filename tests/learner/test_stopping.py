@@ -3,8 +3,8 @@ import torch
 
 from labelahead.data import from_arrays
 from labelahead.inference.network import NetworkLearner
-from labelahead.learner.stopping import ErrorReading, _is_good, enough, loo_estimate, stop_advice
-from labelahead.models import build
+from labelahead.learner.stopping import ErrorReading, _is_good, stopping_progress, estimate_leave_one_out, stop_advice
+from labelahead.models import build_model
 from labelahead.models.training import Training
 from labelahead.ntk import kernel
 from labelahead.simulation.run import run
@@ -74,8 +74,8 @@ def test_advice_begins_anew_when_answers_are_taken_back():
 
 
 def test_bar_is_full_exactly_when_advice_stands():
-    assert enough([]) is None
-    assert enough([ErrorReading(60, None, None, None, None)]) is None
+    assert stopping_progress([]) is None
+    assert stopping_progress([ErrorReading(60, None, None, None, None)]) is None
     histories = [
         good(25),
         good(60),
@@ -84,7 +84,7 @@ def test_bar_is_full_exactly_when_advice_stands():
         [*good(60, 80, 100), *poor(120)],
         poor(60, 90),
     ]
-    shares = [enough(h) for h in histories]
+    shares = [stopping_progress(h) for h in histories]
     assert [share == 1.0 for share in shares] == [stop_advice(h) is not None for h in histories]
     assert shares[0] == pytest.approx(0.5)
     assert shares[1] < shares[2] < shares[3]
@@ -129,11 +129,11 @@ def test_trained_networks_have_no_estimate():
 
 def test_leave_one_out_is_what_refitting_without_each_item_gives():
     x, y = blobs(14, (6,))
-    model = build("mlp", (6,), 3, width=16).double().eval()
+    model = build_model("mlp", (6,), 3, width=16).double().eval()
     x = x.double()
     learner = NetworkLearner(x, 3, lambda seed: model, Training())
     others, residual = learner.leave_one_out_predictions(torch.arange(14), y, seed=0)
-    found = loo_estimate(others, residual, y, 5)
+    found = estimate_leave_one_out(others, residual, y, 5)
     K = kernel(model, x)
     noise = 1e-3 * K.diagonal().mean()
     targets = torch.nn.functional.one_hot(y, 3).double()

@@ -87,7 +87,7 @@ def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_pa
     rows.sort(key=lambda row: int(row["id"].split()[1]))
     every = torch.from_numpy(x)
     learner = ExactLearner(every, ExactModel(every.mean(0), 3))
-    p = learner.learn(at, torch.as_tensor(y[at])).predict_proba(torch.arange(N)).max(1)
+    p = learner.fit(at, torch.as_tensor(y[at])).predict_proba(torch.arange(N)).max(1)
     assert [row["prediction"] for row in rows] == [CLASSES[i] for i in p.indices]
     assert np.allclose([row["probability"] for row in rows], p.values, atol=1e-6)
     assert [(row["part"], row["row"]) for row in rows[38:42]] == [
@@ -124,9 +124,9 @@ def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
     held = large.hold(
         {f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=20
     )
-    belief = held.belief()
-    position = belief.best("resolve")[0]
-    more = belief.told(belief.labels | {position: int(y[position])})
+    pool_posterior = held.pool_posterior()
+    position = pool_posterior.best("resolve")[0]
+    more = pool_posterior.with_labels(pool_posterior.labels | {position: int(y[position])})
     every = posterior_at(
         held.model, *seen(held.model, torch.from_numpy(x)), torch.zeros(0, dtype=torch.int64)
     )
@@ -138,7 +138,7 @@ def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
 def test_many_labels_choose_the_kernel_in_steps(pool, monkeypatch):
     large, _, y = pool
     labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 2)}
-    monkeypatch.setattr("labelahead.inference.exact.FEW", 20)
+    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 20)
     assert large.hold(labels, evaluation=10, candidates=5).model.alpha.shape == (60, 3)
 
 
@@ -176,13 +176,13 @@ def test_the_best_at_once_are_those_by_the_whole_pool(pool):
 
 
 def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):
-    from labelahead.inference.exact import lift_of
+    from labelahead.inference.exact import compute_bias_feature
 
     x, _ = clouds(50, d=3)
     np.save(tmp_path / "x.npy", x + 20)
     embed(tmp_path / "x.npy", tmp_path / "store", rows=8, executor=HERE)
     large = LargePool(tmp_path / "store", dtype=torch.float64)
-    assert large.lift == pytest.approx(lift_of(torch.from_numpy(x + 20)))
+    assert large.lift == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
 
 
 def test_the_command_line_from_parts_to_predictions(tmp_path):

@@ -28,18 +28,18 @@ def name(i):
 
 
 @pytest.mark.parametrize(
-    "criterion", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc", "eer"]
+    "acquisition", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc", "eer"]
 )
 @pytest.mark.parametrize("count", [0, 12])
-def test_scores_are_those_of_one_process_with_all_items(pool, criterion, count):
+def test_scores_are_those_of_one_process_with_all_items(pool, acquisition, count):
     large, x, y = pool
     at = torch.arange(0, N, 7)[:count]
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
     held = large.hold(
-        labels or None, classes=CLASSES, strategy=criterion, evaluation=40, candidates=N
+        labels or None, classes=CLASSES, strategy=acquisition, evaluation=40, candidates=N
     )
     sample = held.positions[count : count + 40]
-    naive = "resolve" if not count and criterion != "variance" else criterion
+    naive = "resolve" if not count and acquisition != "variance" else acquisition
     left, scores, learnt = all_at_once(x, at, torch.as_tensor(y[at]), sample, naive)
     assert held.model.weights() == learnt.mixture
     assert set(held.best.positions.tolist()) == set(
@@ -50,20 +50,20 @@ def test_scores_are_those_of_one_process_with_all_items(pool, criterion, count):
     assert held.best.scores.tolist() == sorted(held.best.scores.tolist(), reverse=True)
 
 
-@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "changes"])
-def test_finalists_are_scored_by_the_whole_pool(pool, criterion):
+@pytest.mark.parametrize("acquisition", ["resolve", "variance", "flip", "mlmoc", "changes"])
+def test_finalists_are_scored_by_the_whole_pool(pool, acquisition):
     large, x, y = pool
     at = torch.arange(0, N, 11)
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
-    best = large.hold(labels, strategy=criterion, evaluation=30, candidates=60, finalists=25).best
+    best = large.hold(labels, strategy=acquisition, evaluation=30, candidates=60, finalists=25).best
     rest = torch.tensor([i for i in range(N) if i not in set(at.tolist())])
-    left, scores, _ = all_at_once(x, at, torch.as_tensor(y[at]), rest, criterion)
+    left, scores, _ = all_at_once(x, at, torch.as_tensor(y[at]), rest, acquisition)
     exact = dict(zip(left.tolist(), (scores * 30 / len(rest)).tolist(), strict=True))
     assert np.allclose(
         best.scores[:25], [exact[i] for i in best.positions[:25].tolist()], rtol=1e-9
     )
     assert best.scores.tolist() == sorted(best.scores.tolist(), reverse=True)
-    by_sample = large.hold(labels, strategy=criterion, evaluation=30, candidates=60).best.positions
+    by_sample = large.hold(labels, strategy=acquisition, evaluation=30, candidates=60).best.positions
     assert set(best.positions[:25].tolist()) == set(by_sample[:25].tolist())
     assert torch.equal(best.positions[25:], by_sample[25:])
 
@@ -93,11 +93,11 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
         x, at, torch.as_tensor(y[at]), held.positions[len(at) : len(at) + 40], "resolve"
     )
     start = torch.full((N, 3), 1 / 3, dtype=torch.float64)
-    post = prior(start, **learnt.tangent(torch.arange(N), "pseudo"), noise=learnt.noise)
+    post = prior(start, **learnt.kernel_arguments(torch.arange(N), "pseudo"), noise=learnt.noise)
     post = post.condition(at, torch.as_tensor(y[at]))
     left = (~post.is_labelled).nonzero().squeeze(1)
     naive = greedy(
-        view(post, left, held.positions[len(at) : len(at) + 40]), "resolve", 6, believe="mean"
+        view(post, left, held.positions[len(at) : len(at) + 40]), "resolve", 6, hypothetical_label="mean"
     )
     assert [q.position for q in asked] == naive.positions.tolist()
     assert np.allclose([q.score for q in asked], naive.scores)
@@ -106,8 +106,8 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
 
 def test_best_of_does_not_depend_on_the_order(pool):
     positions, scores = torch.tensor([5, 2, 9, 1, 7]), torch.tensor([1.0, 3.0, 3.0, 0.5, 1.0])
-    mixed = torch.tensor([3, 1, 4, 0, 2])
-    one, two = (scoring.best_of(positions[o], scores[o], 4) for o in (torch.arange(5), mixed))
+    mix_kernels = torch.tensor([3, 1, 4, 0, 2])
+    one, two = (scoring.best_of(positions[o], scores[o], 4) for o in (torch.arange(5), mix_kernels))
     assert one.positions.tolist() == two.positions.tolist() == [2, 9, 5, 7]
 
 
@@ -123,7 +123,7 @@ def test_a_posterior_goes_on_elsewhere():
     few = prior(start[:20], kernel(20), noise=0.03)
     for part in (slice(0, 4), slice(4, 5), slice(5, 7)):  # in several steps, too
         whole, few = (p.condition(torch.arange(20)[part], targets[part]) for p in (whole, few))
-    more = few.elsewhere(units[20:], start[20:])
+    more = few.with_points(units[20:], start[20:])
     at = torch.arange(40)
     assert torch.allclose(more.mean, whole.mean)
     assert torch.allclose(more.block(at, at), whole.block(at, at))

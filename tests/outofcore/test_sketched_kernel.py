@@ -18,7 +18,7 @@ from labelahead.acquisition.view import view
 from labelahead.cli import app
 from labelahead.errors import ClusterError, InputError, LabelaheadError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import NOISES
+from labelahead.inference.exact import NOISE_GRID
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.sketched_kernel import network
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
@@ -67,19 +67,19 @@ def store_of(tmp_path, loss, **how):
     return LargePool(tmp_path / "store", executor=HERE, dtype=torch.float64), psi, start, y
 
 
-@pytest.mark.parametrize("criterion", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc"])
+@pytest.mark.parametrize("acquisition", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc"])
 @pytest.mark.parametrize("loss", [None, "squared", "cross-entropy"])
-def test_scores_are_those_of_one_posterior_on_the_same_features(tmp_path, loss, criterion):
+def test_scores_are_those_of_one_posterior_on_the_same_features(tmp_path, loss, acquisition):
     large, psi, start, y = store_of(tmp_path, loss)
     at = torch.arange(0, N, 7)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
-    held = large.hold(labels, strategy=criterion, evaluation=30, candidates=N)
+    held = large.hold(labels, strategy=acquisition, evaluation=30, candidates=N)
     noise = held.model.noise
-    assert noise in NOISES
+    assert noise in NOISE_GRID
     post = prior(start, features=psi, noise=noise).condition(at, torch.as_tensor(y[at]))
     judged = large.sample(30, at, 0)
     left = (~post.is_labelled).nonzero().squeeze(1)
-    naive = score_candidates(view(post, left, judged, baseline="linearised"), criterion)
+    naive = score_candidates(view(post, left, judged, baseline="linearised"), acquisition)
     mine = dict(zip(held.best.positions.tolist(), held.best.scores.tolist(), strict=True))
     assert sorted(mine) == left.tolist()
     assert torch.allclose(
@@ -94,10 +94,10 @@ def test_predictions_and_a_further_label_are_exact_given_the_features(tmp_path, 
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
     held = large.hold(labels, evaluation=40, candidates=20, finalists=5)
     post = prior(start, features=psi, noise=held.model.noise).condition(at, torch.as_tensor(y[at]))
-    belief = held.belief()
-    assert torch.allclose(belief.mean(held.positions.tolist()), post.mean[held.positions])
-    position = belief.best("resolve")[0]
-    more = belief.told(belief.labels | {position: int(y[position])})
+    pool_posterior = held.pool_posterior()
+    assert torch.allclose(pool_posterior.mean(held.positions.tolist()), post.mean[held.positions])
+    position = pool_posterior.best("resolve")[0]
+    more = pool_posterior.with_labels(pool_posterior.labels | {position: int(y[position])})
     naive = post.condition([position], torch.as_tensor(y[[position]]))
     assert torch.allclose(more.mean(held.positions.tolist()), naive.mean[held.positions])
     every = probabilities(post.mean, "simplex").argmax(1)

@@ -18,9 +18,9 @@ import torch
 from PIL import Image
 
 from labelahead.errors import InputError, StorageError
-from labelahead.models.image_encoder import available
-from labelahead.models.image_encoder import embed as embed_pictures
-from labelahead.models.sentence_encoder import embed_texts, sentences_available
+from labelahead.models.image_encoder import is_image_encoder_available
+from labelahead.models.image_encoder import embed_images as embed_pictures
+from labelahead.models.sentence_encoder import embed_texts, is_sentence_encoder_available
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore import partitions as parts
 from labelahead.outofcore.addresses import write
@@ -51,7 +51,7 @@ def test_vectors_of_parquet_parts(tmp_path):
     rows, names = large.take(torch.tensor([46, 0, 20]), HERE)
     assert np.array_equal(rows.numpy(), stored[[46, 0, 20]])
     assert names == ["item 46", "item 0", "item 20"]
-    assert large.find(["item 20", "part-1.parquet:3", "nobody"], HERE) == {
+    assert large.find_positions(["item 20", "part-1.parquet:3", "nobody"], HERE) == {
         "item 20": 20,
         "part-1.parquet:3": 19,
     }
@@ -80,21 +80,21 @@ def test_a_fixed_size_list_and_another_id(tmp_path):
     )
     assert np.array_equal(features(manifest), x.astype(np.float32))
     large = LargePool(tmp_path / "store", executor=HERE)
-    assert large.find(["104"], HERE) == {"104": 4}
+    assert large.find_positions(["104"], HERE) == {"104": 4}
     embed(tmp_path / "one.parquet", tmp_path / "store", rows=3, executor=HERE)
     with pytest.raises(InputError, match="3 items are called 'p'"):
-        LargePool(tmp_path / "store", executor=HERE).find(["p"], HERE)
+        LargePool(tmp_path / "store", executor=HERE).find_positions(["p"], HERE)
     with pytest.raises(
         InputError, match=r"repeat an id in the column 'one': 'same' \(row 0 and row 1\)"
     ):
         embed(tmp_path / "one.parquet", tmp_path / "other", id="one", executor=HERE)
     embed(tmp_path / "one.parquet", tmp_path / "numbered", id="none", executor=HERE)
-    assert LargePool(tmp_path / "numbered", executor=HERE).find(["one.parquet:8"], HERE) == {
+    assert LargePool(tmp_path / "numbered", executor=HERE).find_positions(["one.parquet:8"], HERE) == {
         "one.parquet:8": 8
     }
 
 
-@pytest.mark.skipif(not sentences_available(), reason="the extra 'texts' is not installed")
+@pytest.mark.skipif(not is_sentence_encoder_available(), reason="the extra 'texts' is not installed")
 def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
     texts = [f"{'word ' * (i % 5)}number {i} of the list" for i in range(23)]
     pool = tmp_path / "pool"
@@ -114,7 +114,7 @@ def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
     assert {q.id: q.text for q in asked} == {str(i): texts[i] or "" for i in range(23)}
 
 
-@pytest.mark.skipif(not available(), reason="the extra 'photos' is not installed")
+@pytest.mark.skipif(not is_image_encoder_available(), reason="the extra 'photos' is not installed")
 def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
     pool, rng = tmp_path / "pool", np.random.default_rng(0)
     (pool / "b").mkdir(parents=True)

@@ -214,14 +214,14 @@ def _phi(t: float) -> float:
     return 0.5 * math.erfc(-t / math.sqrt(2))
 
 
-def flip(p, labelled, targets, candidates, evaluation, own=False, temper=0.3):
+def flip(p, labelled, targets, candidates, evaluation, include_candidate=False, variance_scale=0.3):
     mean, cov = refit(p, labelled, targets)
-    a2, classes = temper * amplitude(p, labelled, targets), p.outputs.shape[1]
+    a2, classes = variance_scale * amplitude(p, labelled, targets), p.outputs.shape[1]
     scores = []
     for j in candidates:
         total = 0.0
         for x in evaluation:
-            if int(x) == int(j) and not own:
+            if int(x) == int(j) and not include_candidate:
                 continue
             first, second = mean[x].argsort(descending=True)[:2]
             gap = float(mean[x, first] - mean[x, second])

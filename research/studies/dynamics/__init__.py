@@ -8,7 +8,7 @@ from typing import Any, Literal
 from labelahead.errors import InputError
 from research.studies.design import Cell, Experiment, Row
 from research.studies.dynamics import lemmas
-from research.studies.dynamics.exhibits import exhibits_of
+from research.studies.dynamics.figures import build_figures
 from research.studies.dynamics.measure import rows_of
 
 __all__ = ["DYNAMICS", "Settings"]
@@ -160,5 +160,5 @@ DYNAMICS = Experiment(
     Settings,
     cells,
     measured,
-    exhibits_of,
+    build_figures,
 )

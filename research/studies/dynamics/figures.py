@@ -25,8 +25,8 @@ from research.studies.charts import (
     style,
     sure,
 )
-from research.studies.design import Exhibit, Row, values, where
-from research.studies.dynamics import lemma_exhibits
+from research.studies.design import Row, StudyFigure, values, where
+from research.studies.dynamics import lemma_figures
 
 __all__ = [
     "LEADS",
@@ -34,7 +34,7 @@ __all__ = [
     "PAPER_DEVIATIONS",
     "PAPER_ROUNDS",
     "PAPER_SEEDS",
-    "exhibits_of",
+    "build_figures",
     "gammas",
     "shown_time",
     "verdict",
@@ -92,25 +92,25 @@ PAPER_SPLITS = {
 }
 
 
-def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """All exhibits for the parts that were measured."""
     made = {
         "identity": identity,
         "ratio": ratios,
         "correlation": correlations,
-        "lemma": lemma_exhibits.lemma,
-        "slack": lemma_exhibits.slack,
+        "lemma": lemma_figures.lemma,
+        "slack": lemma_figures.slack,
         "rounds": campaigns,
     }
     return [e for part in s.parts for e in made[part](s, where(rows, part=part))]
 
 
-def identity(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def identity(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """G two ways."""
     worst = max(r["relative_difference"] for r in rows)
     names = ("seed", "items", "definition", "gradient", "relative_difference")
     return [
-        Exhibit(
+        StudyFigure(
             "identity",
             "One identity: training dynamics is a squared gradient",
             "G(S), computed by its definition from the full tangent kernel and as the squared norm "
@@ -121,7 +121,7 @@ def identity(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
 
 
-def ratios(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def ratios(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """DY Fig 4."""
     figure, (random, selected) = panels(2, height=3.6)
     for number, batch in enumerate(s.batches):
@@ -144,7 +144,7 @@ def ratios(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     )
     near = all(0.8 <= e.mean <= 1.25 for _, e in ends)
     return [
-        Exhibit(
+        StudyFigure(
             "approximation-ratio",
             "Leaving out the pairs: how good is the approximation?",
             "R is the sum of single gains over the exact gain of the batch (DY eq. 14): 1 if "
@@ -193,7 +193,7 @@ def _ratio_table(s: Any, rows: Sequence[Row]) -> list[Row]:
     return table
 
 
-def correlations(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def correlations(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """DY Figs 2, 6, 7, and Kendall's tau by training time."""
     shown = shown_time(s.times)
     titles = ("G with true labels, A", "G with pseudo-labels, A", "G with true labels, B")
@@ -208,7 +208,7 @@ def correlations(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         panel.set(xlabel="G of S ∪ Q", ylabel=title[-1])
     here, end = ([span(_tau(rows, *columns)) for columns in _pairs(t)] for t in (shown, inf))
     return [
-        Exhibit(
+        StudyFigure(
             "correlation",
             "Does learning fast go with generalising well?",
             f"{s.draws} random sets Q beside a fixed S, one colour a seed (|S| = {s.initial}, |Q| "
@@ -279,7 +279,7 @@ def _taus(rows: Sequence[Row], t: float) -> Row:
     }
 
 
-def campaigns(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def campaigns(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """All exhibits that campaigns give."""
     usual = {"batch": s.query, "rounds": s.rounds, "start": "warm"}
     varied = where(rows, **usual, strategy="dynamical")
@@ -296,7 +296,7 @@ def campaigns(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
 
 
-def _rivals(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _rivals(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """DY Fig 3."""
     curves = [(n, where(rows, strategy=n)) for n in s.strategies]
     base = where(rows, strategy="random")
@@ -316,7 +316,7 @@ def _rivals(s: Any, rows: Sequence[Row]) -> Exhibit:
         table.append(row)
     ranked = sorted(ends, key=lambda n: -ends[n][0].mean)
     best, gap = ranked[0], ends["dynamical"][1]
-    return Exhibit(
+    return StudyFigure(
         "rivals",
         "Against the other strategies",
         f"{Path(s.data).stem}, {s.model}: {s.initial} labels, then {s.query} a round, warm "
@@ -333,7 +333,7 @@ def _rivals(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def gammas(s: Any, rows: Sequence[Row]) -> Exhibit:
+def gammas(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """DY Fig 5."""
     names = {f"{g:g}": ("γ = ∞" if g == inf else f"γ = {g:g}") for g in s.gammas}
     curves = [(label, where(rows, gamma=g)) for g, label in names.items()]
@@ -347,7 +347,7 @@ def gammas(s: Any, rows: Sequence[Row]) -> Exhibit:
         "above": [n for n, (_, gap) in ends.items() if sure(gap) and gap.mean > 0],
     }
     beyond = [f"{', '.join(names)} {word}" for word, names in told.items() if names]
-    return Exhibit(
+    return StudyFigure(
         "gamma",
         "How much should the labels so far count?",
         "γ = 0 is the squared gradient length, γ = ∞ influence with the identity as Hessian, γ = "
@@ -362,7 +362,7 @@ def gammas(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def _drift(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _drift(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """DY Figs 1 and 9."""
     seen = [r for r in rows if r.get("bound") is not None and r["start"] == "warm" and r["round"]]
     longest = {b: max(r["rounds"] for r in where(seen, batch=b)) for b in values(seen, "batch")}
@@ -391,7 +391,7 @@ def _drift(s: Any, rows: Sequence[Row]) -> Exhibit:
     later.set(xlabel="round", ylabel="MMD / B")
     later.set_ylim(bottom=0)
     later.legend(fontsize=8)
-    return Exhibit(
+    return StudyFigure(
         "drift",
         "How far do the labelled items drift from where they came?",
         "MMD between the initial and all labelled items (unbiased estimate, DY eq. 33; zero where "
@@ -404,7 +404,7 @@ def _drift(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def _splits(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _splits(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """DY Tables 1 and 10."""
     table: list[Row] = []
     budget = s.splits[0][0] * s.splits[0][1]
@@ -424,7 +424,7 @@ def _splits(s: Any, rows: Sequence[Row]) -> Exhibit:
                 "paper MMD/B": known[1] if known else "–",
             }
         )
-    return Exhibit(
+    return StudyFigure(
         "splits",
         "One budget, in many rounds or in few",
         "dynamicAL with the same number of labels asked for in smaller or larger batches. The "
@@ -434,7 +434,7 @@ def _splits(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def _cold(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _cold(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """DY Tables 11 and 12."""
     table: list[Row] = []
     for name in s.cold:
@@ -445,7 +445,7 @@ def _cold(s: Any, rows: Sequence[Row]) -> Exhibit:
                 row[f"{start}: accuracy, %"] = span(over_seeds(mine, _percent))
                 row[f"{start}: steps a round"] = round(mean(mine, "steps"))
         table.append(row)
-    return Exhibit(
+    return StudyFigure(
         "cold",
         "New weights each round, or the old ones",
         "The paper trains on from the last round's weights, to stay close to its analysis, and "

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from research.studies.charts import heading, line, mean, means, over_seeds, panels, span
-from research.studies.design import Exhibit, Row, where
+from research.studies.design import Row, StudyFigure, where
 
 __all__ = ["lemma", "slack"]
 
 
-def lemma(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def lemma(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """Lemma 1, by width."""
     ends = (s.lemma_widths[0], s.lemma_widths[-1])
     figure, axes = panels(2, height=3.4, share_y=True)
@@ -39,7 +39,7 @@ def lemma(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     gaps = {w: (off(w, "predicted"), off(w, "from_start")) for w in s.lemma_widths}
     broken = sum(not r["theorem"] for r in rows)
     return [
-        Exhibit(
+        StudyFigure(
             "lemma",
             "Lemma 1: does a real network learn as its first kernel says?",
             f"fcn with two hidden layers, {s.lemma_items} items of {s.data}, gradient descent on "
@@ -70,7 +70,7 @@ def lemma(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
 
 
-def slack(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def slack(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """App. B.3."""
     table = [
         {
@@ -91,7 +91,7 @@ def slack(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         pick(r["left out, corrected"] / r["B"] for r in table) for pick in (min, max)
     )
     return [
-        Exhibit(
+        StudyFigure(
             "slack",
             "What is left out beside MMD",
             "The paper bounds the loss of chosen items by MMD + O(√(C ln(1/δ)/n)) and compares "

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.gp.dynamics import alignment, convergence, generalisation_bound, mmd
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.ntk import kernel
 from research.studies.design import Cell, Row
 from research.studies.dynamics.measure import fresh_kernel
-from research.studies.materials import items, one_hot, some
+from research.studies.study_data import items, one_hot, some
 
 __all__ = ["PARTS", "corrected_term", "dropped_term", "lemma", "rows_of", "slack"]
 
@@ -39,7 +39,7 @@ def lemma(s: Any, cell: Cell) -> list[Row]:
     x, y = data.inputs[at].double(), one_hot(data.labels[at], data.classes)
     for width in s.lemma_widths:
         net = (
-            build("fcn", data.shape, data.classes, width=width, depth=2, seed=cell["seed"])
+            build_model("fcn", data.shape, data.classes, width=width, depth=2, seed=cell["seed"])
             .double()
             .eval()
         )

@@ -20,14 +20,14 @@ from labelahead.gp.dynamics import (
     total_gradient,
 )
 from labelahead.gp.flow import gradient_flow
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.models.training import Training, predict, train
 from labelahead.ntk import infinite_kernel, kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from labelahead.simulation.comparison.summary import asking_seconds
 from labelahead.simulation.run import Result
 from research.studies.design import Cell, Row
-from research.studies.materials import (
+from research.studies.study_data import (
     StudyData,
     answered,
     campaign,
@@ -109,7 +109,7 @@ def _ratios(s: Any, model: Any, x: Tensor, y: Tensor, pool: Tensor, seed: int) -
     order = (gains(model, pool, guess, towards, 2.0)).argsort(descending=True)
     rows: list[Row] = []
     for batch in s.batches:
-        rng = stream(seed, "draws", batch)
+        rng = make_generator(seed, "draws", batch)
         picks = [torch.randperm(len(pool), generator=rng)[:batch] for _ in range(s.ratio_draws)]
         drawn = [single_and_joint(model, pool, guess, towards, squares, q) for q in picks]
         values = torch.tensor([single / joint for single, joint in drawn]).double()
@@ -151,7 +151,7 @@ def correlation(s: Any, cell: Cell) -> list[Row]:
     y = one_hot(data.labels[at], data.classes)
     times = [t / n if not math.isinf(t) else t for t in s.times]
     flows = gradient_flow(torch.zeros_like(y), theta, torch.arange(n), y[:n], times, noise=1e-6)
-    rng, rows = stream(seed, "draws"), list[Row]()
+    rng, rows = make_generator(seed, "draws"), list[Row]()
     pseudo = one_hot(flows[-1].argmax(1), data.classes)
     pseudo[:n] = y[:n]
     for draw in range(s.draws):
@@ -235,14 +235,14 @@ def fresh_kernel(s: Any, x: Tensor, classes: int, seed: int) -> Tensor:
         return K / K.diagonal().mean()
     more = {} if s.kernel_depth is None else {"depth": s.kernel_depth}
     shape = tuple(x.shape[1:])
-    model = build(s.kernel_model, shape, classes, width=s.kernel_width, seed=seed, **more)
+    model = build_model(s.kernel_model, shape, classes, width=s.kernel_width, seed=seed, **more)
     K = kernel(model.eval(), x, kind="pseudo").double()
     return K / K.diagonal().mean()
 
 
 def network(s: Any, data: StudyData, seed: int) -> Any:
     """New weights."""
-    return build(s.model, data.shape, data.classes, width=s.width, seed=seed)
+    return build_model(s.model, data.shape, data.classes, width=s.width, seed=seed)
 
 
 def _training(s: Any, **changes: Any) -> Training:

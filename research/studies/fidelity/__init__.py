@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from labelahead.errors import InputError
-from labelahead.models.training import recipe
+from labelahead.models.training import get_default_training
 from research.studies.design import Cell, Experiment
-from research.studies.fidelity.exhibits import exhibits_of
+from research.studies.fidelity.figures import build_figures
 from research.studies.fidelity.measure import rows_of
 
 __all__ = ["FIDELITY", "Settings"]
@@ -70,11 +70,11 @@ def cells(s: Settings) -> Sequence[Cell]:
     first, usual = s.networks[0]
     networks: list[tuple[str, str, int, int]] = []  # part, model, width, steps before
     if "warm" in s.parts:
-        networks += [("warm", model, width, recipe(model).steps) for model, width in s.networks]
+        networks += [("warm", model, width, get_default_training(model).steps) for model, width in s.networks]
         networks += [("warm", first, usual, before) for before in s.before]
-        networks += [("warm", first, width, recipe(first).steps) for width in s.widths]
+        networks += [("warm", first, width, get_default_training(first).steps) for width in s.widths]
     if "cold" in s.parts:
-        networks.append(("cold", first, usual, recipe(first).steps))
+        networks.append(("cold", first, usual, get_default_training(first).steps))
     return [
         {"part": part, "model": model, "width": width, "before": before, "seed": seed}
         for part, model, width, before in dict.fromkeys(networks)
@@ -93,5 +93,5 @@ FIDELITY = Experiment(
     Settings,
     cells,
     rows_of,
-    exhibits_of,
+    build_figures,
 )

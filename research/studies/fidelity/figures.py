@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from labelahead.models.training import recipe
+from labelahead.models.training import get_default_training
 from labelahead.simulation.comparison.plot_style import DOTS, INK, PALETTE
 from labelahead.simulation.comparison.statistics import Estimate
 from research.studies.charts import (
@@ -22,9 +22,9 @@ from research.studies.charts import (
     style,
     ticks,
 )
-from research.studies.design import Exhibit, Row, values, where
+from research.studies.design import Row, StudyFigure, values, where
 
-__all__ = ["exhibits_of"]
+__all__ = ["build_figures"]
 
 KERNELS = {"pseudo": "pseudo (default)", "trace": "trace", "full": "full"}
 GRADES = ((0.9, "good"), (0.7, "fair"), (0.4, "weak"), (-2.0, "fails"))
@@ -46,9 +46,9 @@ COLD = {
 }
 
 
-def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """All exhibits for the parts that were measured."""
-    shown: list[Exhibit] = []
+    shown: list[StudyFigure] = []
     if "warm" in s.parts:
         made = (short, sizes, networks, widths, lengths, scores)
         shown += [make(s, where(rows, part="warm")) for make in made]
@@ -59,7 +59,7 @@ def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
 
 def _usual(rows: Sequence[Row], model: str, width: int, **more: Any) -> list[Row]:
     """Of a network that was trained as long as its recipe says."""
-    return where(rows, model=model, width=width, before=recipe(model).steps, **more)
+    return where(rows, model=model, width=width, before=get_default_training(model).steps, **more)
 
 
 def _ends(s: Any, rows: Sequence[Row], model: str, width: int, kind: str = "pseudo") -> list[Row]:
@@ -78,11 +78,11 @@ def told(rows: Sequence[Row], name: str) -> str:
     return span(replace(e, low=max(e.low, -1.0), high=min(e.high, 1.0)))
 
 
-def short(s: Any, rows: Sequence[Row]) -> Exhibit:
+def short(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Where it holds and where it fails, in one table."""
     model, width = s.networks[0]
-    steps, narrow, early = recipe(model).steps, min(s.widths), min(s.before, default=0)
-    shown = {f"{m}, width {w}": (m, w, recipe(m).steps) for m, w in s.networks}
+    steps, narrow, early = get_default_training(model).steps, min(s.widths), min(s.before, default=0)
+    shown = {f"{m}, width {w}": (m, w, get_default_training(m).steps) for m, w in s.networks}
     shown[f"{model}, narrow (width {narrow})"] = (model, narrow, steps)
     shown[f"{model}, trained for {early} steps only"] = (model, width, early)
     table: list[Row] = []
@@ -103,7 +103,7 @@ def short(s: Any, rows: Sequence[Row]) -> Exhibit:
                 "accuracy before": f"{mean(mine, 'accuracy'):.2f}",
             }
         )
-    return Exhibit(
+    return StudyFigure(
         "short",
         "In short",
         "The product's look-ahead (pseudo kernel) against training that really goes on with one "
@@ -123,7 +123,7 @@ def _mark(value: float) -> str:
     return next(word for least, word in GRADES if round(value, 2) >= least)
 
 
-def sizes(s: Any, rows: Sequence[Row]) -> Exhibit:
+def sizes(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Predicted against real size of the change, a point a candidate."""
     figure, axes = panels(len(s.networks), height=3.2)
     orders = []
@@ -142,7 +142,7 @@ def sizes(s: Any, rows: Sequence[Row]) -> Exhibit:
         panel.set_yticks(marks, [f"{v:g}" for v in marks])
         heading(panel, f"{model}, width {width}")
         orders.append(f"{model}: Spearman {told(_ends(s, rows, model, width), 'spearman')}")
-    return Exhibit(
+    return StudyFigure(
         "sizes",
         "Which label would change most? Predicted and real",
         f"A point is a candidate, a colour a seed: the size of the change at {s.evaluation} "
@@ -159,7 +159,7 @@ def sizes(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def networks(s: Any, rows: Sequence[Row]) -> Exhibit:
+def networks(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """The table of architectures and kernels."""
     table: list[Row] = []
     for model, width in s.networks:
@@ -181,7 +181,7 @@ def networks(s: Any, rows: Sequence[Row]) -> Exhibit:
     worst = min(s.networks, key=lambda n: mean(_ends(s, rows, *n), "cosine"))
     low = mean(_ends(s, rows, *worst), "cosine")
     better = mean(_ends(s, rows, worst[0], worst[1], "full"), "cosine")
-    return Exhibit(
+    return StudyFigure(
         "networks",
         "Order, direction and size, by network and kernel",
         "Cosine: between predicted and real Δf over all held-out items and classes, mean over "
@@ -206,10 +206,10 @@ def networks(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def widths(s: Any, rows: Sequence[Row]) -> Exhibit:
+def widths(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Spearman, cosine and size against the width of the first network."""
     model, _ = s.networks[0]
-    ends = where(rows, model=model, before=recipe(model).steps, row="summary", steps=s.marks[-1])
+    ends = where(rows, model=model, before=get_default_training(model).steps, row="summary", steps=s.marks[-1])
     ends = [r for r in ends if r["width"] in s.widths]
     figure = _three(ends, s.widths)
     low, high = (where(ends, width=w, kernel="full") for w in (min(s.widths), max(s.widths)))
@@ -218,7 +218,7 @@ def widths(s: Any, rows: Sequence[Row]) -> Exhibit:
         for w in (min(s.widths), max(s.widths))
     ]
     loss = [mean(of, "train_loss") for of in (low, high)]
-    return Exhibit(
+    return StudyFigure(
         "widths",
         "Does width make it truer?",
         f"The {model} at several widths, otherwise as above; lines are kernels. From width "
@@ -237,13 +237,13 @@ def widths(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def lengths(s: Any, rows: Sequence[Row]) -> Exhibit:
+def lengths(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Against how long the network was trained before, and how long after."""
     model, width = s.networks[0]
     mine = where(rows, model=model, width=width, row="summary")
-    steps = sorted({*s.before, recipe(model).steps})
+    steps = sorted({*s.before, get_default_training(model).steps})
     ends = [r for r in where(mine, steps=s.marks[-1]) if r["before"] in steps]
-    after = where(mine, before=recipe(model).steps)
+    after = where(mine, before=get_default_training(model).steps)
     figure, axes = panels(4, height=3.0, columns=2)
     kinds = {"pseudo": "pseudo (default)", "full": "full", "full, same steps": "full, same steps"}
     for number, (kind, label) in enumerate(kinds.items()):
@@ -264,7 +264,7 @@ def lengths(s: Any, rows: Sequence[Row]) -> Exhibit:
         panel.set_ylabel("Spearman of ‖Δf‖" if number > 1 else "cosine of Δf")
         panel.set_xlabel("steps continued with the label" if late else "steps trained before")
     legend_below(figure, axes[2], 4)
-    return Exhibit(
+    return StudyFigure(
         "lengths",
         "Trained how long before, and how long after?",
         _length_text(s, ends, after, steps),
@@ -281,7 +281,7 @@ def _length_text(s: Any, ends: Sequence[Row], after: Sequence[Row], steps: Seque
     def cosine(of: Sequence[Row], kind: str, **at: int) -> str:
         return told(where(of, kernel=kind, **at), "cosine")
 
-    first, last, usual = steps[0], steps[-1], recipe(s.networks[0][0]).steps
+    first, last, usual = steps[0], steps[-1], get_default_training(s.networks[0][0]).steps
     return (
         "Left: the network is trained for so many steps, then looked ahead from. Cosine with the "
         "default kernel after "
@@ -348,7 +348,7 @@ def _summary_table(ends: Sequence[Row], x: str, name: str = "") -> list[Row]:
     ]
 
 
-def scores(s: Any, rows: Sequence[Row]) -> Exhibit:
+def scores(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Scores before the label is known, against what it really did."""
     table: list[Row] = []
     for model, width in s.networks:
@@ -363,7 +363,7 @@ def scores(s: Any, rows: Sequence[Row]) -> Exhibit:
     def ranked(score: str, truth: str) -> str:
         return told(where(mine, score=score), truth)
 
-    return Exhibit(
+    return StudyFigure(
         "scores",
         "Scores, before the label is known",
         "Spearman's correlation over candidates between a score and what training really did "
@@ -388,7 +388,7 @@ def scores(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def cold(s: Any, rows: Sequence[Row]) -> Exhibit:
+def cold(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """One label's effect beside the noise of training."""
     kinds = list(dict.fromkeys(r["kind"] for r in rows))
     table: list[Row] = []
@@ -403,7 +403,7 @@ def cold(s: Any, rows: Sequence[Row]) -> Exhibit:
         )
     size = {k: over_seeds(where(rows, kind=k), "real") for k in kinds}
     guess = over_seeds(where(rows, kind=kinds[0]), "predicted")
-    return Exhibit(
+    return StudyFigure(
         "cold",
         "Begin again: does the effect of one label drown?",
         f"The same {s.cold_candidates} candidates a seed, network and look-ahead "

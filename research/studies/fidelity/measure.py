@@ -19,11 +19,11 @@ from labelahead.acquisition.view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.lookahead import lookahead
 from labelahead.gp.posterior import Posterior, prior
-from labelahead.models import build, spec
-from labelahead.models.training import predict, recipe, train
+from labelahead.models import build_model, get_model_spec
+from labelahead.models.training import predict, get_default_training, train
 from labelahead.ntk import kernel
 from research.studies.design import Cell, Row
-from research.studies.materials import items, one_hot, some
+from research.studies.study_data import items, one_hot, some
 
 __all__ = ["agreement", "continued", "repeated", "rows_of", "same_steps", "side_by_side"]
 
@@ -73,15 +73,15 @@ def stage(s: Any, cell: Cell, q: int) -> Stage:
     data, seed = items(s.data, s.root), cell["seed"]
     at = some(data, s.initial + q + s.evaluation, seed, "fidelity")
     x, labels = data.inputs[at], data.labels[at]
-    model = build(cell["model"], data.shape, data.classes, width=cell["width"], seed=seed)
-    how = replace(recipe(cell["model"]), steps=cell["before"])
+    model = build_model(cell["model"], data.shape, data.classes, width=cell["width"], seed=seed)
+    how = replace(get_default_training(cell["model"]), steps=cell["before"])
     train(model, x[: s.initial], labels[: s.initial], data.classes, how, seed=seed)
     return Stage(model, x, labels, one_hot(labels, data.classes), s.initial, q)
 
 
 def warm(s: Any, cell: Cell) -> list[Row]:
     """Look-ahead from the trained network against gradient descent that goes on from there."""
-    image = spec(cell["model"]).inputs == "image"
+    image = get_model_spec(cell["model"]).inputs == "image"
     st = stage(s, cell, s.conv_candidates if image else s.candidates)
     f = predict(st.model, st.x).double()
     thetas = {kind: kernel(st.model, st.x, kind=kind).double() for kind in KINDS}
@@ -188,7 +188,7 @@ def cold(s: Any, cell: Cell) -> list[Row]:
     shape, classes = tuple(st.x.shape[1:]), st.y.shape[1]
 
     def fresh(seed: int) -> nn.Module:
-        return build(cell["model"], shape, classes, width=cell["width"], seed=seed)
+        return build_model(cell["model"], shape, classes, width=cell["width"], seed=seed)
 
     f = predict(st.model, st.x).double()
     guess = ahead(posterior(f, kernel(st.model, st.x).double(), st, s.noise), st)
@@ -285,7 +285,7 @@ def _noise(s: Any, cell: Cell, st: Stage, first: nn.Module, second: nn.Module) -
 def _outputs(cell: Cell, st: Stage, start: nn.Module, at: Tensor, seed: int) -> Tensor:
     """(e, C) at the evaluation points, after the recipe on the items `at` from these weights."""
     model = copy.deepcopy(start)
-    how = replace(recipe(cell["model"]), steps=cell["before"])
+    how = replace(get_default_training(cell["model"]), steps=cell["before"])
     train(model, st.x[at], st.labels[at], st.y.shape[1], how, seed=7919 * cell["seed"] + seed)
     return predict(model, st.x[st.seen]).double()
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from labelahead.errors import InputError
 from research.studies.design import Cell, Experiment, Row
 from research.studies.kernel import theorems
-from research.studies.kernel.exhibits import exhibits_of
+from research.studies.kernel.figures import build_figures
 from research.studies.kernel.measure import NETWORKS, rows_of
 
 __all__ = ["KERNEL", "Settings"]
@@ -135,5 +135,5 @@ KERNEL = Experiment(
     Settings,
     cells,
     measured,
-    exhibits_of,
+    build_figures,
 )

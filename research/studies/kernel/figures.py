@@ -23,11 +23,11 @@ from research.studies.charts import (
     slopes,
     span,
 )
-from research.studies.design import Exhibit, Row, values, where
-from research.studies.kernel import theorem_exhibits
+from research.studies.design import Row, StudyFigure, values, where
+from research.studies.kernel import theorem_figures
 from research.studies.quality import KINDS
 
-__all__ = ["exhibits_of", "slope"]
+__all__ = ["build_figures", "slope"]
 
 TITLES = {
     "fcn": "fcn (3 hidden layers)",
@@ -38,14 +38,14 @@ TITLES = {
 THEORY, GOAL = -0.5, 0.15  # the slope, and how near counts as near
 
 
-def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """All exhibits for the parts that were measured."""
     made = {
         "rate": rates,
         "variants": variants,
         "bound": bounds,
-        "theorems": theorem_exhibits.theorems,
-        "layers": theorem_exhibits.layers,
+        "theorems": theorem_figures.theorems,
+        "layers": theorem_figures.layers,
         "training": trained,
     }
     own = {part: where(rows, part=part) for part in s.parts}
@@ -77,7 +77,7 @@ def slope(rows: Sequence[Row], name: str) -> Slope | None:
     return Slope(float(np.mean(each)), error)
 
 
-def rates(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def rates(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """PN Figs 2 and 3 at initialisation, as rates in the width."""
     names = _networks(rows)
     figure, axes = panels(len(names), columns=2)
@@ -113,7 +113,7 @@ def rates(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     share, single = ([r[f"{kind}/pseudo"] for r in table] for kind in ("trace", "single"))
     C = rows[0]["classes"]
     return [
-        Exhibit(
+        StudyFigure(
             "rate",
             "New networks: how fast does the error fall with the width?",
             f"{s.rate_items} items of {s.data}, {s.rate_seeds} seeds a width, new weights, "
@@ -141,7 +141,7 @@ def rates(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
 
 
-def variants(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def variants(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """TH A.7.5: other activations and truncated weights."""
     by_name = {v: mine for v in (*s.activations, "truncated") if (mine := where(rows, variant=v))}
     figure, (axes,) = panels(1, height=3.8)
@@ -169,7 +169,7 @@ def variants(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     spread = max(at_widest) / min(at_widest)
     verdict = "no more than constants differ" if spread < 1.5 else "constants differ by that much"
     return [
-        Exhibit(
+        StudyFigure(
             "variants",
             "Other activations, other initial weights",
             "The fcn again. TH (A.7.5) expects the same rate with other constants for every "
@@ -185,7 +185,7 @@ def variants(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
 
 
-def bounds(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def bounds(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """TH Fig A.10: how tight is the bound?"""
     figure, (left, right) = panels(2, height=3.6)
     line(left, *means(rows, "width", "relative_bound"), 1, "PN's bound, δ = 0.05")
@@ -212,7 +212,7 @@ def bounds(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
     loose = [1 / row["distance / bound"] for row in table]
     return [
-        Exhibit(
+        StudyFigure(
             "bound",
             "Is the bound tight?",
             f"‖Θ̂⊗I − Θ‖ of single pairs of items (fcn, {s.bound_items} items, {s.rate_seeds} "
@@ -286,13 +286,13 @@ def _wider(rows: Sequence[Row]) -> list[Row]:
 # -----------------------------------------------------------------------------------------
 
 
-def trained(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def trained(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """All exhibits that trained networks give."""
     made = (_diagonality, _distance, _spectrum, _outputs, _accuracy, _cost)
     return [make(s, rows, _networks(rows)) for make in made]
 
 
-def _diagonality(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
+def _diagonality(s: Any, rows: Sequence[Row], names: Sequence[str]) -> StudyFigure:
     """PN Fig 2."""
     figure, axes = panels(len(names), columns=2, height=2.9)
     for name, here in zip(names, axes, strict=True):
@@ -305,7 +305,7 @@ def _diagonality(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     grown = [
         n for n in names if _at_widest(last, n, "off_over_on") > _at_widest(first, n, "off_over_on")
     ]
-    return Exhibit(
+    return StudyFigure(
         "diagonality",
         "Along training: is the full kernel diagonal?",
         f"Each network is trained on {s.items} items of {s.data} by SGD ({s.steps} steps, batch "
@@ -323,7 +323,7 @@ def _diagonality(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     )
 
 
-def _distance(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
+def _distance(s: Any, rows: Sequence[Row], names: Sequence[str]) -> StudyFigure:
     """PN Fig 3, with two further substitutes."""
     figure, axes = panels(len(names), columns=2, height=2.9)
     first, last = _both_ends(s, rows)
@@ -355,7 +355,7 @@ def _distance(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
         for n in names
         if _at_widest(last, n, "distance_pseudo") > _at_widest(first, n, "distance_pseudo")
     ]
-    return Exhibit(
+    return StudyFigure(
         "distance",
         "Along training: how far is each substitute from the full kernel?",
         "Relative Frobenius distance for the widest network of each kind; bands: 95 % over seeds. "
@@ -378,7 +378,7 @@ def _distance(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     )
 
 
-def _spectrum(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
+def _spectrum(s: Any, rows: Sequence[Row], names: Sequence[str]) -> StudyFigure:
     """PN Figs 4, 5 and 6."""
     figure, axes = panels(3 * len(names), columns=3, height=2.3)
     words = {"largest": "λ max", "smallest": "λ min", "condition": "condition"}
@@ -418,7 +418,7 @@ def _spectrum(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
         r["largest_pseudo"] <= r["largest_full"] and r["smallest_pseudo"] >= r["smallest_full"]
         for r in rows
     )
-    return Exhibit(
+    return StudyFigure(
         "spectrum",
         "The ends of the spectrum",
         "Relative difference |λ̂ − λ| / λ of the pseudo-NTK's largest and smallest eigenvalue and "
@@ -455,7 +455,7 @@ def _legends(figure: Any, axes: Sequence[Any], names: Sequence[str]) -> None:
                 here.legend(fontsize=7)
 
 
-def _outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
+def _outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> StudyFigure:
     """PN Fig 7, and what it leaves out."""
     figure, axes = panels(2 * len(names), columns=2, height=2.5)
     for i, name in enumerate(names):
@@ -484,7 +484,7 @@ def _outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
         first, judged, "output_gap_pseudo"
     )
     apart = bool(fit) and less and after >= 0.8 * before
-    return Exhibit(
+    return StudyFigure(
         "regression",
         "Kernel regression: do both kernels predict the same?",
         f"f_lin from f by the full and by the pseudo kernel (PN-5, PN-6; {s.items} items, "
@@ -524,7 +524,7 @@ def _outputs(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     )
 
 
-def _accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
+def _accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> StudyFigure:
     """PN Figs 8 to 12."""
     figure, axes = panels(len(names), columns=2, height=3.0)
     labels = {"f": "f itself", **{kind: f"f_lin, {kind}" for kind in ("full", *KINDS)}}
@@ -546,7 +546,7 @@ def _accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     )
     better = sum(r["accuracy_pseudo"] >= r["accuracy_full"] for r in rows)
     over = _points_ahead(last, "accuracy_pseudo", "accuracy_f")
-    return Exhibit(
+    return StudyFigure(
         "accuracy",
         "Accuracy of the network, and of regression from it",
         "Test accuracy of f and of f_lin by each kernel, widest networks, means over seeds. PN "
@@ -577,11 +577,11 @@ def _accuracy(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
     )
 
 
-def _cost(s: Any, rows: Sequence[Row], names: Sequence[str]) -> Exhibit:
+def _cost(s: Any, rows: Sequence[Row], names: Sequence[str]) -> StudyFigure:
     """Seconds, memory, learning rates."""
     rates = sorted({r["learning_rate"] for r in rows}, reverse=True)
     fallen = [f"{r['network']} {r['width']:g}" for r in rows if r["learning_rate"] < s.rate]
-    return Exhibit(
+    return StudyFigure(
         "cost",
         "What it took",
         "Seconds and megabytes of the full kernel (double precision), and the largest memory of "

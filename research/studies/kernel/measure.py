@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.models.training import Training, predict, train
-from labelahead.models.training.fit import learning_norms, settle
+from labelahead.models.training.fit import find_batchnorms, recompute_batchnorm_statistics
 from labelahead.ntk import kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from research.studies.design import Cell, Row
-from research.studies.materials import StudyData, items, one_hot, peak_memory, share_right, some
 from research.studies.quality import (
     KINDS,
     KernelQuality,
@@ -25,6 +24,7 @@ from research.studies.quality import (
     extreme_eigenvalues,
     regress,
 )
+from research.studies.study_data import StudyData, items, one_hot, peak_memory, share_right, some
 
 __all__ = ["KEPT", "NETWORKS", "noted", "pn_bound", "rows_of", "truncated"]
 
@@ -48,12 +48,12 @@ def network(data: StudyData, cell: Cell, **options: Any) -> nn.Module:
         options |= {"groups": 2, "stem": round(16 * width)}
     else:
         width = int(width)
-    return build(name, data.shape, data.classes, width=width, seed=cell["seed"], **options)
+    return build_model(name, data.shape, data.classes, width=width, seed=cell["seed"], **options)
 
 
 def settled(model: nn.Module, x: Tensor) -> nn.Module:
     """In eval mode, BatchNorm's statistics those of x: a new network's are of no data at all."""
-    settle(model, learning_norms(model), x)
+    recompute_batchnorm_statistics(model, find_batchnorms(model), x)
     return model.eval()
 
 
@@ -95,7 +95,7 @@ def _in_row(quality: KernelQuality) -> dict[str, Any]:
 
 def truncated(model: nn.Module, seed: int) -> None:
     """Draw every weight matrix anew, in place, from a normal cut at ±2, with the same deviation."""
-    rng = stream(seed, "truncated")
+    rng = make_generator(seed, "truncated")
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             std = float(layer.weight.detach().std()) / KEPT
@@ -144,7 +144,7 @@ def training(s: Any, cell: Cell) -> list[Row]:
     data, seed = items(s.data, s.root), cell["seed"]
     at = some(data, s.items, seed)
     x, y = data.inputs[at], data.labels[at]
-    order = torch.randperm(len(data.test_inputs), generator=stream(seed, "test items"))[: s.test]
+    order = torch.randperm(len(data.test_inputs), generator=make_generator(seed, "test items"))[: s.test]
     test = data.test_inputs[order], data.test_labels[order]
     model = network(data, cell)
     wanted = {round(part * s.steps): part for part in s.checkpoints}

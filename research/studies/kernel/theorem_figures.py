@@ -7,7 +7,7 @@ import numpy as np
 
 from labelahead.simulation.comparison.statistics import Estimate, t_interval
 from research.studies.charts import heading, line, mean, means, panels, slopes, span
-from research.studies.design import Exhibit, Row, values, where
+from research.studies.design import Row, StudyFigure, values, where
 
 __all__ = ["kept", "layers", "theorems"]
 
@@ -56,7 +56,7 @@ def _logs(axes: Any, y: str) -> None:
     axes.legend(fontsize=8)
 
 
-def theorems(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def theorems(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """PN Theorems 5 and 6."""
     figure, axes = panels(2, height=3.4)
     for panel, title, names in (
@@ -75,7 +75,7 @@ def theorems(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     loose = [1 / max(r[v] / r[f"{v}_bound"] for r in rows) for v in ("gap", "apart")]
     near = abs(fits["apart"].mean + 0.5) <= 0.15
     return [
-        Exhibit(
+        StudyFigure(
             "theorems",
             "Theorems 5 and 6: eigenvalues and predictions",
             f"fcn, {s.theorem_items} items of {s.data}, {s.theorem_test} to regress at, "
@@ -123,7 +123,7 @@ def theorems(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
 
 
-def layers(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def layers(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """TH Lemmas A.7.5 to A.7.12."""
     names = list(dict.fromkeys(r["layer"] for r in rows))
     figure, axes = panels(2, height=3.4)
@@ -160,7 +160,7 @@ def layers(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     share = t_interval(np.array([r["share"] for r in first]))
     grows = {k: _slope(last, k) for k in ("distance", "norm")}
     return [
-        Exhibit(
+        StudyFigure(
             "layers",
             "The lemmas behind the rate, layer by layer",
             f"TH's Setting B: ReLU, weights N(0, 1/inputs), no biases, {s.layer_depth} hidden "

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.gp.linalg import cholesky, solve_factored
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.ntk import kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from research.studies.design import Cell, Row
-from research.studies.materials import items, one_hot, some
+from research.studies.study_data import items, one_hot, some
 
 __all__ = ["PARTS", "layer_kernels", "layers", "regression_bound", "rows_of", "theorems"]
 
@@ -36,7 +36,7 @@ def theorems(s: Any, cell: Cell) -> list[Row]:
     at = some(data, s.theorem_items + s.theorem_test, cell["seed"])
     x, n, C = data.inputs[at].double(), s.theorem_items, data.classes
     y = one_hot(data.labels[at[:n]], C)
-    model = build("fcn", data.shape, C, width=w, seed=cell["seed"]).double().eval()
+    model = build_model("fcn", data.shape, C, width=w, seed=cell["seed"]).double().eval()
     full = kernel(model, x, kind="full")
     pseudo = full.reshape(len(x), C, len(x), C).sum((1, 3)) / C
     ours, theirs = pseudo[:n, :n], full[: n * C, : n * C]
@@ -97,9 +97,9 @@ def layers(s: Any, cell: Cell) -> list[Row]:
     """The entries of every layer's kernel at a pair of points by (A.20), in TH's Setting B (A.7.5
     to A.7.12).
     """
-    rng = stream(cell["seed"], "layers", int(cell["width"]))
+    rng = make_generator(cell["seed"], "layers", int(cell["width"]))
     n, d, C = int(cell["width"]), s.layer_inputs, s.layer_outputs
-    points = torch.randn(2, d, generator=stream(cell["seed"], "layer points"), dtype=torch.float64)
+    points = torch.randn(2, d, generator=make_generator(cell["seed"], "layer points"), dtype=torch.float64)
     x = torch.nn.functional.normalize(points, dim=1)
     sizes = [d, *[n] * s.layer_depth, C]
     weights = [

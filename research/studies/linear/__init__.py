@@ -7,7 +7,7 @@ from typing import Literal
 from labelahead.errors import InputError
 from research.studies.design import Cell, Experiment, Row
 from research.studies.linear import wide
-from research.studies.linear.exhibits import exhibits_of
+from research.studies.linear.figures import build_figures
 from research.studies.linear.measure import rows_of
 
 __all__ = ["LINEAR", "Settings"]
@@ -137,5 +137,5 @@ LINEAR = Experiment(
     Settings,
     cells,
     measured,
-    exhibits_of,
+    build_figures,
 )

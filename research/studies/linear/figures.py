@@ -10,13 +10,13 @@ import numpy as np
 from labelahead.simulation.comparison.plot_style import DOTS, INK, PALETTE
 from labelahead.simulation.comparison.statistics import Estimate, t_interval
 from research.studies.charts import heading, line, means, over_seeds, panels, slopes, span
-from research.studies.design import Exhibit, Row, where
-from research.studies.linear import wide_exhibits
+from research.studies.design import Row, StudyFigure, where
+from research.studies.linear import wide_figures
 
-__all__ = ["exhibits_of", "slope"]
+__all__ = ["build_figures", "slope"]
 
 
-def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """All exhibits for the parts that were measured."""
     made = {
         "error": errors,
@@ -24,11 +24,11 @@ def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         "flow": flows,
         "lazy": lazy,
         "warm": warm,
-        "supremum": wide_exhibits.supremum,
-        "drift": wide_exhibits.drift,
-        "trained": wide_exhibits.trained,
-        "universal": wide_exhibits.universal,
-        "separation": wide_exhibits.separation,
+        "supremum": wide_figures.supremum,
+        "drift": wide_figures.drift,
+        "trained": wide_figures.trained,
+        "universal": wide_figures.universal,
+        "separation": wide_figures.separation,
     }
     return [made[part](s, where(rows, part=part)) for part in s.parts]
 
@@ -42,7 +42,7 @@ def _logs(axes: Any, x: str, y: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
 
 
-def errors(s: Any, rows: Sequence[Row]) -> Exhibit:
+def errors(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Linearisation error against width, with the bounds."""
     figure, axes = panels(2, height=3.6, share_y=True)
     fits = {}
@@ -61,7 +61,7 @@ def errors(s: Any, rows: Sequence[Row]) -> Exhibit:
     closest = max(r["error"] / r["bound"] for r in smooth)
     broken = sum(r["error"] > r["bound"] for r in rows)
     far = [over_seeds(where(smooth, width=w), "distance") for w in (s.widths[0], s.widths[-1])]
-    return Exhibit(
+    return StudyFigure(
         "error",
         "The linearisation error falls with width",
         f"The network is trained on {s.items} points for {s.steps} steps of gradient descent and "
@@ -94,7 +94,7 @@ def errors(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def limits(s: Any, rows: Sequence[Row]) -> Exhibit:
+def limits(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """The empirical kernel against the arc-cosine kernel."""
     figure, (axes,) = panels(1, height=3.2)
     at, gap = means(rows, "width", "error")
@@ -110,7 +110,7 @@ def limits(s: Any, rows: Sequence[Row]) -> Exhibit:
     _logs(axes, "width m", "relative error of the kernel")
     axes.legend(fontsize=9)
     fit = slope(rows, "width", "error")
-    return Exhibit(
+    return StudyFigure(
         "limit",
         "The kernel of a wide ReLU network is the arc-cosine kernel",
         "The tangent kernel of random networks, by the product's own engine, against the closed "
@@ -122,7 +122,7 @@ def limits(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def flows(s: Any, rows: Sequence[Row]) -> Exhibit:
+def flows(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Closed-form trajectories against gradient descent."""
     figure, axes = panels(3, height=3.3)
     for panel, m in zip(axes, (s.flow_widths[0], s.flow_widths[-1]), strict=False):
@@ -145,7 +145,7 @@ def flows(s: Any, rows: Sequence[Row]) -> Exhibit:
     few, many = (
         over_seeds(where(ends, width=m), "error") for m in (s.flow_widths[0], s.flow_widths[-1])
     )
-    return Exhibit(
+    return StudyFigure(
         "flow",
         "Gradient flow in closed form follows real training",
         "f_t(x) = f(x) + Θ(x,X) Θ(X,X)⁻¹ (I − e^{−tΘ}) (Y − f(X)), from the kernel at the start "
@@ -159,7 +159,7 @@ def flows(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def lazy(s: Any, rows: Sequence[Row]) -> Exhibit:
+def lazy(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """What moves, against the scale of the outputs."""
     figure, (left, right) = panels(2, height=3.4)
     names = {
@@ -180,7 +180,7 @@ def lazy(s: Any, rows: Sequence[Row]) -> Exhibit:
     low, high = (
         over_seeds(where(rows, scale=a), "kernel_moved") for a in (s.scales[0], s.scales[-1])
     )
-    return Exhibit(
+    return StudyFigure(
         "lazy",
         "Larger outputs, lazier training",
         f"Width m = {s.lazy_width} stays; the outputs α(f − f₀) are scaled, and the loss divided "
@@ -209,7 +209,7 @@ def lazy(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def warm(s: Any, rows: Sequence[Row]) -> Exhibit:
+def warm(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Theorem 3.1 of LA."""
     keys = list(dict.fromkeys((r["kind"], r["time"], r["width"]) for r in rows))
     apart = {
@@ -222,7 +222,7 @@ def warm(s: Any, rows: Sequence[Row]) -> Exhibit:
         over_seeds(where(real, width=m), "difference").mean
         for m in (s.flow_widths[0], s.flow_widths[-1])
     )
-    return Exhibit(
+    return StudyFigure(
         "warm",
         "One set after the other, or all at once: the same, if the kernel stands still",
         f"Theorem 3.1 of the look-ahead paper: training on {s.stages} growing sets, each time "

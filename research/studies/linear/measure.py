@@ -12,7 +12,7 @@ from torch.nn import functional
 from labelahead.gp.flow import gradient_flow
 from labelahead.gp.posterior import prior
 from labelahead.ntk import directional, kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from research.studies.design import Cell, Row
 
 __all__ = [
@@ -130,12 +130,12 @@ def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
 
 def _points(s: Any, cell: Cell) -> tuple[Tensor, Tensor]:
     """(n + e, d) points, the first n of them to learn from, and their targets (n + e, 1)."""
-    x = sphere(s.items + s.evaluation, s.dimension, stream(cell["seed"], "points"))
+    x = sphere(s.items + s.evaluation, s.dimension, make_generator(cell["seed"], "points"))
     return x, target(x)
 
 
 def _net(s: Any, cell: Cell, m: int, activation: str = "tanh", **more: Any) -> TwoLayer:
-    return TwoLayer(s.dimension, m, activation, stream(cell["seed"], "weights", m), **more).eval()
+    return TwoLayer(s.dimension, m, activation, make_generator(cell["seed"], "weights", m), **more).eval()
 
 
 def _rate(theta: Tensor, n: int, step: float) -> float:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from labelahead.gp.linalg import cholesky, solve_factored
 from labelahead.ntk import infinite_kernel, kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from research.studies.design import Cell, Row
 from research.studies.linear.measure import relu_bound, sphere, target
 
@@ -117,7 +117,7 @@ def supremum(s: Any, cell: Cell) -> list[Row]:
     """
     rows: list[Row] = []
     for m in s.sup_widths:
-        rng = stream(cell["seed"], "supremum", m)
+        rng = make_generator(cell["seed"], "supremum", m)
         drawn: dict[float, list[float]] = {radius: [] for radius in s.radii}
         for _ in range(s.sup_draws):
             w = torch.randn(m, generator=rng, dtype=torch.float64)  # w·x for any x of norm 1
@@ -140,7 +140,7 @@ def _points(s: Any, cell: Cell) -> tuple[Tensor, Tensor]:
     """(n + e, d) points of norm √d, so that their limit kernel has a diagonal of order one, and
     targets.
     """
-    x = sphere(s.items + s.evaluation, s.dimension, stream(cell["seed"], "points"))
+    x = sphere(s.items + s.evaluation, s.dimension, make_generator(cell["seed"], "points"))
     return x * math.sqrt(s.dimension), target(x)
 
 
@@ -154,7 +154,7 @@ def drift(s: Any, cell: Cell) -> list[Row]:
     for depth in s.depths:
         want = limit_kernel(x, x, depth)
         for m in s.drift_widths:
-            net = Deep(s.dimension, m, depth, stream(cell["seed"], "deep", depth, m)).eval()
+            net = Deep(s.dimension, m, depth, make_generator(cell["seed"], "deep", depth, m)).eval()
             theta = kernel(net, x)
             with torch.no_grad():
                 f = net(x)
@@ -205,7 +205,7 @@ def trained(s: Any, cell: Cell) -> list[Row]:
     lower, _ = cholesky(want[:n, :n])
     answer = want[n:, :n] @ solve_factored(lower, y[:n])
     for m in s.trained_widths:
-        start = Deep(s.dimension, m, s.trained_depth, stream(cell["seed"], "trained", m)).eval()
+        start = Deep(s.dimension, m, s.trained_depth, make_generator(cell["seed"], "trained", m)).eval()
         top = float(torch.linalg.eigvalsh(kernel(start, x[:n]))[-1])
         for kappa in s.kappas:
             net = copy.deepcopy(start)
@@ -235,7 +235,7 @@ def universal(s: Any, cell: Cell) -> list[Row]:
     An even target tells.
     """
     d, most = s.universal_dimension, max(s.universal_items)
-    x = sphere(most + s.universal_test, d, stream(cell["seed"], "universal"))
+    x = sphere(most + s.universal_test, d, make_generator(cell["seed"], "universal"))
     raised = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1) / math.sqrt(2)
     targets = {"odd": x[:, :1] ** 3, "even": x[:, :1] ** 2 * x[:, 1:2] ** 2}
     rows: list[Row] = []
@@ -270,7 +270,7 @@ def separation(s: Any, cell: Cell) -> list[Row]:
     """
     rows: list[Row] = []
     for d in s.separation_dimensions:
-        rng = stream(cell["seed"], "separation", d)
+        rng = make_generator(cell["seed"], "separation", d)
         truth = functional.normalize(torch.randn(d, generator=rng, dtype=torch.float64), dim=0)
         for share in s.separation_shares:
             n = round(share * d)

@@ -10,7 +10,7 @@ import numpy as np
 
 from labelahead.simulation.comparison.statistics import Estimate, t_interval
 from research.studies.charts import heading, line, mean, means, over_seeds, panels, slopes, span
-from research.studies.design import Exhibit, Row, where
+from research.studies.design import Row, StudyFigure, where
 
 __all__ = ["drift", "separation", "supremum", "trained", "universal"]
 
@@ -24,7 +24,7 @@ def _logs(axes: Any, x: str, y: str) -> None:
     axes.legend(fontsize=8)
 
 
-def supremum(s: Any, rows: Sequence[Row]) -> Exhibit:
+def supremum(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """The ReLU bound with its δ."""
     figure, axes = panels(len(s.radii), height=3.2, share_y=True)
     tight = s.deltas[-1]
@@ -50,7 +50,7 @@ def supremum(s: Any, rows: Sequence[Row]) -> Exhibit:
     share = max(mean(where(rows, radius=b, width=m), lambda r: r["median"] / r[f"bound_{tight:g}"])
                 for b in s.radii for m in s.sup_widths)  # fmt: skip
     broken = [f"{delta:g}" for delta, most in above.items() if most > delta]
-    return Exhibit(
+    return StudyFigure(
         "supremum",
         "ReLU: the supremum itself, beside the lecture's bound and its δ",
         "sup |f − f_lin| at a point of norm 1 over all W with ‖W − W₀‖ ≤ B, in closed form: the "
@@ -93,7 +93,7 @@ def supremum(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def drift(s: Any, rows: Sequence[Row]) -> Exhibit:
+def drift(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """LA-9, by width and depth."""
     figure, axes = panels(3, height=3.4)
     names = {
@@ -119,7 +119,7 @@ def drift(s: Any, rows: Sequence[Row]) -> Exhibit:
     by_depth, limit_by_depth = (
         _slope(where(rows, width=widest), "depth", k) for k in ("kernel_moved", "limit_gap")
     )
-    return Exhibit(
+    return StudyFigure(
         "drift",
         "How far does the kernel move in training, by width and depth?",
         "ReLU networks in the NTK parametrisation, all layers trained by gradient descent on "
@@ -161,7 +161,7 @@ def _list(each: dict[int, float], keys: bool = False) -> str:
     return ", ".join(f"{k}" if keys else f"{v:.2g}" for k, v in each.items())
 
 
-def trained(s: Any, rows: Sequence[Row]) -> Exhibit:
+def trained(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Theorem 3.2."""
     figure, (axes,) = panels(1, height=3.6)
     for number, kappa in enumerate(s.kappas):
@@ -178,7 +178,7 @@ def trained(s: Any, rows: Sequence[Row]) -> Exhibit:
     fits = {k: _slope(where(rows, kappa=k), "width", "distance") for k in s.kappas}
     best = min(ends, key=lambda k: ends[k].mean)
     short = sum(r["left"] > 0.05 for r in rows)
-    return Exhibit(
+    return StudyFigure(
         "trained",
         "A trained network, and regression with the kernel of infinite width",
         f"κf with {s.trained_depth} hidden layers of ReLU units, trained on {s.items} points "
@@ -212,7 +212,7 @@ def trained(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def universal(s: Any, rows: Sequence[Row]) -> Exhibit:
+def universal(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Where the arc-cosine kernel is universal, and where not."""
     figure, axes = panels(2, height=3.2, share_y=True)
     for panel, kind in zip(axes, ("odd", "even"), strict=True):
@@ -235,7 +235,7 @@ def universal(s: Any, rows: Sequence[Row]) -> Exhibit:
         for place in ("sphere", "raised")
     }
     blind = end["even", "sphere"].mean > 0.8 > end["even", "raised"].mean
-    return Exhibit(
+    return StudyFigure(
         "universal",
         "Where the arc-cosine kernel can learn everything",
         "Lecture: 1/2 − arccos(x·x')/2π is universal on the part of the sphere where the last "
@@ -261,7 +261,7 @@ def universal(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def separation(s: Any, rows: Sequence[Row]) -> Exhibit:
+def separation(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """One unit against kernels."""
     figure, axes = panels(len(s.separation_dimensions), height=3.2, share_y=True)
     names = {
@@ -286,7 +286,7 @@ def separation(s: Any, rows: Sequence[Row]) -> Exhibit:
         f"{span(e['infinite'], 3)}"
         for d, e in ends.items()
     )
-    return Exhibit(
+    return StudyFigure(
         "separation",
         "A target that training learns and a kernel does not",
         "y = max(0, w·x), x normal. The lecture (Yehudai & Shamir 2019; Malach et al. 2021): "

@@ -9,7 +9,7 @@ from typing import Literal
 
 from labelahead.errors import InputError
 from research.studies.design import Cell, Experiment
-from research.studies.lookahead.exhibits import exhibits_of
+from research.studies.lookahead.figures import build_figures
 from research.studies.lookahead.measure import WAYS, rows_of
 
 __all__ = ["LOOKAHEAD", "Settings"]
@@ -75,6 +75,6 @@ LOOKAHEAD = Experiment(
     Settings,
     cells,
     rows_of,
-    exhibits_of,
+    build_figures,
     alone=True,
 )

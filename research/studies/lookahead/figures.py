@@ -11,9 +11,9 @@ from labelahead.simulation.comparison.plot_style import DOTS, INK
 from labelahead.simulation.comparison.statistics import (
     ALPHA,
     Estimate,
-    area,
-    omnibus,
-    pairs,
+    area_under_curve,
+    run_omnibus_test,
+    compare_pairs,
     t_interval,
 )
 from research.studies.charts import (
@@ -27,10 +27,10 @@ from research.studies.charts import (
     style,
     sure,
 )
-from research.studies.design import Exhibit, Row, values, where
+from research.studies.design import Row, StudyFigure, values, where
 from research.studies.lookahead.measure import WAYS
 
-__all__ = ["PAPER", "areas", "differences", "exhibits_of", "final", "gap", "seconds"]
+__all__ = ["PAPER", "areas", "build_figures", "differences", "final", "gap", "seconds"]
 
 NAMES = {
     "random": "random",
@@ -58,7 +58,7 @@ PAPER = {
 }
 
 
-def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """Cost against accuracy, curves of the rivals, tests, and other criteria."""
     return [_cost(s, rows), _curves(s, rows), *differences(s, rows), *_criteria(s, rows)]
 
@@ -82,7 +82,7 @@ def gap(one: dict[int, float], other: dict[int, float]) -> Estimate:
     return t_interval(np.array([one[k] - other[k] for k in sorted(one) if k in other]))
 
 
-def _cost(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _cost(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """LA Figure 1a."""
     spent = {arm: float(np.mean(list(seconds(rows, arm).values()))) for arm in s.arms}
     scale = s.candidates / s.few
@@ -104,7 +104,7 @@ def _cost(s: Any, rows: Sequence[Row]) -> Exhibit:
             "minus random": "–" if arm == "random" else span(gap(end, final(s, rows, "random"))),
         }
         table.append(row)
-    return Exhibit(
+    return StudyFigure(
         "cost",
         "Seconds to ask, and what the answers were worth",
         f"{s.data}, {s.model}: {s.initial} labels, {s.rounds} rounds of {s.query}, the best "
@@ -179,7 +179,7 @@ def _scatter(s: Any, rows: Sequence[Row], spent: dict[str, float], scale: float)
     return figure
 
 
-def _curves(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _curves(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """LA Figure 1b."""
     figure, (left, right) = panels(2, height=4.0)
     table: list[Row] = []
@@ -207,7 +207,7 @@ def _curves(s: Any, rows: Sequence[Row]) -> Exhibit:
         "random labels, as in "
     )
     process = f"{process}the paper" if "gp" in s.arms else ""
-    return Exhibit(
+    return StudyFigure(
         "rivals",
         "What stands in for retraining: ways to look ahead",
         "The same criterion, the largest change of the outputs by the likeliest label (LA-13), "
@@ -225,7 +225,7 @@ def _curves(s: Any, rows: Sequence[Row]) -> Exhibit:
     )
 
 
-def _criteria(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def _criteria(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """LA Figure 3a, TH Figure 2.3.
 
     One by one, and by other criteria, with the network's own kernel.
@@ -252,7 +252,7 @@ def _criteria(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
         f"{NAMES[a]} {span(apart[a])}" + ("*" if sure(apart[a]) else "") for a in others
     )
     return [
-        Exhibit(
+        StudyFigure(
             "criteria",
             "One by one, and by other criteria",
             "The network's own kernel throughout. The look-ahead paper finds MLMOC with a true "
@@ -294,17 +294,17 @@ def _judged(s: Any, rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
     return judged
 
 
-def differences(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def differences(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """The exhibit, if there are arms and seeds enough to test."""
     arms = [a for a in METHODS if a in s.arms]
     if s.seeds < 2 or len(arms) < 3:
         return []
     columns = [areas(rows, a) for a in arms]
     seeds = sorted(columns[0])
-    whole = omnibus(np.array([[c[seed] for c in columns] for seed in seeds]))
+    whole = run_omnibus_test(np.array([[c[seed] for c in columns] for seed in seeds]))
     table: list[Row] = []
     better, worse, unknown = list[str](), list[str](), list[str]()
-    for pair in pairs(columns):
+    for pair in compare_pairs(columns):
         one, other = arms[pair.first], arms[pair.second]
         table.append(
             {
@@ -330,7 +330,7 @@ def differences(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
     ]
     differ = sum(row["p, Holm"] < ALPHA for row in table)
     return [
-        Exhibit(
+        StudyFigure(
             "tests",
             "Do they differ?",
             f"Mean accuracy along the way, seeds as blocks ({len(seeds)}); of the Gaussian "
@@ -368,5 +368,5 @@ def areas(rows: Sequence[Row], arm: str, *, process: bool | None = None) -> dict
     for seed in values(where(rows, arm=arm), "seed"):
         mine = sorted(where(rows, arm=arm, seed=seed), key=lambda r: r["labels"])
         labels = np.array([r["labels"] for r in mine], float)
-        by_seed[seed] = 100 * float(area(labels, np.array([r[kind] for r in mine], float)))
+        by_seed[seed] = 100 * float(area_under_curve(labels, np.array([r[kind] for r in mine], float)))
     return by_seed

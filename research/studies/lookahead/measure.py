@@ -9,10 +9,10 @@ from torch import Tensor
 
 from labelahead.simulation.comparison.summary import asking_seconds
 from labelahead.simulation.run import Result
-from labelahead.strategies.baselines import matching_kernel
+from labelahead.strategies.baselines import matching_infinite_kernel
 from research.studies.design import Cell, Row
-from research.studies.materials import answered, campaign, one_hot, share_right
 from research.studies.quality import regress
+from research.studies.study_data import answered, campaign, one_hot, share_right
 
 __all__ = ["WAYS", "process_outputs", "rows_of"]
 
@@ -101,7 +101,7 @@ def _process_accuracy(done: Result) -> dict[int, float]:
     noise, classes = done.campaign.asking.noise or 1e-3, len(ready.data.classes)
     like = ready.network(classes, 0)
     a, b = x.to(torch.float64), ready.rows[test].to(torch.float64)
-    prior, cross = matching_kernel(like, a), matching_kernel(like, b, a)
+    prior, cross = matching_infinite_kernel(like, a), matching_infinite_kernel(like, b, a)
     return {
         n: share_right(process_outputs(prior[:n, :n], cross[:, :n], y[:n], classes, noise), truth)
         for n in (r.labels for r in done.rounds)

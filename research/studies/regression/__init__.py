@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from labelahead.errors import InputError
 from research.studies.design import Cell, Experiment
-from research.studies.regression.exhibits import exhibits_of
+from research.studies.regression.figures import build_figures
 from research.studies.regression.measure import rows_of
 
 __all__ = ["REGRESSION", "Settings"]
@@ -85,6 +85,6 @@ REGRESSION = Experiment(
     Settings,
     cells,
     rows_of,
-    exhibits_of,
+    build_figures,
     alone=True,
 )

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from research.studies.charts import heading, line, mean, means, over_seeds, panels, span, ticks
-from research.studies.design import Exhibit, Row, where
+from research.studies.design import Row, StudyFigure, where
 
-__all__ = ["exhibits_of"]
+__all__ = ["build_figures"]
 
 
-def exhibits_of(s: Any, rows: Sequence[Row]) -> list[Exhibit]:
+def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """Solvers, then the whole sets."""
     return [_solvers(s, where(rows, part="solvers")), _whole(s, where(rows, part="whole"))]
 
 
-def _solvers(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _solvers(s: Any, rows: Sequence[Row]) -> StudyFigure:
     figure, (time, exact) = panels(2, height=3.4)
     for number, (name, value) in enumerate(
         (("Cholesky, float64", "cholesky_seconds"), ("conjugate gradients", "cg_seconds"))
@@ -43,7 +43,7 @@ def _solvers(s: Any, rows: Sequence[Row]) -> Exhibit:
     gap = max(abs(r["accuracy_exact"] - r["accuracy_cg"]) for r in rows)
     large = where(rows, n=max(s.sizes))
     ratio = np.median([r["cholesky_seconds"] / r["cg_seconds"] for r in large])
-    return Exhibit(
+    return StudyFigure(
         "solvers",
         "Conjugate gradients against a Cholesky factorisation",
         f"The same system (noise {s.noise:g}, tolerance {s.tolerance:g}, Nyström preconditioner) "
@@ -65,7 +65,7 @@ def _slope(rows: Sequence[Row], name: str) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def _whole(s: Any, rows: Sequence[Row]) -> Exhibit:
+def _whole(s: Any, rows: Sequence[Row]) -> StudyFigure:
     figure, axes = panels(len(s.sets), height=3.2, share_y=False)
     table: list[Row] = []
     words = []
@@ -87,7 +87,7 @@ def _whole(s: Any, rows: Sequence[Row]) -> Exhibit:
             f"{100 * mean(last, 'accuracy_kernel'):.1f} % by the last, the network itself "
             f"{100 * mean(last, 'accuracy_f'):.1f} %"
         )
-    return Exhibit(
+    return StudyFigure(
         "whole",
         "A whole data set",
         "Regression of Y − f on all training points with the pseudo-kernel of f, at several stages "

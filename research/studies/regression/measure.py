@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.gp.linalg import cholesky, solve_factored
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.models.training import Training, predict, train
 from labelahead.ntk import features, kernel
 from research.regression import FeatureFile, Operator, Solved, TileFile, regress
 from research.studies.design import Cell, Row
-from research.studies.materials import StudyData, items, one_hot, peak_memory, share_right, some
+from research.studies.study_data import StudyData, items, one_hot, peak_memory, share_right, some
 
 __all__ = ["DenseOperator", "network", "rows_of", "solvers", "whole"]
 
@@ -203,7 +203,7 @@ def _folder(s: Any, cell: Cell) -> Iterator[Path]:
 
 def network(s: Any, data: StudyData, seed: int) -> nn.Module:
     """New, in eval mode."""
-    return build(s.model, data.shape, data.classes, width=s.width, seed=seed).eval()
+    return build_model(s.model, data.shape, data.classes, width=s.width, seed=seed).eval()
 
 
 def _gigabytes(operator: Operator) -> float:

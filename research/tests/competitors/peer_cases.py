@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.data.pool import Pool
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.models.training import Training, train
-from labelahead.models.training.forward import penultimate
-from labelahead.seeds import stream
+from labelahead.models.training.forward import compute_penultimate_features
+from labelahead.seeds import make_generator
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import Query, propose
@@ -45,7 +45,7 @@ class Case:
     def model(self) -> nn.Module:
         x, y = self.data
         how = {"width": WIDTHS[self.network], "dropout": self.dropout, "seed": self.seed}
-        net = build(self.network, tuple(x.shape[1:]), CLASSES, **how).double()
+        net = build_model(self.network, tuple(x.shape[1:]), CLASSES, **how).double()
         few = Training(loss=LOSS, steps=40)
         train(net, x[: self.labels], y[: self.labels], CLASSES, few, seed=self.seed)
         return net.eval()
@@ -55,7 +55,7 @@ class Case:
         return labelled_pool(self.data[1], self.labels)
 
     def situation(self, name: str) -> QueryContext:
-        return QueryContext.of(
+        return QueryContext.from_pool(
             self.model, self.data[0], self.pool, QueryConfig(name), 1, loss=LOSS, seed=0
         )
 
@@ -64,7 +64,7 @@ class Case:
 
     @cached_property
     def embedding(self) -> np.ndarray:
-        return penultimate(self.model, self.data[0]).double().numpy()
+        return compute_penultimate_features(self.model, self.data[0]).double().numpy()
 
     @cached_property
     def probabilities(self) -> np.ndarray:
@@ -90,7 +90,7 @@ class Case:
 
     def by_distil(self, kind: str, q: int, seed: int = 0) -> list[int]:
         """Positions in the data set picked by one of DISTIL's strategies."""
-        return [self.labels + i for i in distil(kind)(self.single, q, stream(seed, "x"))]
+        return [self.labels + i for i in distil(kind)(self.single, q, make_generator(seed, "x"))]
 
     @property
     def known(self) -> np.ndarray:

@@ -9,15 +9,15 @@ redux = pytest.importorskip("batchbald_redux.batchbald")
 import torch  # noqa: E402
 from batchbald_redux.joint_entropy import ExactJointEntropy  # noqa: E402
 
-from labelahead.seeds import stream  # noqa: E402
-from labelahead.strategies.bayesian import bald, batch_bald, network_samples  # noqa: E402
+from labelahead.seeds import make_generator  # noqa: E402
+from labelahead.strategies.bayesian import bald, batch_bald, sample_networks  # noqa: E402
 from research.tests.competitors.peer_cases import Case, clearly_ordered  # noqa: E402
 
 
 def samples(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The candidates of a query, and the probabilities that this very query draws for them."""
     now = case.situation(name)
-    return now.candidates, network_samples(now, stream(0, "pick", len(case.pool)))
+    return now.candidates, sample_networks(now, make_generator(0, "pick", len(case.pool)))
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
@@ -51,7 +51,7 @@ def test_batchbald_on_drawn_configurations_is_nearly_as_good(seed):
     """Beyond the exact regime batches may differ; what they are worth is counted exactly."""
     _, p = samples(Case("mlp", seed, dropout=0.3), "batchbald")
     exact = redux.get_batchbald_batch(p.log(), 8, 3**8, dtype=torch.double)
-    drawn, scores = batch_bald(p, 8, stream(seed, "x"), most=400)
+    drawn, scores = batch_bald(p, 8, make_generator(seed, "x"), max_configurations=400)
 
     def worth(batch: list[int]) -> float:
         joint = ExactJointEntropy.empty(p.shape[1], dtype=torch.double)

@@ -18,18 +18,18 @@ pool = pytest.importorskip("skactiveml.pool")
 
 import torch  # noqa: E402
 
-from labelahead.seeds import stream  # noqa: E402
+from labelahead.seeds import make_generator  # noqa: E402
 from labelahead.strategies.diversity import (  # noqa: E402
     DROPPED,
     NEIGHBOURS,
     SMALL,
     TIMES,
-    ball_radius,
-    clusters,
-    cover,
-    herd,
-    typical,
-    wavering,
+    choose_ball_radius,
+    cluster_points,
+    cover_points,
+    herd_points,
+    select_typical,
+    find_unstable,
 )
 from research.tests.competitors.peer_cases import Case  # noqa: E402
 
@@ -51,7 +51,7 @@ def given(groups: np.ndarray) -> type:
 def test_typiclust_takes_the_same_items(seed):
     case, q = Case("mlp", seed, n=900, labels=6), 8
     points = torch.from_numpy(case.embedding)
-    groups = clusters(points, case.labels + q, stream(seed, "x")).numpy()
+    groups = cluster_points(points, case.labels + q, make_generator(seed, "x")).numpy()
     sizes = np.bincount(groups)
     free = np.setdiff1d(np.arange(len(sizes)), groups[: case.labels])
     assert sizes.min() >= SMALL
@@ -59,7 +59,7 @@ def test_typiclust_takes_the_same_items(seed):
         missing_label=-1, random_state=0, cluster_algo=given(groups), k=NEIGHBOURS
     )
     theirs = strategy.query(X=case.embedding, y=case.known, batch_size=q)
-    ours, scores = typical(points, case.labels, q, stream(seed, "x"))
+    ours, scores = select_typical(points, case.labels, q, make_generator(seed, "x"))
     assert sizes[groups[ours]].tolist() == sizes[groups[theirs]].tolist()
     # of every cluster both chose from, the same item
     mine, other = (
@@ -83,7 +83,7 @@ def test_probcover_takes_an_item_that_covers_most(radius, network):
     """Asked again after each of our picks, they find none that covers more."""
     case, q = Case(network, 0), 15
     points = scaled(case)
-    picked, scores = cover(points, case.labels, q, radius)
+    picked, scores = cover_points(points, case.labels, q, radius)
     y = case.known.copy()
     for at, score in zip(picked.tolist(), scores.tolist(), strict=True):
         strategy = pool.ProbCover(n_classes=3, deltas=[radius], missing_label=-1, random_state=0)
@@ -96,10 +96,10 @@ def test_probcover_takes_an_item_that_covers_most(radius, network):
 def test_probcover_finds_the_same_radius(seed):
     case = Case("mlp", seed)
     points = scaled(case)
-    rng = stream(seed, "x")
+    rng = make_generator(seed, "x")
     order = torch.randperm(case.n, generator=rng)  # as ball_radius draws its sample
     groups = np.empty(case.n, dtype=int)
-    groups[order] = clusters(points[order], 3, rng).numpy()
+    groups[order] = cluster_points(points[order], 3, rng).numpy()
     step = 1e-3
     strategy = pool.ProbCover(
         n_classes=3,
@@ -109,7 +109,7 @@ def test_probcover_finds_the_same_radius(seed):
         random_state=0,
     )
     strategy.query(X=points.numpy(), y=case.known, batch_size=1)
-    ours = ball_radius(points, 3, stream(seed, "x"))
+    ours = choose_ball_radius(points, 3, make_generator(seed, "x"))
     assert strategy.delta_max_ <= ours < strategy.delta_max_ + step + 1e-9
 
 
@@ -123,7 +123,7 @@ def test_max_herding_takes_the_same_items(network, labels):
     )
     theirs = strategy.query(X=case.embedding, y=known, batch_size=q)
     points = torch.from_numpy(case.embedding)
-    ours, _ = herd(points, labels, q, points.new_ones(len(points) - labels))
+    ours, _ = herd_points(points, labels, q, points.new_ones(len(points) - labels))
     assert (ours + labels).tolist() == theirs.tolist()
 
 
@@ -150,17 +150,17 @@ def saying(answers: list[np.ndarray]):
 @pytest.mark.parametrize("seed", range(3))
 def test_dropquery_takes_the_same_items(seed, network):
     case, q = Case(network, seed, n=400), 6
-    now, rng = case.situation("dropquery"), stream(0, "pick", case.labels)
+    now, rng = case.situation("dropquery"), make_generator(0, "pick", case.labels)
     said = now.candidate_outputs.argmax(1)
     dropped = torch.stack(
-        [now.learnt.outputs_dropped(now.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)]
+        [now.learnt.predict_with_dropout(now.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)]
     )
     assert (
         int((2 * (dropped != said).sum(0) > TIMES).sum()) > q
     )  # below that they leave ties to chance
     points = torch.nn.functional.normalize(now.candidate_embedding, dim=1)
-    places = wavering(said, dropped, q)
-    groups = clusters(points[places], q, rng)
+    places = find_unstable(said, dropped, q)
+    groups = cluster_points(points[places], q, rng)
     centres = torch.stack([points[places][groups == g].mean(0) for g in range(q)])
 
     class Given:

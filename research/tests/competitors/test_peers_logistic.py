@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
-from labelahead.learner.config import parse
-from labelahead.simulation.run import prepare, simulation
+from labelahead.learner.config import parse_campaign
+from labelahead.build_simulation.run import prepare_campaign, build_simulation
 from labelahead.strategies.base import QueryConfig
 from research.competitors.logistic import HOW, LogisticLearner
 from research.results.competitors import for_peers
@@ -30,7 +30,7 @@ def test_its_probabilities_are_scikit_learns(present):
     one = learner()
     at = torch.arange(20)
     labels = torch.tensor(present)[torch.arange(20) % len(present)]
-    learnt = one.learn(at, labels)
+    learnt = one.fit(at, labels)
     p = torch.softmax(learnt.outputs(torch.arange(60)).double(), 1)
     absent = [c for c in range(4) if c not in present]
     assert float(p[:, absent].sum()) == 0
@@ -62,7 +62,7 @@ def test_a_campaign_begins_with_the_same_labels():
         "budget": {"initial": 10, "labels": 30, "retrain_every": 10},
         "threads": 1,
     }
-    plan = simulation(prepare(parse(settings)))
+    plan = build_simulation(prepare_campaign(parse_campaign(settings)))
     asked: list[int] = []
 
     def answer(position: int) -> int:

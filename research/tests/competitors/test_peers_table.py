@@ -14,10 +14,10 @@ import torch
 
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
-from labelahead.seeds import stream
-from labelahead.simulation.loop import State, rounds
-from labelahead.simulation.run import prepare, run, simulation
+from labelahead.learner.config import parse_campaign
+from labelahead.seeds import make_generator
+from labelahead.simulation.loop import State, run_rounds
+from labelahead.build_simulation.run import prepare_campaign, run, build_simulation
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
@@ -39,7 +39,7 @@ def settings(seed: int, **more) -> dict:
 
 
 def plan(seed: int = 0):
-    return simulation(prepare(parse(settings(seed))))
+    return build_simulation(prepare_campaign(parse_campaign(settings(seed))))
 
 
 def asked(plan, name: str | Peer) -> tuple[list, list[int]]:
@@ -55,7 +55,7 @@ def asked(plan, name: str | Peer) -> tuple[list, list[int]]:
 @pytest.mark.parametrize("name", ["random", "flip", "badge"])
 def test_our_strategies_do_what_they_do_in_a_campaign(name, seed):
     asking = {**SETTINGS["asking"], "strategy": name}
-    ours = run(parse(settings(seed, asking=asking)))
+    ours = run(parse_campaign(settings(seed, asking=asking)))
     rows, order = asked(plan(seed), name)
     assert [(r.labels, r.accuracy) for r in rows] == ours.curve
     assert order == ours.pool.labelled.tolist()
@@ -68,7 +68,7 @@ def test_the_way_of_other_packages_differs_in_nothing_but_the_choice(seed):
     def choose(given, q, rng):
         return torch.randperm(len(given.inputs) - len(given.labels), generator=rng)[:q].tolist()
 
-    ours = run(parse(settings(seed, asking={**SETTINGS["asking"], "strategy": "random"})))
+    ours = run(parse_campaign(settings(seed, asking={**SETTINGS["asking"], "strategy": "random"})))
     rows, order = asked(plan(seed), Peer("random", "here", "here", choose))
     assert [(r.labels, r.accuracy) for r in rows] == ours.curve
     assert order == ours.pool.labelled.tolist()
@@ -88,7 +88,7 @@ def after_one_round(p):
     """Pool and network of a campaign after its first training."""
     last: list[State] = []
     few = replace(p, budget=replace(p.budget, labels=p.budget.initial))
-    list(rounds(few, keep=last.append))
+    list(run_rounds(few, keep=last.append))
     return last[0]
 
 
@@ -99,15 +99,15 @@ def test_every_strategy_names_distinct_candidates_and_repeats_itself(name):
     pool = Pool(len(learner.inputs), test=p.closed)
     pool.label(pool.unlabelled[:15], [p.labeller(i) for i in pool.unlabelled[:15].tolist()])
     few = QueryConfig("random", candidates=40)
-    now = QueryContext.of(
+    now = QueryContext.from_pool(
         learner.network(0).eval(), learner.inputs, pool, few, 3, loss=learner.training.loss
     )
     now.fresh, now.training = learner.network, learner.training
     before = torch.get_rng_state()
-    rows = PEERS[name].choose(Given.of(now), 3, stream(0, "x"))
+    rows = PEERS[name].choose(Given.of(now), 3, make_generator(0, "x"))
     assert len(distinct(rows, 40)) == 3
-    assert PEERS[name].choose(Given.of(now), 3, stream(0, "x")) == rows
-    picks = PEERS[name].pick(now, 3, stream(0, "x"), "top", None)
+    assert PEERS[name].choose(Given.of(now), 3, make_generator(0, "x")) == rows
+    picks = PEERS[name].select_batch(now, 3, make_generator(0, "x"), "top", None)
     assert picks.positions.tolist() == now.candidates[torch.tensor(rows)].tolist()
     assert picks.memory == {"filled": 0}
     assert list(now.seconds) == ["score"]
@@ -135,7 +135,7 @@ def test_global_generators_are_as_before():
     import numpy as np
 
     before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    with seeded(stream(0, "x")):
+    with seeded(make_generator(0, "x")):
         random.random(), np.random.rand()  # noqa: NPY002
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
 

@@ -11,9 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
-from labelahead.simulation.loop import rounds
-from labelahead.simulation.run import prepare, simulation
+from labelahead.learner.config import parse_campaign
+from labelahead.simulation.loop import run_rounds
+from labelahead.build_simulation.run import prepare_campaign, build_simulation
 from research.results.comparators import (
     RIVALS,
     SETS,
@@ -54,7 +54,7 @@ def plan_of(seed=0, strategy="random", name="digits", **budget):
         "budget": budget,
         "asking": asking,
     }
-    return simulation(prepare(parse({**settings, "seed": seed, "threads": 1, "device": "cpu"})))
+    return build_simulation(prepare_campaign(parse_campaign({**settings, "seed": seed, "threads": 1, "device": "cpu"})))
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +79,14 @@ def spying(kept, margin=False):
 
 def test_random_labels_are_those_of_the_campaign_whoever_asks(plan, order):
     pools = []
-    run = list(rounds(plan, keep=lambda state: pools.append(state.pool.labelled.tolist())))
+    run = list(run_rounds(plan, keep=lambda state: pools.append(state.pool.labelled.tolist())))
     assert order == pools[-1]
     assert len(set(order)) == 160
     assert random_order(plan_of(strategy="flip")) == (order, {r.labels: r.accuracy for r in run})
     assert not set(order) & set(plan.test.tolist())
     first = []
     next(
-        rounds(
+        run_rounds(
             plan_of(strategy="flip"), keep=lambda state: first.append(state.pool.labelled.tolist())
         )
     )

@@ -408,7 +408,7 @@ def test_a_table_from_the_first_campaign_to_the_page(tmp_path, capsys):
     assert len(rows) == 2 * 2 * 3
     for row in rows:  # each round as its campaign's folder tells it
         folder = next((runs / "tiny").glob(f"{row['strategy']}*/seed-{row['seed']}"))
-        entry = next(r for r in Store(folder).rounds() if r.labels == int(row["labels"]))
+        entry = next(r for r in Store(folder).read_rounds() if r.labels == int(row["labels"]))
         assert float(row["accuracy"]) == pytest.approx(entry.accuracy, abs=1e-5)
         asking = sum(
             v for k, v in entry.seconds.items() if k not in ("train", "test", "leave-one-out")

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from research.results.checks import NO, NOT, OPEN, PART, YES, Evidence, Found, correlation_times
-from research.results.found import FOUND, found_block, gains_of, paired
+from research.results.findings import FOUND, found_block, gains_of, paired
 from research.results.lines import Line, read_csv, write_csv
 from research.results.numbers import read_numbers
 from research.results.papers import CLAIMS, Claim, judged, papers_block
 from research.results.table import read_table, read_tables
 from research.results.text import table_block
 from research.studies import experiment, settings_of
-from research.studies.dynamics.exhibits import PAPER
+from research.studies.dynamics.figures import PAPER
 from research.studies.execution import table_text
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from labelahead.errors import InputError
-from labelahead.simulation.comparison.plot_style import drawing
+from labelahead.simulation.comparison.plot_style import figure_style
 from research.results.studies import read_measured, read_rows, readme, write_studies
 from research.studies.execution import table_text
 
@@ -41,7 +41,7 @@ def test_the_page_says_what_was_measured(name):
     folder = STUDIES / name
     measured = read_measured(folder)
     assert table_text(measured.rows) == (folder / "rows.csv").read_text()
-    with drawing():
+    with figure_style():
         exhibits = measured.experiment.exhibits(measured.settings, measured.rows)
     for exhibit in exhibits:
         if exhibit.table:

@@ -11,7 +11,7 @@ import pytest
 
 from labelahead.data import load
 from labelahead.errors import InputError
-from labelahead.models.sentence_encoder import embed_texts, sentences_available
+from labelahead.models.sentence_encoder import embed_texts, is_sentence_encoder_available
 from research.results.texts import INSIDE, make
 
 HEAD = "Category\tText\nd\tstring\nclass\t\n"
@@ -40,7 +40,7 @@ def test_a_table_of_text_and_label(out):
         make("r9", out)
 
 
-@pytest.mark.skipif(not sentences_available(), reason="needs the extra texts")
+@pytest.mark.skipif(not is_sentence_encoder_available(), reason="needs the extra texts")
 def test_embeddings_with_the_official_test_part(out):
     data, answers = load(make("r8", out, npz=True))
     assert data.test.tolist() == [3]

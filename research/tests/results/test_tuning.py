@@ -16,8 +16,8 @@ from labelahead.acquisition.functions import flip, resolve
 from labelahead.acquisition.view import view
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
-from labelahead.learner.config import parse
-from labelahead.simulation.run import prepare, run, simulation
+from labelahead.learner.config import parse_campaign
+from labelahead.build_simulation.run import prepare_campaign, run, build_simulation
 from labelahead.strategies.base import QueryBatch, Strategy
 from research.results import tuning
 from research.results.lines import Line, TrialLine, write_csv
@@ -59,7 +59,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def plan():
-    return simulation(prepare(parse(SETTINGS)))
+    return build_simulation(prepare_campaign(parse_campaign(SETTINGS)))
 
 
 def asked(plan, how):
@@ -76,7 +76,7 @@ def first_built(plan):
 
 
 def in_a_campaign(strategy="flip", **asking):
-    campaign = parse(SETTINGS | {"asking": SETTINGS["asking"] | asking})
+    campaign = parse_campaign(SETTINGS | {"asking": SETTINGS["asking"] | asking})
     ours = run(replace(campaign, asking=replace(campaign.asking, strategy=strategy)))
     return ours.curve, ours.pool.labelled.tolist()
 
@@ -93,15 +93,15 @@ def test_the_default_is_the_variant_that_is_said_to_be(plan, how, first_built):
     [(PLAIN, {}), ("greedy", {"mode": "greedy"}), ("trace kernel", {"kernel": "trace"})],
 )
 def test_as_first_built_is_a_campaign_with_that_score(plan, name, asking):
-    score = partial(flip, own=True, temper=1.0)
+    score = partial(flip, include_candidate=True, variance_scale=1.0)
 
-    def pick(s, q, rng, mode, ask):
+    def select_batch(s, q, rng, mode, oracle):
         if mode == "sequential":
-            return QueryBatch(*s.belief.pick(score, q, rng, mode, ask))
-        chosen = select.greedy(s.view, score, q, rng, believe="mean")
+            return QueryBatch(*s.pool_posterior.select_batch(score, q, rng, mode, oracle))
+        chosen = select.greedy(s.view, score, q, rng, hypothetical_label="mean")
         return QueryBatch(s.points[chosen.positions], chosen.scores)
 
-    by_score = Strategy("as first built", "", "", pick, ("sequential", "greedy"))
+    by_score = Strategy("as first built", "", "", select_batch, ("sequential", "greedy"))
     assert asked(plan, VARIANTS[name].how) == in_a_campaign(by_score, **asking)
 
 
@@ -160,7 +160,7 @@ def test_flips_are_what_giving_the_label_tells(seen, classes, amplitude):
     found = flips(seen, classes=classes, amplitude=amplitude)
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
     if (classes, amplitude) == (2, 1.0):
-        assert found.tolist() == pytest.approx(flip(seen, own=True, temper=1.0).tolist(), rel=1e-12)
+        assert found.tolist() == pytest.approx(flip(seen, include_candidate=True, variance_scale=1.0).tolist(), rel=1e-12)
 
 
 @pytest.mark.parametrize("rivals", [1, 2, 4])
@@ -507,7 +507,7 @@ def test_by_labels_is_the_integral_for_every_pair_of_labels():
         seen = view(told, torch.arange(4, 12), torch.arange(6, 14))
         gap, k, scale = (
             told.mean[:, 0] - told.mean[:, 1],
-            told.columns(torch.arange(14)),
+            told.covariance_columns(torch.arange(14)),
             2 * told.amplitude(),
         )
         expected = []

@@ -14,7 +14,7 @@ from labelahead.ntk import infinite_kernel
 from labelahead.simulation.comparison.statistics import t_interval
 from research.studies import conduct
 from research.studies.dynamics import DYNAMICS, Settings, cells
-from research.studies.dynamics.exhibits import gammas, verdict
+from research.studies.dynamics.figures import gammas, verdict
 from research.studies.dynamics.lemmas import corrected_term, dropped_term, lemma, slack
 from research.studies.dynamics.measure import (
     correlation,
@@ -25,7 +25,7 @@ from research.studies.dynamics.measure import (
     rounds,
     single_and_joint,
 )
-from research.studies.materials import items, some
+from research.studies.study_data import items, some
 
 TINY = Settings(
     seeds=1,

@@ -12,9 +12,9 @@ import pytest
 
 from labelahead.errors import InputError
 from research.studies import EXPERIMENTS, conduct, experiment, settings_of
-from research.studies.design import Exhibit, Experiment
+from research.studies.design import Experiment, StudyFigure
 from research.studies.execution import table_text
-from research.studies.materials import peak_memory
+from research.studies.study_data import peak_memory
 from tests.support.waiting import PATIENCE, until
 
 
@@ -41,9 +41,9 @@ def _square(s: Sizes, cell: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"square": value}]
 
 
-def _shown(s: Sizes, rows: Any) -> list[Exhibit]:
+def _shown(s: Sizes, rows: Any) -> list[StudyFigure]:
     total = sum(r["square"] for r in rows)
-    return [Exhibit("sum", "The sum <of> squares", f"It is {total}.", table=rows)]
+    return [StudyFigure("sum", "The sum <of> squares", f"It is {total}.", table=rows)]
 
 
 TOY = Experiment("toy", "Squares", "What is the sum?", Sizes, _cells, _square, _shown)

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from labelahead.errors import InputError, NumericalError
-from labelahead.models import build
-from labelahead.models.training import predict, recipe
+from labelahead.models import build_model
+from labelahead.models.training import predict, get_default_training
 from labelahead.ntk import kernel
 from research.studies.fidelity import FIDELITY, Settings, cells
 from research.studies.fidelity.measure import (
@@ -27,8 +27,8 @@ from research.studies.fidelity.measure import (
     side_by_side,
     stiffness,
 )
-from research.studies.materials import items, one_hot, some
-from tests.support.exhibits import exhibited
+from research.studies.study_data import items, one_hot, some
+from research.tests.support_figures import study_figures
 
 TINY = Settings(
     seeds=1,
@@ -50,7 +50,7 @@ def staged(name, n=10, q=4, e=7, **options):
     found = items("digits")
     at = some(found, n + q + e, 0)
     x, labels = found.inputs[at].double(), found.labels[at]
-    model = build(name, found.shape, found.classes, seed=0, **options).double().eval()
+    model = build_model(name, found.shape, found.classes, seed=0, **options).double().eval()
     return Stage(model, x, labels, one_hot(labels, found.classes), n, q)
 
 
@@ -196,7 +196,7 @@ def test_what_repeats_is_told_from_noise():
 def test_cells_do_not_repeat_and_settings_are_checked():
     found = cells(Settings())
     warm = [c for c in found if c["part"] == "warm" and c["seed"] == 0]
-    usual = {"part": "warm", "model": "mlp", "width": 128, "before": recipe("mlp").steps, "seed": 0}
+    usual = {"part": "warm", "model": "mlp", "width": 128, "before": get_default_training("mlp").steps, "seed": 0}
     assert warm.count(usual) == 1
     assert len(warm) == 3 + 3 + 3  # networks, other lengths, other widths
     with pytest.raises(InputError, match="expected 3 or more"):
@@ -220,7 +220,7 @@ def test_scores_are_ranked_against_real_training():
 
 
 def test_the_whole_study():
-    found = exhibited(FIDELITY, TINY)
+    found = study_figures(FIDELITY, TINY)
     names = [e.name for e in found]
     assert names == ["short", "sizes", "networks", "widths", "lengths", "scores", "cold"]
     kinds = [r["trained how"] for r in found[-1].table]

@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from labelahead.errors import InputError
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.models.training import Training, train
 from labelahead.ntk import kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from research.studies.kernel import KERNEL, Settings, cells
-from research.studies.kernel.exhibits import slope
+from research.studies.kernel.figures import slope
 from research.studies.kernel.measure import KEPT, noted, pn_bound, rows_of, truncated
 from research.studies.kernel.theorems import layer_kernels, layers, theorems
 from research.studies.quality import KINDS, compare_kernels, extreme_eigenvalues, regress
-from tests.support.exhibits import exhibited
+from research.tests.support_figures import study_figures
 
 TINY = Settings(
     seeds=2,
@@ -62,8 +62,8 @@ def example(request):
     name, *rest = request.param.split()
     shape, more = ((5,), {}) if name == "fcn" else ((1, 4, 4), {"depth": 3})
     more |= {"activation": rest[0]} if rest else {}
-    model = build(name, shape, 3, width=6, seed=1, **more).double().eval()
-    x = torch.randn(7, *shape, generator=stream(0, "x"), dtype=torch.float64)
+    model = build_model(name, shape, 3, width=6, seed=1, **more).double().eval()
+    x = torch.randn(7, *shape, generator=make_generator(0, "x"), dtype=torch.float64)
     return model, x, full_by_jacobian(model, x)
 
 
@@ -130,7 +130,7 @@ def test_spectra_lie_within_the_full_one(example):
 @pytest.mark.parametrize("method", ["dense", "lanczos"])
 def test_extreme_eigenvalues_of_a_known_spectrum(method):
     values = torch.logspace(-5, 2, 60, dtype=torch.float64)
-    q, _ = torch.linalg.qr(torch.randn(60, 60, generator=stream(0, "q"), dtype=torch.float64))
+    q, _ = torch.linalg.qr(torch.randn(60, 60, generator=make_generator(0, "q"), dtype=torch.float64))
     a = (q * values) @ q.T
     got = extreme_eigenvalues((a + a.T) / 2, method=method)
     assert got.method == method
@@ -144,7 +144,7 @@ def test_extreme_eigenvalues_of_a_known_spectrum(method):
 
 
 def test_regression_is_a_solve_and_the_same_for_a_separable_kernel():
-    g = stream(0, "regression")
+    g = make_generator(0, "regression")
     a, left = (torch.randn(6, k, generator=g, dtype=torch.float64) for k in (6, 3))
     cross = torch.randn(4, 6, generator=g, dtype=torch.float64)
     K = a @ a.T
@@ -160,9 +160,9 @@ def test_regression_is_a_solve_and_the_same_for_a_separable_kernel():
 
 def test_gaussian_read_outs_give_the_ratio_in_the_caption():
     C, squares = 5, dict.fromkeys(KINDS, 0.0)
-    x = torch.randn(3, 4, generator=stream(0, "x"), dtype=torch.float64)
+    x = torch.randn(3, 4, generator=make_generator(0, "x"), dtype=torch.float64)
     for seed in range(40):
-        model = build("fcn", (4,), C, width=200, depth=1, seed=seed).double().eval()
+        model = build_model("fcn", (4,), C, width=200, depth=1, seed=seed).double().eval()
         for kind, value in compare_kernels(model, x).errors.items():
             squares[kind] += value**2
     ratio = (squares["trace"] / squares["pseudo"]) ** 0.5
@@ -190,7 +190,7 @@ def test_the_error_falls_with_the_root_of_the_width():
 
 
 def test_truncated_weights_keep_their_deviation():
-    model = build("fcn", (20,), 3, width=100, seed=0)
+    model = build_model("fcn", (20,), 3, width=100, seed=0)
     before = [m.weight.detach().std() for m in model if isinstance(m, nn.Linear)]
     old = copy.deepcopy(model.state_dict())
     truncated(model, 5)
@@ -213,10 +213,10 @@ def test_pn_bound_is_the_formula_and_holds():
 
 
 def test_checkpoints_are_those_of_shorter_runs():
-    x = torch.randn(20, 4, generator=stream(0, "x"))
+    x = torch.randn(20, 4, generator=make_generator(0, "x"))
     y = torch.arange(20) % 3
     how = Training(optimiser="sgd", rate=0.05, schedule="constant", steps=8, batch=7)
-    model = build("fcn", (4,), 3, width=8, seed=0)
+    model = build_model("fcn", (4,), 3, width=8, seed=0)
     start = copy.deepcopy(model)
     with noted(model, {4, 8}) as states:
         train(model, x, y, 3, how, seed=2)
@@ -227,14 +227,14 @@ def test_checkpoints_are_those_of_shorter_runs():
 
 
 def test_checkpoints_of_a_diverged_attempt_do_not_count():
-    x = torch.randn(20, 4, generator=stream(0, "x"))
+    x = torch.randn(20, 4, generator=make_generator(0, "x"))
     y = torch.arange(20) % 3
     how = Training(optimiser="sgd", rate=30.0, schedule="constant", steps=40, batch=7)
-    model = build("fcn", (4,), 3, width=8, seed=0)
+    model = build_model("fcn", (4,), 3, width=8, seed=0)
     with noted(model, {1, 40}) as states:
         done = train(model, x, y, 3, how, seed=2)
     assert done.rate < how.rate
-    again = build("fcn", (4,), 3, width=8, seed=0)
+    again = build_model("fcn", (4,), 3, width=8, seed=0)
     train(again, x, y, 3, replace(how, steps=1, rate=done.rate), seed=2)
     for name, value in again.state_dict().items():
         torch.testing.assert_close(states[1][name], value)
@@ -267,7 +267,7 @@ def test_cells_and_settings():
 
 
 def test_the_whole_study():
-    found = exhibited(KERNEL, TINY)
+    found = study_figures(KERNEL, TINY)
     assert [e.name for e in found] == [
         "rate",
         "variants",
@@ -298,7 +298,7 @@ def test_one_width_and_one_seed_have_no_slope():
         activations=(),
         bound_widths=(8,),
     )
-    rate, variants, bound = exhibited(KERNEL, s)
+    rate, variants, bound = study_figures(KERNEL, s)
     assert "none, for there is one width" in rate.caption
     assert rate.table[0]["slope, pseudo"] == "–"
     assert "none, for there is one width" in variants.caption
@@ -306,7 +306,7 @@ def test_one_width_and_one_seed_have_no_slope():
 
 
 def test_layer_kernels_are_those_of_jacobians():
-    rng = stream(2, "layers")
+    rng = make_generator(2, "layers")
     weights = [
         torch.randn(b, a, generator=rng, dtype=torch.float64) / a**0.5
         for a, b in ((4, 6), (6, 6), (6, 3))

@@ -11,9 +11,9 @@ import torch
 
 from labelahead.errors import InputError
 from labelahead.ntk import kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from research.studies.linear import LINEAR, Settings
-from research.studies.linear.exhibits import slope
+from research.studies.linear.figures import slope
 from research.studies.linear.measure import (
     SMOOTHNESS,
     TwoLayer,
@@ -26,7 +26,7 @@ from research.studies.linear.measure import (
     target,
 )
 from research.studies.linear.wide import Deep, limit_kernel, linear_steps, step_kernel, worst_relu
-from tests.support.exhibits import exhibited
+from research.tests.support_figures import study_figures
 
 TINY = Settings(
     seeds=2,
@@ -65,9 +65,9 @@ def rows(part, **changes):
 
 
 def test_the_network_and_its_descent_are_as_written():
-    x = sphere(5, 4, stream(0, "x"))
+    x = sphere(5, 4, make_generator(0, "x"))
     assert torch.allclose(x.norm(dim=1), torch.ones(5).double())
-    net = TwoLayer(4, 7, "tanh", stream(0, "w"))
+    net = TwoLayer(4, 7, "tanh", make_generator(0, "w"))
     sums = sum(net.a[j] * torch.tanh(x @ net.w[j]) for j in range(7)) / math.sqrt(7)
     assert torch.allclose(net(x)[:, 0], sums)
     twin, y = copy.deepcopy(net), target(x)
@@ -84,10 +84,10 @@ def test_the_network_and_its_descent_are_as_written():
 
 def test_scaled_descent_is_the_loss_over_the_square():
     """α(f − f₀) with the loss over α² (Chizat & Bach), written out with autograd."""
-    x = sphere(5, 4, stream(2, "x"))
+    x = sphere(5, 4, make_generator(2, "x"))
     y, scale, eta = target(x), 7.0, 0.2
-    net = TwoLayer(4, 9, "tanh", stream(2, "w"), scale=scale, centred=True)
-    plain = TwoLayer(4, 9, "tanh", stream(2, "w"))
+    net = TwoLayer(4, 9, "tanh", make_generator(2, "w"), scale=scale, centred=True)
+    plain = TwoLayer(4, 9, "tanh", make_generator(2, "w"))
     start = plain(x).detach()
     assert not net(x).any()
     got = descend(net, x, y, x, rate=eta / scale**2, marks=(4,))
@@ -168,7 +168,7 @@ def test_settings_that_cannot_be_measured_are_refused():
 
 
 def test_the_whole_study():
-    found = exhibited(LINEAR, TINY)
+    found = study_figures(LINEAR, TINY)
     parts = [
         "error",
         "limit",
@@ -203,8 +203,8 @@ def moved_error(net: TwoLayer, x: torch.Tensor, moved: torch.Tensor) -> float:
 
 
 def test_the_supremum_of_relu_is_attained_and_never_passed():
-    rng = stream(3, "supremum")
-    net, x = TwoLayer(4, 30, "relu", stream(3, "w")), sphere(1, 4, rng)
+    rng = make_generator(3, "supremum")
+    net, x = TwoLayer(4, 30, "relu", make_generator(3, "w")), sphere(1, 4, rng)
     w, radius = (x @ net.w0.T)[0], 2.0
     best = worst_relu(w, net.a, radius)
     reached = 0.0
@@ -224,20 +224,20 @@ def test_the_supremum_of_relu_is_attained_and_never_passed():
 
 
 def test_deep_networks_come_to_their_limit():
-    x = sphere(6, 5, stream(0, "x")) * 5**0.5
+    x = sphere(6, 5, make_generator(0, "x")) * 5**0.5
     want = limit_kernel(x, x, 2)
-    near = torch.stack([kernel(Deep(5, 200, 2, stream(k, "w")).eval(), x) for k in range(60)]).mean(
+    near = torch.stack([kernel(Deep(5, 200, 2, make_generator(k, "w")).eval(), x) for k in range(60)]).mean(
         0
     )
     assert float((near - want).norm() / want.norm()) < 0.06
-    one = Deep(5, 16, 2, stream(1, "w"))
-    scaled = Deep(5, 16, 2, stream(1, "w"), scale=0.3)
+    one = Deep(5, 16, 2, make_generator(1, "w"))
+    scaled = Deep(5, 16, 2, make_generator(1, "w"), scale=0.3)
     assert torch.allclose(scaled(x), 0.3 * one(x))
 
 
 def test_linear_steps_are_those_of_a_linear_model():
     """Gradient descent on a model that is linear in its weights, written out."""
-    rng = stream(5, "linear")
+    rng = make_generator(5, "linear")
     phi = torch.randn(7, 12, generator=rng, dtype=torch.float64)
     theta, f, y = (
         phi @ phi.T,
@@ -264,8 +264,8 @@ def test_kernels_move_less_in_wide_networks_and_small_scales_need_width():
 
 
 def test_the_step_kernel_is_an_expectation_and_blind_to_even_functions_on_the_sphere():
-    x = sphere(3, 4, stream(1, "x"))
-    w = torch.randn(400_000, 4, generator=stream(1, "w"), dtype=torch.float64)
+    x = sphere(3, 4, make_generator(1, "x"))
+    w = torch.randn(400_000, 4, generator=make_generator(1, "w"), dtype=torch.float64)
     lit = (w @ x.T > 0).double()
     assert torch.allclose(lit.T @ lit / len(w), step_kernel(x, x), atol=5e-3)
     assert torch.allclose(

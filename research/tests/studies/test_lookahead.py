@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.ntk import infinite_kernel
 from labelahead.simulation.run import run
 from research.studies import conduct
 from research.studies.lookahead import LOOKAHEAD, Settings, cells
-from research.studies.lookahead.exhibits import PAPER, areas, differences, final, gap, seconds
+from research.studies.lookahead.figures import PAPER, areas, differences, final, gap, seconds
 from research.studies.lookahead.measure import WAYS, process_outputs, rows_of
 
 TINY = Settings(seeds=2, width=16, steps=20, initial=15, query=4, rounds=2, candidates=40, few=6)
@@ -52,7 +52,7 @@ def test_a_cell_is_a_campaign_by_its_strategy():
         "asking": {"strategy": "naive", "candidates": 6, "evaluation": None, "retrainings": None},
         "budget": {"initial": 15, "retrain_every": 4, "labels": 23},
     }
-    expected = [r.accuracy for r in run(parse(config)).rounds]
+    expected = [r.accuracy for r in run(parse_campaign(config)).rounds]
     found = campaign("naive", seed=1)
     assert [r["accuracy"] for r in found] == expected
     assert {r["candidates"] for r in found} == {6}

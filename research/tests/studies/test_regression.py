@@ -8,9 +8,9 @@ import torch
 from labelahead import kernel
 from labelahead.models.training import predict
 from research.studies import conduct
-from research.studies.materials import items, one_hot, some
 from research.studies.regression import REGRESSION, Settings
 from research.studies.regression.measure import network, solvers, whole
+from research.studies.study_data import items, one_hot, some
 
 TINY = Settings(
     width=4, sizes=(60, 120), whole=100, checkpoints=(0.0, 1.0), epochs=4, rank=20, tolerance=1e-5

@@ -12,17 +12,17 @@ from labelahead.acquisition.view import View
 from labelahead.errors import InputError, NumericalError
 
 __all__ = [
-    "BELIEFS",
+    "HYPOTHETICAL_LABELS",
     "Selection",
-    "batch",
     "best",
     "greedy",
     "score_candidates",
+    "select_batch",
     "sequential",
     "top",
 ]
 
-BELIEFS = ("linearised", "outputs", "mean")
+HYPOTHETICAL_LABELS = ("linearised", "outputs", "mean")
 # Criteria that need no hypothetical label: a batch is conditioned on f_lin itself, so that the
 # predictions stay and only the covariance falls.
 LABEL_FREE = ("flip", "resolve", "variance")
@@ -69,7 +69,7 @@ def top(
     >>> scores == sorted(scores, reverse=True)
     True
     """
-    _require(view, q)
+    _check_count(view, q)
     scores = score_candidates(view, acquisition, rng)
     order = torch.sort(scores, descending=True, stable=True).indices[:q]
     return Selection(view.candidates[order], scores[order], view)
@@ -81,82 +81,92 @@ def greedy(
     q: int,
     rng: torch.Generator | None = None,
     *,
-    believe: str = "linearised",
+    hypothetical_label: str = "linearised",
 ) -> Selection:
     """q picks, conditioning on a predicted label after each, so that near-copies lose their worth.
 
     Changes are measured from f_lin, which has heard of the earlier picks, not from the network's f.
 
-    believe: what label a pick is taken to have. "linearised": the most likely by f_lin, which has
+    hypothetical_label: what label a pick is taken to have. "linearised": the most likely by f_lin, which has
     heard of the earlier picks; "outputs": the most likely by f; "mean": f_lin itself, so that the
     predictions stay and only the covariance falls.
 
-    >>> batch = la.greedy(seen, "resolve", 3, believe="mean")
+    >>> batch = la.greedy(seen, "resolve", 3, hypothetical_label="mean")
     >>> len(set(batch.positions.tolist()))
     3
     """
-    if believe not in BELIEFS:
-        raise InputError(f"believe is {believe!r}; expected one of {', '.join(BELIEFS)}")
+    if hypothetical_label not in HYPOTHETICAL_LABELS:
+        raise InputError(
+            f"hypothetical_label is {hypothetical_label!r}; expected one of {', '.join(HYPOTHETICAL_LABELS)}"
+        )
 
-    if view.posterior.classes == 1:  # no class to believe in, only a value
-        believe = "mean"
+    if view.posterior.classes == 1:  # no class to hypothetical_label in, only a value
+        hypothetical_label = "mean"
 
     def answer(now: View, position: int) -> Tensor:
-        values = now.values("outputs" if believe == "outputs" else "linearised")[position]
-        if believe == "mean":
+        values = now.values("outputs" if hypothetical_label == "outputs" else "linearised")[
+            position
+        ]
+        if hypothetical_label == "mean":
             return values
         return torch.zeros_like(values).index_fill_(0, values.argmax(), 1.0)
 
-    return _one_by_one(view, acquisition, q, rng, answer)
+    return _select_one_by_one(view, acquisition, q, rng, answer)
 
 
 def sequential(
     view: View,
     acquisition: str | Acquisition,
     q: int,
-    ask: Callable[[int], Tensor | float],
+    annotate: Callable[[int], Tensor | float],
     rng: torch.Generator | None = None,
 ) -> Selection:
     """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
 
     Changes are measured from f_lin, which has heard of the answers, not from the network's f.
-    ask(position) returns a target (C,) or a class 0..C−1. The labels end up in
+    annotate(position) returns a target (C,) or a class 0..C−1. The labels end up in
     `selection.view.posterior.targets`.
 
     >>> truth = [0, 1, 2, 0, 1, 2]
-    >>> asked = la.sequential(seen, "flip", 2, ask=lambda position: truth[position])
+    >>> asked = la.sequential(seen, "flip", 2, annotate=lambda position: truth[position])
     >>> len(asked.view.labelled)
     4
     """
-    return _one_by_one(view, acquisition, q, rng, lambda now, position: _target(ask(position), now))
+    return _select_one_by_one(
+        view, acquisition, q, rng, lambda now, position: _check_target(annotate(position), now)
+    )
 
 
-def batch(
+def select_batch(
     view: View,
     acquisition: str | Acquisition,
     q: int,
     rng: torch.Generator,
     mode: str,
-    ask: Callable[[int], Tensor | float] | None = None,
+    annotate: Callable[[int], Tensor | float] | None = None,
 ) -> Selection:
-    """q picks in the mode of that name; sequential without anybody to ask is greedy."""
+    """q picks in the mode of that name; sequential without anybody to annotate is greedy."""
     if mode == "top":
         return top(view, acquisition, q, rng)
-    if mode == "sequential" and ask is not None:
-        return sequential(view, acquisition, q, ask, rng)
+    if mode == "sequential" and annotate is not None:
+        return sequential(view, acquisition, q, annotate, rng)
     return greedy(
-        view, acquisition, q, rng, believe="mean" if acquisition in LABEL_FREE else "linearised"
+        view,
+        acquisition,
+        q,
+        rng,
+        hypothetical_label="mean" if acquisition in LABEL_FREE else "linearised",
     )
 
 
-def _one_by_one(
+def _select_one_by_one(
     view: View,
     acquisition: str | Acquisition,
     q: int,
     rng: torch.Generator | None,
     answer: Callable[[View, int], Tensor],
 ) -> Selection:
-    _require(view, q)
+    _check_count(view, q)
     # From the second pick on labels have arrived that the network was not trained on; its outputs
     # are those of before them. So all picks are measured from f_lin, and their scores compare.
     view = view.with_baseline("linearised")
@@ -176,7 +186,7 @@ def score_candidates(
 
     Refused with NaN or +infinity. −infinity: never, while there are others.
     """
-    _require(view, 1)
+    _check_count(view, 1)
     if not isinstance(acquisition, str) and not callable(acquisition):
         raise InputError(f"acquisition is {acquisition!r}; expected a name or a function")
     if isinstance(acquisition, str):
@@ -206,7 +216,7 @@ def score_candidates(
     return scores.detach()
 
 
-def _require(view: View, q: int) -> None:
+def _check_count(view: View, q: int) -> None:
     if not isinstance(view, View):
         raise InputError(
             f"expected a View, got a {type(view).__name__}: make one with view(post, ...)"
@@ -220,7 +230,7 @@ def _require(view: View, q: int) -> None:
         )
 
 
-def _target(answer: Tensor | float, view: View) -> Tensor:
+def _check_target(answer: Tensor | float, view: View) -> Tensor:
     """A class or a target as a target (C,)."""
     classes = view.posterior.classes
     if isinstance(answer, Tensor) and answer.dim() == 0:
@@ -228,7 +238,7 @@ def _target(answer: Tensor | float, view: View) -> Tensor:
     if isinstance(answer, Tensor):
         if answer.shape != (classes,):
             raise InputError(
-                f"ask returned shape {tuple(answer.shape)}; expected a class number or a target "
+                f"annotate returned shape {tuple(answer.shape)}; expected a class number or a target "
                 f"of shape ({classes},)"
             )
         return answer
@@ -239,5 +249,5 @@ def _target(answer: Tensor | float, view: View) -> Tensor:
     except TypeError:  # not a whole number
         known = False
     if not known:
-        raise InputError(f"ask returned class {answer!r}; expected 0 to {classes - 1}")
+        raise InputError(f"annotate returned class {answer!r}; expected 0 to {classes - 1}")
     return torch.zeros_like(view.outputs[0]).index_fill_(0, torch.tensor(int(answer)), 1.0)

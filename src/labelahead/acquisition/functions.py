@@ -46,14 +46,14 @@ def mlmoc(
     True
     """
     baseline = view.baseline if baseline is None else baseline
-    targets = view.predicted(baseline)
+    targets = view.predicted_targets(baseline)
     if method == "block" and squared:
-        return _squared(view, targets, baseline)
+        return _sum_squared_changes(view, targets, baseline)
     if method == "block" and baseline == "linearised" and view.posterior.width == 1:
-        size: Tensor = torch.linalg.vector_norm(view.push(targets)[:, 0], dim=1)
-        return _reach(view, chunk) * size
+        size: Tensor = torch.linalg.vector_norm(view.scaled_residuals(targets)[:, 0], dim=1)
+        return _sum_absolute_covariances(view, chunk) * size
     every = torch.arange(len(targets), device=targets.device)
-    return _change(view, every, targets, baseline, method, squared, chunk)
+    return _sum_changes(view, every, targets, baseline, method, squared, chunk)
 
 
 def emoc(
@@ -81,25 +81,29 @@ def emoc(
     if method == "block" and (squared or (baseline == "linearised" and view.posterior.width == 1)):
         classes = torch.eye(p.shape[1], dtype=p.dtype, device=p.device)
         if squared:
-            parts = [_squared(view, y.expand_as(p), baseline) for y in classes]
+            parts = [_sum_squared_changes(view, y.expand_as(p), baseline) for y in classes]
             return (p * torch.stack(parts, 1)).sum(1)
         mean = view.posterior.mean[view.candidates]
         exact = "donot_use_mm_for_euclid_dist"  # a product would lose ‖r‖ where it is small
         surprise = torch.cdist(mean, classes, compute_mode=exact)  # ‖r_y‖, (m, C)
-        return _reach(view, chunk) * (p * surprise).sum(1) / view.innovations()[:, 0, 0].square()
+        return (
+            _sum_absolute_covariances(view, chunk)
+            * (p * surprise).sum(1)
+            / view.innovation_factors()[:, 0, 0].square()
+        )
     which, label = p.nonzero(as_tuple=True)
     targets = torch.nn.functional.one_hot(label, p.shape[1]).to(p)
-    change = _change(view, which, targets, baseline, method, squared, chunk)
+    change = _sum_changes(view, which, targets, baseline, method, squared, chunk)
     return torch.zeros_like(p[:, 0]).index_add_(0, which, change * p[which, label])
 
 
-def _squared(view: View, targets: Tensor, baseline: str) -> Tensor:
+def _sum_squared_changes(view: View, targets: Tensor, baseline: str) -> Tensor:
     """Σₓ ‖d + k u⁻¹ r‖² = ‖D‖² + 2 M·G + tr(Gᵀ S G) with G = u⁻¹ r, M = k D, S = k kᵀ: (m,).
 
     M and S leave out the candidate itself.
     """
     moments = view.moments()  # first: it may find the variances that `push` needs
-    g = view.push(targets)
+    g = view.scaled_residuals(targets)
     # a batched product of 1 x 1 blocks is a slow loop
     push = moments.squares * g if g.shape[1] == 1 else moments.squares @ g
     if baseline == "linearised":
@@ -108,19 +112,19 @@ def _squared(view: View, targets: Tensor, baseline: str) -> Tensor:
     return push.add_(moments.drift, alpha=2).mul_(g).sum((1, 2)).add_(shift).clamp_min_(0.0)
 
 
-def _reach(view: View, chunk: int) -> Tensor:
+def _sum_absolute_covariances(view: View, chunk: int) -> Tensor:
     """Σₓ |k(x,x')| over all x but x' itself, for every candidate of a scalar kernel: (m,)."""
     every = torch.arange(len(view.candidates), device=view.candidates.device)
     parts = []
     for part in torch.split(every, chunk):
         size = view.covariance(part).abs()
-        rows, points = _own_entries(view, part)
+        rows, points = _self_entries(view, part)
         size[rows, points] = 0.0
         parts.append(size.sum(1))
     return torch.cat(parts).to(torch.float64)
 
 
-def _change(
+def _sum_changes(
     view: View,
     which: Tensor,
     targets: Tensor,
@@ -131,40 +135,42 @@ def _change(
 ) -> Tensor:
     """Σₓ ‖f₊(x) − baseline(x)‖ (or its square) for pairs of candidate (q,) and target (q, C)."""
     if method == "block" and view.posterior.width == 1:
-        return _scalar_change(view, which, targets, baseline, chunk)
+        return _sum_changes_scalar(view, which, targets, baseline, chunk)
     now = view.values(baseline)[view.evaluation]
     level = (view.values("linearised")[view.evaluation] - now).square().sum(1)
     parts = []
     every = torch.split(which, chunk)
     for pairs, after in zip(
-        every, predictions_after(view, which, targets, method, chunk), strict=True
+        every, predict_lookahead(view, which, targets, method, chunk), strict=True
     ):
         size = (after - now).square().sum(2)
-        rows, points = _own_entries(view, pairs)
+        rows, points = _self_entries(view, pairs)
         size[rows, points] = level[points]
         parts.append(size.sum(1) if squared else size.sqrt().sum(1))
     return torch.cat(parts)
 
 
-def _scalar_change(view: View, which: Tensor, targets: Tensor, baseline: str, chunk: int) -> Tensor:
+def _sum_changes_scalar(
+    view: View, which: Tensor, targets: Tensor, baseline: str, chunk: int
+) -> Tensor:
     """‖d + k g‖² = ‖d‖² + k (2 d·g + k ‖g‖²): GEMMs and one root per pair, no C-vector per pair."""
     drift = view.values("linearised")[view.evaluation] - view.values(baseline)[view.evaluation]
     parts = []
     for pairs, aims in zip(torch.split(which, chunk), torch.split(targets, chunk), strict=True):
         k = view.covariance(pairs)
-        g = view.push(aims, pairs)[:, 0].to(k.dtype)
+        g = view.scaled_residuals(aims, pairs)[:, 0].to(k.dtype)
         d = drift.to(k.dtype)
         size = (2 * g) @ d.T
         size.addcmul_(k, g.square().sum(1, keepdim=True)).mul_(k)
         # Rounding may leave −1e-17 where d and k g cancel.
         size.add_(d.square().sum(1)).clamp_min_(0)
-        rows, points = _own_entries(view, pairs)
+        rows, points = _self_entries(view, pairs)
         size[rows, points] = d[points].square().sum(1)
         parts.append(size.sqrt_().sum(1))
     return torch.cat(parts).to(torch.float64)
 
 
-def predictions_after(
+def predict_lookahead(
     view: View, which: Tensor, targets: Tensor, method: str, chunk: int
 ) -> Iterator[Tensor]:
     """Look-ahead predictions at the evaluation points, (≤chunk, e, C) at a time."""
@@ -197,13 +203,13 @@ def eer(
     which, label = p.nonzero(as_tuple=True)
     targets = torch.nn.functional.one_hot(label, p.shape[1]).to(p)
     if method == "block" and view.posterior.width == 1:
-        doubt = _scalar_doubt(view, which, targets, probability, chunk)
+        entropies = _sum_entropies_scalar(view, which, targets, probability, chunk)
     else:
-        doubt = _full_doubt(view, which, targets, probability, method, chunk)
-    return -torch.zeros_like(p[:, 0]).index_add_(0, which, doubt * p[which, label])
+        entropies = _sum_entropies(view, which, targets, probability, method, chunk)
+    return -torch.zeros_like(p[:, 0]).index_add_(0, which, entropies * p[which, label])
 
 
-def _scalar_doubt(
+def _sum_entropies_scalar(
     view: View, which: Tensor, targets: Tensor, probability: str, chunk: int
 ) -> Tensor:
     """Σₓ H(p₊(x)) for pairs of candidate (q,) and target (q, C), scalar kernel: (q,).
@@ -215,16 +221,16 @@ def _scalar_doubt(
     parts = []
     for pairs, aims in zip(torch.split(which, chunk), torch.split(targets, chunk), strict=True):
         k = view.covariance(pairs)
-        g = view.push(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
+        g = view.scaled_residuals(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
         after = torch.addcmul(mean.to(k.dtype), k[None], g)
-        doubt = entropy(probabilities(after, probability, 0), 0)
-        rows, points = _own_entries(view, pairs)
-        doubt[rows, points] = level[points].to(doubt.dtype)
-        parts.append(doubt.sum(1))
+        entropies = entropy(probabilities(after, probability, 0), 0)
+        rows, points = _self_entries(view, pairs)
+        entropies[rows, points] = level[points].to(entropies.dtype)
+        parts.append(entropies.sum(1))
     return torch.cat(parts).to(torch.float64)
 
 
-def _full_doubt(
+def _sum_entropies(
     view: View, which: Tensor, targets: Tensor, probability: str, method: str, chunk: int
 ) -> Tensor:
     """The same with predictions of any kernel, by any method: (q,)."""
@@ -232,12 +238,12 @@ def _full_doubt(
     parts = []
     every = torch.split(which, chunk)
     for pairs, after in zip(
-        every, predictions_after(view, which, targets, method, chunk), strict=True
+        every, predict_lookahead(view, which, targets, method, chunk), strict=True
     ):
-        doubt = entropy(probabilities(after, probability))
-        rows, points = _own_entries(view, pairs)
-        doubt[rows, points] = level[points]
-        parts.append(doubt.sum(1))
+        entropies = entropy(probabilities(after, probability))
+        rows, points = _self_entries(view, pairs)
+        entropies[rows, points] = level[points]
+        parts.append(entropies.sum(1))
     return torch.cat(parts)
 
 
@@ -278,23 +284,23 @@ def changes(
     (True, True)
     """
     baseline = view.baseline if baseline is None else baseline
-    targets = view.predicted(baseline)
+    targets = view.predicted_targets(baseline)
     mean = view.values("linearised")[view.evaluation]
     before = view.values(baseline)[view.evaluation].argmax(1)
     level = mean.argmax(1) != before  # what has changed already, without a label of the candidate
     every = torch.arange(len(targets), device=targets.device)
     size = max(1, min(chunk, MAX_CHUNK_ENTRIES // max(1, mean.numel())))
     if method == "block" and view.posterior.width == 1:
-        futures = _scalar_futures(view, targets, size)
+        futures = _predict_lookahead_scalar(view, targets, size)
     else:
         futures = (
-            after.movedim(2, 0) for after in predictions_after(view, every, targets, method, size)
+            after.movedim(2, 0) for after in predict_lookahead(view, every, targets, method, size)
         )
     counts = []
     for pairs, after in zip(torch.split(every, size), futures, strict=True):
-        held = after.gather(0, before.expand(1, *after.shape[1:]))[0]
-        changed = after.amax(0) > held
-        rows, points = _own_entries(view, pairs)
+        previous = after.gather(0, before.expand(1, *after.shape[1:]))[0]
+        changed = after.amax(0) > previous
+        rows, points = _self_entries(view, pairs)
         changed[rows, points] = level[points]
         counts.append(changed.sum(1, dtype=torch.float64))
     return torch.cat(counts).add_(
@@ -302,7 +308,7 @@ def changes(
     )
 
 
-def _scalar_futures(view: View, targets: Tensor, chunk: int) -> Iterator[Tensor]:
+def _predict_lookahead_scalar(view: View, targets: Tensor, chunk: int) -> Iterator[Tensor]:
     """Predictions at the evaluation points if each candidate has its target, scalar kernel.
 
     (C, ≤chunk, e).
@@ -311,7 +317,7 @@ def _scalar_futures(view: View, targets: Tensor, chunk: int) -> Iterator[Tensor]
     every = torch.arange(len(targets), device=targets.device)
     for pairs, aims in zip(torch.split(every, chunk), torch.split(targets, chunk), strict=True):
         k = view.covariance(pairs)
-        g = view.push(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
+        g = view.scaled_residuals(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
         yield torch.addcmul(mean.to(k.dtype), k[None], g)
 
 
@@ -323,7 +329,7 @@ def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
     True
     """
     squares = view.moments().squares  # first: it may find the variances that u needs
-    factors = view.innovations()
+    factors = view.innovation_factors()
     half = block_whiten(factors, squares)
     return block_whiten(factors, half.mT).diagonal(dim1=1, dim2=2).sum(1).clamp_min_(0.0)
 
@@ -332,8 +338,8 @@ def flip(
     view: View,
     rng: torch.Generator | None = None,
     *,
-    own: bool = False,
-    temper: float = 0.3,
+    include_candidate: bool = False,
+    variance_scale: float = 0.3,
     chunk: int = 64,
 ) -> Tensor:
     """Expected reduction of top-2 flips (docs/method.md, Look-ahead) at all points but the
@@ -347,34 +353,34 @@ def flip(
     where the full kernel has v = eᵀk(x,x)e and v₊ = v − eᵀk(x,x')u⁻¹k(x',x)e, e = e_a − e_b.
     The trials behind it used a prior noise of 1e-3, which enters u and a² here.
 
-    own: whether x = x' counts. The points stand for many more items, among which one more or less
-    is nothing; in a sum over a thousand of them its own term may decide. temper: what a² is
-    multiplied by; less than 1 looks more at what is nearly undecided. As first built: own=True,
-    temper=1. docs/results.md has what these defaults rest on.
+    include_candidate: whether x = x' counts. The points stand for many more items, among which one more or less
+    is nothing; in a sum over a thousand of them its own term may decide. variance_scale: what a² is
+    multiplied by; less than 1 looks more at what is nearly undecided. As first built: include_candidate=True,
+    variance_scale=1. docs/results.md has what these defaults rest on.
 
     >>> la.flip(seen).shape  # a score for each candidate
     torch.Size([4])
     """
     if view.posterior.classes < 2:
         raise InputError("outputs has one column; expected at least two: flip compares the top two")
-    if not temper > 0:
-        raise InputError(f"temper is {temper}; expected a positive number")
+    if not variance_scale > 0:
+        raise InputError(f"variance_scale is {variance_scale}; expected a positive number")
     top, label = view.posterior.mean[view.evaluation].topk(2, dim=1)
-    spread = _spread(view, label)  # v/2 at the evaluation points
+    variance_now = _contrast_variance(view, label)  # v/2 at the evaluation points
     tiny = 1e-14 * view.posterior.scale
-    # Φ(−m/√(a²v)) = ½ − ½ erf(m/√(2a²v)); v is twice `spread`
-    reach = (top[:, 0] - top[:, 1]) / math.sqrt(4 * temper * view.posterior.amplitude())
+    # Φ(−m/√(a²v)) = ½ − ½ erf(m/√(2a²v)); v is twice `variance_now`
+    reach = (top[:, 0] - top[:, 1]) / math.sqrt(4 * variance_scale * view.posterior.amplitude())
     dtype = view.posterior.covariance.prior.dtype
-    reach, spread = reach.to(dtype), spread.to(dtype)
+    reach, variance_now = reach.to(dtype), variance_now.to(dtype)
     # Differences point by point, in one dtype: where x' says nothing of x they are exactly zero.
-    now = spread.clamp_min(tiny).rsqrt_().mul_(reach).erf_()
+    now = variance_now.clamp_min(tiny).rsqrt_().mul_(reach).erf_()
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
-        left = _left(view, pairs, label, spread).clamp_min_(tiny).rsqrt_()
+        left = _remaining_variance(view, pairs, label, variance_now).clamp_min_(tiny).rsqrt_()
         gain = left.mul_(reach).erf_().sub_(now)
-        if not own:
-            rows, points = _own_entries(view, pairs)
+        if not include_candidate:
+            rows, points = _self_entries(view, pairs)
             gain[rows, points] = 0.0
         parts.append(gain.sum(1))
     return 0.5 * torch.cat(parts).to(torch.float64)
@@ -385,7 +391,7 @@ def resolve(
     rng: torch.Generator | None = None,
     *,
     exact: bool = False,
-    temper: float = 1.0,
+    variance_scale: float = 1.0,
     chunk: int = 256,
 ) -> Tensor:
     """Expected fall of the number of wrong predictions (docs/method.md, Look-ahead), the
@@ -403,7 +409,7 @@ def resolve(
     The full kernel has the contrast e_a − e_b on both sides, as in `flip`.
 
     Looked up in a table, to 1e-4 of a prediction; exact: by Owen's T itself, a hundred times
-    slower. temper: what a² is multiplied by; it hardly changes which items are best, but how many
+    slower. variance_scale: what a² is multiplied by; it hardly changes which items are best, but how many
     predictions they are said to put right.
 
     >>> scores = la.resolve(seen)
@@ -414,47 +420,51 @@ def resolve(
         raise InputError(
             "outputs has one column; expected at least two: resolve compares the top two"
         )
-    if not temper > 0:
-        raise InputError(f"temper is {temper}; expected a positive number")
+    if not variance_scale > 0:
+        raise InputError(f"variance_scale is {variance_scale}; expected a positive number")
     top, label = view.posterior.mean[view.evaluation].topk(2, dim=1)
-    spread = _spread(view, label).clamp_min(
+    variance_now = _contrast_variance(view, label).clamp_min(
         1e-14 * view.posterior.scale
     )  # v/(2a²) at the evaluation points
-    h = (top[:, 0] - top[:, 1]) / (2 * temper * view.posterior.amplitude() * spread).sqrt()
+    h = (top[:, 0] - top[:, 1]) / (
+        2 * variance_scale * view.posterior.amplitude() * variance_now
+    ).sqrt()
     dtype = view.posterior.covariance.prior.dtype
-    spread = spread.to(dtype)
-    gain = (lambda squared: _owen(h[None], squared)) if exact else gain_by_table(h.to(dtype))
+    variance_now = variance_now.to(dtype)
+    gain = (lambda squared: _owen_gain(h[None], squared)) if exact else tabulate_gain(h.to(dtype))
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
-        gains = gain(_explained(view, pairs, label).div_(spread).clamp_(0.0, 1.0))
-        rows, points = _own_entries(view, pairs)
+        gains = gain(_explained_variance(view, pairs, label).div_(variance_now).clamp_(0.0, 1.0))
+        rows, points = _self_entries(view, pairs)
         gains[rows, points] = 0.0
         parts.append(gains.sum(1))
     return torch.cat(parts).to(torch.float64)
 
 
-HIGHEST = 5.0  # a gap of so many standard deviations is settled: Φ(−5) = 3e-7
-TABLE = (256, 1024)  # values of h, and of ρ; bilinear, so at most 6e-5 off
+MAX_TABULATED_GAP = 5.0  # a gap of so many standard deviations is settled: Φ(−5) = 3e-7
+TABLE_SHAPE = (256, 1024)  # values of h, and of ρ; bilinear, so at most 6e-5 off
 
 
 @cache
-def _table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Gains at h = HIGHEST·y² and ρ² = 1 − (1 − t²)², for y and t from 0 to 1.
+def _gain_table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Gains at h = MAX_TABULATED_GAP·y² and ρ² = 1 − (1 − t²)², for y and t from 0 to 1.
 
     Finer where gains bend.
     """
-    y, t = (torch.linspace(0, 1, n, dtype=torch.float64) for n in TABLE)
+    y, t = (torch.linspace(0, 1, n, dtype=torch.float64) for n in TABLE_SHAPE)
     squared = 1 - (1 - t.square()).square()
-    values = _owen((HIGHEST * y.square())[:, None], squared.clamp(0, 1).expand(TABLE))
+    values = _owen_gain(
+        (MAX_TABULATED_GAP * y.square())[:, None], squared.clamp(0, 1).expand(TABLE_SHAPE)
+    )
     return values.to(dtype=dtype, device=device)[None, None]
 
 
-def gain_by_table(h: Tensor) -> Callable[[Tensor], Tensor]:
+def tabulate_gain(h: Tensor) -> Callable[[Tensor], Tensor]:
     """ρ² (q, e) -> gains (q, e), for the h (e,) of every evaluation point; ρ² is overwritten."""
-    table = _table(h.dtype, h.device)
+    table = _gain_table(h.dtype, h.device)
     where = h.new_empty((1, 1, len(h), 2))
-    where[..., 1] = (h.clamp_max(HIGHEST) / HIGHEST).sqrt().mul_(2).sub_(1)
+    where[..., 1] = (h.clamp_max(MAX_TABULATED_GAP) / MAX_TABULATED_GAP).sqrt().mul_(2).sub_(1)
 
     def gain(squared: Tensor) -> Tensor:
         t = squared.neg_().add_(1).sqrt_().neg_().add_(1).sqrt_()
@@ -467,7 +477,7 @@ def gain_by_table(h: Tensor) -> Callable[[Tensor], Tensor]:
     return gain
 
 
-def _owen(h: Tensor, squared: Tensor) -> Tensor:
+def _owen_gain(h: Tensor, squared: Tensor) -> Tensor:
     """Φ(−h) − 2T(h, √(1−ρ²)/ρ) in float64, for h and ρ² that broadcast."""
     from scipy.special import (
         owens_t,
@@ -484,17 +494,17 @@ def _owen(h: Tensor, squared: Tensor) -> Tensor:
     return gains
 
 
-def _own_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
+def _self_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
     """Where these candidates (q,) meet themselves among the evaluation points.
 
     Rows and columns of (q, e).
     """
-    own = view.own_points()[pairs]
+    own = view.evaluation_index()[pairs]
     rows = (own >= 0).nonzero()[:, 0]
     return rows, own[rows]
 
 
-def _spread(view: View, label: Tensor) -> Tensor:
+def _contrast_variance(view: View, label: Tensor) -> Tensor:
     """Half the variance of f_a − f_b at each evaluation point: (e,)."""
     blocks = view.posterior.variance()[view.evaluation]
     if view.posterior.width == 1:
@@ -511,27 +521,27 @@ def _contrast(values: Tensor, label: Tensor, dim: int) -> Tensor:
     return (values.gather(dim, first) - values.gather(dim, second)).squeeze(dim)
 
 
-def _left(view: View, pairs: Tensor, label: Tensor, spread: Tensor) -> Tensor:
+def _remaining_variance(view: View, pairs: Tensor, label: Tensor, variance_now: Tensor) -> Tensor:
     """Half the variance of f_a − f_b that is left at x after candidate x' is labelled: (q, e)."""
     if view.posterior.width == 1:
-        scaled = _scaled(view, pairs)
-        return torch.addcmul(spread, scaled, scaled, value=-1)
-    return spread - _explained(view, pairs, label).to(spread.dtype)
+        scaled = _scale_covariance(view, pairs)
+        return torch.addcmul(variance_now, scaled, scaled, value=-1)
+    return variance_now - _explained_variance(view, pairs, label).to(variance_now.dtype)
 
 
-def _explained(view: View, pairs: Tensor, label: Tensor) -> Tensor:
+def _explained_variance(view: View, pairs: Tensor, label: Tensor) -> Tensor:
     """Half the variance of f_a − f_b at x that a label of candidate x' takes away.
 
     (q, e), a fresh tensor.
     """
     if view.posterior.width == 1:
-        return _scaled(view, pairs).square_()
-    k, factors = view.covariance(pairs), view.innovations()[pairs]
+        return _scale_covariance(view, pairs).square_()
+    k, factors = view.covariance(pairs), view.innovation_factors()[pairs]
     contrast = _contrast(k.to(torch.float64).permute(2, 0, 1, 3), label, 3).permute(1, 2, 0)
     return (0.5 * block_whiten(factors, contrast).square().sum(1)).to(k.dtype)
 
 
-def _scaled(view: View, pairs: Tensor) -> Tensor:
+def _scale_covariance(view: View, pairs: Tensor) -> Tensor:
     """k(x',x)/√u for a scalar kernel: (q, e), a fresh tensor."""
     k = view.covariance(pairs)
-    return view.innovations()[pairs][:, 0].reciprocal().to(k.dtype) * k
+    return view.innovation_factors()[pairs][:, 0].reciprocal().to(k.dtype) * k

@@ -17,17 +17,19 @@ from labelahead.gp import checks
 from labelahead.gp.checks import Positions
 from labelahead.gp.covariance import Covariance, LowRankKernel, take
 from labelahead.gp.linalg import block_solve, symmetric_product
-from labelahead.gp.lookahead import innovation
-from labelahead.gp.posterior import Posterior, Step
+from labelahead.gp.lookahead import innovation_factors
+from labelahead.gp.posterior import Posterior, PosteriorUpdate
 
 __all__ = ["View", "view"]
 
-_TAIL = 64  # fallen rows kept beside a stored block before they are folded into a fresh one
-_CHUNK = 256
+MAX_PENDING_ROWS = (
+    64  # fallen rows kept beside a stored block before they are folded into a fresh one
+)
+ROWS_PER_CHUNK = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredCrossCovariance:
     """k(candidates, evaluation), for the candidates a view began with: the block itself, as it was,
     and the rows that fell since, k = block − tail_rᵀ tail_c. Sums over it are float64, parts of it
     in the kernel's dtype.
@@ -37,16 +39,16 @@ class Stored:
     at_rows: Tensor  # (m·b,) flat positions
     at_cols: Tensor  # (e·b,)
     symmetric: bool = False  # evaluation = candidates
-    tail_rows: Tensor | None = None  # (t, m·b)
-    tail_cols: Tensor | None = None  # (t, e·b)
+    pending_rows: Tensor | None = None  # (t, m·b)
+    pending_cols: Tensor | None = None  # (t, e·b)
 
     def rows(self, which: Tensor) -> Tensor:
         """Rows (q,) of the flat candidates, corrected by the tail: (q, e·b). Do not modify."""
         rows = take(self.block, which, 0)
-        if self.tail_rows is None or self.tail_cols is None:
+        if self.pending_rows is None or self.pending_cols is None:
             return rows
-        left = self.tail_rows[:, which].T.to(rows.dtype)
-        return torch.addmm(rows, left, self.tail_cols.to(rows.dtype), alpha=-1)
+        left = self.pending_rows[:, which].T.to(rows.dtype)
+        return torch.addmm(rows, left, self.pending_cols.to(rows.dtype), alpha=-1)
 
     def product(self, right: Tensor) -> Tensor:
         """k right, by one pass over the block: (e·b, p) -> (m·b, p)."""
@@ -56,8 +58,8 @@ class Stored:
             out = product(self.block, narrow[:, 0])[:, None].to(torch.float64)
         else:
             out = (self.block @ narrow).to(torch.float64)
-        if self.tail_rows is not None and self.tail_cols is not None:
-            out = out - self.tail_rows.T @ (self.tail_cols @ right)
+        if self.pending_rows is not None and self.pending_cols is not None:
+            out = out - self.pending_rows.T @ (self.pending_cols @ right)
         return out
 
     def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
@@ -65,7 +67,7 @@ class Stored:
 
         (m, b, b). No variances come along.
         """
-        parts, size = [], max(1, _CHUNK // b) * b
+        parts, size = [], max(1, ROWS_PER_CHUNK // b) * b
         every = torch.arange(len(self.block), device=self.block.device)
         for lo in range(0, len(every), size):
             part = self.rows(every[lo : lo + size])
@@ -76,39 +78,39 @@ class Stored:
                 parts.append(grid @ grid.mT)
         return torch.cat(parts).to(torch.float64), None
 
-    def against(self, step: Step) -> Tensor:
+    def multiply_downdate(self, step: PosteriorUpdate) -> Tensor:
         """k times what falls at the evaluation points, (m·b, q).
 
         The one matrix-vector product of a step.
         """
-        assert step.fall is not None
-        return self.product(take(step.fall, self.at_cols, 1).T)
+        assert step.downdate is not None
+        return self.product(take(step.downdate, self.at_cols, 1).T)
 
-    def less(self, step: Step) -> tuple["Stored", bool]:
+    def update(self, step: PosteriorUpdate) -> tuple["StoredCrossCovariance", bool]:
         """k after `step`, and whether sums over it are still worth updating.
 
         What fell is appended; a long tail is folded into a fresh block.
         """
-        assert step.fall is not None
-        rows, cols = take(step.fall, self.at_rows, 1), take(step.fall, self.at_cols, 1)
-        if self.tail_rows is not None and self.tail_cols is not None:
-            rows, cols = torch.cat([self.tail_rows, rows]), torch.cat([self.tail_cols, cols])
-        if len(rows) <= _TAIL:
-            return replace(self, tail_rows=rows, tail_cols=cols), True
+        assert step.downdate is not None
+        rows, cols = take(step.downdate, self.at_rows, 1), take(step.downdate, self.at_cols, 1)
+        if self.pending_rows is not None and self.pending_cols is not None:
+            rows, cols = torch.cat([self.pending_rows, rows]), torch.cat([self.pending_cols, cols])
+        if len(rows) <= MAX_PENDING_ROWS:
+            return replace(self, pending_rows=rows, pending_cols=cols), True
         left, right = rows.to(self.block.dtype), cols.to(self.block.dtype)
         folded = torch.addmm(self.block, left.T, right, alpha=-1)
-        return replace(self, block=folded, tail_rows=None, tail_cols=None), False
+        return replace(self, block=folded, pending_rows=None, pending_cols=None), False
 
 
 @dataclass(frozen=True, eq=False)
-class Projected:
+class ProjectedCrossCovariance:
     """The same verbs through features: k = Ψ_c (I − VᵀV) Ψ_eᵀ, never formed; sums over x go through
     the k×k Gram matrix Ψ_eᵀΨ_e, which labels do not change."""
 
     covariance: Covariance
     at_rows: Tensor
     at_cols: Tensor
-    _memo: dict[str, Tensor] = field(default_factory=dict)
+    _cache: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def kernel(self) -> LowRankKernel:
@@ -122,13 +124,13 @@ class Projected:
 
     def gram(self) -> Tensor:
         """Ψ_eᵀ Ψ_e: (k, k), products in the features' dtype, summed in float64; made once."""
-        if "gram" not in self._memo:
-            self._memo["gram"] = _gram(take(self.kernel.features, self.at_cols, 0))
-        return self._memo["gram"]
+        if "gram" not in self._cache:
+            self._cache["gram"] = _gram(take(self.kernel.features, self.at_cols, 0))
+        return self._cache["gram"]
 
-    def _out(self, weights: Tensor) -> Tensor:
+    def _multiply_projected(self, weights: Tensor) -> Tensor:
         """Ψ_c (I − VᵀV) weights: (k, p) -> (m·b, p)."""
-        rest = self.kernel.explained(self.covariance.factors, weights.T)
+        rest = self.kernel.project_out(self.covariance.factors, weights.T)
         psi = take(self.kernel.features, self.at_rows, 0)
         rest = rest.to(psi.dtype)
         # Features on the right: with few columns that is several times the speed of psi @ rest.T
@@ -138,7 +140,7 @@ class Projected:
     def product(self, right: Tensor) -> Tensor:
         """Two passes over the features: (e·b, p) -> (m·b, p)."""
         psi = take(self.kernel.features, self.at_cols, 0)
-        return self._out((right.T.to(psi.dtype) @ psi).T.to(torch.float64))
+        return self._multiply_projected((right.T.to(psi.dtype) @ psi).T.to(torch.float64))
 
     def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
         """ψ A G A ψᵀ and the candidates' own variances ψ A ψᵀ, with A = I − VᵀV: (m, b, b) each,
@@ -155,12 +157,12 @@ class Projected:
             rest_of.addmm_(factor.T, factor, alpha=-1)
         rest_of, gram = rest_of.to(dtype), self.gram().to(dtype)
         parts, variances = [], []
-        size = max(1, 4 * _CHUNK // b) * b
+        size = max(1, 4 * ROWS_PER_CHUNK // b) * b
         for lo in range(0, len(self.at_rows), size):
             psi = take(features, self.at_rows[lo : lo + size], 0)
             rest = psi @ rest_of
             if b == 1:
-                parts.append(_quadratic(rest, gram).view(-1, 1, 1))
+                parts.append(_quadratic_form(rest, gram).view(-1, 1, 1))
                 variances.append((psi * rest).sum(1, dtype=torch.float64).view(-1, 1, 1))
             else:
                 grid = rest.view(-1, b, len(gram))
@@ -168,31 +170,34 @@ class Projected:
                 variances.append(psi.reshape(grid.shape) @ grid.mT)
         return torch.cat(parts).to(torch.float64), torch.cat(variances).to(torch.float64)
 
-    def against(self, step: Step) -> Tensor:
+    def multiply_downdate(self, step: PosteriorUpdate) -> Tensor:
         """k fallᵀ = Ψ_c A G Fᵀ: one pass over the features."""
-        return self._out(self.gram() @ step.factor.T)
+        return self._multiply_projected(self.gram() @ step.factor.T)
 
-    def less(self, step: Step) -> tuple["Projected", bool]:
+    def update(self, step: PosteriorUpdate) -> tuple["ProjectedCrossCovariance", bool]:
         """The Gram matrix stays; only V grows."""
         covariance = step.posterior.covariance
-        return Projected(covariance, self.at_rows, self.at_cols, self._memo), True
+        return ProjectedCrossCovariance(covariance, self.at_rows, self.at_cols, self._cache), True
 
 
-Cross = Stored | Projected
+CrossCovariance = StoredCrossCovariance | ProjectedCrossCovariance
 
 
-def cross(
-    posterior: Posterior, candidates: Tensor, evaluation: Tensor, hold: bool = False
-) -> Cross:
+def make_cross_covariance(
+    posterior: Posterior,
+    candidates: Tensor,
+    evaluation: Tensor,
+    cache_cross_covariance: bool = False,
+) -> CrossCovariance:
     """k(candidates, evaluation) of a posterior, stored or projected as its kernel suggests.
 
-    hold: stored in any case, m·e numbers, which makes every step after the first one cheap.
+    cache_cross_covariance: stored in any case, m·e numbers, which makes every step after the first one cheap.
     """
-    rows, cols = posterior.flat(candidates), posterior.flat(evaluation)
+    rows, cols = posterior.flat_positions(candidates), posterior.flat_positions(evaluation)
     covariance = posterior.covariance
-    if isinstance(covariance.prior, LowRankKernel) and not hold:
-        return Projected(covariance, rows, cols)
-    return Stored(covariance.block(rows, cols), rows, cols, torch.equal(rows, cols))
+    if isinstance(covariance.prior, LowRankKernel) and not cache_cross_covariance:
+        return ProjectedCrossCovariance(covariance, rows, cols)
+    return StoredCrossCovariance(covariance.block(rows, cols), rows, cols, torch.equal(rows, cols))
 
 
 def _gram(psi: Tensor) -> Tensor:
@@ -200,15 +205,15 @@ def _gram(psi: Tensor) -> Tensor:
     k = psi.shape[1]
     out = torch.zeros((k, k), dtype=torch.float64, device=psi.device)
     panel = max(1, -(-k // 4))
-    for lo in range(0, len(psi), 16 * _CHUNK):
-        part = psi[lo : lo + 16 * _CHUNK]
+    for lo in range(0, len(psi), 16 * ROWS_PER_CHUNK):
+        part = psi[lo : lo + 16 * ROWS_PER_CHUNK]
         for left in range(0, k, panel):
             right = slice(left, None)
             out[left : left + panel, right] += part[:, left : left + panel].T @ part[:, right]
     return out.triu() + out.triu(1).T
 
 
-def _quadratic(rows: Tensor, gram: Tensor) -> Tensor:
+def _quadratic_form(rows: Tensor, gram: Tensor) -> Tensor:
     """rᵀ G r for every row r of (q, k) and a symmetric G (k, k), multiplying half of it: (q,)."""
     k, total = len(gram), torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     panel = max(1, -(-k // 8))
@@ -231,11 +236,11 @@ class Moments(NamedTuple):
 
 
 @dataclass
-class _Known:
+class _ViewCache:
     """What a view has worked out so far; filled on demand."""
 
-    cross: Cross | None = None
-    # for the candidates that `cross` began with, the candidate itself included
+    cross_covariance: CrossCovariance | None = None
+    # for the candidates that `cross_covariance` began with, the candidate itself included
     moments: Moments | None = None
     factors: Tensor | None = None
     drift: Tensor | None = None
@@ -268,9 +273,9 @@ class View:
         embedding: Tensor | None,
         *,
         baseline: str = "outputs",
-        hold: bool = False,
+        cache_cross_covariance: bool = False,
         rows: Tensor | None = None,
-        known: _Known | None = None,
+        cache: _ViewCache | None = None,
     ) -> None:
         if baseline not in SOURCES:
             raise InputError(f"baseline is {baseline!r}; expected one of {', '.join(SOURCES)}")
@@ -279,11 +284,11 @@ class View:
         self.candidates = candidates
         self.evaluation = evaluation
         self.embedding = embedding
-        self._hold = hold
+        self._cache_cross_covariance = cache_cross_covariance
         # Which rows of the shared sums belong to the candidates that are left.
         device = candidates.device
         self._rows = torch.arange(len(candidates), device=device) if rows is None else rows
-        self._known = _Known() if known is None else known
+        self._cache = _ViewCache() if cache is None else cache
 
     def __repr__(self) -> str:
         return (
@@ -321,9 +326,9 @@ class View:
             self.evaluation,
             self.embedding,
             baseline=baseline,
-            hold=self._hold,
+            cache_cross_covariance=self._cache_cross_covariance,
             rows=self._rows,
-            known=self._known,
+            cache=self._cache,
         )
 
     def values(self, source: str | None = None) -> Tensor:
@@ -339,7 +344,7 @@ class View:
         # classes first: sums over them then run along long rows
         return probabilities(values.T.contiguous(), method, 0).T.contiguous()
 
-    def predicted(self, source: str | None = None) -> Tensor:
+    def predicted_targets(self, source: str | None = None) -> Tensor:
         """(m, C) one-hot most likely labels of the candidates."""
         source = self.baseline if source is None else source
         if self.posterior.classes < 2:
@@ -348,69 +353,69 @@ class View:
                 "more: use `variance`, which needs no label"
             )
         if source == "outputs":  # f does not change from view to view
-            if self._known.labels is None:
-                self._known.labels = self.outputs.argmax(1)
-            best = self._known.labels[self.candidates]
+            if self._cache.labels is None:
+                self._cache.labels = self.outputs.argmax(1)
+            best = self._cache.labels[self.candidates]
         else:
             best = self.values(source)[self.candidates].argmax(1)
         return self.outputs.new_zeros(len(best), self.posterior.classes).scatter_(
             1, best[:, None], 1.0
         )
 
-    def push(self, targets: Tensor, which: Tensor | None = None) -> Tensor:
+    def scaled_residuals(self, targets: Tensor, which: Tensor | None = None) -> Tensor:
         """u⁻¹ (y' − f_lin(x')): what a label pushes with, (q, C) -> (q, b, C/b).
 
         which: (q,) indices into `candidates`, default all of them.
         """
-        factors, at = self.innovations(), self.candidates
+        factors, at = self.innovation_factors(), self.candidates
         if which is not None:
             factors, at = factors[which], at[which]
         surprise = targets - self.posterior.mean[at]
         return block_solve(factors, surprise.view(len(at), self.posterior.width, -1))
 
-    def innovations(self) -> Tensor:
+    def innovation_factors(self) -> Tensor:
         """Cholesky factors of u = k(x',x') + σI: (m, b, b)."""
-        if self._known.factors is None:
-            self._known.factors = innovation(self.posterior, self.candidates)
-        return self._known.factors
+        if self._cache.factors is None:
+            self._cache.factors = innovation_factors(self.posterior, self.candidates)
+        return self._cache.factors
 
     def drift(self) -> Tensor:
         """d = f_lin − f at the evaluation points, (e, C)."""
-        if self._known.drift is None:
+        if self._cache.drift is None:
             at = self.evaluation
-            self._known.drift = take(self.posterior.mean, at, 0) - take(self.outputs, at, 0)
-        return self._known.drift
+            self._cache.drift = take(self.posterior.mean, at, 0) - take(self.outputs, at, 0)
+        return self._cache.drift
 
     def covariance(self, which: Tensor) -> Tensor:
         """k between some candidates and all evaluation points, in the kernel's dtype.
 
         which: (q,) indices into `candidates`. (q, e); full kernel: (q, C, e, C). Do not modify.
         """
-        flat = self._cross().rows(self.posterior.flat(self._rows[which]))
+        flat = self._cross_covariance().rows(self.posterior.flat_positions(self._rows[which]))
         if self.posterior.width == 1:
             return flat
         b = self.posterior.width
         return flat.view(len(which), b, len(self.evaluation), b)
 
-    def own_points(self) -> Tensor:
+    def evaluation_index(self) -> Tensor:
         """(m,) index of each candidate among the evaluation points; −1 where it is none of them."""
-        if self._known.own is None:
+        if self._cache.own is None:
             order = self.evaluation.argsort()
             if not len(order):
-                self._known.own = torch.full_like(self.candidates, -1)
+                self._cache.own = torch.full_like(self.candidates, -1)
             else:
                 place = torch.searchsorted(self.evaluation[order], self.candidates).clamp_max_(
                     len(order) - 1
                 )
                 found = order[place]
-                self._known.own = torch.where(self.evaluation[found] == self.candidates, found, -1)
-        return self._known.own
+                self._cache.own = torch.where(self.evaluation[found] == self.candidates, found, -1)
+        return self._cache.own
 
     def moments(self) -> Moments:
         """Sums over the evaluation points other than the candidate itself, one row per candidate."""
         every = self._moments()
         squares, drift = every.squares[self._rows], every.drift[self._rows]
-        own = self.own_points()
+        own = self.evaluation_index()
         rows = (own >= 0).nonzero()[:, 0]
         if not len(rows):
             return Moments(squares, drift)
@@ -423,20 +428,22 @@ class View:
             squares.clamp_min_(0.0)  # rounding, where the candidate itself is all there is
         return Moments(squares, drift)
 
-    def _cross(self) -> Cross:
-        if self._known.cross is None:
-            self._known.cross = cross(self.posterior, self.candidates, self.evaluation, self._hold)
-        return self._known.cross
+    def _cross_covariance(self) -> CrossCovariance:
+        if self._cache.cross_covariance is None:
+            self._cache.cross_covariance = make_cross_covariance(
+                self.posterior, self.candidates, self.evaluation, self._cache_cross_covariance
+            )
+        return self._cache.cross_covariance
 
     def _moments(self) -> Moments:
-        if self._known.moments is None:
-            k, b = self._cross(), self.posterior.width
-            drift = k.product(self.posterior.folded(self.drift()))
+        if self._cache.moments is None:
+            k, b = self._cross_covariance(), self.posterior.width
+            drift = k.product(self.posterior.flatten_outputs(self.drift()))
             squares, variances = k.squares(b)
             if variances is not None:
-                self.posterior.note_variance(self.candidates, variances)
-            self._known.moments = Moments(squares, drift.view(len(squares), b, -1))
-        return self._known.moments
+                self.posterior.cache_variance(self.candidates, variances)
+            self._cache.moments = Moments(squares, drift.view(len(squares), b, -1))
+        return self._cache.moments
 
     def condition(self, at: Positions, targets: Tensor) -> "View":
         """The view after labels arrive: at (q,) positions, targets (q, C).
@@ -448,60 +455,68 @@ class View:
 
             s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
         """
-        step = self.posterior.step(at, targets)
+        step = self.posterior.compute_update(at, targets)
         keep = ~step.posterior.is_labelled[self.candidates]
-        known, before = _Known(labels=self._known.labels), self._known.cross
-        if before is not None and step.fall is not None:
-            known.cross, current = before.less(step)
-            if self._known.moments is not None and current:
-                known.moments = self._fallen(before, step)
+        cache, before = _ViewCache(labels=self._cache.labels), self._cache.cross_covariance
+        if before is not None and step.downdate is not None:
+            cache.cross_covariance, current = before.update(step)
+            if self._cache.moments is not None and current:
+                cache.moments = self._update_moments(before, step)
         return View(
             step.posterior,
             self.candidates[keep],
             self.evaluation,
             self.embedding,
             baseline="linearised",
-            hold=self._hold,
-            rows=self._rows[keep] if known.cross is not None else None,
-            known=known,
+            cache_cross_covariance=self._cache_cross_covariance,
+            rows=self._rows[keep] if cache.cross_covariance is not None else None,
+            cache=cache,
         )
 
-    def revised(self, posterior: Posterior) -> "View":
+    def with_posterior(self, posterior: Posterior) -> "View":
         """The view of a posterior with other targets, or more classes, at the same labelled points.
 
         K is the same.
         """
-        k, known = self._known.cross, _Known(cross=self._known.cross, factors=self._known.factors)
+        k, cache = (
+            self._cache.cross_covariance,
+            _ViewCache(cross_covariance=self._cache.cross_covariance, factors=self._cache.factors),
+        )
         other = View(
             posterior,
             self.candidates,
             self.evaluation,
             self.embedding,
             baseline=self.baseline,
-            hold=self._hold,
+            cache_cross_covariance=self._cache_cross_covariance,
             rows=self._rows if k is not None else None,
-            known=known,
+            cache=cache,
         )
-        if k is not None and self._known.moments is not None:
-            squares = self._known.moments.squares
-            drift = k.product(posterior.folded(other.drift()))
-            known.moments = Moments(squares, drift.view(len(squares), posterior.width, -1))
+        if k is not None and self._cache.moments is not None:
+            squares = self._cache.moments.squares
+            drift = k.product(posterior.flatten_outputs(other.drift()))
+            cache.moments = Moments(squares, drift.view(len(squares), posterior.width, -1))
         return other
 
-    def _fallen(self, before: Cross, step: Step) -> Moments:
+    def _update_moments(self, before: CrossCovariance, step: PosteriorUpdate) -> Moments:
         """The moments after a step, from those before it and one product with k."""
-        assert step.fall is not None
+        assert step.downdate is not None
         squares, drift = self._moments()
         m, b, p = drift.shape
-        w_rows, w_cols = take(step.fall, before.at_rows, 1), take(step.fall, before.at_cols, 1)
-        z = before.against(step)
-        after = step.posterior.folded(self.drift()) + w_cols.T @ step.gain
+        w_rows, w_cols = (
+            take(step.downdate, before.at_rows, 1),
+            take(step.downdate, before.at_cols, 1),
+        )
+        z = before.multiply_downdate(step)
+        after = step.posterior.flatten_outputs(self.drift()) + w_cols.T @ step.whitened_residual
         inner, met = w_cols @ w_cols.T, w_cols @ after
         if len(w_rows) == 1:  # one label of a scalar kernel: fused passes instead of products
             w = w_rows[0].view(m, 1, 1)
-            moved = drift.addcmul(z.view(m, 1, 1), step.gain).addcmul_(w, met, value=-1)
+            moved = drift.addcmul(z.view(m, 1, 1), step.whitened_residual).addcmul_(
+                w, met, value=-1
+            )
             return Moments(squares + w * (inner * w - 2 * z.view(m, 1, 1)), moved)
-        moved = drift.reshape(m * b, p) + z @ step.gain - w_rows.T @ met
+        moved = drift.reshape(m * b, p) + z @ step.whitened_residual - w_rows.T @ met
         w_blocks, z_blocks = w_rows.T.reshape(m, b, -1), z.view(m, b, -1)
         twice = w_blocks @ z_blocks.mT
         squares = squares - twice - twice.mT + w_blocks @ inner @ w_blocks.mT
@@ -515,14 +530,14 @@ def view(
     embedding: Tensor | None = None,
     *,
     baseline: str = "outputs",
-    hold: bool = False,
+    cache_cross_covariance: bool = False,
 ) -> View:
     """What a strategy sees: a posterior and which of its n points may be labelled next.
 
     candidates: (m,) distinct unlabelled positions. evaluation: (e,) positions whose predictions
     matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
     baseline: "outputs" where the outputs are those of a network trained on all labels; "linearised"
-    where they are a prior mean, or labels have arrived since. hold: keep k(candidates, evaluation)
+    where they are a prior mean, or labels have arrived since. cache_cross_covariance: keep k(candidates, evaluation)
     in memory also where the kernel is given by features: m·e numbers, and labels that come one by
     one cost a fraction.
 
@@ -530,17 +545,24 @@ def view(
     >>> la.variance(seen).shape
     torch.Size([2])
     """
-    at = posterior.positions(candidates, "candidates")
+    at = posterior.check_positions(candidates, "candidates")
     posterior.require_unlabelled(at, "candidates")
     where = at
     if evaluation is not None:
-        where = posterior.positions(evaluation, "evaluation")
+        where = posterior.check_positions(evaluation, "evaluation")
     if embedding is not None:
-        embedding = checks.finite(
-            checks.floating(embedding, "embedding", "(n, h)", (2,)), "embedding"
+        embedding = checks.check_finite(
+            checks.check_floating(embedding, "embedding", "(n, h)", (2,)), "embedding"
         )
         if len(embedding) != posterior.points:
             raise InputError(
                 f"embedding has {len(embedding)} rows; expected {posterior.points}, one per point"
             )
-    return View(posterior, at, where, embedding, baseline=baseline, hold=hold)
+    return View(
+        posterior,
+        at,
+        where,
+        embedding,
+        baseline=baseline,
+        cache_cross_covariance=cache_cross_covariance,
+    )

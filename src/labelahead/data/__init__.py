@@ -8,7 +8,7 @@
 from labelahead.data.arrays import from_arrays, from_dataset
 from labelahead.data.dataset import Answers, Data
 from labelahead.data.labels import read_labels
-from labelahead.data.loading import load, load_from
+from labelahead.data.loading import load, load_source
 from labelahead.data.public_datasets import DATASETS
 
 __all__ = [
@@ -18,6 +18,6 @@ __all__ = [
     "from_arrays",
     "from_dataset",
     "load",
-    "load_from",
+    "load_source",
     "read_labels",
 ]

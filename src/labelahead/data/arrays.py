@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset
 
 from labelahead.batching import Samples
-from labelahead.data.classes import encode
+from labelahead.data.classes import encode_labels
 from labelahead.data.dataset import (
     UNKNOWN,
     Answers,
@@ -26,36 +26,36 @@ from labelahead.data.dataset import (
     Rows,
     Texts,
     as_positions,
-    check_size,
-    first_not_finite,
-    hashed,
+    check_image_size,
+    find_first_nonfinite,
+    hash_tensor,
 )
 from labelahead.data.preprocessing import NUMBERS, PICTURES, Preprocessor
-from labelahead.data.records import Records, choose_id_column, ids_from
-from labelahead.data.size_limits import free_memory, in_gigabytes, npy_header, require_npy_content
-from labelahead.data.split import Options, Split, choose, path_name
+from labelahead.data.records import Records, choose_id_column, read_ids
+from labelahead.data.size_limits import get_free_memory, format_bytes, read_npy_header, require_npy_content
+from labelahead.data.split import LoadOptions, Split, split_items, name_from_path
 from labelahead.errors import InputError
 
 __all__ = [
-    "Pixels",
-    "Values",
-    "assemble",
-    "bundle",
+    "PixelInputs",
+    "NumericInputs",
+    "build_from_tensor",
+    "build_dataset",
     "from_arrays",
     "from_dataset",
     "load_npz",
     "read_npz",
-    "spread",
+    "compute_mean_std",
 ]
 
 # What the arrays of an .npz, and the parts of an item of a torch data set, may be called.
-INPUTS = ("x", "inputs", "data", "images", "features", "embeddings")
-LABELS = ("y", "labels", "label", "target", "targets")
-CLASSES = ("classes", "class_names", "target_names")
-EXPECTED = "x and y, inputs and labels, data and target, or x_train, y_train, x_test and y_test"
+INPUT_ARRAY_NAMES = ("x", "inputs", "data", "images", "features", "embeddings")
+LABEL_ARRAY_NAMES = ("y", "labels", "label", "target", "targets")
+CLASS_ARRAY_NAMES = ("classes", "class_names", "target_names")
+EXPECTED_ARRAYS = "x and y, inputs and labels, data and target, or x_train, y_train, x_test and y_test"
 INPUT_KEYS = ("image", "img", "pixel_values", "inputs", "input", "x", "features", "data")
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "fine_label", "class")
-READING = (
+NPZ_READ_ERRORS = (
     OSError,
     EOFError,
     KeyError,
@@ -65,9 +65,9 @@ READING = (
     zipfile.BadZipFile,
     zlib.error,
 )
-PROBED = 8  # items read twice, to notice a random transform
-PIECE = 2048  # items converted at a time, so that no second full copy is needed
-VISIBLE = 256  # smaller pictures are enlarged to about that
+PROBED_ITEMS = 8  # items read twice, to notice a random transform
+CHUNK_ITEMS = 2048  # items converted at a time, so that no second full copy is needed
+MIN_DISPLAY_PIXELS = 256  # smaller pictures are enlarged to about that
 Array = np.ndarray[Any, Any]
 
 
@@ -96,8 +96,8 @@ def from_arrays(
     """
     if isinstance(inputs, Mapping):
         inputs = Samples(inputs)
-    values, notes = (inputs, ()) if isinstance(inputs, Samples) else as_values(inputs, "inputs")
-    codes, names, more = _labels(labels, classes, len(values))
+    values, notes = (inputs, ()) if isinstance(inputs, Samples) else to_input_tensor(inputs, "inputs")
+    codes, names, more = _encode_labels(labels, classes, len(values))
     if isinstance(test, np.ndarray | Tensor) and test.dtype in (np.bool_, torch.bool):
         if test.shape != (len(values),):
             raise InputError(
@@ -110,20 +110,20 @@ def from_arrays(
         first = int(at[codes[at] == UNKNOWN][0])
         raise InputError(f"test item {first} has no label; expected one for every test item")
     split = Split(torch.arange(len(values)), at, (*notes, *more))
-    called = None if ids is None else _checked_ids(ids, len(values), name)
+    called = None if ids is None else _check_ids(ids, len(values), name)
     if isinstance(values, Samples):
-        return _of_samples(name, values, codes, names, split, called)
-    return assemble(name, values, codes, names, split, standardise=False, ids=called)
+        return _wrap_samples(name, values, codes, names, split, called)
+    return build_from_tensor(name, values, codes, names, split, standardise=False, ids=called)
 
 
-def _checked_ids(ids: Sequence[Any], n: int, name: str) -> tuple[str, ...]:
+def _check_ids(ids: Sequence[Any], n: int, name: str) -> tuple[str, ...]:
     """Return the ids as text, each once."""
     if len(ids) != n:
         raise InputError(f"there are {n} inputs and {len(ids)} ids; expected one id for each input")
-    return tuple(ids_from(name, "ids", list(ids), [f"item {i}" for i in range(n)]))
+    return tuple(read_ids(name, "ids", list(ids), [f"item {i}" for i in range(n)]))
 
 
-def _of_samples(
+def _wrap_samples(
     name: str,
     samples: Samples,
     codes: Tensor,
@@ -144,13 +144,13 @@ def _of_samples(
     return data, Answers(codes, ids) if bool((codes >= 0).any()) else None
 
 
-def _labels(
+def _encode_labels(
     labels: Any, classes: Sequence[str] | None, n: int
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Encoded labels, all unknown where there are none."""
     if labels is None:
         return torch.full((n,), UNKNOWN), tuple(classes or ()), ()
-    codes, names, notes = encode(labels, classes)
+    codes, names, notes = encode_labels(labels, classes)
     if len(codes) != n:
         raise InputError(
             f"there are {n} inputs and {len(codes)} labels; expected one label for each input"
@@ -175,11 +175,11 @@ def from_dataset(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(f"limit is {limit!r}; expected a whole number of at least 1")
-    positions, items, notes = _items(dataset, limit)
+    positions, items, notes = _iter_items(dataset, limit)
     inputs: list[Tensor] = []
     labels: list[Any] = []
     for position, item in zip(positions, items, strict=False):
-        x, y = _pair(item, position)
+        x, y = _split_item(item, position)
         if inputs and (x.shape != inputs[0].shape or x.dtype != inputs[0].dtype):
             raise InputError(
                 f"item {position} is {x.dtype} {tuple(x.shape)} and the first one "
@@ -192,17 +192,17 @@ def from_dataset(
         raise InputError("the data set has no items; expected at least one")
     stacked = torch.stack(inputs)
     stacked = stacked.unsqueeze(1) if stacked.ndim == 1 else stacked
-    values, more = as_values(stacked, "the data set")
-    codes, names, decided = encode(labels, _classes(dataset, classes))
+    values, more = to_input_tensor(stacked, "the data set")
+    codes, names, decided = encode_labels(labels, _find_class_names(dataset, classes))
     split = Split(torch.arange(len(values)), torch.empty(0, dtype=torch.int64), ())
     said = (*notes, *more, *decided)
     ids = tuple(str(position) for position, _ in zip(positions, inputs, strict=False))
-    return assemble(
+    return build_from_tensor(
         type(dataset).__name__, values, codes, names, split, notes=said, standardise=False, ids=ids
     )
 
 
-def _items(
+def _iter_items(
     dataset: Dataset[Any], limit: int | None
 ) -> tuple[Sequence[int], Iterator[Any], tuple[str, ...]]:
     """Positions, items in that order, and what was decided."""
@@ -221,8 +221,8 @@ def _items(
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
         positions = sorted(order[:limit].tolist())
         notes = (f"{limit} of {n} items kept, at random, seed 0",)
-    for position in positions[:PROBED]:
-        first, again = (_pair(dataset[position], position)[0] for _ in range(2))
+    for position in positions[:PROBED_ITEMS]:
+        first, again = (_split_item(dataset[position], position)[0] for _ in range(2))
         if first.shape != again.shape or not bool(torch.eq(first, again).all()):
             if bool(first.isnan().any()):
                 break  # reported with its position later
@@ -233,7 +233,7 @@ def _items(
     return positions, (dataset[position] for position in positions), notes
 
 
-def _pair(item: Any, position: int) -> tuple[Tensor, Any]:
+def _split_item(item: Any, position: int) -> tuple[Tensor, Any]:
     """Input and label of one item; the label is None if there is none."""
     if isinstance(item, Mapping):
         key = next((k for k in INPUT_KEYS if k in item), None)
@@ -243,17 +243,17 @@ def _pair(item: Any, position: int) -> tuple[Tensor, Any]:
                 f"{', '.join(INPUT_KEYS)}"
             )
         label = next((item[k] for k in LABEL_KEYS if k in item), None)
-        return _input(item[key], position), _label(label, position)
+        return _to_tensor(item[key], position), _to_label(label, position)
     if isinstance(item, tuple | list):
         if len(item) not in (1, 2):
             raise InputError(
                 f"item {position} has {len(item)} parts; expected x, (x, y) or a dictionary"
             )
-        return _input(item[0], position), _label(item[1] if len(item) == 2 else None, position)
-    return _input(item, position), None
+        return _to_tensor(item[0], position), _to_label(item[1] if len(item) == 2 else None, position)
+    return _to_tensor(item, position), None
 
 
-def _input(value: Any, position: int) -> Tensor:
+def _to_tensor(value: Any, position: int) -> Tensor:
     """One input as a tensor; pictures of Pillow as uint8 (C, H, W)."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
@@ -270,7 +270,7 @@ def _input(value: Any, position: int) -> Tensor:
         ) from error
 
 
-def _label(value: Any, position: int) -> Any:
+def _to_label(value: Any, position: int) -> Any:
     """One label: a number, a name or None."""
     if isinstance(value, Tensor | np.ndarray):
         if value.size != 1 if isinstance(value, np.ndarray) else value.numel() != 1:
@@ -281,7 +281,7 @@ def _label(value: Any, position: int) -> Any:
     return value
 
 
-def _classes(dataset: Any, classes: Sequence[str] | None) -> Sequence[str] | None:
+def _find_class_names(dataset: Any, classes: Sequence[str] | None) -> Sequence[str] | None:
     """The class names given, or those the data set carries."""
     carried = getattr(dataset, "classes", None)
     if classes is not None or not isinstance(carried, list | tuple):
@@ -289,16 +289,16 @@ def _classes(dataset: Any, classes: Sequence[str] | None) -> Sequence[str] | Non
     return carried if carried and all(isinstance(name, str) for name in carried) else None
 
 
-def load_npz(path: Path, options: Options) -> Loaded:
+def load_npz(path: Path, options: LoadOptions) -> Loaded:
     """An archive with inputs, perhaps labels, perhaps a test part of its own."""
     options.refuse_target(str(path))
     arrays = read_npz(path)
-    x, y, train = npz_parts(path, arrays)
+    x, y, train = find_npz_arrays(path, arrays)
     notes = [] if train is None else [f"test part as in the file: {len(x) - train} items"]
-    names = next((arrays[key] for key in CLASSES if key in arrays), None)
+    names = next((arrays[key] for key in CLASS_ARRAY_NAMES if key in arrays), None)
     classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
-    values, more = as_values(x, path.name)
-    codes, class_names, decided = encode(
+    values, more = to_input_tensor(x, path.name)
+    codes, class_names, decided = encode_labels(
         y, classes, known=options.classes, where=f"{path}: the labels"
     )
     if len(codes) != len(values):
@@ -314,29 +314,29 @@ def load_npz(path: Path, options: Options) -> Loaded:
         lost = official & (codes == UNKNOWN)
         official &= ~lost
         notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
-    split = choose(codes, options, official)
+    split = split_items(codes, options, official)
     said = (*notes, *more, *decided, "inputs standardised over the pool")
-    ids = npz_ids(path, arrays, len(codes), options.id)
+    ids = read_npz_ids(path, arrays, len(codes), options.id)
     ids = None if ids is None else tuple(ids[int(i)] for i in split.keep)
-    data, answers = assemble(
-        path_name(path), values, codes, class_names, split, notes=said, size=options.size, ids=ids
+    data, answers = build_from_tensor(
+        name_from_path(path), values, codes, class_names, split, notes=said, size=options.size, ids=ids
     )
-    return replace(data, vectors=_vectors(arrays, len(codes), split.keep)), answers
+    return replace(data, vectors=_find_embeddings(arrays, len(codes), split.keep)), answers
 
 
-def npz_ids(path: Path, arrays: Mapping[str, Array], n: int, wanted: str) -> tuple[str, ...] | None:
+def read_npz_ids(path: Path, arrays: Mapping[str, Array], n: int, wanted: str) -> tuple[str, ...] | None:
     """Return the ids that an array of n entries holds.
 
     None for positions. wanted: as the option --id.
     """
-    able = {name: v for name, v in arrays.items() if v.shape == (n,) and name not in LABELS}
+    able = {name: v for name, v in arrays.items() if v.shape == (n,) and name not in LABEL_ARRAY_NAMES}
     name = choose_id_column(str(path), able, wanted)
     if name is None:
         return None
-    return tuple(ids_from(str(path), name, able[name].tolist(), [f"item {i}" for i in range(n)]))
+    return tuple(read_ids(str(path), name, able[name].tolist(), [f"item {i}" for i in range(n)]))
 
 
-def _vectors(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor]:
+def _find_embeddings(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor]:
     """Tables of n rows (of NAME_train and NAME_test together) beside the inputs, by name.
 
     Embeddings, perhaps.
@@ -353,12 +353,12 @@ def _vectors(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor
     tables = {
         name: v
         for name, v in whole.items()
-        if v.ndim == 2 and len(v) == n and v.shape[1] and name not in INPUTS
+        if v.ndim == 2 and len(v) == n and v.shape[1] and name not in INPUT_ARRAY_NAMES
     }
     return {
         name: torch.from_numpy(v.astype(np.float32))[keep]
         for name, v in tables.items()
-        if v.dtype.kind in "iuf" and np.isfinite(v).all() and name not in LABELS
+        if v.dtype.kind in "iuf" and np.isfinite(v).all() and name not in LABEL_ARRAY_NAMES
     }
 
 
@@ -378,7 +378,7 @@ def read_npz(path: Path) -> dict[str, Array]:
                         f"{path} holds {key!r} in capital and small letters; expected one of them"
                     )
                 arrays[key.lower()] = archive[key]
-    except READING as error:
+    except NPZ_READ_ERRORS as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
@@ -395,7 +395,7 @@ def _require_declared_sizes(path: Path) -> None:
     """
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
-            shape, _, dtype = npy_header(file)
+            shape, _, dtype = read_npy_header(file)
             require_npy_content(shape, dtype, path.stat().st_size - file.tell(), str(path))
         return
     with zipfile.ZipFile(path) as archive:
@@ -403,7 +403,7 @@ def _require_declared_sizes(path: Path) -> None:
             if not info.filename.endswith(".npy"):
                 continue
             with archive.open(info) as member:
-                shape, _, dtype = npy_header(member)  # type: ignore[arg-type]
+                shape, _, dtype = read_npy_header(member)  # type: ignore[arg-type]
                 require_npy_content(
                     shape, dtype, info.file_size - member.tell(), f"{path}, {info.filename}"
                 )
@@ -414,50 +414,50 @@ def _require_memory(path: Path, archive: Any) -> None:
 
     A small archive may hold any number of zeros.
     """
-    size, free = sum(info.file_size for info in archive.zip.infolist()), free_memory()
+    size, free = sum(info.file_size for info in archive.zip.infolist()), get_free_memory()
     if free is not None and 2 * size > free:  # inputs are standardised into a second copy
         raise InputError(
-            f"{path} takes {in_gigabytes(size)} unpacked, of which two are held, and "
-            f"{in_gigabytes(free)} of memory "
+            f"{path} takes {format_bytes(size)} unpacked, of which two are held, and "
+            f"{format_bytes(free)} of memory "
             "are free; expected less: keep fewer items or smaller ones in it, or use a folder of "
             "files"
         )
 
 
-def npz_parts(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
+def find_npz_arrays(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
     """Inputs, labels (None where unknown) and, if there is a test part, where it begins."""
-    for name in INPUTS:
+    for name in INPUT_ARRAY_NAMES:
         if f"{name}_train" in arrays:
-            x = _rows(path, arrays, f"{name}_train")
-            y = _labels_of(path, arrays, "_train", len(x))
+            x = _require_rows(path, arrays, f"{name}_train")
+            y = _find_labels(path, arrays, "_train", len(x))
             if f"{name}_test" not in arrays:
                 return x, y, None
-            held_out = _rows(path, arrays, f"{name}_test")
+            held_out = _require_rows(path, arrays, f"{name}_test")
             if x.shape[1:] != held_out.shape[1:]:
                 raise InputError(
                     f"{path}: training inputs are {x.shape[1:]} and test inputs "
                     f"{held_out.shape[1:]} each; expected equal shapes"
                 )
-            y = y + _labels_of(path, arrays, "_test", len(held_out))
+            y = y + _find_labels(path, arrays, "_test", len(held_out))
             return np.concatenate([x, held_out]), y, len(x)
         if name in arrays:
-            x = _rows(path, arrays, name)
-            return x, _labels_of(path, arrays, "", len(x)), None
+            x = _require_rows(path, arrays, name)
+            return x, _find_labels(path, arrays, "", len(x)), None
     raise InputError(
-        f"{path} holds {', '.join(arrays) or 'nothing'}; expected the arrays {EXPECTED}"
+        f"{path} holds {', '.join(arrays) or 'nothing'}; expected the arrays {EXPECTED_ARRAYS}"
     )
 
 
-def _rows(path: Path, arrays: dict[str, Array], name: str) -> Array:
+def _require_rows(path: Path, arrays: dict[str, Array], name: str) -> Array:
     """An array that has items at all."""
     if arrays[name].ndim == 0:
         raise InputError(f"{path}: {name} is a single value; expected an array (n, ...)")
     return arrays[name]
 
 
-def _labels_of(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> list[Any]:
+def _find_labels(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> list[Any]:
     """The labels that go with inputs of that suffix, or as many unknown ones."""
-    for name in LABELS:
+    for name in LABEL_ARRAY_NAMES:
         if name + suffix in arrays:
             labels = arrays[name + suffix]
             if labels.shape not in ((n,), (n, 1)):
@@ -469,10 +469,10 @@ def _labels_of(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> lis
     return [None] * n
 
 
-def as_values(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+def to_input_tensor(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
     """Inputs as a tensor: uint8 (n, C, H, W) for 8-bit pictures, float32 for the rest."""
     try:
-        values = inputs.detach().cpu() if isinstance(inputs, Tensor) else _tensor(inputs)
+        values = inputs.detach().cpu() if isinstance(inputs, Tensor) else _array_to_tensor(inputs)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{name} cannot be read as numbers ({error}); expected an array (n, ...) of equal rows"
@@ -491,7 +491,7 @@ def as_values(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
     if values.dtype == torch.uint8 and values.ndim == 4:
         return values, tuple(notes)
     as_float = values.to(torch.float32)
-    bad = first_not_finite(as_float)
+    bad = find_first_nonfinite(as_float)
     if bad is not None:
         large = bool(torch.isfinite(values[bad].double()).all())
         what = "a number too large for float32" if large else "NaN or infinity"
@@ -501,7 +501,7 @@ def as_values(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
     return as_float, tuple(notes)
 
 
-def _tensor(inputs: Any) -> Tensor:
+def _array_to_tensor(inputs: Any) -> Tensor:
     """Anything numpy can read as a tensor that owns writable memory."""
     array = np.asarray(inputs)
     if array.dtype.kind not in "biufc":
@@ -516,7 +516,7 @@ def _tensor(inputs: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def assemble(
+def build_from_tensor(
     name: str,
     values: Tensor,
     codes: Tensor,
@@ -536,22 +536,22 @@ def assemble(
     values = values if len(keep) == len(values) else values[keep]
     if not len(split.pool):
         raise InputError("every item is in test; expected some that may be asked for")
-    held: Held
+    held: InMemoryInputs
     if values.dtype == torch.uint8:
-        held = Pixels(values, *spread(values, split.pool), size)
+        held = PixelInputs(values, *compute_mean_std(values, split.pool), size)
     elif standardise:
-        held = Values(values, *_scales(values, split.pool), *_extremes(values), size)
+        held = NumericInputs(values, *_compute_scales(values, split.pool), *_find_display_range(values), size)
     else:
-        held = Values(values, torch.zeros(()), torch.ones(()), *_extremes(values), size)
+        held = NumericInputs(values, torch.zeros(()), torch.ones(()), *_find_display_range(values), size)
     images = held if values.ndim == 4 and values.shape[1] in (1, 3) else None
-    return bundle(
+    return build_dataset(
         name, held, images, split, codes[keep], classes, ids=ids, notes=(*notes, *split.notes)
     )
 
 
-def bundle(
+def build_dataset(
     name: str,
-    held: "Held",
+    held: "InMemoryInputs",
     images: Images | None,
     split: Split,
     labels: Tensor,
@@ -589,15 +589,15 @@ def bundle(
     return data, Answers(labels, ids, column) if bool((labels >= 0).any()) else None
 
 
-def _scales(values: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_scales(values: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation: per channel of pictures, per feature of vectors, else overall."""
     if values.ndim in (2, 4):
-        return spread(values, pool)
-    mean, std = spread(values.flatten().view(len(values), 1, -1), pool)
+        return compute_mean_std(values, pool)
+    mean, std = compute_mean_std(values.flatten().view(len(values), 1, -1), pool)
     return mean.squeeze(0), std.squeeze(0)
 
 
-def _extremes(values: Tensor) -> tuple[float, float]:
+def _find_display_range(values: Tensor) -> tuple[float, float]:
     """What to show as black and as white."""
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 255:
@@ -605,7 +605,7 @@ def _extremes(values: Tensor) -> tuple[float, float]:
     return low, high if high > low else low + 1.0
 
 
-def spread(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
+def compute_mean_std(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over the pool of each entry of dimension `dim` (from 1).
 
     A constant one gets deviation 1, so that dividing by it is safe.
@@ -614,8 +614,8 @@ def spread(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
     over = tuple(d for d in range(values.ndim) if d != dim)
     # First entry taken off, so that squares of values far from 0 lose no digits.
     shift = values[pool[:1]].double().mean(over, keepdim=True)
-    for start in range(0, len(pool), PIECE):
-        part = values[pool[start : start + PIECE]].double() - shift
+    for start in range(0, len(pool), CHUNK_ITEMS):
+        part = values[pool[start : start + CHUNK_ITEMS]].double() - shift
         count += part.numel() // part.shape[dim]
         total = total + part.sum(over)
         squares = squares + part.square().sum(over)
@@ -627,7 +627,7 @@ def spread(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
     return centre.float(), torch.where(std == 0, torch.ones_like(std), std).float()
 
 
-class Held(Images):
+class InMemoryInputs(Images):
     """Inputs held in memory, and how they are shown as pictures."""
 
     values: Tensor
@@ -657,7 +657,7 @@ class Held(Images):
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """The pictures as uint8 (q, 3, size, size); one channel is shown as grey."""
         at = as_positions(positions, len(self.values), "positions")
-        check_size(size)
+        check_image_size(size)
         return (
             self.shown(at, size)
             .round()
@@ -669,15 +669,15 @@ class Held(Images):
 
     def picture(self, position: int, size: int) -> Array:
         """One picture to look at, uint8 (H, W, 3)."""
-        return to_look_at(self.shown(as_positions([position], len(self.values), "position")), size)
+        return render_for_display(self.shown(as_positions([position], len(self.values), "position")), size)
 
     def content(self) -> str:
         """A hash of all the numbers."""
-        return hashed(self.values)
+        return hash_tensor(self.values)
 
 
 @dataclass(frozen=True, eq=False)
-class Values(Held):
+class NumericInputs(InMemoryInputs):
     """Inputs held as float32 numbers, to be standardised; shown as pictures if they are some."""
 
     values: Tensor
@@ -689,7 +689,7 @@ class Values(Held):
 
     def inputs(self) -> Tensor:
         """All inputs, standardised."""
-        values = self.values if self.size is None else fit(self.values, self.size)
+        values = self.values if self.size is None else crop_and_resize(self.values, self.size)
         if not bool(self.mean.any()) and bool((self.std == 1).all()):
             return values  # taken as they are: no second copy
         column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
@@ -701,12 +701,12 @@ class Values(Held):
 
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black and white at the extremes found."""
-        values = self.values[at] if size is None else fit(self.values[at], size)
+        values = self.values[at] if size is None else crop_and_resize(self.values[at], size)
         return (values - self.low) * (255 / (self.high - self.low))
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels(Held):
+class PixelInputs(InMemoryInputs):
     """Pictures (n, C, H, W), uint8 from 0 to `white`, with what standardises their channels."""
 
     values: Tensor
@@ -719,11 +719,11 @@ class Pixels(Held):
         """All pictures at the wanted size, standardised, float32."""
         out = torch.empty((len(self.values), *self.shape), dtype=torch.float32)
         mean, std = self.mean.view(-1, 1, 1), self.std.view(-1, 1, 1)
-        for start in range(0, len(out), PIECE):
-            part = self.values[start : start + PIECE].float()
+        for start in range(0, len(out), CHUNK_ITEMS):
+            part = self.values[start : start + CHUNK_ITEMS].float()
             if self.size is not None:
-                part = fit(part, self.size)
-            torch.div(part - mean, std, out=out[start : start + PIECE])
+                part = crop_and_resize(part, self.size)
+            torch.div(part - mean, std, out=out[start : start + CHUNK_ITEMS])
         return out
 
     def reading(self) -> Preprocessor:
@@ -733,10 +733,10 @@ class Pixels(Held):
     def shown(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black at 0, white at `white`."""
         levels = self.values[at].float() * (255 / self.white)
-        return levels if size is None else fit(levels, size)
+        return levels if size is None else crop_and_resize(levels, size)
 
 
-def fit(pictures: Tensor, size: int) -> Tensor:
+def crop_and_resize(pictures: Tensor, size: int) -> Tensor:
     """The centre square of (q, C, H, W) float pictures, resized to `size`."""
     height, width = pictures.shape[-2:]
     side = min(height, width)
@@ -747,17 +747,17 @@ def fit(pictures: Tensor, size: int) -> Tensor:
     return functional.interpolate(square, (size, size), mode="bilinear", antialias=True)
 
 
-def to_look_at(picture: Tensor, size: int) -> Array:
+def render_for_display(picture: Tensor, size: int) -> Array:
     """A picture (1, C, H, W) from 0 to 255 as uint8 (H, W, 3): all of it, in its proportions.
 
     A small one is enlarged by a whole factor without smoothing: its pixels are what was measured.
     """
-    check_size(size)
+    check_image_size(size)
     longer = max(picture.shape[-2:])
     if longer > size:
         sides = [max(1, round(side * size / longer)) for side in picture.shape[-2:]]
         picture = functional.interpolate(picture, sides, mode="bilinear", antialias=True)
-    factor = max(1, min(size, VISIBLE) // longer)
+    factor = max(1, min(size, MIN_DISPLAY_PIXELS) // longer)
     whole = picture.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1)[0]
     shown = whole.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
     return np.ascontiguousarray(shown.permute(1, 2, 0).numpy())

@@ -8,39 +8,39 @@ import torch
 from torch import Tensor
 
 from labelahead.data.dataset import UNKNOWN
-from labelahead.data.label_values import ADVICE, LabelNames, alike, label_of, refuse_combined_labels
+from labelahead.data.label_values import SEVERAL_CLASSES_ADVICE, LabelNormaliser, normalise_name, parse_label, refuse_combined_labels
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = [
-    "alike",
+    "normalise_name",
     "check_text",
-    "checked_name",
-    "each_once",
-    "encode",
-    "in_order",
-    "refuse_unlisted",
-    "with_classes",
+    "check_name",
+    "require_distinct_classes",
+    "encode_labels",
+    "sort_names",
+    "refuse_unlisted_labels",
+    "merge_class_lists",
 ]
 
-LONGEST = 200  # characters of a name
+MAX_NAME_LENGTH = 200  # characters of a name
 Array = np.ndarray[Any, Any]
 
 
 # Marks that change the direction of what follows: a name with one of them shows as another.
-TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c")
+BIDI_MARKS = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c")
 
 
-def checked_name(name: object, what: str) -> str:
+def check_name(name: object, what: str) -> str:
     """A name of a class or a person: trimmed; anything but empty, overlong or not storable."""
     if not isinstance(name, str):
         raise InputError(f"{what} is {name!r}; expected text")
     name = name.strip()
     if not name:
         raise InputError(f"{what} is empty; expected at least one character")
-    if len(name) > LONGEST:
-        raise InputError(f"{what} has {len(name)} characters; expected at most {LONGEST}")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InputError(f"{what} has {len(name)} characters; expected at most {MAX_NAME_LENGTH}")
     check_text(name, what)
-    turning = sorted({f"U+{ord(c):04X}" for c in name if c in TURNING})
+    turning = sorted({f"U+{ord(c):04X}" for c in name if c in BIDI_MARKS})
     if turning:
         raise InputError(
             f"{what} holds {', '.join(turning)}, which turns the text around it; expected a name "
@@ -49,27 +49,27 @@ def checked_name(name: object, what: str) -> str:
     return name
 
 
-def each_once(names: Sequence[str]) -> list[str]:
+def require_distinct_classes(names: Sequence[str]) -> list[str]:
     """The names as given; an error if a class is among them twice, whatever its capital letters."""
     seen: dict[str, str] = {}
     for name in names:
-        if alike(name) in seen:
+        if normalise_name(name) in seen:
             raise InputError(
-                f"classes names {seen[alike(name)]!r} and {name!r}; expected every class once"
+                f"classes names {seen[normalise_name(name)]!r} and {name!r}; expected every class once"
             )
-        seen[alike(name)] = name
+        seen[normalise_name(name)] = name
     return list(names)
 
 
-def with_classes(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+def merge_class_lists(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
     """All class names; where a list was given, a label that is not on it is a slip."""
     if not wanted:
         return names
-    refuse_unlisted(names, each_once(wanted))
+    refuse_unlisted_labels(names, require_distinct_classes(wanted))
     return (*names, *(c for c in wanted if c not in names))
 
 
-def refuse_unlisted(names: Sequence[str], wanted: Sequence[str]) -> None:
+def refuse_unlisted_labels(names: Sequence[str], wanted: Sequence[str]) -> None:
     """Raise if one of the names is not on a list of classes, unless that is empty."""
     unlisted = next((name for name in names if wanted and name not in wanted), None)
     if unlisted is not None:
@@ -91,7 +91,7 @@ def check_text(text: str, what: str) -> None:
         raise InputError(f"{what} is {text!r}, which is no text; remove NUL or half characters")
 
 
-def encode(
+def encode_labels(
     labels: Any,
     classes: Sequence[str] | None = None,
     *,
@@ -100,14 +100,14 @@ def encode(
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Class numbers (n,) int64 with -1 where unknown, class names, and what was decided.
 
-    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNames`). Whole numbers 0..C-1
+    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNormaliser`). Whole numbers 0..C-1
     stay as they are. classes: all names, in the order of their numbers. known: names that are
     classes, whatever they look like; there may be others. where: for messages.
     """
-    names = _checked_names(classes)
+    names = _check_class_names(classes)
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
-    values = labels if isinstance(labels, np.ndarray) else _as_array(labels)
+    values = labels if isinstance(labels, np.ndarray) else _labels_to_array(labels)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -116,17 +116,17 @@ def encode(
             "one-hot rows take the argmax"
         )
     if values.dtype.kind == "b":
-        return _numbers(values.astype(np.int64), None, names or ("false", "true"))
+        return _encode_numbers(values.astype(np.int64), None, names or ("false", "true"))
     if values.dtype.kind in "iu":
-        return _numbers(values, None, names)
+        return _encode_numbers(values, None, names)
     if values.dtype.kind == "f":
-        return _numbers(*_whole(values), names)
+        return _encode_numbers(*_to_whole_numbers(values), names)
     if values.dtype.kind in "USO":
-        return _mixed(values.tolist(), names, known, where)
+        return _encode_names(values.tolist(), names, known, where)
     raise InputError(f"labels are {values.dtype}; expected class numbers or class names")
 
 
-def in_order(names: set[str]) -> tuple[str, ...]:
+def sort_names(names: set[str]) -> tuple[str, ...]:
     """Names sorted, numbers among them by size."""
 
     def key(name: str) -> tuple[bool, float, str]:
@@ -139,7 +139,7 @@ def in_order(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=key))
 
 
-def _as_array(labels: Any) -> Array:
+def _labels_to_array(labels: Any) -> Array:
     """Any sequence as an array, without turning mixed numbers and text into text."""
     try:
         listed = list(labels)
@@ -160,7 +160,7 @@ def _as_array(labels: Any) -> Array:
     return array
 
 
-def _checked_names(classes: Sequence[str] | None) -> tuple[str, ...]:
+def _check_class_names(classes: Sequence[str] | None) -> tuple[str, ...]:
     """The class names as given: text, each once."""
     if isinstance(classes, str):
         raise InputError(f"classes is the text {classes!r}; expected a list of class names")
@@ -171,7 +171,7 @@ def _checked_names(classes: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _whole(values: Array) -> tuple[Array, Array]:
+def _to_whole_numbers(values: Array) -> tuple[Array, Array]:
     """Floating labels as whole numbers, and where they were NaN, which is unknown."""
     gaps = np.isnan(values)
     values = np.where(gaps, UNKNOWN, values)
@@ -185,7 +185,7 @@ def _whole(values: Array) -> tuple[Array, Array]:
     return values.astype(np.int64), gaps
 
 
-def _numbers(
+def _encode_numbers(
     values: Array, gaps: Array | None, names: tuple[str, ...]
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Whole numbers: kept where they count from 0 or names are given, else renumbered."""
@@ -218,21 +218,21 @@ def _numbers(
     return torch.from_numpy(codes), tuple(str(v) for v in present), notes
 
 
-def _mixed(
+def _encode_names(
     values: list[Any], names: tuple[str, ...], known: Sequence[str], where: str
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Names, or whole numbers with None among them."""
     given = [v for v in values if not _is_empty(v)]
     if given and all(isinstance(v, int | float) and not isinstance(v, bool) for v in given):
         filled = [np.nan if _is_empty(v) else v for v in values]
-        return _numbers(*_whole(np.array(filled, dtype=np.float64)), names)
-    reader = LabelNames(names or known)
-    written = [_text(v, i, where) for i, v in enumerate(values)]
+        return _encode_numbers(*_to_whole_numbers(np.array(filled, dtype=np.float64)), names)
+    reader = LabelNormaliser(names or known)
+    written = [_label_text(v, i, where) for i, v in enumerate(values)]
     texts = [None if text is None else reader.read(text) for text in written]
     present = {t for t in texts if t is not None}
     if not names:
         refuse_combined_labels(present, known, where)
-    names = names or in_order(present)
+    names = names or sort_names(present)
     number = {name: i for i, name in enumerate(names)}
     for i, text in enumerate(texts):
         if text is not None and text not in number:
@@ -252,12 +252,12 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
 
-def _text(value: Any, item: int, where: str) -> str | None:
+def _label_text(value: Any, item: int, where: str) -> str | None:
     """A label as it is written, None where it is empty."""
-    label = label_of(value)
+    label = parse_label(value)
     if isinstance(label, tuple):
         raise InputError(
-            f"{where} hold several classes per item: item {item} has {value!r:.80}; {ADVICE}"
+            f"{where} hold several classes per item: item {item} has {value!r:.80}; {SEVERAL_CLASSES_ADVICE}"
         )
     if label is None or (
         isinstance(label, str) and not (isinstance(value, float) and not value.is_integer())

@@ -9,37 +9,37 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from labelahead.data.dates import DateColumn, seconds_of, shown_date
+from labelahead.data.dates import ParsedDates, to_epoch_seconds, format_date
 from labelahead.errors import InputError, import_extra
 
 __all__ = [
     "Column",
-    "Dates",
-    "Levels",
-    "Listed",
-    "Numbers",
-    "Sentences",
-    "Words",
-    "as_vectors",
-    "column_from",
-    "described",
-    "entry_of",
-    "number_of",
-    "numbers_of",
+    "DateColumn",
+    "CategoricalColumn",
+    "VectorColumn",
+    "NumericColumn",
+    "SentenceColumn",
+    "TfidfColumn",
+    "parse_vectors",
+    "column_from_dict",
+    "column_to_dict",
+    "parse_entry",
+    "parse_number",
+    "parse_numeric_column",
     "refuse_infinite",
 ]
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
-MOST_LEVELS = 50  # categories of a column that are told apart
-WORDS = 20_000  # the commonest words and pairs of the pool that count
-DIMENSIONS = 128  # numbers that a text becomes, at most
+MISSING_VALUES = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+BOOLEAN_VALUES = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+MAX_CATEGORIES = 50  # categories of a column that are told apart
+MAX_VOCABULARY = 20_000  # the commonest words and pairs of the pool that count
+MAX_TEXT_DIMENSIONS = 128  # numbers that a text becomes, at most
 Array = np.ndarray[Any, Any]
-Place = Callable[[int], str]  # where a row stands, for a message
+LocateRow = Callable[[int], str]  # where a row stands, for a message
 Entry = float | str | bool | dt.date | None
 
 
-def entry_of(value: Any) -> Entry:
+def parse_entry(value: Any) -> Entry:
     """One field: a number, a truth, a date, a category, or None where missing."""
     if isinstance(value, np.generic):  # of an array; Python knows no nanoseconds
         value = (
@@ -49,7 +49,7 @@ def entry_of(value: Any) -> Entry:
         return value
     if isinstance(value, str):
         text = value.strip()
-        return None if text.casefold() in MISSING else text
+        return None if text.casefold() in MISSING_VALUES else text
     if isinstance(value, int | float | Decimal):
         try:
             number = float(value)
@@ -65,12 +65,12 @@ def entry_of(value: Any) -> Entry:
     return f"\0{type(value).__name__}"
 
 
-def number_of(entry: Entry) -> float | None:
+def parse_number(entry: Entry) -> float | None:
     """An entry as a number, None if it is none."""
     if isinstance(
         entry, dt.date
     ):  # as models have it that were exported when dates were plain numbers
-        return seconds_of(entry) if isinstance(entry, dt.datetime) else float(entry.toordinal())
+        return to_epoch_seconds(entry) if isinstance(entry, dt.datetime) else float(entry.toordinal())
     if not isinstance(entry, str):
         return None if entry is None else float(entry)
     if "_" in entry:  # Python would take 1_000 for a number
@@ -81,19 +81,19 @@ def number_of(entry: Entry) -> float | None:
         return None
 
 
-def _truth(entry: Any) -> bool:
-    return isinstance(entry, bool) or (isinstance(entry, str) and entry.casefold() in TRUTH)
+def _is_boolean(entry: Any) -> bool:
+    return isinstance(entry, bool) or (isinstance(entry, str) and entry.casefold() in BOOLEAN_VALUES)
 
 
-def numbers_of(entries: list[Any]) -> Array | None:
+def parse_numeric_column(entries: list[Any]) -> Array | None:
     """The column as float64 with NaN where missing; None if it holds categories."""
     out = np.full(len(entries), np.nan)
     truths = 0
     for i, entry in enumerate(entries):
         if entry is None:
             continue
-        truths += _truth(entry)
-        number = TRUTH.get(str(entry).casefold()) if _truth(entry) else number_of(entry)
+        truths += _is_boolean(entry)
+        number = BOOLEAN_VALUES.get(str(entry).casefold()) if _is_boolean(entry) else parse_number(entry)
         if number is None or isinstance(entry, dt.date):
             return None
         out[i] = number
@@ -101,7 +101,7 @@ def numbers_of(entries: list[Any]) -> Array | None:
     return None if truths and truths < len(entries) else out
 
 
-def refuse_infinite(name: str, numbers: Array, place: Place, where: str) -> None:
+def refuse_infinite(name: str, numbers: Array, place: LocateRow, where: str) -> None:
     """Raise, and say where, if one of them is."""
     at = np.flatnonzero(np.isinf(numbers))
     if len(at):
@@ -112,7 +112,7 @@ def refuse_infinite(name: str, numbers: Array, place: Place, where: str) -> None
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumericColumn:
     """Mean 0 and deviation 1 over the pool, gaps filled with its median."""
 
     name: str
@@ -123,7 +123,7 @@ class Numbers:
     kind: ClassVar[str] = "numbers"
 
     @classmethod
-    def fit(cls, name: str, numbers: Array, pool: Array, notes: list[str]) -> "Numbers | None":
+    def fit(cls, name: str, numbers: Array, pool: Array, notes: list[str]) -> "NumericColumn | None":
         """None: there is nothing to tell rows apart by."""
         if np.isnan(numbers[pool]).all():
             return None
@@ -143,9 +143,9 @@ class Numbers:
             else cls(name, median, float(largest), float(scaled.mean()), float(std))
         )
 
-    def apply(self, entries: list[Any], place: Place, where: str) -> Array:
+    def apply(self, entries: list[Any], place: LocateRow, where: str) -> Array:
         """(n, 1) float32."""
-        values = [TRUTH.get(str(e).casefold()) if _truth(e) else number_of(e) for e in entries]
+        values = [BOOLEAN_VALUES.get(str(e).casefold()) if _is_boolean(e) else parse_number(e) for e in entries]
         strange = next(
             (
                 i
@@ -175,7 +175,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Dates(Numbers):
+class DateColumn(NumericColumn):
     """Dates and date-times as seconds, standardised like numbers.
 
     day_first: how 3/4/2024 is read; None where the pool has no date that is written so.
@@ -186,22 +186,22 @@ class Dates(Numbers):
 
     @classmethod
     def fit_dates(
-        cls, name: str, dates: DateColumn, pool: Array, notes: list[str]
-    ) -> "Dates | None":
+        cls, name: str, dates: ParsedDates, pool: Array, notes: list[str]
+    ) -> "DateColumn | None":
         """Standardise by the pool; None if it has one date only."""
-        fitted = Numbers.fit(name, dates.seconds, pool, [])
+        fitted = NumericColumn.fit(name, dates.seconds, pool, [])
         if fitted is None:
             return None
         gaps = int(np.isnan(dates.seconds).sum())
         if gaps:
             notes.append(
-                f"{name}: {gaps} missing, filled with the median {shown_date(fitted.median)}"
+                f"{name}: {gaps} missing, filled with the median {format_date(fitted.median)}"
             )
         return cls(name, fitted.median, fitted.largest, fitted.mean, fitted.std, dates.day_first)
 
-    def apply(self, entries: list[Any], place: Place, where: str) -> Array:
+    def apply(self, entries: list[Any], place: LocateRow, where: str) -> Array:
         """Standardise dates as those of the pool were, (n, 1) float32."""
-        seconds = [seconds_of(entry, self.day_first) for entry in entries]
+        seconds = [to_epoch_seconds(entry, self.day_first) for entry in entries]
         for i, (entry, value) in enumerate(zip(entries, seconds, strict=True)):
             if entry is not None and value is None:
                 raise InputError(
@@ -213,7 +213,7 @@ class Dates(Numbers):
 
 
 @dataclass(frozen=True)
-class Levels:
+class CategoricalColumn:
     """One number for each category of the pool; rare ones share `other`, gaps have their own."""
 
     name: str
@@ -223,11 +223,11 @@ class Levels:
 
     @classmethod
     def fit(
-        cls, name: str, entries: list[Any], pool: Array, place: Place, notes: list[str]
-    ) -> "Levels | None":
+        cls, name: str, entries: list[Any], pool: Array, place: LocateRow, notes: list[str]
+    ) -> "CategoricalColumn | None":
         """None: the pool has one category."""
         texts = [None if e is None else str(e) for e in entries]
-        strange = [i for i, e in enumerate(entries) if e is not None and number_of(e) is None]
+        strange = [i for i, e in enumerate(entries) if e is not None and parse_number(e) is None]
         present = sum(t is not None for t in texts)
         if 0 < len(strange) <= present / 10:
             i = strange[0]
@@ -239,13 +239,13 @@ class Levels:
             t for t, inside in zip(texts, pool, strict=True) if inside and t is not None
         )
         levels = sorted(counts, key=lambda t: (-counts[t], t))
-        rest = len(levels) - len(levels[:MOST_LEVELS])
+        rest = len(levels) - len(levels[:MAX_CATEGORIES])
         if rest:
             notes.append(f"{name}: {rest} of {len(levels)} categories share one, `other`")
         gaps = sum(t is None for t in texts)
         if gaps:
             notes.append(f"{name}: {gaps} missing, a category of their own")
-        kept = tuple(sorted(levels[:MOST_LEVELS]))
+        kept = tuple(sorted(levels[:MAX_CATEGORIES]))
         block = cls(name, kept, (True,) * (len(kept) + 2)).apply(entries)
         used = np.asarray(block[pool].any(axis=0))
         if used.sum() < 2:
@@ -256,7 +256,7 @@ class Levels:
             )
         return cls(name, kept, tuple(map(bool, used)))
 
-    def apply(self, entries: list[Any], place: Place | None = None, where: str = "") -> Array:
+    def apply(self, entries: list[Any], place: LocateRow | None = None, where: str = "") -> Array:
         """(n, d) float32 of zeros and ones."""
         column = {level: i for i, level in enumerate(self.kept)}
         gap = len(self.kept)
@@ -267,7 +267,7 @@ class Levels:
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
+class TfidfColumn:
     """Tf-idf of words and pairs, then its leading directions (LSA), by the pool.
 
     One scale for all directions, so that an entry is 1 in the root mean square over the pool and
@@ -282,16 +282,16 @@ class Words:
     kind: ClassVar[str] = "words"
 
     @classmethod
-    def fit(cls, name: str, entries: list[Any], pool: Array) -> "Words | None":
+    def fit(cls, name: str, entries: list[Any], pool: Array) -> "TfidfColumn | None":
         """None: no word is in two texts."""
         linear = import_extra("sklearn.utils.extmath", "app", "learning from text")
-        weigh = _weigher(min_df=2, max_features=WORDS)
-        texts = _texts(entries)
+        weigh = _make_vectorizer(min_df=2, max_features=MAX_VOCABULARY)
+        texts = _to_texts(entries)
         try:
             known = weigh.fit_transform(texts[pool])
         except ValueError:  # an empty vocabulary
             return None
-        rank = min(DIMENSIONS, *known.shape)
+        rank = min(MAX_TEXT_DIMENSIONS, *known.shape)
         _, size, directions = linear.randomized_svd(known, rank, random_state=0)
         directions = directions[size > 1e-9 * size[0]]
         block = np.asarray(known @ directions.T)
@@ -299,25 +299,25 @@ class Words:
         words = tuple(map(str, weigh.get_feature_names_out()))
         return None if scale == 0 else cls(name, words, weigh.idf_, directions, scale)
 
-    def apply(self, entries: list[Any], place: Place | None = None, where: str = "") -> Array:
+    def apply(self, entries: list[Any], place: LocateRow | None = None, where: str = "") -> Array:
         """(n, d) float32."""
-        weigh = _weigher(vocabulary=self.vocabulary)
+        weigh = _make_vectorizer(vocabulary=self.vocabulary)
         weigh.idf_ = self.idf
-        block = np.asarray(weigh.transform(_texts(entries)) @ self.directions.T)
+        block = np.asarray(weigh.transform(_to_texts(entries)) @ self.directions.T)
         return (block / self.scale).astype(np.float32)
 
 
-def _weigher(**options: Any) -> Any:
+def _make_vectorizer(**options: Any) -> Any:
     text = import_extra("sklearn.feature_extraction.text", "app", "learning from text")
     return text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64, **options)
 
 
-def _texts(entries: Sequence[Any]) -> Array:
+def _to_texts(entries: Sequence[Any]) -> Array:
     return np.array(["" if e is None else str(e) for e in entries], dtype=object)
 
 
 @dataclass(frozen=True)
-class Sentences:
+class SentenceColumn:
     """A text as a sentence encoder reads it; who calls the encoder is not this package."""
 
     name: str
@@ -326,16 +326,16 @@ class Sentences:
 
 
 @dataclass(frozen=True)
-class Listed:
+class VectorColumn:
     """Vectors that came with the data, as they are."""
 
     name: str
     size: int
     kind: ClassVar[str] = "vectors"
 
-    def apply(self, values: Any, place: Place | None = None, where: str = "") -> Array:
+    def apply(self, values: Any, place: LocateRow | None = None, where: str = "") -> Array:
         """(n, d) float32 of lists or arrays of numbers."""
-        made = as_vectors(values)
+        made = parse_vectors(values)
         if made is None or made.shape[1] != self.size:
             raise InputError(
                 f"{where}: column {self.name!r} holds something else; expected {self.size} finite "
@@ -344,7 +344,7 @@ class Listed:
         return made
 
 
-def as_vectors(values: Any) -> Array | None:
+def parse_vectors(values: Any) -> Array | None:
     """(n, d) float32 of a column of lists of numbers, of one length and finite.
 
     None of any other column.
@@ -367,18 +367,18 @@ def as_vectors(values: Any) -> Array | None:
     return made if np.isfinite(made).all() else None
 
 
-Column = Numbers | Dates | Levels | Words | Sentences | Listed
+Column = NumericColumn | DateColumn | CategoricalColumn | TfidfColumn | SentenceColumn | VectorColumn
 
 
-def described(column: Column) -> dict[str, Any]:
-    """Plain values and arrays, from which `column_from` makes it again."""
+def column_to_dict(column: Column) -> dict[str, Any]:
+    """Plain values and arrays, from which `column_from_dict` makes it again."""
     return {"kind": column.kind, **asdict(column)}
 
 
-def column_from(values: Mapping[str, Any]) -> Column:
-    """What `described` described."""
+def column_from_dict(values: Mapping[str, Any]) -> Column:
+    """What `column_to_dict` described."""
     kinds: dict[str, type[Any]] = {
-        kind.kind: kind for kind in (Numbers, Dates, Levels, Words, Sentences, Listed)
+        kind.kind: kind for kind in (NumericColumn, DateColumn, CategoricalColumn, TfidfColumn, SentenceColumn, VectorColumn)
     }
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
     column: Column = kinds[values["kind"]](**rest)

@@ -17,7 +17,7 @@ from labelahead.data.records import Records
 from labelahead.errors import InputError
 
 __all__ = [
-    "LARGEST_SIDE",
+    "MAX_IMAGE_SIDE",
     "UNKNOWN",
     "Answers",
     "Data",
@@ -25,15 +25,15 @@ __all__ = [
     "Loaded",
     "Rows",
     "Texts",
-    "Unreadable",
+    "UnreadableImagesError",
     "as_positions",
-    "check_size",
-    "first_not_finite",
-    "hashed",
+    "check_image_size",
+    "find_first_nonfinite",
+    "hash_tensor",
 ]
 
-KINDS = ("image", "vector", "samples")
-LARGEST_SIDE = 4096
+DATA_KINDS = ("image", "vector", "samples")
+MAX_IMAGE_SIDE = 4096
 UNKNOWN = -1  # the class number of an item without a label
 
 
@@ -70,9 +70,9 @@ class Images(ABC):
 
     def only(self, at: Tensor) -> "Images":
         """Those at (q,) positions alone."""
-        return SomeImages(self, at)
+        return ImageSubset(self, at)
 
-    def as_inputs(self, pool: Tensor) -> "Standardised | None":
+    def as_inputs(self, pool: Tensor) -> "StandardisedImages | None":
         """The pictures as inputs, by what (p,) positions have in common.
 
         None: whoever holds the inputs has them.
@@ -80,7 +80,7 @@ class Images(ABC):
         return None
 
 
-class Standardised(Protocol):
+class StandardisedImages(Protocol):
     """Pictures that become inputs when they are asked for."""
 
     def inputs(self) -> Tensor:
@@ -90,7 +90,7 @@ class Standardised(Protocol):
         """How another item becomes such an input."""
 
 
-class Unreadable(InputError):  # noqa: N818 (says what it is)
+class UnreadableImagesError(InputError):  # noqa: N818 (says what it is)
     """Pictures that cannot be read: (position -> why)."""
 
     def __init__(self, message: str, failed: Mapping[int, str]) -> None:
@@ -99,7 +99,7 @@ class Unreadable(InputError):  # noqa: N818 (says what it is)
 
 
 @dataclass(frozen=True, eq=False)
-class SomeImages(Images):
+class ImageSubset(Images):
     """Those of a larger number of pictures that are at (n,) positions."""
 
     of: Images
@@ -110,13 +110,13 @@ class SomeImages(Images):
         asked = as_positions(positions, len(self.at), "positions")
         try:
             return self.of.batch(self.at[asked], size)
-        except Unreadable as error:
+        except UnreadableImagesError as error:
             here = {
                 int(i): error.failed[int(self.at[i])]
                 for i in asked
                 if int(self.at[i]) in error.failed
             }
-            raise Unreadable(str(error), here) from error
+            raise UnreadableImagesError(str(error), here) from error
 
     def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """As there."""
@@ -197,8 +197,8 @@ class Data:
     records: Records | None = field(default=None, repr=False)  # the user's own columns, for exports
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"kind is {self.kind!r}; expected one of {', '.join(KINDS)}")
+        if self.kind not in DATA_KINDS:
+            raise InputError(f"kind is {self.kind!r}; expected one of {', '.join(DATA_KINDS)}")
         if not len(self.ids):
             raise InputError(f"{self.name} has no items; expected at least one")
         as_positions(self.test, len(self.ids), "test")
@@ -253,7 +253,7 @@ class Data:
                 f"the inputs of {self.name} are {inputs.dtype} {tuple(inputs.shape)}; "
                 f"expected torch.float32 {expected}, so `build` or `shape` must change"
             )
-        bad = first_not_finite(inputs)
+        bad = find_first_nonfinite(inputs)
         if bad is not None:
             raise InputError(
                 f"item {bad} ({self.ids[bad]}) of {self.name} holds NaN or infinity; expected "
@@ -324,7 +324,7 @@ class Answers:
 Loaded = tuple[Data, Answers | None]  # no answers: no item has a label
 
 
-def hashed(values: Tensor) -> str:
+def hash_tensor(values: Tensor) -> str:
     """A hash of all the numbers in a tensor."""
     digest = hashlib.sha256(f"{values.dtype} {tuple(values.shape)}".encode())
     digest.update(values.contiguous().numpy().data)
@@ -349,13 +349,13 @@ def as_positions(positions: Tensor | Sequence[int], n: int, name: str) -> Tensor
     return at.to(torch.int64)
 
 
-def check_size(size: int) -> None:
+def check_image_size(size: int) -> None:
     """A side of a picture, in pixels."""
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIDE:
-        raise InputError(f"size is {size!r}; expected a whole number from 1 to {LARGEST_SIDE}")
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_IMAGE_SIDE:
+        raise InputError(f"size is {size!r}; expected a whole number from 1 to {MAX_IMAGE_SIDE}")
 
 
-def first_not_finite(values: Tensor) -> int | None:
+def find_first_nonfinite(values: Tensor) -> int | None:
     """The first row that holds NaN or infinity, looked for in pieces to spare memory."""
     step = max(1, 2**24 // max(1, values[0].numel()))
     for start in range(0, len(values), step):

@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DateColumn", "ambiguous_date", "dates_of", "seconds_of", "shown_date"]
+__all__ = ["ParsedDates", "find_ambiguous_date", "parse_date_column", "to_epoch_seconds", "format_date"]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-YEAR_FIRST = r"(?P<y>\d{4})(?P<s>[-/.])(?P<a>\d{1,2})(?P=s)(?P<b>\d{1,2})"
-YEAR_LAST = r"(?P<a>\d{1,2})(?P<s>[-/.])(?P<b>\d{1,2})(?P=s)(?P<y>\d{4})"
+YEAR_FIRST_DATE = r"(?P<y>\d{4})(?P<s>[-/.])(?P<a>\d{1,2})(?P=s)(?P<b>\d{1,2})"
+YEAR_LAST_DATE = r"(?P<a>\d{1,2})(?P<s>[-/.])(?P<b>\d{1,2})(?P=s)(?P<y>\d{4})"
 CLOCK = (
     r"(?P<hour>\d{1,2}):(?P<min>\d{2})(?::(?P<sec>\d{2})(?P<frac>[.,]\d{1,9})?)?(?: "
     r"?(?P<half>[AaPp])\.?[Mm]\.?)?"
 )
 ZONE = r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
 TIME = rf"(?:[T ]\s*{CLOCK}{ZONE})?"
-FORMS = tuple(re.compile(date + TIME) for date in (YEAR_FIRST, YEAR_LAST))
-MAX_LENGTH = 48  # characters; no date is longer, and books need not be searched for one
+DATE_PATTERNS = tuple(re.compile(date + TIME) for date in (YEAR_FIRST_DATE, YEAR_LAST_DATE))
+MAX_DATE_LENGTH = 48  # characters; no date is longer, and books need not be searched for one
 
 
 @dataclass(frozen=True, eq=False)
-class DateColumn:
+class ParsedDates:
     """A column that holds nothing but dates and gaps.
 
     seconds: (n,) since 1970, NaN where missing. day_first: how 3/4/2024 is read; None where no
@@ -35,7 +35,7 @@ class DateColumn:
     day_first: bool | None
 
 
-def seconds_of(value: object, day_first: bool | None = None) -> float | None:
+def to_epoch_seconds(value: object, day_first: bool | None = None) -> float | None:
     """Convert a date, a date-time or a text that holds one to seconds since 1970; None for anything
     else.
 
@@ -50,13 +50,13 @@ def seconds_of(value: object, day_first: bool | None = None) -> float | None:
         )
         moment = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
         return (moment - EPOCH).total_seconds()
-    if not isinstance(value, str) or len(value) > MAX_LENGTH:
+    if not isinstance(value, str) or len(value) > MAX_DATE_LENGTH:
         return None
-    found = next((match for form in FORMS if (match := form.fullmatch(value.strip()))), None)
-    return None if found is None else _seconds(found, day_first)
+    found = next((match for form in DATE_PATTERNS if (match := form.fullmatch(value.strip()))), None)
+    return None if found is None else _match_to_seconds(found, day_first)
 
 
-def _seconds(found: re.Match[str], day_first: bool | None) -> float | None:
+def _match_to_seconds(found: re.Match[str], day_first: bool | None) -> float | None:
     """A match of one of FORMS as seconds.
 
     None if there is no such day or time, or its order is not known.
@@ -79,10 +79,10 @@ def _seconds(found: re.Match[str], day_first: bool | None) -> float | None:
     except ValueError:  # the 30th of February
         return None
     fraction = float("0." + found["frac"][1:]) if found["frac"] else 0.0
-    return (moment - EPOCH).total_seconds() + fraction - _offset(found["zone"])
+    return (moment - EPOCH).total_seconds() + fraction - _zone_offset_seconds(found["zone"])
 
 
-def _offset(zone: str | None) -> int:
+def _zone_offset_seconds(zone: str | None) -> int:
     """Seconds by which a zone such as +02:00 is ahead of UTC."""
     if zone is None or zone[0] not in "+-":
         return 0
@@ -90,7 +90,7 @@ def _offset(zone: str | None) -> int:
     return seconds if zone[0] == "+" else -seconds
 
 
-def dates_of(entries: Sequence[object]) -> DateColumn | None:
+def parse_date_column(entries: Sequence[object]) -> ParsedDates | None:
     """Read a column as dates; None if it holds anything else, or days and months that cannot be
     told apart.
 
@@ -100,42 +100,42 @@ def dates_of(entries: Sequence[object]) -> DateColumn | None:
     present = [entry for entry in entries if entry is not None]
     if not present:
         return None
-    read, order = _all_seconds(present, None), None
+    read, order = _parse_all(present, None), None
     if read is None:
-        day_first, month_first = _all_seconds(present, True), _all_seconds(present, False)
+        day_first, month_first = _parse_all(present, True), _parse_all(present, False)
         if day_first is not None and month_first is not None:
             return None  # both orders fit
         read, order = (month_first, False) if day_first is None else (day_first, True)
     if read is None:
         return None
     values = iter(read)
-    return DateColumn(
+    return ParsedDates(
         np.array([np.nan if entry is None else next(values) for entry in entries]), order
     )
 
 
-def _all_seconds(present: Iterable[object], day_first: bool | None) -> list[float] | None:
+def _parse_all(present: Iterable[object], day_first: bool | None) -> list[float] | None:
     """The seconds of every entry; None as soon as one has none."""
     seconds = []
     for entry in present:
-        value = seconds_of(entry, day_first)
+        value = to_epoch_seconds(entry, day_first)
         if value is None:
             return None
         seconds.append(value)
     return seconds
 
 
-def ambiguous_date(entries: Sequence[object]) -> str | None:
+def find_ambiguous_date(entries: Sequence[object]) -> str | None:
     """Return an example of a column of dates whose days and months cannot be told apart, if it is
     one.
     """
     present = [entry for entry in entries if entry is not None]
-    if not present or any(_all_seconds(present, day_first) is None for day_first in (True, False)):
+    if not present or any(_parse_all(present, day_first) is None for day_first in (True, False)):
         return None
-    return next((str(entry) for entry in present if seconds_of(entry) is None), None)
+    return next((str(entry) for entry in present if to_epoch_seconds(entry) is None), None)
 
 
-def shown_date(seconds: float) -> str:
+def format_date(seconds: float) -> str:
     """A moment for a message, without its time where that is midnight."""
     moment = EPOCH + dt.timedelta(seconds=round(seconds))
     return (

@@ -7,10 +7,10 @@ from typing import Any
 
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["WORKBOOKS", "Sheet", "absolute_source", "read_sheet", "split_sheet"]
+__all__ = ["WORKBOOK_SUFFIXES", "Sheet", "resolve_source", "read_sheet", "split_sheet"]
 
-WORKBOOKS = (".xlsx", ".xlsm")
-WITH_SHEET = re.compile(r"(?P<file>.+\.xls[xm])#(?P<sheet>.+)", re.IGNORECASE)
+WORKBOOK_SUFFIXES = (".xlsx", ".xlsm")
+SHEET_PATTERN = re.compile(r"(?P<file>.+\.xls[xm])#(?P<sheet>.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ def split_sheet(path: str | Path) -> tuple[Path, str | None]:
     ('Sheet2', None)
     """
     path = Path(path)
-    found = WITH_SHEET.fullmatch(path.name)
+    found = SHEET_PATTERN.fullmatch(path.name)
     if found is None or path.exists():  # a file may be called so
         return path, None
     return path.with_name(found["file"]), found["sheet"]
 
 
-def absolute_source(name: str) -> str:
+def resolve_source(name: str) -> str:
     """Return the whole path of an existing file or folder, with its sheet.
 
     Any other name stays as it is.
@@ -66,7 +66,7 @@ def read_sheet(path: Path) -> Sheet:
         book = calamine.CalamineWorkbook.from_path(str(file))
         tables = [s for s in book.sheets_metadata if s.typ == calamine.SheetTypeEnum.WorkSheet]
         visible = [s.name for s in tables if s.visible == calamine.SheetVisibleEnum.Visible]
-        name = _chosen(file, wanted, [s.name for s in tables], visible)
+        name = _choose_sheet(file, wanted, [s.name for s in tables], visible)
         sheet = book.get_sheet_by_name(name)
         first = 1 + (sheet.start[0] if sheet.start else 0)
         cells = sheet.to_python(skip_empty_area=True)
@@ -78,7 +78,7 @@ def read_sheet(path: Path) -> Sheet:
         raise InputError(
             f"{file} cannot be read as an Excel workbook ({error}); expected a whole .xlsx file"
         ) from error
-    rows = [(first + i, [_cell(value) for value in row]) for i, row in enumerate(cells)]
+    rows = [(first + i, [_convert_cell(value) for value in row]) for i, row in enumerate(cells)]
     notes: tuple[str, ...] = ()
     if wanted is None and len(visible) > 1:
         notes = (
@@ -89,7 +89,7 @@ def read_sheet(path: Path) -> Sheet:
     )
 
 
-def _chosen(file: Path, wanted: str | None, sheets: list[str], visible: list[str]) -> str:
+def _choose_sheet(file: Path, wanted: str | None, sheets: list[str], visible: list[str]) -> str:
     """The name of the sheet to read."""
     if not sheets:
         raise InputError(f"{file} has no sheet with cells; expected a workbook with a table")
@@ -103,7 +103,7 @@ def _chosen(file: Path, wanted: str | None, sheets: list[str], visible: list[str
     return wanted
 
 
-def _cell(value: Any) -> Any:
+def _convert_cell(value: Any) -> Any:
     """A cell as other tables have it; Excel knows no whole numbers."""
     if isinstance(value, str):
         return value.strip() or None

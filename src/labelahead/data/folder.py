@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.arrays import Held, Pixels, Values, bundle, spread
-from labelahead.data.classes import in_order
+from labelahead.data.arrays import InMemoryInputs, PixelInputs, NumericInputs, build_dataset, compute_mean_std
+from labelahead.data.classes import sort_names
 from labelahead.data.dataset import (
     UNKNOWN,
     Answers,
@@ -30,10 +30,10 @@ from labelahead.data.dataset import (
     Loaded,
     Rows,
     Texts,
-    Unreadable,
+    UnreadableImagesError,
     as_positions,
-    check_size,
-    hashed,
+    check_image_size,
+    hash_tensor,
 )
 from labelahead.data.heif import (
     HEIF_SUFFIXES,
@@ -41,20 +41,20 @@ from labelahead.data.heif import (
     register_heif_decoder,
     require_heif_decoder,
 )
-from labelahead.data.label_values import LabelNames, alike
+from labelahead.data.label_values import LabelNormaliser, normalise_name
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import FILE_NAME, Records
-from labelahead.data.split import Options, Split, choose, path_name
-from labelahead.data.text import decoded
-from labelahead.data.words import word_inputs
+from labelahead.data.split import LoadOptions, Split, split_items, name_from_path
+from labelahead.data.text import decode_text
+from labelahead.data.words import build_word_inputs
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["Photos", "arranged", "load_folder", "sort_out"]
+__all__ = ["ImageFiles", "arrange_by_ids", "load_folder", "infer_folder_labels"]
 
-NETPBM = (".ppm", ".pgm", ".pbm", ".pnm")
-JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
-SUFFIXES = {
-    *JPEG,
+NETPBM_SUFFIXES = (".ppm", ".pgm", ".pbm", ".pnm")
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
+IMAGE_SUFFIXES = {
+    *JPEG_SUFFIXES,
     ".png",
     ".bmp",
     ".gif",
@@ -62,23 +62,23 @@ SUFFIXES = {
     ".tiff",
     ".webp",
     ".avif",
-    *NETPBM,
+    *NETPBM_SUFFIXES,
     *HEIF_SUFFIXES,
 }
-DOCUMENTS = (".txt", ".text")
-ASIDE = {"readme", "license", "licence"}
-LONGEST_TEXT = 2**20  # bytes of a text that are read
-SIZE = 64
-WITHOUT = {"unlabelled", "unlabeled"}
-TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
-NAMED = 5  # how many names a note lists
-LARGEST_MEMBER = 2**29  # bytes unpacked; a zip may announce far more than it holds
-MOST_PIXELS = 178_000_000  # Pillow itself refuses what is a little larger
+TEXT_SUFFIXES = (".txt", ".text")
+IGNORED_TEXT_STEMS = {"readme", "license", "licence"}
+MAX_TEXT_BYTES = 2**20  # bytes of a text that are read
+DEFAULT_IMAGE_SIDE = 64
+UNLABELLED_FOLDERS = {"unlabelled", "unlabeled"}
+TRAIN_FOLDERS, TEST_FOLDERS, VALIDATION_FOLDERS = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
+MAX_LISTED_NAMES = 5  # how many names a note lists
+MAX_MEMBER_BYTES = 2**29  # bytes unpacked; a zip may announce far more than it holds
+MAX_PIXELS = 178_000_000  # Pillow itself refuses what is a little larger
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False)
-class Files:
+class FileTree:
     """Picture files below a folder or within a zip, by relative name, sorted."""
 
     root: Path
@@ -103,7 +103,7 @@ class Files:
             path = self.root / name
             if not path.is_file():  # a pipe under that name would be waited for without end
                 raise InputError("is no regular file")
-            if not self.links and not _inside(path, self.root.resolve()):
+            if not self.links and not _is_inside(path, self.root.resolve()):
                 raise InputError("leads out of the folder")  # it did not when it was found
             return path.open("rb")
         # One handle for each process: after a fork two would move the same file position.
@@ -111,8 +111,8 @@ class Files:
             if os.getpid() not in self._open:
                 self._open = {os.getpid(): zipfile.ZipFile(self.root)}
             archive = self._open[os.getpid()]
-        if archive.getinfo(name).file_size > LARGEST_MEMBER:
-            raise InputError(f"is larger than {LARGEST_MEMBER // 2**20} MB unpacked")
+        if archive.getinfo(name).file_size > MAX_MEMBER_BYTES:
+            raise InputError(f"is larger than {MAX_MEMBER_BYTES // 2**20} MB unpacked")
         return BytesIO(archive.read(name))
 
     def documents(self) -> list[str]:
@@ -121,7 +121,7 @@ class Files:
         return [
             name
             for name, path in paths.items()
-            if path.suffix in DOCUMENTS and path.stem not in ASIDE
+            if path.suffix in TEXT_SUFFIXES and path.stem not in IGNORED_TEXT_STEMS
         ]
 
 
@@ -136,10 +136,10 @@ class FolderLabels:
 
 
 @dataclass(frozen=True, eq=False)
-class Photos(Images):
+class ImageFiles(Images):
     """Picture files, decoded at whatever size is asked for."""
 
-    files: Files
+    files: FileTree
     names: tuple[str, ...]
     size: int  # of the pictures as inputs
     decoded: Tensor | None = None  # (n, 3, size, size) uint8, if that has been done
@@ -156,11 +156,11 @@ class Photos(Images):
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """The pictures as uint8 (q, 3, size, size), decoded from their files."""
         at = as_positions(positions, len(self.names), "positions")
-        check_size(size)
+        check_image_size(size)
         wanted = [self.names[int(i)] for i in at]
         pixels, failed = decode_all(self.files, wanted, size)
         for name, reason in failed.items():
-            raise Unreadable(
+            raise UnreadableImagesError(
                 self._gone(name, reason),
                 {int(i): failed[n] for i, n in zip(at, wanted, strict=True) if n in failed},
             )
@@ -171,21 +171,21 @@ class Photos(Images):
     def picture(self, position: int, size: int) -> Array:
         """The whole picture, decoded from its file, uint8 (H, W, 3)."""
         name = self.names[int(as_positions([position], len(self.names), "position")[0])]
-        check_size(size)
+        check_image_size(size)
         try:
-            with without_warnings(), self.files.open(name) as stream:
+            with ignore_pillow_warnings(), self.files.open(name) as stream:
                 return decode_whole(stream, size)
         except Exception as error:  # as in decode_all: Pillow raises nearly anything
-            raise Unreadable(self._gone(name, error), {position: str(error)}) from error
+            raise UnreadableImagesError(self._gone(name, error), {position: str(error)}) from error
 
     def _gone(self, name: str, reason: object) -> str:
         if self.decoded is None:
             return (
-                f"{shown(name)} cannot be read ({reason}); expected a whole picture: repair or "
+                f"{printable_name(name)} cannot be read ({reason}); expected a whole picture: repair or "
                 "remove it"
             )
         return (
-            f"{shown(name)} could be read before and cannot now ({reason}); put it back or "
+            f"{printable_name(name)} could be read before and cannot now ({reason}); put it back or "
             "load the folder again"
         )
 
@@ -197,16 +197,16 @@ class Photos(Images):
 
     def marks(self, n: int) -> list[str]:
         """Path, size and date of each."""
-        root = shown(str(self.files.root.resolve()))
+        root = printable_name(str(self.files.root.resolve()))
         return [
-            f"{root}\0{shown(name)}\0{about}"
+            f"{root}\0{printable_name(name)}\0{about}"
             for name, about in zip(self.names, self._stats(n), strict=False)
         ]
 
     def _stats(self, n: int) -> Iterator[str]:
         whole = self.files.root.stat() if self.files.is_zip else None
         for name in self.names[:n]:
-            about = whole or _status(f"{self.files.root}/{name}")
+            about = whole or _stat_or_none(f"{self.files.root}/{name}")
             yield "gone" if about is None else f"{about.st_size}\0{about.st_mtime_ns}"
 
     def sizes(self) -> list[int | None]:
@@ -215,28 +215,28 @@ class Photos(Images):
             with zipfile.ZipFile(self.files.root) as archive:
                 held = {info.filename: info.file_size for info in archive.infolist()}
             return [held.get(name) for name in self.names]
-        stats = (_status(f"{self.files.root}/{name}") for name in self.names)
+        stats = (_stat_or_none(f"{self.files.root}/{name}") for name in self.names)
         return [None if about is None else about.st_size for about in stats]
 
     def content(self) -> str:
         """A hash of the pictures as they were decoded; it stays when the folder moves."""
-        return hashed(self.pixels)
+        return hash_tensor(self.pixels)
 
     def file_names(self) -> Sequence[str]:
         """The names of all picture files, also of broken ones."""
-        return [shown(name) for name in self.files.names]
+        return [printable_name(name) for name in self.files.names]
 
-    def only(self, at: Tensor) -> "Photos":
+    def only(self, at: Tensor) -> "ImageFiles":
         """Those at (q,) positions alone."""
         decoded = None if self.decoded is None else self.decoded[at]
         return replace(self, names=tuple(self.names[int(i)] for i in at), decoded=decoded)
 
-    def as_inputs(self, pool: Tensor) -> "Undecoded":
+    def as_inputs(self, pool: Tensor) -> "LazyPixelInputs":
         """Standardised by the pictures at (p,) positions, once somebody wants them."""
-        return Undecoded(self, pool)
+        return LazyPixelInputs(self, pool)
 
 
-def _status(path: str) -> os.stat_result | None:
+def _stat_or_none(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except OSError:
@@ -244,10 +244,10 @@ def _status(path: str) -> os.stat_result | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Undecoded(Held):
+class LazyPixelInputs(InMemoryInputs):
     """Pictures that are decoded when somebody learns from their pixels."""
 
-    photos: Photos
+    photos: ImageFiles
     pool: Tensor
 
     @property
@@ -261,9 +261,9 @@ class Undecoded(Held):
         return (3, self.size, self.size)
 
     @cached_property
-    def _pixels(self) -> Pixels:
+    def _pixels(self) -> PixelInputs:
         values = self.photos.pixels
-        return Pixels(values, *spread(values, self.pool), self.size)
+        return PixelInputs(values, *compute_mean_std(values, self.pool), self.size)
 
     def inputs(self) -> Tensor:
         """All pictures, standardised, float32."""
@@ -278,7 +278,7 @@ class Undecoded(Held):
         return self._pixels.shown(at, size)
 
 
-def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
+def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     """Files in the order of a record that has these.
 
     They come first, also pictures that are gone, then new ones.
@@ -286,7 +286,7 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     data, answers = loaded
     photos, texts = data.images, data.rows is not None and data.rows.files
     here = {name: i for i, name in enumerate(data.ids)}
-    of_files = isinstance(photos, Photos) or (
+    of_files = isinstance(photos, ImageFiles) or (
         texts and here.keys() >= set(ids)
     )  # a text that is gone is a refusal
     if not of_files or tuple(ids) == tuple(data.ids):
@@ -301,7 +301,7 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
         known = at >= 0
         known[known.clone()] = answers.known[at[known]]
         labels[known] = answers.take(at[known])
-    if not isinstance(photos, Photos):
+    if not isinstance(photos, ImageFiles):
         return data.only(at), None if answers is None else Answers(labels, tuple(order))
     photos = replace(photos, names=tuple(photos.names[here[n]] if n in here else n for n in order))
     test = torch.isin(at, data.test).nonzero().flatten()
@@ -310,7 +310,7 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     )
     split = Split(torch.arange(len(order)), test, ())
     records = Records({FILE_NAME: order})
-    return bundle(
+    return build_dataset(
         data.name,
         held,
         photos,
@@ -324,86 +324,86 @@ def arranged(loaded: Loaded, ids: Sequence[str]) -> Loaded:
 
 
 def load_folder(
-    path: Path, options: Options, *, name: str | None = None, leave_out: Sequence[str] = ()
+    path: Path, options: LoadOptions, *, name: str | None = None, leave_out: Sequence[str] = ()
 ) -> Loaded:
     """All pictures below a folder or in a zip; broken ones are skipped and said."""
     options.refuse_target(str(path))
     options.refuse_id(str(path), "file names")
     files = find_files(path, links=options.links)
     if not files.names and files.documents():
-        return _load_documents(path, files, options, name)
+        return _load_text_files(path, files, options, name)
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
     names = [n for n in files.names if not set(n.split("/")[:-1]) & set(leave_out)]
     if not names:
-        seen = ", ".join(shown(n) for n in files.others[:NAMED]) or "no other files either"
+        seen = ", ".join(printable_name(n) for n in files.others[:MAX_LISTED_NAMES]) or "no other files either"
         raise InputError(
             f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else "
             ".txt, in one "
             "subfolder for each class, or directly in it if they have no labels"
         )
-    require_heif_decoder([shown(n) for n in names], str(path))
+    require_heif_decoder([printable_name(n) for n in names], str(path))
     folders = [f for f in files.folders if not set(f.split("/")) & set(leave_out)]
-    layout = _laid_out(names, folders, options.classes)
-    size = options.size or SIZE
+    layout = _order_and_label(names, folders, options.classes)
+    size = options.size or DEFAULT_IMAGE_SIDE
     pixels: dict[str, Array] = {}
     failed: dict[str, str] = {}
     if options.checked:
-        split, pixels, failed = _read_chosen(files, names, layout, options, size)
+        split, pixels, failed = _split_and_decode(files, names, layout, options, size)
     else:
-        split = choose(layout.labels, options, layout.official)
+        split = split_items(layout.labels, options, layout.official)
     kept = tuple(names[int(i)] for i in split.keep)
-    labels, classes, emptied = _present(layout, split.keep, failed, names)
+    labels, classes, emptied = _drop_unreadable_classes(layout, split.keep, failed, names)
     values = torch.from_numpy(np.stack([pixels[n] for n in kept])) if options.checked else None
     pixels.clear()
-    photos = Photos(files, kept, size, values)
+    photos = ImageFiles(files, kept, size, values)
     held = photos.as_inputs(split.pool)
-    ids = tuple(shown(n) for n in kept)
-    notes = (*layout.notes, *_remarks(files, dropped, failed), *emptied, *split.notes)
+    ids = tuple(printable_name(n) for n in kept)
+    notes = (*layout.notes, *_describe_skipped_files(files, dropped, failed), *emptied, *split.notes)
     records = Records({FILE_NAME: list(ids)})
-    shown_as = name or path_name(path)
-    return bundle(
+    shown_as = name or name_from_path(path)
+    return build_dataset(
         shown_as, held, photos, split, labels, classes, ids=ids, notes=notes, records=records
     )
 
 
-def _laid_out(names: list[str], folders: Sequence[str], classes: Sequence[str]) -> FolderLabels:
+def _order_and_label(names: list[str], folders: Sequence[str], classes: Sequence[str]) -> FolderLabels:
     """What the folders say.
 
     The names are put in order, training first, whatever its folder is called.
     """
-    layout = sort_out(names, folders, classes)
+    layout = infer_folder_labels(names, folders, classes)
     if layout.official is None:
         return layout
     for_test = dict(zip(names, layout.official.tolist(), strict=True))
     names.sort(key=lambda n: for_test[n])
-    return sort_out(names, folders, classes)
+    return infer_folder_labels(names, folders, classes)
 
 
-def _load_documents(path: Path, files: Files, options: Options, name: str | None) -> Loaded:
+def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: str | None) -> Loaded:
     """All .txt files below a folder or in a zip that holds no pictures; each is one text."""
     options.refuse_size(str(path))
     names = files.documents()
     files = replace(
         files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names))
     )
-    layout = _laid_out(names, files.folders, options.classes)
-    texts, failed, notes = read_documents(files, names)
+    layout = _order_and_label(names, files.folders, options.classes)
+    texts, failed, notes = read_text_files(files, names)
     if not texts:
         raise InputError(
             f"none of the {len(names)} texts of {path} can be read ({failed[names[0]]}); expected "
             "some"
         )
-    split = choose(
+    split = split_items(
         layout.labels, options, layout.official, torch.tensor([n in texts for n in names])
     )
     kept = [names[int(i)] for i in split.keep]
-    labels, classes, emptied = _present(layout, split.keep, failed, names)
+    labels, classes, emptied = _drop_unreadable_classes(layout, split.keep, failed, names)
     column = {"text": [texts[n] for n in kept]}
     words = Texts(column, torch.zeros(len(kept), 0))
-    ids = tuple(shown(n) for n in kept)
-    return bundle(
-        name or path_name(path),
-        Values(words.rest, torch.zeros(()), torch.ones(())),
+    ids = tuple(printable_name(n) for n in kept)
+    return build_dataset(
+        name or name_from_path(path),
+        NumericInputs(words.rest, torch.zeros(()), torch.ones(())),
         None,
         split,
         labels,
@@ -413,7 +413,7 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
             note.replace("picture", "text")
             for note in (
                 *layout.notes,
-                *_remarks(files, (), failed),
+                *_describe_skipped_files(files, (), failed),
                 *notes,
                 *emptied,
                 *split.notes,
@@ -421,14 +421,14 @@ def _load_documents(path: Path, files: Files, options: Options, name: str | None
         ),
         rows=Rows(column, "text", files=True),
         texts=words,
-        build=partial(word_inputs, words, split.pool, str(path)),
+        build=partial(build_word_inputs, words, split.pool, str(path)),
         reading=Preprocessor(COLUMNS, (0,)),
         records=Records({FILE_NAME: list(ids), **column}),
     )
 
 
-def read_documents(
-    files: Files, names: Sequence[str]
+def read_text_files(
+    files: FileTree, names: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """Texts by name, reasons by name of the files that cannot be read, and what to say."""
     texts: dict[str, str] = {}
@@ -437,34 +437,34 @@ def read_documents(
     for name in names:
         try:
             with files.open(name) as stream:
-                content = stream.read(LONGEST_TEXT + 1)
+                content = stream.read(MAX_TEXT_BYTES + 1)
         except (OSError, InputError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             failed[name] = str(error) or type(error).__name__
             continue
-        if len(content) > LONGEST_TEXT:
+        if len(content) > MAX_TEXT_BYTES:
             cut.append(name)
-            content = content[:LONGEST_TEXT]
-        texts[name], as_said = decoded(content)
+            content = content[:MAX_TEXT_BYTES]
+        texts[name], as_said = decode_text(content)
         if not as_said:
             foreign.append(name)
     notes = (
         [
-            f"{len(cut)} texts are longer than {LONGEST_TEXT >> 20} MB: {_some(cut)}: only that "
+            f"{len(cut)} texts are longer than {MAX_TEXT_BYTES >> 20} MB: {_list_first(cut)}: only that "
             "is read"
         ]
         if cut
         else []
     )
     if foreign:
-        notes.append(f"{len(foreign)} texts are no UTF-8: {_some(foreign)}: read as Latin-1")
+        notes.append(f"{len(foreign)} texts are no UTF-8: {_list_first(foreign)}: read as Latin-1")
     empty = [name for name, text in texts.items() if not text.strip()]
     if empty:
-        notes.append(f"{len(empty)} texts are empty: {_some(empty)}")
+        notes.append(f"{len(empty)} texts are empty: {_list_first(empty)}")
     return texts, failed, notes
 
 
-def _read_chosen(
-    files: Files, names: Sequence[str], layout: FolderLabels, options: Options, size: int
+def _split_and_decode(
+    files: FileTree, names: Sequence[str], layout: FolderLabels, options: LoadOptions, size: int
 ) -> tuple[Split, dict[str, Array], dict[str, str]]:
     """Choose, decode what was chosen, and choose again where files turn out broken."""
     pixels: dict[str, Array] = {}
@@ -475,9 +475,9 @@ def _read_chosen(
             first = names[0]
             raise InputError(
                 f"none of the {len(names)} pictures of {files.root} can be read "
-                f"({shown(first)}: {failed[first]}); expected at least one whole picture"
+                f"({printable_name(first)}: {failed[first]}); expected at least one whole picture"
             )
-        split = choose(layout.labels, options, layout.official, usable)
+        split = split_items(layout.labels, options, layout.official, usable)
         todo = [names[int(i)] for i in split.keep if names[int(i)] not in pixels]
         decoded, broken = decode_all(files, todo, size)
         pixels |= decoded
@@ -486,7 +486,7 @@ def _read_chosen(
             return split, pixels, failed
 
 
-def _present(
+def _drop_unreadable_classes(
     layout: FolderLabels, keep: Tensor, failed: dict[str, str], names: Sequence[str]
 ) -> tuple[Tensor, tuple[str, ...], list[str]]:
     """Labels and classes without the classes of which no file can be read."""
@@ -494,70 +494,70 @@ def _present(
     present = torch.from_numpy(np.unique(layout.labels[fine].numpy()))
     there = set(present.tolist())
     gone = [c for i, c in enumerate(layout.classes) if i not in there]
-    notes = [f"no readable picture in the classes {_some(gone)}: left out"] if gone else []
+    notes = [f"no readable picture in the classes {_list_first(gone)}: left out"] if gone else []
     labels = layout.labels[keep]
     renumbered = torch.where(labels >= 0, torch.searchsorted(present, labels), UNKNOWN)
     return renumbered, tuple(layout.classes[int(i)] for i in present), notes
 
 
-def _remarks(files: Files, dropped: Sequence[str], failed: dict[str, str]) -> list[str]:
+def _describe_skipped_files(files: FileTree, dropped: Sequence[str], failed: dict[str, str]) -> list[str]:
     """What was left out, and why."""
     notes = []
     if files.outside:
         notes.append(
-            f"{len(files.outside)} links lead out of the folder: {_some(files.outside)}: left out"
+            f"{len(files.outside)} links lead out of the folder: {_list_first(files.outside)}: left out"
         )
     if dropped:
         notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
     if failed:
-        reasons = [f"{shown(n)} ({failed[n]})" for n in sorted(failed)[:NAMED]]
-        more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+        reasons = [f"{printable_name(n)} ({failed[n]})" for n in sorted(failed)[:MAX_LISTED_NAMES]]
+        more = f" and {len(failed) - MAX_LISTED_NAMES} more" if len(failed) > MAX_LISTED_NAMES else ""
         notes.append(f"{len(failed)} files cannot be read: {'; '.join(reasons)}{more}: skipped")
     if files.others:
-        notes.append(f"{len(files.others)} files are no pictures: {_some(files.others)}")
+        notes.append(f"{len(files.others)} files are no pictures: {_list_first(files.others)}")
     return notes
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_first(names: Sequence[str]) -> str:
     """The first few names, and how many more."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(shown(n) for n in names[:NAMED]) + more
+    more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
+    return ", ".join(printable_name(n) for n in names[:MAX_LISTED_NAMES]) + more
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A file name that can be printed and stored, even where it is no UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def sort_out(
+def infer_folder_labels(
     names: Sequence[str], folders: Sequence[str] = (), classes: Sequence[str] = ()
 ) -> FolderLabels:
     """Classes from the paths alone: a/1.jpg is an `a`; 1.jpg and unlabelled/1.jpg are unknown.
 
     classes: if given, folders of other names are no classes, and what is in them is unknown too.
     """
-    known = {alike(name) for name in classes}
+    known = {normalise_name(name) for name in classes}
     parts = [name.split("/") for name in names]
     notes = []
     depth = 0
     while len(tops := {p[depth] for p in parts}) == 1 and all(len(p) > depth + 2 for p in parts):
-        if tops <= WITHOUT | TRAIN or {alike(shown(top)) for top in tops} & known:
+        if tops <= UNLABELLED_FOLDERS | TRAIN_FOLDERS or {normalise_name(printable_name(top)) for top in tops} & known:
             break
-        notes.append(f"looking inside the only folder, {shown(next(iter(tops)))}")
+        notes.append(f"looking inside the only folder, {printable_name(next(iter(tops)))}")
         depth += 1
-    official, more = _official(parts, depth)
+    official, more = _find_test_folder(parts, depth)
     notes += more
     if official is not None:
         depth += 1
     inside = [
-        None if len(p) <= depth + 1 or p[depth].casefold() in WITHOUT else shown(p[depth])
+        None if len(p) <= depth + 1 or p[depth].casefold() in UNLABELLED_FOLDERS else printable_name(p[depth])
         for p in parts
     ]
-    others = {f for f in inside if f is not None and known and alike(f) not in known}
-    reader = LabelNames(classes)
+    others = {f for f in inside if f is not None and known and normalise_name(f) not in known}
+    reader = LabelNormaliser(classes)
     of_item = [None if f is None or f in others else reader.read(f, literal=True) for f in inside]
     notes += reader.notes()
-    raw = in_order({c for c in of_item if c is not None})
+    raw = sort_names({c for c in of_item if c is not None})
     number = {c: i for i, c in enumerate(raw)}
     labels = torch.tensor([UNKNOWN if c is None else number[c] for c in of_item])
     if official is not None:
@@ -565,7 +565,7 @@ def sort_out(
     if others:
         hint = next(filter(None, (did_you_mean(folder, classes) for folder in sorted(others))), "")
         notes.append(
-            f"folders that are none of the classes {_some(classes)}: {_some(sorted(others))}: "
+            f"folders that are none of the classes {_list_first(classes)}: {_list_first(sorted(others))}: "
             "their pictures have no "
             f"label{'; ' + hint.strip() if hint else ''}"
         )
@@ -582,27 +582,27 @@ def sort_out(
     used = {"/".join(p[:i]) for p in parts for i in range(1, len(p))}
     empty = [f for f in folders if f not in used and len(f.split("/")) == depth + 1]
     if empty:
-        notes.append(f"no pictures in the folders {_some(empty)}")
+        notes.append(f"no pictures in the folders {_list_first(empty)}")
     return FolderLabels(labels, raw, official, tuple(notes))
 
 
-def _official(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[str]]:
+def _find_test_folder(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[str]]:
     """The test part, where the folders are models/training/<class>/ and test/<class>/."""
     tops = {p[depth].casefold() for p in parts if len(p) > depth + 2}
-    if any(len(p) == depth + 2 for p in parts if p[depth].casefold() not in WITHOUT):
+    if any(len(p) == depth + 2 for p in parts if p[depth].casefold() not in UNLABELLED_FOLDERS):
         return None, []  # pictures directly in a folder: it is a class
-    if not tops or not tops & TRAIN or tops - TRAIN - TEST - VALIDATION - WITHOUT:
+    if not tops or not tops & TRAIN_FOLDERS or tops - TRAIN_FOLDERS - TEST_FOLDERS - VALIDATION_FOLDERS - UNLABELLED_FOLDERS:
         return None, []
-    testing = TEST if tops & TEST else VALIDATION
+    testing = TEST_FOLDERS if tops & TEST_FOLDERS else VALIDATION_FOLDERS
     notes = []
-    if tops & TEST and tops & VALIDATION:
+    if tops & TEST_FOLDERS and tops & VALIDATION_FOLDERS:
         notes.append("the validation folder joins the pool, the test folder is for testing")
     official = torch.tensor([p[depth].casefold() in testing for p in parts])
     notes.append(f"test part as in the folders: {int(official.sum())} pictures")
     return official, notes
 
 
-def find_files(root: Path, *, links: bool = True) -> Files:
+def find_files(root: Path, *, links: bool = True) -> FileTree:
     """All picture files, at any depth; hidden ones are left out.
 
     links: whether to follow links that lead out of the folder.
@@ -610,18 +610,18 @@ def find_files(root: Path, *, links: bool = True) -> Files:
     outside: list[str] = []
     try:
         if root.is_dir():
-            names, folders = _walk(root, None if links else outside)
+            names, folders = _walk_folder(root, None if links else outside)
         else:
-            names, folders = _members(root)
+            names, folders = _list_zip_members(root)
     except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
         raise InputError(
             f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures"
         ) from error
     pictures = {
-        n for n in names if os.path.splitext(n)[1].lower() in SUFFIXES
+        n for n in names if os.path.splitext(n)[1].lower() in IMAGE_SUFFIXES
     }  # Path takes ten times as long
     kept, others = sorted(pictures), sorted(set(names) - pictures)
-    return Files(
+    return FileTree(
         root,
         tuple(kept),
         tuple(sorted(folders)),
@@ -632,7 +632,7 @@ def find_files(root: Path, *, links: bool = True) -> Files:
     )
 
 
-def _walk(root: Path, outside: list[str] | None = None) -> tuple[list[str], list[str]]:
+def _walk_folder(root: Path, outside: list[str] | None = None) -> tuple[list[str], list[str]]:
     """Files and folders below a folder: real folders first, linked ones once, so no loop.
 
     outside: collects links that lead out of the folder, which are not followed then.
@@ -656,9 +656,9 @@ def _walk(root: Path, outside: list[str] | None = None) -> tuple[list[str], list
             folders.append(here)
         for entry in entries:
             name = f"{here}/{entry.name}" if here else entry.name
-            if _hidden(entry.name):
+            if _is_hidden(entry.name):
                 continue
-            if outside is not None and entry.is_symlink() and not _inside(root / name, resolved):
+            if outside is not None and entry.is_symlink() and not _is_inside(root / name, resolved):
                 outside.append(name)
                 continue
             if _is_folder(entry):
@@ -668,13 +668,13 @@ def _walk(root: Path, outside: list[str] | None = None) -> tuple[list[str], list
     return names, folders
 
 
-def _members(path: Path) -> tuple[list[str], list[str]]:
+def _list_zip_members(path: Path) -> tuple[list[str], list[str]]:
     """Files and folders of a zip archive."""
     names, folders = [], set()
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             name = info.filename
-            if not name or _hidden(name) or ".." in PurePosixPath(name).parts:
+            if not name or _is_hidden(name) or ".." in PurePosixPath(name).parts:
                 continue
             if info.is_dir() or stat.S_ISDIR(info.external_attr >> 16):
                 folders.add(name.rstrip("/"))
@@ -684,11 +684,11 @@ def _members(path: Path) -> tuple[list[str], list[str]]:
     return names, list(folders)
 
 
-def _hidden(name: str) -> bool:
+def _is_hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
-def _inside(path: Path, root: Path) -> bool:
+def _is_inside(path: Path, root: Path) -> bool:
     """Whether a path, all links followed, stays below a resolved folder."""
     try:
         return path.resolve(strict=True).is_relative_to(root)
@@ -707,7 +707,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def decode_all(
-    files: Files, names: Sequence[str], size: int
+    files: FileTree, names: Sequence[str], size: int
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Pixels by name, and reasons by name of the files that cannot be read."""
     pixels: dict[str, Array] = {}
@@ -719,18 +719,18 @@ def decode_all(
                 if not stream.read(1):
                     raise InputError("is empty")
                 stream.seek(0)
-                pixels[name] = decode(stream, size)
+                pixels[name] = decode_square(stream, size)
         # Pillow's parsers raise nearly anything on a broken file; the reason is passed on.
         except Exception as error:
             failed[name] = str(error) or type(error).__name__
 
-    with without_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+    with ignore_pillow_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         list(threads.map(one, dict.fromkeys(names)))
     return pixels, failed
 
 
 @contextmanager
-def without_warnings() -> Iterator[None]:
+def ignore_pillow_warnings() -> Iterator[None]:
     """Pillow warns from 89 megapixels on, where all is well up to 178, and of odd metadata."""
     warning = import_extra("PIL.Image", "app", "reading pictures").DecompressionBombWarning
     with warnings.catch_warnings():
@@ -739,10 +739,10 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def decode(stream: BinaryIO, size: int) -> Array:
+def decode_square(stream: BinaryIO, size: int) -> Array:
     """The picture, shorter side resized and centre cropped, as uint8 (3, size, size)."""
     pil = import_extra("PIL.Image", "app", "reading pictures")
-    upright = _upright(stream, size, pil)
+    upright = _open_upright(stream, size, pil)
     width, height = upright.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
@@ -758,15 +758,15 @@ def decode(stream: BinaryIO, size: int) -> Array:
 def decode_whole(stream: BinaryIO, size: int) -> Array:
     """The whole picture, longer side at most `size`, as uint8 (H, W, 3)."""
     pil = import_extra("PIL.Image", "app", "reading pictures")
-    upright = _upright(stream, size, pil)
+    upright = _open_upright(stream, size, pil)
     upright.thumbnail((size, size), pil.Resampling.BICUBIC, reducing_gap=3.0)
     return np.ascontiguousarray(np.asarray(upright, dtype=np.uint8))
 
 
-def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
+def _open_upright(stream: BinaryIO, size: int, pil: Any) -> Any:
     """RGB and the right way up, not much larger than needed."""
     ops = import_extra("PIL.ImageOps", "app", "reading pictures")
-    most = f"expected at most {MOST_PIXELS // 10**6} million: make it smaller"
+    most = f"expected at most {MAX_PIXELS // 10**6} million: make it smaller"
     if has_heif_header(
         stream
     ):  # whatever the file is called; worker processes have not seen the folder's names
@@ -781,19 +781,19 @@ def _upright(stream: BinaryIO, size: int, pil: Any) -> Any:
         raise InputError("it is no picture of a kind that can be read") from error
     with opened as image:
         width, height = image.size
-        if width * height > MOST_PIXELS:
+        if width * height > MAX_PIXELS:
             raise InputError(f"{width} x {height} pixels; {most}")
         image.draft(None, (2 * size, 2 * size))  # JPEG is decoded smaller right away: quicker
         image.load()
-        return _rgb(ops.exif_transpose(image), pil)
+        return _to_rgb(ops.exif_transpose(image), pil)
 
 
-def _rgb(image: Any, pil: Any) -> Any:
+def _to_rgb(image: Any, pil: Any) -> Any:
     """Any mode as RGB: transparency on white, deep grey scaled to 8 bits."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
-        return pil.fromarray(_eight_bit(np.asarray(image))).convert("RGB")
+        return pil.fromarray(_to_eight_bit(np.asarray(image))).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         over = image.convert("RGBA")
         white = pil.new("RGBA", over.size, (255, 255, 255, 255))
@@ -801,7 +801,7 @@ def _rgb(image: Any, pil: Any) -> Any:
     return image.convert("RGB")
 
 
-def _eight_bit(deep: Array) -> Array:
+def _to_eight_bit(deep: Array) -> Array:
     """Grey values of 16 or 32 bits as 8 bits; Pillow's own conversion would clip them."""
     values = deep.astype(np.float64)
     if not np.isfinite(values).all():

@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from labelahead.data.columns import MISSING
+from labelahead.data.columns import MISSING_VALUES
 from labelahead.errors import InputError
 
 __all__ = [
-    "LabelNames",
-    "alike",
+    "LabelNormaliser",
+    "normalise_name",
     "find_combined_labels",
-    "label_of",
+    "parse_label",
     "refuse_combined_labels",
-    "split_names",
+    "split_class_names",
 ]
 
-SEPARATORS = (";", "|", ",")
+CLASS_SEPARATORS = (";", "|", ",")
 MAX_EXAMPLES = 3
-ADVICE = (
+SEVERAL_CLASSES_ADVICE = (
     "expected one class for each item: several classes per item are not supported yet. Keep one "
     "class of each item, or "
     "make one column for each class (yes or no) and label one column at a time; if these are "
@@ -36,23 +36,23 @@ ADVICE = (
 )
 
 
-def alike(name: str) -> str:
+def normalise_name(name: str) -> str:
     """What two spellings of one class have in common: capital letters and encoding aside."""
     return unicodedata.normalize("NFC", name.casefold())
 
 
-def split_names(text: str) -> list[str]:
+def split_class_names(text: str) -> list[str]:
     """Split a comma-separated list of class names; quotes hold a name that has a comma itself.
 
-    >>> from labelahead.data.label_values import split_names
-    >>> split_names('cat, "salt, pepper",dog')
+    >>> from labelahead.data.label_values import split_class_names
+    >>> split_class_names('cat, "salt, pepper",dog')
     ['cat', 'salt, pepper', 'dog']
     """
     parts = re.findall(r'\s*"([^"]*)"\s*(?:,|$)|([^,]+)', text)
     return [name for name in ((quoted or plain).strip() for quoted, plain in parts) if name]
 
 
-def label_of(value: Any) -> Any:
+def parse_label(value: Any) -> Any:
     """Return a label as text, None where it is empty, and a tuple where there are several.
 
     Numbers without a fraction are whole numbers, truths are "true" and "false", a list of one is
@@ -62,9 +62,9 @@ def label_of(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
-        value = _parsed_list(value.strip())
+        value = _parse_list(value.strip())
     if isinstance(value, list | tuple):
-        labels = [label for label in map(label_of, value) if label is not None]
+        labels = [label for label in map(parse_label, value) if label is not None]
         return tuple(labels) if len(labels) > 1 else labels[0] if labels else None
     if value is None or (isinstance(value, float) and value != value):
         return None
@@ -79,7 +79,7 @@ def label_of(value: Any) -> Any:
     return (value.strip() or None) if isinstance(value, str) else value
 
 
-def _parsed_list(text: str) -> Any:
+def _parse_list(text: str) -> Any:
     """The list that a text holds as JSON or as Python writes it; else the text."""
     for form in (text, text.replace("'", '"')):
         try:
@@ -91,7 +91,7 @@ def _parsed_list(text: str) -> Any:
     return text
 
 
-class LabelNames:
+class LabelNormaliser:
     """Turns label values into class names, one spelling for each class, and remembers what it
     decided.
 
@@ -104,7 +104,7 @@ class LabelNames:
         self._exact = set(known)
         self._spelling: dict[str, str] = {}
         for name in known:
-            self._spelling.setdefault(alike(name), name)
+            self._spelling.setdefault(normalise_name(name), name)
         self._merged: dict[str, dict[str, None]] = {}  # the spelling that counts -> the others
         self._missing: Counter[str] = Counter()
 
@@ -118,12 +118,12 @@ class LabelNames:
         name = text.strip()
         if name in self._exact:
             return name
-        if alike(name) not in self._spelling:
-            if not name or (not literal and name.casefold() in MISSING):
+        if normalise_name(name) not in self._spelling:
+            if not name or (not literal and name.casefold() in MISSING_VALUES):
                 self._missing[name] += 1
                 return None
-            self._spelling[alike(name)] = name
-        spelled = self._spelling[alike(name)]
+            self._spelling[normalise_name(name)] = name
+        spelled = self._spelling[normalise_name(name)]
         if spelled != name:
             self._merged.setdefault(spelled, {})[name] = None
         return spelled
@@ -164,10 +164,10 @@ def find_combined_labels(names: Iterable[str], known: Collection[str] = ()) -> l
         The combined labels, sorted; empty if there are none.
     """
     unknown = set(names) - set(known)
-    alone = {alike(name) for name in (*unknown, *known)}
-    for separator in SEPARATORS:
+    alone = {normalise_name(name) for name in (*unknown, *known)}
+    for separator in CLASS_SEPARATORS:
         parts = {
-            n: [alike(part.strip()) for part in n.split(separator)]
+            n: [normalise_name(part.strip()) for part in n.split(separator)]
             for n in unknown
             if separator in n
         }
@@ -201,5 +201,5 @@ def refuse_combined_labels(names: Iterable[str], known: Collection[str], where: 
             ", ..." if len(combined) > MAX_EXAMPLES else ""
         )
         raise InputError(
-            f"{where} seem to hold several classes per item, such as {shown}; {ADVICE}"
+            f"{where} seem to hold several classes per item, such as {shown}; {SEVERAL_CLASSES_ADVICE}"
         )

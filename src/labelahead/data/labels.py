@@ -28,48 +28,48 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import torch
 from torch import Tensor
 
-from labelahead.data.classes import checked_name, in_order
+from labelahead.data.classes import check_name, sort_names
 from labelahead.data.dataset import Data
-from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
-from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
-from labelahead.data.parquet import column_values, read_bounded
-from labelahead.data.records import text_of_id
-from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unguarded
+from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
+from labelahead.data.label_values import SEVERAL_CLASSES_ADVICE, LabelNormaliser, parse_label, refuse_combined_labels
+from labelahead.data.parquet import column_to_python, read_bounded
+from labelahead.data.records import format_id
+from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unescape_formulas
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["names_in", "read_import", "read_labels", "read_labels_of"]
+__all__ = ["read_labelled_names", "read_import", "read_labels", "read_labels_for_ids"]
 
 log = logging.getLogger("labelahead")
 
-MOST_ROWS = 500_000  # of a table of labels
+MAX_LABEL_ROWS = 500_000  # of a table of labels
 MAX_LABEL_BYTES = (
     2**29
 )  # of such a table in memory, if it is Parquet: a small file may unpack to any size
 # the id in tasks of Label Studio, whose own exports write the number of the task as `id`
-ITEM_ID = "item_id"
-ITEM = (ITEM_ID, "item", "path", "file", "filename", "file_name", "image", "text")
-LABEL = ("label", "class", "target", "choice", "choices")
-WHO = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
-SOURCE = "source"  # a column of `export` alone: whether a person or a network said it
-OWN = frozenset(
-    ("id", "label", "annotator", "labelled_at", SOURCE)
+ITEM_ID_FIELD = "item_id"
+ITEM_COLUMNS = (ITEM_ID_FIELD, "item", "path", "file", "filename", "file_name", "image", "text")
+LABEL_COLUMNS = ("label", "class", "target", "choice", "choices")
+ANNOTATOR_COLUMNS = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
+SOURCE_COLUMN = "source"  # a column of `export` alone: whether a person or a network said it
+EXPORT_COLUMNS = frozenset(
+    ("id", "label", "annotator", "labelled_at", SOURCE_COLUMN)
 )  # columns by which our own exports are known
-OWN_0_2 = frozenset(("item", "label", "who", "at", SOURCE, "confidence"))
-NUMBERED = frozenset(
+EXPORT_COLUMNS_0_2 = frozenset(("item", "label", "who", "at", SOURCE_COLUMN, "confidence"))
+TASK_EXPORT_COLUMNS = frozenset(
     ("annotation_id", "lead_time")
 )  # Label Studio's short forms, whose `id` is the task's number
-EXPECTED = f"a column id|{'|'.join(ITEM)}|index and a column {'|'.join(LABEL)}"
-FORMS = {
+EXPECTED_COLUMNS = f"a column id|{'|'.join(ITEM_COLUMNS)}|index and a column {'|'.join(LABEL_COLUMNS)}"
+FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "label-studio",
     ".parquet": "parquet",
-    **dict.fromkeys(WORKBOOKS, "excel"),
+    **dict.fromkeys(WORKBOOK_SUFFIXES, "excel"),
 }
-NOBODY = "import"  # who said it, where a file does not say
-LEFT_OUT = -1  # the position of a file that is there, but not among the items
+UNKNOWN_ANNOTATOR = "import"  # who said it, where a file does not say
+EXCLUDED = -1  # the position of a file that is there, but not among the items
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Entry:
     former: bool = False  # the name is the row number, as labelahead 0.2 exported it
 
 
-class _Said(NamedTuple):
+class _LabelledEntry(NamedTuple):
     """A label that was read, and what the file calls its item."""
 
     entry: Entry
@@ -107,7 +107,7 @@ def read_labels(
 
     Rows without a label, predictions and files that were left out of the data are passed over. The
     same label twice is fine, two different ones are an error, unless somebody settled it. Which
-    values are labels, and which of them are one class, is decided by `LabelNames`; classes: further
+    values are labels, and which of them are one class, is decided by `LabelNormaliser`; classes: further
     names that are classes for certain.
 
     >>> from pathlib import Path
@@ -120,16 +120,16 @@ def read_labels(
     """
     files = data.images.file_names() if data.images is not None else ()
     rows = None if data.records is None else data.records.row_names()
-    return read_labels_of(path, data.ids, data.classes, files, classes, rows=rows)
+    return read_labels_for_ids(path, data.ids, data.classes, files, classes, rows=rows)
 
 
-def names_in(path: str | Path) -> dict[str, str]:
+def read_labelled_names(path: str | Path) -> dict[str, str]:
     """What a file calls items with a label, and where it does.
 
     For pools too large to hold all names.
     """
     names: dict[str, str] = {}
-    for entry in entries(Path(path)):
+    for entry in read_entries(Path(path)):
         if entry.position:
             raise InputError(
                 f"{path}, {entry.where}: an index; expected items of a large pool by their own name"
@@ -141,7 +141,7 @@ def names_in(path: str | Path) -> dict[str, str]:
     return names
 
 
-def read_labels_of(
+def read_labels_for_ids(
     path: str | Path,
     ids: Sequence[str],
     known: tuple[str, ...] = (),
@@ -155,51 +155,51 @@ def read_labels_of(
     known: the data's classes; files: that were left out of the items; rows: as for `read_import`.
     """
     path = Path(path)
-    finder = _Finder(ids, files, rows)
+    finder = _ItemFinder(ids, files, rows)
     certain = (*known, *classes)
-    reader = LabelNames(certain)
+    reader = LabelNormaliser(certain)
     by_file = {as_file_name(name): name for name in certain}
-    said: dict[int, list[_Said]] = {}
+    said: dict[int, list[_LabelledEntry]] = {}
     predictions = 0
-    for entry in entries(path):
+    for entry in read_entries(path):
         where = f"{path}, {entry.where}"
         predictions += entry.predicted
         if entry.columns:
-            raise InputError(f"{where}: columns {', '.join(entry.columns)}; expected {EXPECTED}")
+            raise InputError(f"{where}: columns {', '.join(entry.columns)}; expected {EXPECTED_COLUMNS}")
         if entry.label is None or entry.predicted:
             continue  # not labelled yet: half-filled lists are how people work
         positions, item = finder.find(entry)
-        if set(positions) == {LEFT_OUT}:
+        if set(positions) == {EXCLUDED}:
             log.warning("%s: %r was left out of the data, so its label is too", where, item)
             continue
         if len(positions) != 1:
             raise finder.refusal(entry, item, positions, where)
         if isinstance(entry.label, tuple) and all(isinstance(label, str) for label in entry.label):
             raise InputError(
-                f"{where}: the label holds several classes, {', '.join(entry.label):.80}; {ADVICE}"
+                f"{where}: the label holds several classes, {', '.join(entry.label):.80}; {SEVERAL_CLASSES_ADVICE}"
             )
         if not isinstance(entry.label, str):
             raise InputError(
                 f"{where}: the label is {entry.label!r:.80}; expected the name of one class"
             )
-        label = reader.read(_spelled(entry.label, entry, by_file), literal=entry.literal)
+        label = reader.read(_restore_spelling(entry.label, entry, by_file), literal=entry.literal)
         if label is None:
             continue
-        _refuse_number(label, known, where)
-        said.setdefault(positions[0], []).append(_Said(entry, item, label))
+        _refuse_class_number(label, known, where)
+        said.setdefault(positions[0], []).append(_LabelledEntry(entry, item, label))
     if predictions:
         log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
-    labels = {position: _agreed(path, ids[position], answers) for position, answers in said.items()}
+    labels = {position: _resolve_label(path, ids[position], answers) for position, answers in said.items()}
     for note in reader.notes():
         log.warning("%s: %s", path, note)
     refuse_combined_labels(set(labels.values()), certain, f"{path}: the labels")
-    names = (*known, *in_order(set(labels.values()) - set(known)))
+    names = (*known, *sort_names(set(labels.values()) - set(known)))
     number = {name: i for i, name in enumerate(names)}
     codes = torch.tensor([number[name] for name in labels.values()], dtype=torch.int64)
     return torch.tensor(list(labels), dtype=torch.int64), codes, names
 
 
-def _agreed(path: Path, item: str, answers: Sequence[_Said]) -> str:
+def _resolve_label(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> str:
     """The one label of an item: what was settled, or what all say who say something."""
     answers = [answer for answer in answers if answer.entry.settles] or answers
     first = answers[0]
@@ -207,9 +207,9 @@ def _agreed(path: Path, item: str, answers: Sequence[_Said]) -> str:
         where = f"{path}, {other.entry.where}"
         if other.label != first.label:
             raise InputError(
-                f"{where}: {other.item!r} is labelled {other.label!r}{_by(other.entry)}, but "
+                f"{where}: {other.item!r} is labelled {other.label!r}{_format_annotator(other.entry)}, but "
                 f"{first.label!r}"
-                f"{_by(first.entry)} at {first.entry.where}; expected one label for each item, so "
+                f"{_format_annotator(first.entry)} at {first.entry.where}; expected one label for each item, so "
                 "remove one"
             )
         if other.item != first.item and _is_address(other.item) and _is_address(first.item):
@@ -221,13 +221,13 @@ def _agreed(path: Path, item: str, answers: Sequence[_Said]) -> str:
     return first.label
 
 
-def _by(entry: Entry) -> str:
-    who = _person(entry)
+def _format_annotator(entry: Entry) -> str:
+    who = _get_annotator(entry)
     return "" if who is None else f" by {who}"
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedLabels:
     """What a file held, in its order."""
 
     labels: tuple[tuple[int, str, str], ...]  # position, class name, person
@@ -246,14 +246,14 @@ def read_import(
     *,
     form: str | None = None,
     rows: Mapping[str, int] | None = None,
-) -> Imported:
+) -> ImportedLabels:
     """The labels of a file or folder; the form is told by its name, unless given.
 
     rows: where the ids come from a column of a table: positions by row number
-    (`Records.row_names`). `LabelNames` decides which values are labels, and which of them are one
+    (`Records.row_names`). `LabelNormaliser` decides which values are labels, and which of them are one
     class.
     """
-    finder, reader = _Finder(items, rows=rows), LabelNames(classes)
+    finder, reader = _ItemFinder(items, rows=rows), LabelNormaliser(classes)
     by_file = {as_file_name(name): name for name in classes}
     labels: dict[tuple[int, str], str] = {}  # by position and person
     called: dict[int, str] = {}  # what the file calls an item
@@ -262,13 +262,13 @@ def read_import(
     contradicted: set[tuple[int, str]] = set()
     mixed: set[int] = set()
     blank = predictions = 0
-    for entry in entries(Path(path), form):
+    for entry in read_entries(Path(path), form):
         if entry.predicted:
             predictions += 1
             continue
         label = entry.label
         if isinstance(label, str):
-            label = reader.read(_spelled(label, entry, by_file), literal=entry.literal)
+            label = reader.read(_restore_spelling(label, entry, by_file), literal=entry.literal)
         if label is None:
             blank += 1
             continue
@@ -285,12 +285,12 @@ def read_import(
         if len(positions) > 1 or not isinstance(label, str):
             unclear[name] = None
             continue
-        where, person = f"{path}, {entry.where}", _person(entry)
-        label = checked_name(label, f"{where}: the label")
-        _refuse_number(label, classes, where)
+        where, person = f"{path}, {entry.where}", _get_annotator(entry)
+        label = check_name(label, f"{where}: the label")
+        _refuse_class_number(label, classes, where)
         key = (
             position,
-            NOBODY if person is None else checked_name(person, f"{where}: the person's name"),
+            UNKNOWN_ANNOTATOR if person is None else check_name(person, f"{where}: the person's name"),
         )
         if labels.setdefault(key, label) != label:
             contradicted.add(key)
@@ -303,23 +303,23 @@ def read_import(
     refuse_combined_labels({label for _, label, _ in sound}, classes, f"{path}: the labels")
     for note in reader.notes():
         log.warning("%s: %s", path, note)
-    return Imported(
-        sound, _new_names(sound, classes), tuple(unknown), tuple(unclear), blank, predictions
+    return ImportedLabels(
+        sound, _find_new_classes(sound, classes), tuple(unknown), tuple(unclear), blank, predictions
     )
 
 
-def _new_names(sound: Sequence[tuple[int, str, str]], classes: Sequence[str]) -> tuple[str, ...]:
+def _find_new_classes(sound: Sequence[tuple[int, str, str]], classes: Sequence[str]) -> tuple[str, ...]:
     """The labels that are none of the classes, each once."""
     known = set(classes)
     return tuple(dict.fromkeys(label for _, label, _ in sound if label not in known))
 
 
-def _spelled(label: str, entry: Entry, by_file: Mapping[str, str]) -> str:
+def _restore_spelling(label: str, entry: Entry, by_file: Mapping[str, str]) -> str:
     """A label as somebody wrote it; in the form folders it was made a file name."""
     return by_file.get(label, unquote(label)) if entry.folder else label
 
 
-def _refuse_number(name: str, classes: Sequence[str], where: str) -> None:
+def _refuse_class_number(name: str, classes: Sequence[str], where: str) -> None:
     """A number where classes have names is the number of one of them, by another count than ours
     perhaps.
     """
@@ -338,14 +338,14 @@ def _refuse_number(name: str, classes: Sequence[str], where: str) -> None:
     )
 
 
-def _person(entry: Entry) -> str | None:
+def _get_annotator(entry: Entry) -> str | None:
     who = entry.who
     if isinstance(who, dict):  # Label Studio's account
         who = next((who[k] for k in ("email", "username", "id") if who.get(k)), None)
     return None if who is None or not str(who).strip() else str(who)
 
 
-class _Finder:
+class _ItemFinder:
     """Positions of items by whatever people and programs call them."""
 
     def __init__(
@@ -357,7 +357,7 @@ class _Finder:
         """
         self.size = len(items)
         self.rows = rows
-        self.ids = dict.fromkeys(files, LEFT_OUT) | {name: i for i, name in enumerate(items)}
+        self.ids = dict.fromkeys(files, EXCLUDED) | {name: i for i, name in enumerate(items)}
         self.ends: tuple[dict[str, list[int]], ...] = (
             {},
             {},
@@ -422,7 +422,7 @@ class _Finder:
             if exact in self.ids:
                 return [self.ids[exact]]
         if _is_address(plain):
-            parts = _path(plain).split("/")
+            parts = _extract_path(plain).split("/")
             for end in ("/".join(parts[i:]) for i in range(len(parts))):
                 if end in self.ids:
                     return [self.ids[end]]
@@ -449,7 +449,7 @@ def _is_address(name: str) -> bool:
     return re.match("/|[A-Za-z]:/|[^/]*://", name.replace("\\", "/")) is not None
 
 
-def _path(address: str) -> str:
+def _extract_path(address: str) -> str:
     """The path of an address; Label Studio serves local files as ...?d=path."""
     if "://" not in address and "?d=" not in address:
         return address
@@ -460,27 +460,27 @@ def _path(address: str) -> str:
     return parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
 
 
-def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
+def read_entries(path: Path, form: str | None = None) -> Iterator[Entry]:
     """All entries of a file or folder, in its order; the form is told by its name, unless given."""
     if form is None:
         suffix = split_sheet(path)[0].suffix.lower()
-        form = ("hf" if _parquets(path) else "folders") if path.is_dir() else FORMS.get(suffix)
+        form = ("hf" if _find_parquet_files(path) else "folders") if path.is_dir() else FORMATS.get(suffix)
     if form in ("hf", "folders") and not path.is_dir():
         raise InputError(f"{path} is no folder; expected one of the form {form}")
     if form == "csv":
-        return _csv(path)
+        return _read_csv(path)
     if form == "excel":
-        return _excel(path)
+        return _read_excel(path)
     if form in ("jsonl", "label-studio", "json"):
-        return _json(path, lines=form == "jsonl")
+        return _read_json(path, lines=form == "jsonl")
     if form == "parquet":
-        return _parquet(path)
+        return _read_parquet(path)
     if form == "hf":
         return (
-            e for part in _parquets(path) for e in _parquet(part, f"{part.relative_to(path)}, ")
+            e for part in _find_parquet_files(path) for e in _read_parquet(part, f"{part.relative_to(path)}, ")
         )
     if form == "folders":
-        return _folders(path)
+        return _read_class_folders(path)
     raise InputError(
         f"{path} is no label file: in no form that labels are read from "
         f"({form or 'by its name'}); expected "
@@ -488,7 +488,7 @@ def entries(path: Path, form: str | None = None) -> Iterator[Entry]:
     )
 
 
-def _csv(path: Path) -> Iterator[Entry]:
+def _read_csv(path: Path) -> Iterator[Entry]:
     header: list[str] = []
     own = former = False
     for line, row in read_separated(path)[1]:
@@ -496,24 +496,24 @@ def _csv(path: Path) -> Iterator[Entry]:
             continue
         where = f"line {line}"
         if not header:
-            header = [unguarded(name).strip().casefold() for name in row]
-            own, former = set(header) >= OWN, set(header) == OWN_0_2
-            _check_columns(OWN if own else header, f"{path}, {where}")
+            header = [unescape_formulas(name).strip().casefold() for name in row]
+            own, former = set(header) >= EXPORT_COLUMNS, set(header) == EXPORT_COLUMNS_0_2
+            _check_columns(EXPORT_COLUMNS if own else header, f"{path}, {where}")
             continue
         if len(row) != len(header):
             raise InputError(
                 f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header"
             )
-        fields = map(unguarded, row) if SOURCE in header else row
+        fields = map(unescape_formulas, row) if SOURCE_COLUMN in header else row
         cells = {k: v for k, v in zip(header, fields, strict=True) if v}
-        yield _own_entry(cells, path, where) if own else _entry(cells, path, where, former=former)
+        yield _parse_export_row(cells, path, where) if own else _parse_row(cells, path, where, former=former)
     if not header:
         raise InputError(
-            f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header"
+            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a header"
         )
 
 
-def _excel(path: Path) -> Iterator[Entry]:
+def _read_excel(path: Path) -> Iterator[Entry]:
     """One entry for each row of a sheet below its header."""
     sheet = read_sheet(path)
     for note in sheet.notes:
@@ -521,52 +521,52 @@ def _excel(path: Path) -> Iterator[Entry]:
     rows = sheet.rows
     if not rows:
         raise InputError(
-            f"{path} is empty, it holds no labels; expected {EXPECTED}, and at least a header"
+            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a header"
         )
     header = [str(name or "").casefold() for name in rows[0][1]]
-    own, former = set(header) >= OWN, set(header) == OWN_0_2
-    _check_columns(OWN if own else header, f"{path}, row {rows[0][0]}")
+    own, former = set(header) >= EXPORT_COLUMNS, set(header) == EXPORT_COLUMNS_0_2
+    _check_columns(EXPORT_COLUMNS if own else header, f"{path}, row {rows[0][0]}")
     for number, row in rows[1:]:
         cells = {
             name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None
         }
-        if SOURCE in cells:  # what `export` wrote, opened and stored by a spreadsheet
+        if SOURCE_COLUMN in cells:  # what `export` wrote, opened and stored by a spreadsheet
             cells = {
-                name: unguarded(cell) if isinstance(cell, str) else cell
+                name: unescape_formulas(cell) if isinstance(cell, str) else cell
                 for name, cell in cells.items()
             }
         where = f"row {number}"
-        yield _own_entry(cells, path, where) if own else _entry(cells, path, where, former)
+        yield _parse_export_row(cells, path, where) if own else _parse_row(cells, path, where, former)
 
 
 def _check_columns(names: Collection[str], where: str) -> None:
     header = list(names)
-    if not {*ITEM, "id", "index"} & set(header) or not set(LABEL) & set(header):
-        raise InputError(f"{where}: columns {', '.join(header)}; expected {EXPECTED}")
-    twice = next((n for n in (*ITEM, *LABEL, *WHO) if header.count(n) > 1), None)
+    if not {*ITEM_COLUMNS, "id", "index"} & set(header) or not set(LABEL_COLUMNS) & set(header):
+        raise InputError(f"{where}: columns {', '.join(header)}; expected {EXPECTED_COLUMNS}")
+    twice = next((n for n in (*ITEM_COLUMNS, *LABEL_COLUMNS, *ANNOTATOR_COLUMNS) if header.count(n) > 1), None)
     if twice is not None:
         raise InputError(f"{where}: column {twice!r} is there twice; expected it once")
 
 
-def _json(path: Path, *, lines: bool) -> Iterator[Entry]:
+def _read_json(path: Path, *, lines: bool) -> Iterator[Entry]:
     """JSON lines, or a list; of plain rows or of Label Studio's tasks."""
-    for where, row in _lines(path) if lines else _list(path):
+    for where, row in _read_json_lines(path) if lines else _read_json_list(path):
         if not isinstance(row, dict):
             raise InputError(
                 f"{path}, {where}: {row!r:.80}; expected an object with item and label"
             )
         if _is_task(row):
-            yield from _task(row, path, where)
+            yield from _read_task(row, path, where)
             continue
         folded = {str(key).casefold(): value for key, value in row.items()}
         answers = folded.pop("answers", None)
-        own, former = set(folded) >= OWN, set(folded) == OWN_0_2
+        own, former = set(folded) >= EXPORT_COLUMNS, set(folded) == EXPORT_COLUMNS_0_2
         if not isinstance(answers, list) or not answers:
-            columns = () if any(name in folded for name in LABEL) else tuple(folded)
+            columns = () if any(name in folded for name in LABEL_COLUMNS) else tuple(folded)
             yield (
-                _own_entry(folded, path, where)
+                _parse_export_row(folded, path, where)
                 if own
-                else _entry(folded, path, where, former, columns=columns)
+                else _parse_row(folded, path, where, former, columns=columns)
             )
             continue
         for answer in answers:  # of every person, as `export` writes them
@@ -574,25 +574,25 @@ def _json(path: Path, *, lines: bool) -> Iterator[Entry]:
             who, settles = said.get("annotator", said.get("who")), said.get("kind") == "settle"
             row = folded | {"label": said.get("label"), "who": who, "annotator": who}
             yield replace(
-                _own_entry(row, path, where) if own else _entry(row, path, where, former),
+                _parse_export_row(row, path, where) if own else _parse_row(row, path, where, former),
                 settles=settles,
             )
 
 
-def _lines(path: Path) -> list[tuple[str, Any]]:
+def _read_json_lines(path: Path) -> list[tuple[str, Any]]:
     return [(f"line {i}", value) for i, value in read_json_lines(path)]
 
 
-def _list(path: Path) -> list[tuple[str, Any]]:
+def _read_json_list(path: Path) -> list[tuple[str, Any]]:
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} is no valid JSON ({error}); expected {EXPECTED}") from error
+        raise InputError(f"{path} is no valid JSON ({error}); expected {EXPECTED_COLUMNS}") from error
     if isinstance(content, dict):
         folded = {str(key).casefold() for key in content}
-        alone = _is_task(content) or (folded & set(ITEM) and folded & set(LABEL))
+        alone = _is_task(content) or (folded & set(ITEM_COLUMNS) and folded & set(LABEL_COLUMNS))
         content = (
             [content]
             if alone
@@ -613,15 +613,15 @@ def _is_task(row: Mapping[str, Any]) -> bool:
     )
 
 
-def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
+def _read_task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
     """What was annotated; predictions are counted."""
     if isinstance(task.get("task"), dict) and "result" in task:
         task = {**task["task"], "annotations": [task]}
     data = task.get("data")
     data = data if isinstance(data, dict) else {}
-    likely = [data[name] for name in ITEM if isinstance(data.get(name), str)]
+    likely = [data[name] for name in ITEM_COLUMNS if isinstance(data.get(name), str)]
     names = likely or [value for value in data.values() if isinstance(value, str)]
-    own_id = text_of_id(data.get(ITEM_ID, data.get("id"))) or None
+    own_id = format_id(data.get(ITEM_ID_FIELD, data.get("id"))) or None
     item = partial(Entry, where, names, own_id=own_id, former=set(data) == {"item"})
     annotations = task.get("annotations", task.get("completions")) or []
     if not isinstance(annotations, list):
@@ -639,7 +639,7 @@ def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
             continue
         values = [part.get("value") for part in result if isinstance(part, dict)]
         chosen = [v for v in values if isinstance(v, dict) and "choices" in v]
-        label = _label(chosen[0]) if len(chosen) == 1 else tuple(values)
+        label = _parse_label(chosen[0]) if len(chosen) == 1 else tuple(values)
         who = next(
             (
                 given[key]
@@ -651,11 +651,11 @@ def _task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
         yield item(label=label, who=who, literal=True)
 
 
-def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
+def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     try:
         schema = parquet.read_schema(path)
-        wanted = {*ITEM, *LABEL, *WHO, "id", "index", *OWN, *OWN_0_2, *NUMBERED}
+        wanted = {*ITEM_COLUMNS, *LABEL_COLUMNS, *ANNOTATOR_COLUMNS, "id", "index", *EXPORT_COLUMNS, *EXPORT_COLUMNS_0_2, *TASK_EXPORT_COLUMNS}
         # Pictures and the like stay where they are.
         columns = [
             n
@@ -663,31 +663,31 @@ def _parquet(path: Path, inside: str = "") -> Iterator[Entry]:
             if n.casefold() in wanted and "struct" not in str(schema.field(n).type)
         ]
         header = {n.casefold() for n in columns}
-        own, former = header >= OWN, {n.casefold() for n in schema.names} == OWN_0_2
-        _check_columns(OWN if own else [n.casefold() for n in columns], str(path))
+        own, former = header >= EXPORT_COLUMNS, {n.casefold() for n in schema.names} == EXPORT_COLUMNS_0_2
+        _check_columns(EXPORT_COLUMNS if own else [n.casefold() for n in columns], str(path))
         count = parquet.read_metadata(path).num_rows
-        if count > MOST_ROWS:  # equal rows take next to nothing in the file, and minutes to read
-            raise InputError(f"{path} has {count:,} rows; expected at most {MOST_ROWS:,}: split it")
+        if count > MAX_LABEL_ROWS:  # equal rows take next to nothing in the file, and minutes to read
+            raise InputError(f"{path} has {count:,} rows; expected at most {MAX_LABEL_ROWS:,}: split it")
         read = read_bounded(path, columns, MAX_LABEL_BYTES, count_repeats=True)
-        values = {name.casefold(): column_values(read.column(name)) for name in columns}
+        values = {name.casefold(): column_to_python(read.column(name)) for name in columns}
     except InputError:
         raise
     except Exception as error:  # whatever a damaged file makes the reader say
         raise InputError(f"{path} cannot be read as Parquet ({error})") from error
-    names = _class_names(schema.metadata or {})
+    names = _read_class_names(schema.metadata or {})
     for i in range(read.num_rows):
         folded = {name: column[i] for name, column in values.items()}
-        for column in LABEL:
+        for column in LABEL_COLUMNS:
             number = folded.get(column)
             if column in names and isinstance(number, int):
                 known = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
                 folded[column] = names[column][number] if known else None
         where = f"{inside}row {i}"
-        entry = _own_entry(folded, path, where) if own else _entry(folded, path, where, former)
-        yield replace(entry, literal=SOURCE in folded or bool(names))
+        entry = _parse_export_row(folded, path, where) if own else _parse_row(folded, path, where, former)
+        yield replace(entry, literal=SOURCE_COLUMN in folded or bool(names))
 
 
-def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """The names behind numbers, by column, where Hugging Face's note says them."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
@@ -696,11 +696,11 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
         return {}
 
 
-def _parquets(path: Path) -> list[Path]:
+def _find_parquet_files(path: Path) -> list[Path]:
     return sorted(p for folder in (path, path / "data") for p in folder.glob("*.parquet"))
 
 
-def _folders(path: Path) -> Iterator[Entry]:
+def _read_class_folders(path: Path) -> Iterator[Entry]:
     """CLASS/ITEM; the files are not read, their places are the labels."""
     folders = sorted(
         p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX"))
@@ -720,19 +720,19 @@ def _folders(path: Path) -> Iterator[Entry]:
                 )
 
 
-def _own_entry(row: Mapping[str, Any], path: Path, where: str) -> Entry:
+def _parse_export_row(row: Mapping[str, Any], path: Path, where: str) -> Entry:
     """Return what a row of our own export says, whatever the user's columns beside ours are called."""
-    own_id, label = text_of_id(row.get("id")), _label(row.get("label"))
+    own_id, label = format_id(row.get("id")), _parse_label(row.get("label"))
     if not own_id and label is not None:
         raise InputError(f"{path}, {where}: no id; expected one in every row of an export")
-    predicted = str(row.get(SOURCE) or "").casefold() == "prediction"
+    predicted = str(row.get(SOURCE_COLUMN) or "").casefold() == "prediction"
     text = (
         row["id"] if isinstance(row.get("id"), str) else own_id
     )  # a file name may begin or end with a blank
     return Entry(where, [text], label, row.get("annotator"), predicted, own_id=text, literal=True)
 
 
-def _entry(
+def _parse_row(
     row: Mapping[str, Any],
     path: Path,
     where: str,
@@ -741,14 +741,14 @@ def _entry(
     columns: Sequence[str] = (),
 ) -> Entry:
     """A plain row; what is empty is left out or None."""
-    label = next((row[name] for name in LABEL if row.get(name) is not None), None)
+    label = next((row[name] for name in LABEL_COLUMNS if row.get(name) is not None), None)
     if label is None:  # Label Studio's short form calls the column as its user did
         label = next((v for v in row.values() if isinstance(v, dict) and "choices" in v), None)
         columns = columns if label is None else ()
-    label = _label(label)
-    names = [row[name] for name in ITEM if row.get(name) is not None]
+    label = _parse_label(label)
+    names = [row[name] for name in ITEM_COLUMNS if row.get(name) is not None]
     own = (
-        text_of_id(row.get("id")) or None
+        format_id(row.get("id")) or None
     )  # a number beside another name is one of the program that wrote it
     if own is not None and (not names or not own.isdecimal()):
         names.append(own)
@@ -759,18 +759,18 @@ def _entry(
         raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
     if not names and label is not None:
         raise InputError(
-            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED}"
+            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED_COLUMNS}"
         )
-    who = next((row[name] for name in WHO if row.get(name) is not None), None)
-    predicted = str(row.get(SOURCE, "")).casefold() == "prediction"
-    own_id = text_of_id(row.get(ITEM_ID, None if row.keys() >= NUMBERED else own)) or None
+    who = next((row[name] for name in ANNOTATOR_COLUMNS if row.get(name) is not None), None)
+    predicted = str(row.get(SOURCE_COLUMN, "")).casefold() == "prediction"
+    own_id = format_id(row.get(ITEM_ID_FIELD, None if row.keys() >= TASK_EXPORT_COLUMNS else own)) or None
     entry = Entry(where, names, label, who, predicted, position=position, columns=columns)
-    return replace(entry, own_id=own_id, former=former, literal=SOURCE in row)
+    return replace(entry, own_id=own_id, former=former, literal=SOURCE_COLUMN in row)
 
 
-def _label(value: Any) -> Any:
+def _parse_label(value: Any) -> Any:
     """A label as text, None if it is empty; anything that is not one label stays as it is."""
     if isinstance(value, str) and value.startswith('{"choices"'):  # Label Studio's CSV
         with suppress(ValueError):
             value = json.loads(value)
-    return label_of(value["choices"] if isinstance(value, dict) and "choices" in value else value)
+    return parse_label(value["choices"] if isinstance(value, dict) and "choices" in value else value)

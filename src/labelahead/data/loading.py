@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.data.arrays import load_npz
-from labelahead.data.classes import checked_name
+from labelahead.data.classes import check_name
 from labelahead.data.dataset import Loaded
-from labelahead.data.excel import WORKBOOKS, split_sheet
+from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
-from labelahead.data.split import Options, default_root, expanded, path_name
+from labelahead.data.split import LoadOptions, get_default_root, expand_path, name_from_path
 from labelahead.data.table import load_table
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["load", "load_from"]
+__all__ = ["load", "load_source"]
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", *WORKBOOKS)
-READERS = {".zip": load_folder, ".npz": load_npz, **dict.fromkeys(TABLES, load_table)}
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", *WORKBOOK_SUFFIXES)
+READERS = {".zip": load_folder, ".npz": load_npz, **dict.fromkeys(TABLE_SUFFIXES, load_table)}
 
 
 def load(
@@ -58,9 +58,9 @@ def load(
     >>> len(data), data.shape, len(data.classes)
     (1797, (1, 8, 8), 10)
     """
-    place = default_root() if root is None else expanded(root)
-    names = tuple(without), _checked_names(classes), id
-    options = Options(
+    place = get_default_root() if root is None else expand_path(root)
+    names = tuple(without), _check_class_names(classes), id
+    options = LoadOptions(
         place, size, target, limit, test_fraction, seed, download, links, checked, *names
     )
     if not isinstance(source, str | Path) or not str(source).strip():
@@ -68,12 +68,12 @@ def load(
             f"source is {source!r}; expected the name of a data set ({', '.join(DATASETS)}) or a "
             "path"
         )
-    entry = _known_set(source)
+    entry = _find_public_dataset(source)
     if entry is not None:
         options.refuse_target(entry.name)
         options.refuse_id(entry.name, "positions")
         return entry.load(options)
-    path = expanded(source)
+    path = expand_path(source)
     try:
         file, _ = split_sheet(path)
         folder, there = path.is_dir(), file.exists()
@@ -82,9 +82,9 @@ def load(
             f"{str(source)[:100]!r} is no known data set and no path: {error}"
         ) from error
     if folder:
-        return _folder(path, options)
+        return _load_folder(path, options)
     if not there:
-        raise _nowhere(source, path)
+        raise _unknown_source_error(source, path)
     reader = READERS.get(file.suffix.lower())
     if reader is None or not file.is_file():
         raise InputError(
@@ -95,31 +95,31 @@ def load(
     return reader(path, options)
 
 
-def data_name(source: str | Path) -> str:
+def get_data_name(source: str | Path) -> str:
     """Return the name that `load` gives the data of a source, without reading them.
 
-    >>> from labelahead.data.loading import data_name
-    >>> data_name("CIFAR-10"), data_name("tables/customers.xlsx#Orders")
+    >>> from labelahead.data.loading import get_data_name
+    >>> get_data_name("CIFAR-10"), get_data_name("tables/customers.xlsx#Orders")
     ('cifar10', 'customers-Orders')
     """
-    entry = _known_set(source)
-    return path_name(expanded(source)) if entry is None else entry.name
+    entry = _find_public_dataset(source)
+    return name_from_path(expand_path(source)) if entry is None else entry.name
 
 
-def _known_set(source: str | Path) -> PublicDataset | None:
+def _find_public_dataset(source: str | Path) -> PublicDataset | None:
     """The known set of that name, which wins over a folder of that name.
 
     A Path is always a path.
     """
-    known = {_plain(name): entry for name, entry in DATASETS.items()}
+    known = {_normalise_name(name): entry for name, entry in DATASETS.items()}
     return (
-        known.get(_plain(source))
+        known.get(_normalise_name(source))
         if isinstance(source, str) and not re.search(r"[/\\]", source)
         else None
     )
 
 
-def _nowhere(source: str | Path, path: Path) -> InputError:
+def _unknown_source_error(source: str | Path, path: Path) -> InputError:
     return InputError(
         f"{str(source)!r} is no known data set and no existing path; "
         f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
@@ -127,36 +127,36 @@ def _nowhere(source: str | Path, path: Path) -> InputError:
     )
 
 
-def load_from(source: Any, seed: int) -> Loaded:
+def load_source(source: Any, seed: int) -> Loaded:
     """The data set that a configuration asks for: an object with a `name`, and all options of
     `load` but the seed.
 
     >>> from labelahead import Source
-    >>> from labelahead.data import load_from
-    >>> data, answers = load_from(Source("digits", limit=100), seed=0)
+    >>> from labelahead.data import load_source
+    >>> data, answers = load_source(Source("digits", limit=100), seed=0)
     >>> len(data) - len(data.test)
     100
     """
     wanted = {
         option.name: getattr(source, option.name)
-        for option in fields(Options)
+        for option in fields(LoadOptions)
         if option.name != "seed"
     }
     return load(source.name, seed=seed, **wanted)
 
 
-def _checked_names(classes: Sequence[str]) -> tuple[str, ...]:
+def _check_class_names(classes: Sequence[str]) -> tuple[str, ...]:
     if isinstance(classes, str):
         raise InputError(f"classes is the text {classes!r}; expected a list of class names")
-    return tuple(checked_name(name, "the name of a class") for name in classes)
+    return tuple(check_name(name, "the name of a class") for name in classes)
 
 
-def _plain(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """A name without case and punctuation: CIFAR-10 is cifar10."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _folder(path: Path, options: Options) -> Loaded:
+def _load_folder(path: Path, options: LoadOptions) -> Loaded:
     """A folder of pictures; if it holds a known set instead, the error says so."""
     try:
         return load_folder(path, options)

@@ -10,32 +10,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.arrays import as_values, fit, npz_ids, npz_parts, read_npz
-from labelahead.data.columns import Listed, Sentences, entry_of
-from labelahead.data.excel import WORKBOOKS, split_sheet
+from labelahead.data.arrays import to_input_tensor, crop_and_resize, read_npz_ids, find_npz_arrays, read_npz
+from labelahead.data.columns import VectorColumn, SentenceColumn, parse_entry
+from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import (
-    DOCUMENTS,
-    SUFFIXES,
-    Files,
+    TEXT_SUFFIXES,
+    IMAGE_SUFFIXES,
+    FileTree,
     decode_all,
     find_files,
-    read_documents,
-    shown,
+    read_text_files,
+    printable_name,
 )
 from labelahead.data.heif import require_heif_decoder
-from labelahead.data.loading import TABLES
+from labelahead.data.loading import TABLE_SUFFIXES
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import AUTO, FILE_NAME, Records, choose_id_column
-from labelahead.data.split import expanded
+from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["NewItems", "brought_to", "fresh_items", "table_rows"]
+__all__ = ["NewItems", "match_image_format", "read_new_items", "encode_table_rows"]
 
 log = logging.getLogger("labelahead")
 
-PIECE = 256  # items read at a time
-Encode = Callable[[list[str]], Tensor]  # texts -> (n, d)
+BATCH_ITEMS = 256  # items read at a time
+EncodeTexts = Callable[[list[str]], Tensor]  # texts -> (n, d)
 
 
 class NewItems(NamedTuple):
@@ -49,10 +49,10 @@ class NewItems(NamedTuple):
     records: Records | None = None
 
 
-def fresh_items(
+def read_new_items(
     reading: Preprocessor,
     source: str | Path,
-    encode: Encode | None = None,
+    encode: EncodeTexts | None = None,
     *,
     id: str = AUTO,
     likely_id: str | None = None,
@@ -64,66 +64,66 @@ def fresh_items(
     column of a table that names the items, "none" for row numbers, "auto" for `likely_id` or one
     called `id`, where the table has it.
     """
-    path = expanded(source)
+    path = expand_path(source)
     file, _ = split_sheet(path)
     suffix = file.suffix.lower()
     filed = path.is_dir() or suffix == ".zip"
     if not file.exists():
         raise InputError(
-            f"{path} does not exist; expected items as the model was made from: {_wanted(reading)}"
+            f"{path} does not exist; expected items as the model was made from: {_describe_expected(reading)}"
         )
-    if reading.kind == COLUMNS and (filed or suffix in DOCUMENTS):
-        yield from _documents(reading, path, encode)
-    elif reading.kind == COLUMNS and suffix in (*TABLES, ".npz"):
-        table = _table(path)
+    if reading.kind == COLUMNS and (filed or suffix in TEXT_SUFFIXES):
+        yield from _read_text_items(reading, path, encode)
+    elif reading.kind == COLUMNS and suffix in (*TABLE_SUFFIXES, ".npz"):
+        table = _read_table(path)
         column = choose_id_column(str(path), table.columns, id, likely=likely_id)
         ids, values = (
             list(table.ids(str(path), column)),
-            table_rows(reading, table, str(path), encode),
+            encode_table_rows(reading, table, str(path), encode),
         )
         yield NewItems(ids, values, {}, replace(table.records(), id_column=column))
     elif reading.kind != COLUMNS and suffix == ".npz":
-        yield from _array(reading, path, id)
-    elif len(reading.shape) == 3 and (filed or suffix in SUFFIXES):
-        yield from _pictures(reading, path)
+        yield from _read_npz_items(reading, path, id)
+    elif len(reading.shape) == 3 and (filed or suffix in IMAGE_SUFFIXES):
+        yield from _read_image_items(reading, path)
     else:
-        raise InputError(f"{path} is of another kind; expected {_wanted(reading)}")
+        raise InputError(f"{path} is of another kind; expected {_describe_expected(reading)}")
 
 
-def _wanted(reading: Preprocessor) -> str:
+def _describe_expected(reading: Preprocessor) -> str:
     if reading.kind == COLUMNS:
         columns = (
-            f"a table ({', '.join(TABLES)}) with the columns "
+            f"a table ({', '.join(TABLE_SUFFIXES)}) with the columns "
             f"{', '.join(c.name for c in reading.columns)}"
         )
-        return f"a folder of texts, a text, or {columns}" if _one_text(reading) else columns
+        return f"a folder of texts, a text, or {columns}" if _takes_single_text(reading) else columns
     array = f"an .npz whose x has shape (n, {', '.join(map(str, reading.shape))})"
     return f"a folder of pictures, a picture, or {array}" if len(reading.shape) == 3 else array
 
 
-def _one_text(reading: Preprocessor) -> bool:
+def _takes_single_text(reading: Preprocessor) -> bool:
     """Whether a text alone is an item."""
     return [c.kind for c in reading.columns] in (["sentences"], ["words"])
 
 
-def _table(path: Path) -> Table:
+def _read_table(path: Path) -> Table:
     if path.suffix.lower() == ".npz":
         arrays: dict[str, Any] = dict(read_npz(path))
         return Table(
             arrays, range(max(len(v) if v.ndim else 0 for v in arrays.values())), unit="row"
         )
     table = read_table(path)
-    for note in table.notes if split_sheet(path)[0].suffix.lower() in WORKBOOKS else ():
+    for note in table.notes if split_sheet(path)[0].suffix.lower() in WORKBOOK_SUFFIXES else ():
         log.warning("%s: %s", path, note)
     return table
 
 
-def table_rows(
+def encode_table_rows(
     reading: Preprocessor,
     table: Table,
     where: str,
-    encode: Encode | None = None,
-    entry: Callable[[Any], Any] = entry_of,
+    encode: EncodeTexts | None = None,
+    entry: Callable[[Any], Any] = parse_entry,
 ) -> Tensor:
     """(n, d) what the columns that were learnt from become.
 
@@ -140,11 +140,11 @@ def table_rows(
     blocks = []
     for column in reading.columns:
         values = table.columns[column.name]
-        if isinstance(column, Listed):
+        if isinstance(column, VectorColumn):
             blocks.append(column.apply(values, table.place, where))
             continue
         entries = [entry(v) for v in values]
-        if isinstance(column, Sentences):
+        if isinstance(column, SentenceColumn):
             assert encode is not None
             blocks.append(encode(["" if e is None else str(e) for e in entries]).numpy())
         else:
@@ -152,62 +152,62 @@ def table_rows(
     return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
 
-def _documents(reading: Preprocessor, path: Path, encode: Encode | None) -> Iterator[NewItems]:
-    if not _one_text(reading):
-        raise InputError(f"{path} holds texts alone; expected {_wanted(reading)}")
+def _read_text_items(reading: Preprocessor, path: Path, encode: EncodeTexts | None) -> Iterator[NewItems]:
+    if not _takes_single_text(reading):
+        raise InputError(f"{path} holds texts alone; expected {_describe_expected(reading)}")
     filed = path.is_dir() or path.suffix.lower() == ".zip"
     files = find_files(path if filed else path.parent)
     names = files.documents() if filed else [path.name]
     if not names:
         raise InputError(f"{path} holds no texts; expected files that end in .txt")
-    for start in range(0, len(names), PIECE):
-        some = names[start : start + PIECE]
-        texts, failed, _ = read_documents(files, some)
+    for start in range(0, len(names), BATCH_ITEMS):
+        some = names[start : start + BATCH_ITEMS]
+        texts, failed, _ = read_text_files(files, some)
         there = [name for name in some if name in texts]
-        column, ids = [texts[name] for name in there], [shown(n) for n in there]
+        column, ids = [texts[name] for name in there], [printable_name(n) for n in there]
         table = Table({reading.columns[0].name: column}, range(len(there)), unit="text")
         values = (
-            table_rows(reading, table, str(path), encode, str)
+            encode_table_rows(reading, table, str(path), encode, str)
             if there
             else torch.zeros((0, *reading.shape))
         )
         records = Records({FILE_NAME: ids, "text": column})
-        yield NewItems(ids, values, {shown(n): why for n, why in failed.items()}, records)
+        yield NewItems(ids, values, {printable_name(n): why for n, why in failed.items()}, records)
 
 
-def _array(reading: Preprocessor, path: Path, id: str) -> Iterator[NewItems]:
+def _read_npz_items(reading: Preprocessor, path: Path, id: str) -> Iterator[NewItems]:
     arrays = read_npz(path)
-    values, _ = as_values(npz_parts(path, arrays)[0], str(path))
-    ids = npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
+    values, _ = to_input_tensor(find_npz_arrays(path, arrays)[0], str(path))
+    ids = read_npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
     if len(reading.shape) == 3 and values.ndim == 4 and values.dtype == torch.uint8:
         values = (
-            brought_to(reading, values.float()) if values.shape[1:] != reading.shape else values
+            match_image_format(reading, values.float()) if values.shape[1:] != reading.shape else values
         )
     if values.shape[1:] != reading.shape:
         raise InputError(
-            f"{path} has items of shape {tuple(values.shape[1:])}; expected {_wanted(reading)}"
+            f"{path} has items of shape {tuple(values.shape[1:])}; expected {_describe_expected(reading)}"
         )
-    for start in range(0, len(values), PIECE):
-        part = values[start : start + PIECE]
-        yield NewItems(list(ids[start : start + PIECE]), part, {})
+    for start in range(0, len(values), BATCH_ITEMS):
+        part = values[start : start + BATCH_ITEMS]
+        yield NewItems(list(ids[start : start + BATCH_ITEMS]), part, {})
 
 
-def _pictures(reading: Preprocessor, path: Path) -> Iterator[NewItems]:
+def _read_image_items(reading: Preprocessor, path: Path) -> Iterator[NewItems]:
     _, height, width = reading.shape
     if height != width:
         raise InputError(
             f"{path} is read as squares, but the model takes {width} x {height} pixels; expected "
             "an .npz"
         )
-    files: Files = find_files(
+    files: FileTree = find_files(
         path if path.is_dir() or path.suffix.lower() == ".zip" else path.parent
     )
     names: Sequence[str] = files.names if path.is_dir() or files.is_zip else [path.name]
     if not names:
         raise InputError(f"{path} holds no pictures; expected files such as .jpg or .png")
-    require_heif_decoder([shown(n) for n in names], str(path))
-    for start in range(0, len(names), PIECE):
-        some = names[start : start + PIECE]
+    require_heif_decoder([printable_name(n) for n in names], str(path))
+    for start in range(0, len(names), BATCH_ITEMS):
+        some = names[start : start + BATCH_ITEMS]
         pixels, failed = decode_all(files, some, height)
         read = [name for name in some if name in pixels]
         stacked: Any = (
@@ -215,21 +215,21 @@ def _pictures(reading: Preprocessor, path: Path) -> Iterator[NewItems]:
             if read
             else np.zeros((0, 3, height, width), np.uint8)
         )
-        values = brought_to(reading, torch.from_numpy(stacked).float())
-        ids = [shown(n) for n in read]
+        values = match_image_format(reading, torch.from_numpy(stacked).float())
+        ids = [printable_name(n) for n in read]
         yield NewItems(
-            ids, values, {shown(n): why for n, why in failed.items()}, Records({FILE_NAME: ids})
+            ids, values, {printable_name(n): why for n, why in failed.items()}, Records({FILE_NAME: ids})
         )
 
 
-def brought_to(reading: Preprocessor, pictures: Tensor) -> Tensor:
+def match_image_format(reading: Preprocessor, pictures: Tensor) -> Tensor:
     """Pictures (n, C, H, W) from 0 to 255 as the model has them.
 
     Its size, its channels, its white.
     """
     channels, size, _ = reading.shape
     if pictures.shape[-2:] != reading.shape[-2:]:
-        pictures = fit(pictures, size)
+        pictures = crop_and_resize(pictures, size)
     if channels == 1 and pictures.shape[1] == 3:
         pictures = (pictures * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(
             1, keepdim=True

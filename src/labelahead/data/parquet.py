@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from labelahead.data.size_limits import in_gigabytes
+from labelahead.data.size_limits import format_bytes
 from labelahead.errors import InputError, import_extra
 
-__all__ = ["column_values", "decoded_size", "read_bounded"]
+__all__ = ["column_to_python", "estimate_decoded_size", "read_bounded"]
 
 # Bytes of a value as Arrow holds it, by its type in the file; a text is an index into the distinct
 # ones.
-WIDTHS = {
+VALUE_BYTES = {
     "BOOLEAN": 1,
     "INT32": 4,
     "INT64": 8,
@@ -54,9 +54,9 @@ def read_bounded(
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     with path.open("rb") as stream:
         opened = parquet.ParquetFile(stream)
-        leaves = _leaves(opened, columns)
+        leaves = _find_leaf_columns(opened, columns)
         try:
-            size = decoded_size(stream, opened.metadata, leaves)
+            size = estimate_decoded_size(stream, opened.metadata, leaves)
         except InputError as error:
             raise InputError(
                 f"{path} cannot be read as Parquet ({error}); copy it again"
@@ -67,7 +67,7 @@ def read_bounded(
         indexed = parquet.ParquetFile(stream, read_dictionary=[column.path for column in flat])
         table = indexed.read(None if columns is None else list(columns))
     require_size(
-        sum(_object_size(column, count_repeats) for column in table.columns), max_bytes, path
+        sum(_estimate_object_size(column, count_repeats) for column in table.columns), max_bytes, path
     )
     return table
 
@@ -76,13 +76,13 @@ def require_size(size: int, max_bytes: int, where: Path) -> None:
     """Raise if a content is larger than allowed."""
     if size > max_bytes:
         raise InputError(
-            f"{where} could take {in_gigabytes(size)} of memory unpacked; expected at most "
-            f"{in_gigabytes(max_bytes)}: "
+            f"{where} could take {format_bytes(size)} of memory unpacked; expected at most "
+            f"{format_bytes(max_bytes)}: "
             "split it, or leave out columns that are not needed"
         )
 
 
-def column_values(column: Any) -> list[Any]:
+def column_to_python(column: Any) -> list[Any]:
     """Return a column as Python values.
 
     A text that repeats is one object, however often it is there.
@@ -98,7 +98,7 @@ def column_values(column: Any) -> list[Any]:
     return found
 
 
-def _leaves(opened: Any, columns: Sequence[str] | None) -> list[int]:
+def _find_leaf_columns(opened: Any, columns: Sequence[str] | None) -> list[int]:
     """Numbers of the physical columns that belong to the named ones."""
     schema = opened.schema
     paths = [schema.column(i).path for i in range(len(schema))]
@@ -123,7 +123,7 @@ def _is_indexed(column: Any) -> bool:
     )
 
 
-def decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]) -> int:
+def estimate_decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]) -> int:
     """Return an upper bound, in bytes, of what the columns take decoded, by the headers of their
     pages.
     """
@@ -131,21 +131,21 @@ def decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]) -> int:
     for group in range(metadata.num_row_groups):
         for leaf in leaves:
             column, chunk = metadata.schema.column(leaf), metadata.row_group(group).column(leaf)
-            width = WIDTHS.get(column.physical_type) or column.length
-            for page in _pages(stream, chunk):
+            width = VALUE_BYTES.get(column.physical_type) or column.length
+            for page in _iter_pages(stream, chunk):
                 if (
                     page.dictionary
                     and column.physical_type == "BYTE_ARRAY"
                     and not _is_indexed(column)
                 ):
-                    width += _longest_text(
+                    width += _measure_longest_text(
                         stream, chunk, page
                     )  # every value of the pages that follow may be that
                 total += max(page.size, page.values * width) + page.values * LEVEL_BYTES
     return total
 
 
-def _longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
+def _measure_longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
     """Bytes of the longest text in a dictionary.
 
     All of the page where it cannot be unpacked by itself.
@@ -179,7 +179,7 @@ class _Page(NamedTuple):
     dictionary: bool
 
 
-def _pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
+def _iter_pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
     """Every page of a column chunk."""
     if not chunk.num_values:  # Arrow reads no page then, and some writers write none
         return
@@ -189,7 +189,7 @@ def _pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
     end = start + chunk.total_compressed_size
     while start < end:
         try:
-            header, used = _page_header(stream, start)
+            header, used = _read_page_header(stream, start)
             size, packed = int(header[UNCOMPRESSED]), int(header[COMPRESSED])
             inner = (
                 header.get(DATA_PAGE)
@@ -208,7 +208,7 @@ def _pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
         start += used + packed
 
 
-def _page_header(stream: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
+def _read_page_header(stream: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
     """The header of the page that begins there, and how many bytes it takes."""
     usual, longest = HEADER_BYTES
     stream.seek(start)
@@ -219,15 +219,15 @@ def _page_header(stream: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
         return read_struct(content + stream.read(longest - usual), 0)
 
 
-def _object_size(column: Any, count_repeats: bool) -> int:
+def _estimate_object_size(column: Any, count_repeats: bool) -> int:
     """What a column takes as Python objects."""
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
     if types.is_dictionary(column.type) and not count_repeats:
         return 8 * len(column) + sum(int(chunk.dictionary.nbytes) for chunk in column.chunks)
-    return sum(_array_size(chunk, count_repeats) for chunk in column.chunks)
+    return sum(_estimate_array_size(chunk, count_repeats) for chunk in column.chunks)
 
 
-def _array_size(array: Any, count_repeats: bool) -> int:
+def _estimate_array_size(array: Any, count_repeats: bool) -> int:
     compute, types = (
         import_extra("pyarrow.compute", "tables", "reading Parquet"),
         import_extra("pyarrow.types", "tables", "reading"),
@@ -240,7 +240,7 @@ def _array_size(array: Any, count_repeats: bool) -> int:
         lengths = compute.binary_length(array.dictionary).take(array.indices)
         return own + int(compute.sum(lengths).as_py() or 0)
     if types.is_struct(kind):
-        return own + sum(_array_size(array.field(i), count_repeats) for i in range(kind.num_fields))
+        return own + sum(_estimate_array_size(array.field(i), count_repeats) for i in range(kind.num_fields))
     if (
         types.is_list(kind)
         or types.is_large_list(kind)
@@ -250,7 +250,7 @@ def _array_size(array: Any, count_repeats: bool) -> int:
         value = kind.item_type if types.is_map(kind) else kind.value_type
         if (types.is_floating(value) or types.is_integer(value)) and not count_repeats:
             return own + int(array.nbytes)  # vectors of a table become one array
-        return own + _array_size(
+        return own + _estimate_array_size(
             array.items if types.is_map(kind) else array.flatten(), count_repeats
         )
     return own + int(array.nbytes)
@@ -280,12 +280,12 @@ def read_struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any]
         if step:
             number += step
         else:
-            number, at = _integer(content, at)
-        fields[number], at = _value(content, at, kind, depth)
+            number, at = _read_zigzag(content, at)
+        fields[number], at = _read_value(content, at, kind, depth)
     return fields, at + 1
 
 
-def _value(
+def _read_value(
     content: bytes, at: int, kind: int, depth: int, *, listed: bool = False
 ) -> tuple[Any, int]:
     if kind in (TRUE, FALSE):  # in a structure the kind says it; in a list there is a byte for it
@@ -293,20 +293,20 @@ def _value(
     if kind == BYTE:
         return content[at], at + 1
     if kind in (I16, I32, I64):
-        return _integer(content, at)
+        return _read_zigzag(content, at)
     if kind == DOUBLE:
         return content[at : at + 8], at + 8
     if kind == BINARY:
-        size, at = _unsigned(content, at)
+        size, at = _read_varint(content, at)
         return content[at : at + size], at + size
     if kind in (LIST, SET):
         size, inner = content[at] >> 4, content[at] & 15
         at += 1
         if size == 15:
-            size, at = _unsigned(content, at)
+            size, at = _read_varint(content, at)
         found = []
         for _ in range(min(size, len(content))):
-            one, at = _value(content, at, inner, depth, listed=True)
+            one, at = _read_value(content, at, inner, depth, listed=True)
             found.append(one)
         return found, at
     if kind == STRUCT:
@@ -314,7 +314,7 @@ def _value(
     raise ValueError(f"fields of kind {kind} are not in page headers")
 
 
-def _unsigned(content: bytes, at: int) -> tuple[int, int]:
+def _read_varint(content: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = content[at]
@@ -326,6 +326,6 @@ def _unsigned(content: bytes, at: int) -> tuple[int, int]:
             raise ValueError("a number has more than 64 bits")
 
 
-def _integer(content: bytes, at: int) -> tuple[int, int]:
-    value, at = _unsigned(content, at)
+def _read_zigzag(content: bytes, at: int) -> tuple[int, int]:
+    value, at = _read_varint(content, at)
     return (value >> 1) ^ -(value & 1), at

@@ -34,7 +34,7 @@ class Pool:
         self._label = torch.full((size,), -1)
         self._test = torch.zeros(size, dtype=torch.bool)
         if len(test):
-            self._test[checks.positions(test, "test", size)] = True
+            self._test[checks.check_positions(test, "test", size)] = True
         self._order: list[int] = []
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class Pool:
 
     def label(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
         """Take in labels: all of them, or none if one is refused."""
-        at = checks.positions(positions, "positions", self.size)
+        at = checks.check_positions(positions, "positions", self.size)
         given = labels.tolist() if isinstance(labels, Tensor) else list(labels)
         if len(given) != len(at):
             raise InputError(f"{len(given)} labels for {len(at)} positions; expected one for each")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.columns import Column, column_from, described
+from labelahead.data.columns import Column, column_from_dict, column_to_dict
 
 __all__ = ["Preprocessor"]
 
@@ -38,7 +38,7 @@ class Preprocessor:
 
     def plain(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Itself as values for JSON, and tensors by name."""
-        columns = [described(column) for column in self.columns]
+        columns = [column_to_dict(column) for column in self.columns]
         arrays = {
             f"column.{i}.{k}": v
             for i, c in enumerate(columns)
@@ -68,7 +68,7 @@ class Preprocessor:
             arrays = {
                 k.removeprefix(mine): t.numpy() for k, t in tensors.items() if k.startswith(mine)
             }
-            columns.append(column_from({**column, **arrays}))
+            columns.append(column_from_dict({**column, **arrays}))
         return cls(
             values["kind"],
             tuple(values["shape"]),

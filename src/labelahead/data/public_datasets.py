@@ -21,16 +21,16 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from labelahead.data.arrays import Pixels, assemble, bundle, read_npz
+from labelahead.data.arrays import PixelInputs, build_from_tensor, build_dataset, read_npz
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import load_folder
-from labelahead.data.split import Options, choose
+from labelahead.data.split import LoadOptions, split_items
 from labelahead.errors import InputError, MissingExtra, import_extra
 
 __all__ = ["DATASETS", "read_idx", "unpickle"]
 
-DIGITS = tuple("0123456789")
-FASHION = (
+DIGIT_CLASSES = tuple("0123456789")
+FASHION_CLASSES = (
     "T-shirt/top",
     "Trouser",
     "Pullover",
@@ -42,8 +42,8 @@ FASHION = (
     "Bag",
     "Ankle boot",
 )
-CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CIFAR100 = tuple(
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR100_CLASSES = tuple(
     """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
     camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile
@@ -60,25 +60,25 @@ FIRST_LABELS = {
     "mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
     "fashion-mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
 }
-IDX = (
+IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
 CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-CALTECH = ("101_ObjectCategories/", "caltech101.zip", "caltech101_128px.zip", "caltech-101.zip")
-SVHN = ("train_32x32.mat", "test_32x32.mat")
+CALTECH_NAMES = ("101_ObjectCategories/", "caltech101.zip", "caltech101_128px.zip", "caltech-101.zip")
+SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
 SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
-TIMEOUT = (4, 30)  # seconds to connect, seconds without a byte
-UNREACHED = ("ConnectionError", "ConnectTimeout", "ProxyError", "ReadTimeout", "SSLError")
-ROW = 3 * 32 * 32  # bytes of a picture of CIFAR
-LARGEST_MEMBER = 2**30  # the real ones have at most 2**28 bytes
-UBYTE = 0x08  # what idx calls bytes without sign
-PIECE = 2**24  # bytes read at a time
+DOWNLOAD_TIMEOUT_SECONDS = (4, 30)  # seconds to connect, seconds without a byte
+NETWORK_ERROR_NAMES = ("ConnectionError", "ConnectTimeout", "ProxyError", "ReadTimeout", "SSLError")
+CIFAR_IMAGE_BYTES = 3 * 32 * 32  # bytes of a picture of CIFAR
+MAX_MEMBER_BYTES = 2**30  # the real ones have at most 2**28 bytes
+IDX_UBYTE_CODE = 0x08  # what idx calls bytes without sign
+READ_CHUNK_BYTES = 2**24  # bytes read at a time
 Array = np.ndarray[Any, Any]
-Read = tuple[Array, Array, int, tuple[str, ...]]  # images, labels, training items, class names
-Load = Callable[[Options], Loaded]
+ReadArrays = tuple[Array, Array, int, tuple[str, ...]]  # images, labels, training items, class names
+LoadFunction = Callable[[LoadOptions], Loaded]
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class PublicDataset:
 
     name: str
     summary: str
-    load: Load
+    load: LoadFunction
     files: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Form:
+class FileLayout:
     """One way a data set lies on disk: files of one folder (each under one of its names)."""
 
     files: tuple[tuple[str, ...], ...]
@@ -100,7 +100,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file at its official address."""
 
     file: str
@@ -108,26 +108,26 @@ class Remote:
     md5: str
 
 
-def _digits(options: Options) -> Loaded:
+def _load_digits(options: LoadOptions) -> Loaded:
     """The embedded set: pixels of 0..16, scaled to [-1, 1]."""
     digits = import_extra("sklearn.datasets", "app", "the data set digits").load_digits()
     codes = torch.from_numpy(digits.target.astype(np.int64))
-    split = choose(codes, options)
+    split = split_items(codes, options)
     values = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)[split.keep]
     eight = torch.tensor([8.0], dtype=torch.float32)
-    held = Pixels(values, eight, eight, options.size, white=16)
-    return bundle("digits", held, held, split, codes[split.keep], DIGITS, notes=split.notes)
+    held = PixelInputs(values, eight, eight, options.size, white=16)
+    return build_dataset("digits", held, held, split, codes[split.keep], DIGIT_CLASSES, notes=split.notes)
 
 
-def _caltech(options: Options) -> Loaded:
+def _load_caltech(options: LoadOptions) -> Loaded:
     """The 101 classes of Caltech101, without its background class."""
-    forms = [Form(((name,),), list) for name in CALTECH]
+    forms = [FileLayout(((name,),), list) for name in CALTECH_NAMES]
     _, paths = find_or_fetch("caltech101", forms, ("caltech-101",), (), options)
     return load_folder(paths[0], options, name="caltech101", leave_out=("BACKGROUND_Google",))
 
 
 @dataclass(eq=False)
-class Official:
+class BenchmarkLoader:
     """A set with an official test part.
 
     What is in it, in which forms it may lie below the root, where to fetch it.
@@ -136,11 +136,11 @@ class Official:
     name: str
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
-    forms: Sequence[Form]
+    forms: Sequence[FileLayout]
     below: Sequence[str]
-    remote: Sequence[Remote]
+    remote: Sequence[RemoteFile]
 
-    def __call__(self, options: Options) -> Loaded:
+    def __call__(self, options: LoadOptions) -> Loaded:
         """In whichever form it is found."""
         name, classes = self.name, self.classes
         form, paths = find_or_fetch(name, self.forms, self.below, self.remote, options)
@@ -170,26 +170,26 @@ class Official:
             )
         note = f"{train} + {len(labels) - train} items read from {where}"
         codes = torch.from_numpy(labels.astype(np.int64))
-        split = choose(codes, options, torch.arange(len(codes)) >= train)
-        return assemble(
+        split = split_items(codes, options, torch.arange(len(codes)) >= train)
+        return build_from_tensor(
             name, torch.from_numpy(images), codes, names, split, notes=(note,), size=options.size
         )
 
 
 def find_or_fetch(
     name: str,
-    forms: Sequence[Form],
+    forms: Sequence[FileLayout],
     below: Sequence[str],
-    remote: Sequence[Remote],
-    options: Options,
-) -> tuple[Form, list[Path]]:
+    remote: Sequence[RemoteFile],
+    options: LoadOptions,
+) -> tuple[FileLayout, list[Path]]:
     """The first form whose files are all in one of the folders; else the files downloaded."""
     root = options.root
     folders = [root, root / name, *(root / b for b in below)]
     partly = []
     for form in forms:
         for folder in folders:
-            paths = [_first(folder, names) for names in form.files]
+            paths = [_find_first_existing(folder, names) for names in form.files]
             if all(paths):
                 return form, [path for path in paths if path is not None]
             missing = [names[0] for names, path in zip(form.files, paths, strict=True) if not path]
@@ -197,7 +197,7 @@ def find_or_fetch(
                 partly.append(f"{folder} lacks {', '.join(missing)}")
     reason = "downloading was not allowed (download=False)"
     if options.download and remote:
-        reason = _fetch(remote, root / name)
+        reason = _download(remote, root / name)
         if not reason:
             return find_or_fetch(name, forms, below, (), options)
     elif options.download:
@@ -211,7 +211,7 @@ def find_or_fetch(
     )
 
 
-def _first(folder: Path, names: Sequence[str]) -> Path | None:
+def _find_first_existing(folder: Path, names: Sequence[str]) -> Path | None:
     """The first of the names that is there, as a file (as a folder if it ends with a slash)."""
     for name in names:
         path = folder / name
@@ -220,7 +220,7 @@ def _first(folder: Path, names: Sequence[str]) -> Path | None:
     return None
 
 
-def _fetch(remote: Sequence[Remote], folder: Path) -> str:
+def _download(remote: Sequence[RemoteFile], folder: Path) -> str:
     """Download every file, checked against its checksum; the reason if that fails."""
     try:
         pooch = import_extra("pooch", "app", "downloading data sets")
@@ -234,22 +234,22 @@ def _fetch(remote: Sequence[Remote], folder: Path) -> str:
                 known_hash=f"md5:{item.md5}",
                 fname=item.file,
                 path=folder,
-                downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
+                downloader=pooch.HTTPDownloader(timeout=DOWNLOAD_TIMEOUT_SECONDS),
             )
         except (OSError, ValueError) as error:  # no network, no space, wrong checksum
-            return f"downloading {item.url}{item.file} failed ({_short(error)})"
+            return f"downloading {item.url}{item.file} failed ({_summarise_error(error)})"
     return ""
 
 
-def _short(error: Exception) -> str:
+def _summarise_error(error: Exception) -> str:
     """What went wrong, without the inner workings of the network library."""
     kind = type(error).__name__
-    if kind in UNREACHED:
+    if kind in NETWORK_ERROR_NAMES:
         return f"{kind}: is there a network?"
     return f"{kind}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
-def read_idx_files(paths: Sequence[Path]) -> Read:
+def read_idx_files(paths: Sequence[Path]) -> ReadArrays:
     """The four files of MNIST and its relatives."""
     parts = []
     for images, labels in (paths[:2], paths[2:]):
@@ -287,22 +287,22 @@ def read_idx(path: Path, ndim: int) -> Array:
 
 def _read_idx(stream: BinaryIO, path: Path, ndim: int) -> Array:
     """Header, then exactly as many bytes as it announces."""
-    head = _up_to(stream, 4)
-    expected = bytes([0, 0, UBYTE, ndim])
+    head = _read_up_to(stream, 4)
+    expected = bytes([0, 0, IDX_UBYTE_CODE, ndim])
     if head != expected:
         what = "images" if ndim == 3 else "labels"
         raise InputError(
             f"{path} begins with {head.hex(' ') or 'nothing'}; expected {expected.hex(' ')}, the "
             f"mark of idx {what} (is it another file under that name?)"
         )
-    sizes = _up_to(stream, 4 * ndim)
+    sizes = _read_up_to(stream, 4 * ndim)
     if len(sizes) < 4 * ndim:
         raise InputError(f"{path} ends within its header; expected a whole file; fetch it again")
     shape = struct.unpack(f">{ndim}I", sizes)
     count = math.prod(shape)
     if count == 0:
         raise InputError(f"{path} announces {shape}, nothing at all; expected at least one item")
-    body = _up_to(stream, count)
+    body = _read_up_to(stream, count)
     if len(body) < count:
         raise InputError(
             f"{path} holds {len(body)} bytes of {count} ({shape}); it was cut short, so fetch it "
@@ -315,18 +315,18 @@ def _read_idx(stream: BinaryIO, path: Path, ndim: int) -> Array:
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 
-def _up_to(stream: BinaryIO, count: int) -> bytearray:
+def _read_up_to(stream: BinaryIO, count: int) -> bytearray:
     """At most `count` bytes, in pieces: a broken header may announce more than memory holds."""
     out = bytearray()
     while len(out) < count:
-        piece = stream.read(min(PIECE, count - len(out)))
+        piece = stream.read(min(READ_CHUNK_BYTES, count - len(out)))
         if not piece:
             break
         out += piece
     return out
 
 
-def read_npz_files(paths: Sequence[Path]) -> Read:
+def read_npz_files(paths: Sequence[Path]) -> ReadArrays:
     """x_train, y_train, x_test, y_test; pictures (n, H, W) or (n, H, W, C)."""
     arrays = read_npz(paths[0])
     keys = ("x_train", "y_train", "x_test", "y_test")
@@ -349,7 +349,7 @@ def read_npz_files(paths: Sequence[Path]) -> Read:
     return np.ascontiguousarray(joined), labels, len(x[0]), ()
 
 
-def read_mat_files(paths: Sequence[Path]) -> Read:
+def read_mat_files(paths: Sequence[Path]) -> ReadArrays:
     """The two Matlab files of SVHN, in which 10 stands for the digit 0."""
     from scipy.io import loadmat
 
@@ -376,36 +376,36 @@ def read_mat_files(paths: Sequence[Path]) -> Read:
 
 def read_python_files(
     paths: Sequence[Path], *, files: tuple[str, ...], key: str, meta: tuple[str, str]
-) -> Read:
+) -> ReadArrays:
     """CIFAR's python version, from its folder or its archive."""
-    contents = _contents(paths, (*files, meta[0]), files)
-    parts = [_batch(unpickle(contents[name], name), key, name) for name in files]
+    contents = _read_files(paths, (*files, meta[0]), files)
+    parts = [_check_batch(unpickle(contents[name], name), key, name) for name in files]
     names = unpickle(contents[meta[0]], meta[0]).get(meta[1], []) if meta[0] in contents else []
-    return (*_join(parts), tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names))
+    return (*_join_batches(parts), tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names))
 
 
-def read_binary_files(paths: Sequence[Path], *, files: tuple[str, ...], before: int) -> Read:
+def read_binary_files(paths: Sequence[Path], *, files: tuple[str, ...], before: int) -> ReadArrays:
     """The same of the binary version, where `before` label bytes precede each image."""
-    contents = _contents(paths, files, files)
+    contents = _read_files(paths, files, files)
     parts = []
     for name in files:
         flat = np.frombuffer(contents[name], dtype=np.uint8)
-        if len(flat) == 0 or len(flat) % (ROW + before):
+        if len(flat) == 0 or len(flat) % (CIFAR_IMAGE_BYTES + before):
             raise InputError(
-                f"{name} has {len(flat)} bytes; expected a multiple of {ROW + before}, {before} "
+                f"{name} has {len(flat)} bytes; expected a multiple of {CIFAR_IMAGE_BYTES + before}, {before} "
                 "for labels and 3072 for each image; fetch it again"
             )
-        rows = flat.reshape(-1, ROW + before)
+        rows = flat.reshape(-1, CIFAR_IMAGE_BYTES + before)
         parts.append((rows[:, before:], rows[:, before - 1].astype(np.int64)))
-    return (*_join(parts), ())
+    return (*_join_batches(parts), ())
 
 
-def _contents(
+def _read_files(
     paths: Sequence[Path], wanted: tuple[str, ...], needed: tuple[str, ...]
 ) -> dict[str, bytes]:
     """Wanted files by name, of an archive or of the folder where the needed ones were found."""
     if len(paths) == 1 and paths[0].suffix == ".gz":
-        contents = tar_members(paths[0], wanted)
+        contents = read_tar_members(paths[0], wanted)
         missing = [name for name in needed if name not in contents]
         if missing:
             raise InputError(
@@ -416,7 +416,7 @@ def _contents(
     return {path.name: path.read_bytes() for path in here if path.is_file()}
 
 
-def tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
+def read_tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
     """The wanted files of an archive by their last name, held in memory, never unpacked."""
     contents: dict[str, bytes] = {}
     try:
@@ -424,7 +424,7 @@ def tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
             for member in archive:
                 name = PurePosixPath(member.name).name
                 if name in wanted and member.isfile():
-                    if member.size > LARGEST_MEMBER:
+                    if member.size > MAX_MEMBER_BYTES:
                         raise InputError(f"{path}: {name} has {member.size} bytes; fetch it again")
                     file = archive.extractfile(member)
                     contents[name] = b"" if file is None else file.read()
@@ -435,7 +435,7 @@ def tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
     return contents
 
 
-def _batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, Array]:
+def _check_batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, Array]:
     """Rows of pixels and labels of one batch, checked."""
     if "data" not in content or key not in content:
         raise InputError(
@@ -443,9 +443,9 @@ def _batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, Array]
             "and CIFAR-100 differ there: is it the right set?)"
         )
     rows = content["data"]
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape[1:] != (ROW,):
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape[1:] != (CIFAR_IMAGE_BYTES,):
         shape = getattr(rows, "shape", type(rows).__name__)
-        raise InputError(f"data of {where} is {shape}; expected uint8 of shape (n, {ROW})")
+        raise InputError(f"data of {where} is {shape}; expected uint8 of shape (n, {CIFAR_IMAGE_BYTES})")
     labels = np.asarray(content[key])
     if labels.dtype.kind not in "iu" or labels.shape != (len(rows),):
         raise InputError(
@@ -455,7 +455,7 @@ def _batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, Array]
     return rows, labels.astype(np.int64)
 
 
-def _join(parts: list[tuple[Array, Array]]) -> tuple[Array, Array, int]:
+def _join_batches(parts: list[tuple[Array, Array]]) -> tuple[Array, Array, int]:
     """All parts in order, images as (n, 3, 32, 32), and where the last one begins."""
     images = np.concatenate([rows for rows, _ in parts]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([labels for _, labels in parts])
@@ -482,59 +482,59 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The few callables that arrays need: a pickle can otherwise run any code."""
         try:
-            return ADMITTED[module, name]
+            return ALLOWED_CALLABLES[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
                 f"it asks for {module}.{name}, which no such file needs"
             ) from None
 
 
-def _blank(*_: Any) -> Array:
+def _make_empty_array(*_: Any) -> Array:
     """An empty array to be filled; the size asked for is of no interest before the content."""
     return np.ndarray.__new__(np.ndarray, (0,), "b")
 
 
-def _latin(text: str, encoding: str) -> bytes:
+def _encode_latin1(text: str, encoding: str) -> bytes:
     """Bytes, as Python 3 writes them for old protocols."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"encoding {encoding!r} has no business here")
     return text.encode("latin1")
 
 
-def _from_buffer(content: Any, dtype: Any, shape: Any, order: str) -> Array:
+def _array_from_buffer(content: Any, dtype: Any, shape: Any, order: str) -> Array:
     """An array as protocol 5 writes it."""
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
-ADMITTED: Mapping[tuple[str, str], Callable[..., Any]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _blank,
-    ("numpy._core.multiarray", "_reconstruct"): _blank,
-    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy", "ndarray"): _blank,
+ALLOWED_CALLABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _make_empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _make_empty_array,
+    ("numpy.core.numeric", "_frombuffer"): _array_from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _array_from_buffer,
+    ("numpy", "ndarray"): _make_empty_array,
     ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _latin,
+    ("_codecs", "encode"): _encode_latin1,
 }
 
 
-def _single(*files: str) -> tuple[tuple[str, ...], ...]:
+def _one_name_each(*files: str) -> tuple[tuple[str, ...], ...]:
     """Files that go by one name each."""
     return tuple((name,) for name in files)
 
 
-def _idx_set(
+def _make_idx_dataset(
     name: str, classes: tuple[str, ...], folder: str, url: str, md5: Sequence[str]
-) -> Official:
+) -> BenchmarkLoader:
     """MNIST and its relatives."""
-    names = tuple((f"{f}.gz", f, f.replace("-idx", ".idx")) for f in IDX)
-    forms = (Form(names, read_idx_files), Form(_single(f"{name}.npz"), read_npz_files))
-    remote = [Remote(f"{file}.gz", url, m) for file, m in zip(IDX, md5, strict=True)]
-    return Official(name, classes, (1, 28, 28), forms, (f"{folder}/raw",), remote)
+    names = tuple((f"{f}.gz", f, f.replace("-idx", ".idx")) for f in IDX_FILES)
+    forms = (FileLayout(names, read_idx_files), FileLayout(_one_name_each(f"{name}.npz"), read_npz_files))
+    remote = [RemoteFile(f"{file}.gz", url, m) for file, m in zip(IDX_FILES, md5, strict=True)]
+    return BenchmarkLoader(name, classes, (1, 28, 28), forms, (f"{folder}/raw",), remote)
 
 
-def _cifar(
+def _make_cifar_dataset(
     count: int, classes: tuple[str, ...], files: tuple[str, ...], meta: tuple[str, str], md5: str
-) -> Official:
+) -> BenchmarkLoader:
     """CIFAR-10 and CIFAR-100: python, binary, or the npz of a part of it."""
     fine = count == 100
     binary = tuple(f"{f}.bin" for f in files)
@@ -543,24 +543,24 @@ def _cifar(
     plain = partial(read_binary_files, files=binary, before=2 if fine else 1)
     archive = f"cifar-{count}-python.tar.gz"
     forms = (
-        Form(_single(*files), python),
-        Form(_single(archive), python),
-        Form(_single(*binary), plain),
-        Form(_single(f"cifar-{count}-binary.tar.gz"), plain),
-        Form(((f"cifar{count}.npz", f"cifar{count}_12k.npz"),), read_npz_files),
+        FileLayout(_one_name_each(*files), python),
+        FileLayout(_one_name_each(archive), python),
+        FileLayout(_one_name_each(*binary), plain),
+        FileLayout(_one_name_each(f"cifar-{count}-binary.tar.gz"), plain),
+        FileLayout(((f"cifar{count}.npz", f"cifar{count}_12k.npz"),), read_npz_files),
     )
     stems = [
         f"cifar-{count}-{end}"
         for end in (("python", "binary") if fine else ("batches-py", "batches-bin"))
     ]
     below = (*stems, *(f"cifar{count}/{stem}" for stem in stems))
-    remote = [Remote(archive, "https://www.cs.toronto.edu/~kriz/", md5)]
-    return Official(f"cifar{count}", classes, (3, 32, 32), forms, below, remote)
+    remote = [RemoteFile(archive, "https://www.cs.toronto.edu/~kriz/", md5)]
+    return BenchmarkLoader(f"cifar{count}", classes, (3, 32, 32), forms, below, remote)
 
 
-_mnist = _idx_set(
+_mnist = _make_idx_dataset(
     "mnist",
-    DIGITS,
+    DIGIT_CLASSES,
     "MNIST",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     (
@@ -570,9 +570,9 @@ _mnist = _idx_set(
         "ec29112dd5afa0611ce80d1b7f02629c",
     ),
 )
-_fashion = _idx_set(
+_fashion = _make_idx_dataset(
     "fashion-mnist",
-    FASHION,
+    FASHION_CLASSES,
     "FashionMNIST",
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     (
@@ -582,31 +582,31 @@ _fashion = _idx_set(
         "bb300cfdad3c16e7a12a480ee83cd310",
     ),
 )
-_cifar10 = _cifar(
-    10, CIFAR10, CIFAR10_FILES, ("batches.meta", "label_names"), "c58f30108f718f92721af3b95e74349a"
+_cifar10 = _make_cifar_dataset(
+    10, CIFAR10_CLASSES, CIFAR10_FILES, ("batches.meta", "label_names"), "c58f30108f718f92721af3b95e74349a"
 )
-_cifar100 = _cifar(
+_cifar100 = _make_cifar_dataset(
     100,
-    CIFAR100,
+    CIFAR100_CLASSES,
     ("train", "test"),
     ("meta", "fine_label_names"),
     "eb9058c3a382ffc7106e4002c42a8d85",
 )
-_svhn = Official(
+_svhn = BenchmarkLoader(
     "svhn",
-    DIGITS,
+    DIGIT_CLASSES,
     (3, 32, 32),
-    (Form(_single(*SVHN), read_mat_files), Form((("svhn.npz", "svhn_12k.npz"),), read_npz_files)),
+    (FileLayout(_one_name_each(*SVHN_FILES), read_mat_files), FileLayout((("svhn.npz", "svhn_12k.npz"),), read_npz_files)),
     (),
     [
-        Remote(SVHN[0], SVHN_URL, "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        Remote(SVHN[1], SVHN_URL, "eb5a983be6a315427106f1b164d9cef3"),
+        RemoteFile(SVHN_FILES[0], SVHN_URL, "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        RemoteFile(SVHN_FILES[1], SVHN_URL, "eb5a983be6a315427106f1b164d9cef3"),
     ],
 )
-_SETS = (
-    PublicDataset("digits", "1,797 handwritten digits, 8 x 8, grey; needs no file", _digits, ()),
-    PublicDataset("mnist", "70,000 handwritten digits, 28 x 28, grey", _mnist, IDX),
-    PublicDataset("fashion-mnist", "70,000 pieces of clothing, 28 x 28, grey", _fashion, IDX),
+_DATASETS = (
+    PublicDataset("digits", "1,797 handwritten digits, 8 x 8, grey; needs no file", _load_digits, ()),
+    PublicDataset("mnist", "70,000 handwritten digits, 28 x 28, grey", _mnist, IDX_FILES),
+    PublicDataset("fashion-mnist", "70,000 pieces of clothing, 28 x 28, grey", _fashion, IDX_FILES),
     PublicDataset(
         "cifar10",
         "60,000 photographs of 10 classes, 32 x 32",
@@ -619,7 +619,7 @@ _SETS = (
         _cifar100,
         ("cifar-100-python.tar.gz", "cifar100.npz"),
     ),
-    PublicDataset("svhn", "99,289 house numbers, 32 x 32", _svhn, (*SVHN, "svhn.npz")),
-    PublicDataset("caltech101", "8,677 photographs of 101 classes, any size", _caltech, CALTECH),
+    PublicDataset("svhn", "99,289 house numbers, 32 x 32", _svhn, (*SVHN_FILES, "svhn.npz")),
+    PublicDataset("caltech101", "8,677 photographs of 101 classes, any size", _load_caltech, CALTECH_NAMES),
 )
-DATASETS: Mapping[str, PublicDataset] = MappingProxyType({known.name: known for known in _SETS})
+DATASETS: Mapping[str, PublicDataset] = MappingProxyType({known.name: known for known in _DATASETS})

@@ -19,21 +19,21 @@ __all__ = [
     "FILE_NAME",
     "NO_ID",
     "Records",
-    "as_python",
+    "to_python_list",
     "choose_id_column",
-    "ids_from",
+    "read_ids",
     "join_records",
-    "text_of_id",
-    "with_original_names",
+    "format_id",
+    "rename_clashing_columns",
 ]
 
 AUTO, NO_ID = (
     "auto",
     "none",
 )  # of the option --id: a column called `id` if there is one; row numbers
-ID = "id"
+ID_COLUMN = "id"
 FILE_NAME = "file_name"
-EXAMPLES = 3  # duplicate or empty ids that an error names
+MAX_EXAMPLE_IDS = 3  # duplicate or empty ids that an error names
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def take_values(column: Any, positions: Sequence[int]) -> Any:
     return [column[i] for i in positions]
 
 
-def as_python(column: Any) -> list[Any]:
+def to_python_list(column: Any) -> list[Any]:
     """Return a column as a list of Python values."""
     if isinstance(column, np.ndarray):
         return list(column.tolist())
@@ -115,7 +115,7 @@ def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Recor
     for part, size in zip(parts, sizes, strict=True):
         for name, values in columns.items():
             here = None if part is None else part.columns.get(name)
-            values += [None] * size if here is None else as_python(here)
+            values += [None] * size if here is None else to_python_list(here)
     return Records(columns)
 
 
@@ -123,7 +123,7 @@ def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Recor
 # ----------------------------------------------------------------------------------------------------
 
 
-def text_of_id(value: Any) -> str:
+def format_id(value: Any) -> str:
     """Return an id as text, "" for an empty one.
 
     7, 7.0 and "7" are the same id, "007" is another.
@@ -171,7 +171,7 @@ def choose_id_column(
         if likely in there:
             return likely
         called_id = sorted(
-            (name for name in there if name.casefold() == ID and name != target), key=ID.__ne__
+            (name for name in there if name.casefold() == ID_COLUMN and name != target), key=ID_COLUMN.__ne__
         )
         return called_id[0] if called_id else None
     raise InputError(
@@ -181,7 +181,7 @@ def choose_id_column(
     )
 
 
-def ids_from(where: str, name: str, values: Sequence[Any], places: Sequence[str]) -> list[str]:
+def read_ids(where: str, name: str, values: Sequence[Any], places: Sequence[str]) -> list[str]:
     """Return the ids that a column holds, as text.
 
     Args:
@@ -193,12 +193,12 @@ def ids_from(where: str, name: str, values: Sequence[Any], places: Sequence[str]
     Raises:
         InputError: if an id is empty or there twice; it names the first examples.
     """
-    ids = [text_of_id(value) for value in values]
+    ids = [format_id(value) for value in values]
     what_to_do = "choose another column with --id COLUMN, or --id none for row numbers"
     empty = [i for i, text in enumerate(ids) if not text]
     if empty:
-        some = ", ".join(places[i] for i in empty[:EXAMPLES])
-        more = ", ..." if len(empty) > EXAMPLES else ""
+        some = ", ".join(places[i] for i in empty[:MAX_EXAMPLE_IDS])
+        more = ", ..." if len(empty) > MAX_EXAMPLE_IDS else ""
         raise InputError(
             f"{where}: {len(empty)} rows have no id in the column {name!r} ({some}{more}); "
             "expected an id in every "
@@ -210,10 +210,10 @@ def ids_from(where: str, name: str, values: Sequence[Any], places: Sequence[str]
         if first.setdefault(text, i) != i:
             twice.append(f"{text!r} ({places[first[text]]} and {places[i]})")
     if twice:
-        more = ", ..." if len(twice) > EXAMPLES else ""
+        more = ", ..." if len(twice) > MAX_EXAMPLE_IDS else ""
         raise InputError(
             f"{where}: {len(twice)} rows repeat an id in the column {name!r}: "
-            f"{', '.join(twice[:EXAMPLES])}{more}; "
+            f"{', '.join(twice[:MAX_EXAMPLE_IDS])}{more}; "
             f"expected a different id in every row: {what_to_do}"
         )
     return ids
@@ -223,14 +223,14 @@ def ids_from(where: str, name: str, values: Sequence[Any], places: Sequence[str]
 # ------------------------------------------------------------------------------
 
 
-def with_original_names(names: Sequence[str], ours: Iterable[str]) -> dict[str, str]:
+def rename_clashing_columns(names: Sequence[str], ours: Iterable[str]) -> dict[str, str]:
     """Return what the user's columns are called beside ours, by their own names.
 
     A name that differs from one of ours by capital letters at most becomes NAME_original, so that
     nothing is lost and programs that ignore capitals find one column of each name.
 
-    >>> from labelahead.data.records import with_original_names
-    >>> with_original_names(["text", "Label"], ["id", "label"])
+    >>> from labelahead.data.records import rename_clashing_columns
+    >>> rename_clashing_columns(["text", "Label"], ["id", "label"])
     {'text': 'text', 'Label': 'Label_original'}
     """
     taken = {name.casefold() for name in ours}

@@ -8,12 +8,12 @@ import numpy as np
 
 from labelahead.errors import InputError
 
-__all__ = ["free_memory", "in_gigabytes", "npy_header", "require_npy_content"]
+__all__ = ["get_free_memory", "format_bytes", "read_npy_header", "require_npy_content"]
 
-MAX_NPY_HEADER = 10_000  # bytes, as numpy itself has it: longer ones take long to parse
+MAX_NPY_HEADER_BYTES = 10_000  # bytes, as numpy itself has it: longer ones take long to parse
 
 
-def free_memory() -> int | None:
+def get_free_memory() -> int | None:
     """Return how many bytes programs can still have, where the system says it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -24,12 +24,12 @@ def free_memory() -> int | None:
         return None
 
 
-def in_gigabytes(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Return a number of bytes for a message."""
     return f"{size / 2**30:.1f} GB" if size >= 0.05 * 2**30 else f"{size / 2**20:.1f} MB"
 
 
-def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Read the header of an .npy file: shape, whether it is stored by columns, type. Nothing is
     unpickled.
 
@@ -42,7 +42,7 @@ def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         if version == (1, 0)
         else np.lib.format.read_array_header_2_0
     )
-    return read(file, max_header_size=MAX_NPY_HEADER)
+    return read(file, max_header_size=MAX_NPY_HEADER_BYTES)
 
 
 def require_npy_content(

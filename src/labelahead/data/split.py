@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.dataset import LARGEST_SIDE
+from labelahead.data.dataset import MAX_IMAGE_SIDE
 from labelahead.data.excel import split_sheet
 from labelahead.data.records import AUTO, NO_ID
 from labelahead.errors import InputError
 
-__all__ = ["Options", "Split", "choose", "default_root", "expanded", "path_name"]
+__all__ = ["LoadOptions", "Split", "split_items", "get_default_root", "expand_path", "name_from_path"]
 
 
 @dataclass(frozen=True)
-class Options:
+class LoadOptions:
     """The keyword arguments of `load`."""
 
     root: Path
@@ -36,7 +36,7 @@ class Options:
     id: str = AUTO
 
     def __post_init__(self) -> None:
-        for name, low, high in (("size", 1, LARGEST_SIDE), ("limit", 1, None)):
+        for name, low, high in (("size", 1, MAX_IMAGE_SIDE), ("limit", 1, None)):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -87,18 +87,18 @@ class Options:
             )
 
 
-def default_root() -> Path:
+def get_default_root() -> Path:
     """The folder of the known data sets: $LABELAHEAD_DATA, or ~/.cache/labelahead."""
     named = os.environ.get("LABELAHEAD_DATA")
     if named:
-        return expanded(named)
+        return expand_path(named)
     try:
         return Path.home() / ".cache" / "labelahead"
     except RuntimeError:  # a user without a home, as in some containers
         return Path(tempfile.gettempdir()) / "labelahead"
 
 
-def path_name(path: Path) -> str:
+def name_from_path(path: Path) -> str:
     """What data are called by their path.
 
     A folder by its name, a file without its suffix, a sheet by both names.
@@ -109,7 +109,7 @@ def path_name(path: Path) -> str:
     return file.stem if sheet is None else f"{file.stem}-{sheet}"
 
 
-def expanded(path: str | Path) -> Path:
+def expand_path(path: str | Path) -> Path:
     """A path whose ~ is resolved."""
     try:
         return Path(path).expanduser()
@@ -133,8 +133,8 @@ class Split:
         return pool.nonzero().flatten()
 
 
-def choose(
-    labels: Tensor, options: Options, official: Tensor | None = None, usable: Tensor | None = None
+def split_items(
+    labels: Tensor, options: LoadOptions, official: Tensor | None = None, usable: Tensor | None = None
 ) -> Split:
     """Keep the test part and, of the pool, as many items as `limit` says.
 
@@ -151,7 +151,7 @@ def choose(
     if official is not None:
         test = official & usable
     else:
-        test = _draw_test(labels, (labels >= 0) & usable, options.test_fraction, for_test)
+        test = _draw_test_items(labels, (labels >= 0) & usable, options.test_fraction, for_test)
         if bool(test.any()):
             notes.append(f"{int(test.sum())} items drawn for testing, seed {options.seed}")
         elif options.test_fraction > 0 and bool((labels >= 0).any()):
@@ -161,7 +161,7 @@ def choose(
         raise InputError("no item is left to ask for; expected some that are not for testing")
     size = int(pool.sum())
     if options.limit is not None and options.limit < size:
-        pool = _balanced(labels, pool, options.limit, for_limit)
+        pool = _draw_balanced(labels, pool, options.limit, for_limit)
         groups = len(np.unique(labels[pool & (labels >= 0)].numpy()))
         balance = f"balanced over {groups} classes" if bool((labels >= 0).any()) else "at random"
         notes.append(f"{options.limit} of {size} items kept, {balance}, seed {options.seed}")
@@ -182,7 +182,7 @@ def _rank_in_class(labels: Tensor, among: Tensor, priority: Tensor) -> Tensor:
     return ranks
 
 
-def _draw_test(labels: Tensor, among: Tensor, fraction: float, priority: Tensor) -> Tensor:
+def _draw_test_items(labels: Tensor, among: Tensor, fraction: float, priority: Tensor) -> Tensor:
     """The same share of every class, rounded so that the sum is right; never a whole class."""
     if not bool(among.any()) or fraction == 0:
         return torch.zeros_like(among)
@@ -197,7 +197,7 @@ def _draw_test(labels: Tensor, among: Tensor, fraction: float, priority: Tensor)
     return among & (_rank_in_class(labels, among, priority) < quota)
 
 
-def _balanced(labels: Tensor, among: Tensor, limit: int, priority: Tensor) -> Tensor:
+def _draw_balanced(labels: Tensor, among: Tensor, limit: int, priority: Tensor) -> Tensor:
     """As equal a number of every class as there is; items without a label count as one more."""
     # Whoever is first in his class goes before all who are second, and so on.
     ranks = _rank_in_class(labels, among, priority).numpy()

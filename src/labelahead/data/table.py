@@ -14,43 +14,43 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelahead.data.arrays import Values, bundle
-from labelahead.data.classes import encode, in_order
+from labelahead.data.arrays import NumericInputs, build_dataset
+from labelahead.data.classes import encode_labels, sort_names
 from labelahead.data.columns import (
-    MISSING,
+    MISSING_VALUES,
     Column,
-    Dates,
-    Levels,
-    Numbers,
-    as_vectors,
-    entry_of,
-    number_of,
-    numbers_of,
+    DateColumn,
+    CategoricalColumn,
+    NumericColumn,
+    parse_vectors,
+    parse_entry,
+    parse_number,
+    parse_numeric_column,
     refuse_infinite,
 )
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
-from labelahead.data.dates import ambiguous_date, dates_of
-from labelahead.data.excel import WORKBOOKS, read_sheet, split_sheet
-from labelahead.data.label_values import ADVICE, LabelNames, label_of, refuse_combined_labels
-from labelahead.data.parquet import column_values, read_bounded
+from labelahead.data.dates import find_ambiguous_date, parse_date_column
+from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
+from labelahead.data.label_values import SEVERAL_CLASSES_ADVICE, LabelNormaliser, parse_label, refuse_combined_labels
+from labelahead.data.parquet import column_to_python, read_bounded
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
-from labelahead.data.records import ID, Records, as_python, choose_id_column, ids_from
-from labelahead.data.size_limits import free_memory
-from labelahead.data.split import Options, Split, choose, path_name
+from labelahead.data.records import ID_COLUMN, Records, to_python_list, choose_id_column, read_ids
+from labelahead.data.size_limits import get_free_memory
+from labelahead.data.split import LoadOptions, Split, split_items, name_from_path
 from labelahead.data.text import read_json_lines, read_separated
-from labelahead.data.words import is_text, word_inputs
+from labelahead.data.words import is_running_text, build_word_inputs
 from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["load_table", "read_table"]
 
-TARGETS = ("label", "target", "class", "y")
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-NAMED = 12  # columns that a note names
-SHORT = 8  # characters on average that are a text where there is nothing else to learn from
+TARGET_NAMES = ("label", "target", "class", "y")
+SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
+MAX_LISTED_COLUMNS = 12  # columns that a note names
+MIN_SHORT_TEXT_LENGTH = 8  # characters on average that are a text where there is nothing else to learn from
 MAX_TABLE_BYTES = (
     2**34
 )  # of a Parquet table in memory, where the system does not say how much is free
-ROW_NAMES = ("index", "unnamed: 0", "column 1")
+ROW_NUMBER_COLUMNS = ("index", "unnamed: 0", "column 1")
 Array = np.ndarray[Any, Any]
 
 
@@ -76,7 +76,7 @@ class Table:
         if name is None:
             return tuple(map(str, range(len(self.lines))))
         places = [self.place(i) for i in range(len(self.lines))]
-        return tuple(ids_from(where, name, as_python(self.columns[name]), places))
+        return tuple(read_ids(where, name, to_python_list(self.columns[name]), places))
 
     def place(self, row: int) -> str:
         """Where a row stands, for a message."""
@@ -84,7 +84,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Vectors:
+class TableFeatures:
     """The table as float32 (n, d) but for running text, and what became of its columns."""
 
     matrix: Array
@@ -98,47 +98,47 @@ class Vectors:
         return max(self.texts, key=lambda name: sum(map(len, self.texts[name])), default=None)
 
 
-def load_table(path: Path, options: Options) -> Loaded:
+def load_table(path: Path, options: LoadOptions) -> Loaded:
     """A table as vectors; what its columns became is said in the notes."""
     options.refuse_size(str(path))
     table = read_table(path)
     columns = dict(table.columns)
-    target, said = _target(path, columns, options.target)
+    target, said = _find_target(path, columns, options.target)
     id_column = choose_id_column(str(path), columns, options.id, target)
     ids = table.ids(str(path), id_column)
     codes = torch.full((len(table.lines),), UNKNOWN)
     classes: tuple[str, ...] = ()
     if target is not None:
-        codes, classes, more = _labels(
+        codes, classes, more = _encode_target(
             path, target, columns.pop(target), table.place, options.classes
         )
         said += more
     if id_column is not None:
         said += (f"ids from the column {id_column!r}",)
-    said += _leave_out(path, columns, options.without)
-    split = choose(codes, options)
+    said += _drop_columns(path, columns, options.without)
+    split = split_items(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    lists = {name: v for name, values in columns.items() if (v := as_vectors(values)) is not None}
+    lists = {name: v for name, values in columns.items() if (v := parse_vectors(values)) is not None}
     columns = {name: values for name, values in columns.items() if name not in lists}
     inputs = {
         name: values
         for name, values in columns.items()
-        if name != id_column and name.casefold() != ID
+        if name != id_column and name.casefold() != ID_COLUMN
     }
-    made = vectors(inputs, ~held_out.numpy(), table.place, str(path), alone=not lists)
+    made = encode_columns(inputs, ~held_out.numpy(), table.place, str(path), alone=not lists)
     matrix = torch.from_numpy(made.matrix)[split.keep]
-    held = Values(matrix, torch.zeros(()), torch.ones(()))
-    rows = Rows(_kept(columns, split), made.longest)
+    held = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
+    rows = Rows(_select_rows(columns, split), made.longest)
     records = table.records().take(split.keep.tolist())
-    texts = Texts(_kept(made.texts, split), matrix) if made.texts else None
-    build = partial(word_inputs, texts, split.pool, str(path)) if texts else None
+    texts = Texts(_select_rows(made.texts, split), matrix) if made.texts else None
+    build = partial(build_word_inputs, texts, split.pool, str(path)) if texts else None
     offered = (
         f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}"
         for name, v in lists.items()
     )
-    loaded = bundle(
-        path_name(path),
+    loaded = build_dataset(
+        name_from_path(path),
         held,
         None,
         split,
@@ -150,14 +150,14 @@ def load_table(path: Path, options: Options) -> Loaded:
         build=build,
         ids=tuple(ids[int(i)] for i in split.keep),
         reading=Preprocessor(COLUMNS, held.shape, columns=made.columns),
-        records=replace(_without(records, target), id_column=id_column),
+        records=replace(_drop_target(records, target), id_column=id_column),
         column=None if target is None else (target, records.columns[target]),
     )
     kept = {name: torch.from_numpy(v)[split.keep] for name, v in lists.items()}
     return replace(loaded[0], vectors=kept), loaded[1]
 
 
-def _without(records: Records, target: str | None) -> Records:
+def _drop_target(records: Records, target: str | None) -> Records:
     """Return the records without the column of the labels, which `Data` must not hold."""
     return replace(
         records,
@@ -165,12 +165,12 @@ def _without(records: Records, target: str | None) -> Records:
     )
 
 
-def _kept(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
+def _select_rows(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
     at = split.keep.tolist()
     return {name: [values[i] for i in at] for name, values in columns.items()}
 
 
-def _target(
+def _find_target(
     path: Path, columns: dict[str, list[Any]], wanted: str | None
 ) -> tuple[str | None, tuple[str, ...]]:
     """The column with the labels."""
@@ -183,9 +183,9 @@ def _target(
             )
         return wanted, ()
     by_fold = {name.casefold(): name for name in reversed(columns)}
-    names = [by_fold[target] for target in TARGETS if target in by_fold]
+    names = [by_fold[target] for target in TARGET_NAMES if target in by_fold]
     if not names:
-        there = _some(columns)
+        there = _list_first(columns)
         return None, (
             "no labels: no column is named label, target, class or y; --target names another of "
             f"{there}",
@@ -194,7 +194,7 @@ def _target(
     return names[0], (f"labels from the column {names[0]!r}{also}",)
 
 
-def _leave_out(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) -> tuple[str, ...]:
+def _drop_columns(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) -> tuple[str, ...]:
     """Remove these from the columns."""
     for name in names:
         if name not in columns:
@@ -207,7 +207,7 @@ def _leave_out(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) 
     return (f"left out: {', '.join(names)}",) if names else ()
 
 
-def _labels(
+def _encode_target(
     path: Path,
     name: str,
     values: Sequence[Any],
@@ -219,14 +219,14 @@ def _labels(
     Empty entries are unlabelled. classes: names that are classes for certain.
     """
     where = f"{path}: the labels of the target column {name!r}"
-    reader = LabelNames(classes)
-    labels = [label_of(value) for value in values]
+    reader = LabelNormaliser(classes)
+    labels = [parse_label(value) for value in values]
     several = next((i for i, label in enumerate(labels) if isinstance(label, tuple)), None)
     if several is not None:
         shown = ", ".join(map(str, labels[several]))
         raise InputError(
             f"{where} hold several classes per item, such as {shown:.80} in {place(several)}; "
-            f"{ADVICE}"
+            f"{SEVERAL_CLASSES_ADVICE}"
         )
     texts = [None if label is None else reader.read(str(label)) for label in labels]
     known = [t for t in texts if t is not None]
@@ -242,7 +242,7 @@ def _labels(
         )
     present = {t for t in texts if t is not None}
     refuse_combined_labels(present, classes, where)
-    codes, names, _ = encode(np.array(texts, dtype=object), in_order(present))
+    codes, names, _ = encode_labels(np.array(texts, dtype=object), sort_names(present))
     said = [*reader.notes()]
     if not known:
         said.append(f"the target column {name!r} is empty: no labels")
@@ -266,14 +266,14 @@ def read_csv(path: Path) -> Table:
     separator, read = read_separated(path)
     notes: tuple[str, ...] = ()
     if separator != ("\t" if path.suffix.lower() == ".tsv" else ","):
-        notes = (f"columns are separated by {SEPARATORS[separator]}",)
+        notes = (f"columns are separated by {SEPARATOR_NAMES[separator]}",)
     header: list[str] | None = None
     rows, lines = [], []
     for line, row in read:
         if not row or (len(row) == 1 and not row[0].strip() and (not header or header[1:])):
             continue  # a blank line
         if header is None:
-            header = _header(path, row)
+            header = _check_header(path, row)
             continue
         if len(row) != len(header):
             raise InputError(
@@ -289,18 +289,18 @@ def read_csv(path: Path) -> Table:
     columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
     originals = {name: [row[i] for row in rows] for i, name in enumerate(header)}
     if separator == ";":
-        commas = [name for name, values in columns.items() if _decimal_commas(values)]
+        commas = [name for name, values in columns.items() if _has_decimal_commas(values)]
         for name in commas:
             columns[name] = [value.replace(",", ".") for value in columns[name]]
         notes += (f"decimal commas in {', '.join(commas)}",) if commas else ()
     return Table(columns, lines, notes=notes, originals=originals)
 
 
-def _decimal_commas(values: list[str]) -> bool:
+def _has_decimal_commas(values: list[str]) -> bool:
     """Whether a column holds numbers written as 1,5, as spreadsheets of half Europe do."""
     with_comma = [v for v in values if re.fullmatch(r"[+-]?\d+,\d+([eE][+-]?\d+)?", v)]
     others = [v for v in values if "," not in v]
-    numbers = all(_is_number(v) or v.casefold() in MISSING for v in others)
+    numbers = all(_is_number(v) or v.casefold() in MISSING_VALUES for v in others)
     return bool(with_comma) and len(with_comma) + len(others) == len(values) and numbers
 
 
@@ -309,14 +309,14 @@ def read_parquet(path: Path) -> Table:
     arrow = import_extra("pyarrow", "tables", "reading Parquet files")
     import_extra("pyarrow.compute", "tables", "reading Parquet files")
     try:
-        read = read_bounded(path, None, free_memory() or MAX_TABLE_BYTES)
+        read = read_bounded(path, None, get_free_memory() or MAX_TABLE_BYTES)
     except InputError:
         raise
     except (OSError, arrow.ArrowException) as error:
         raise InputError(
             f"{path} cannot be read as Parquet ({error}); expected a whole .parquet file"
         ) from error
-    names = _header(path, list(read.column_names))
+    names = _check_header(path, list(read.column_names))
     if not names or not read.num_rows:
         raise InputError(f"{path} holds no rows; expected a table with columns and rows")
     try:
@@ -326,14 +326,14 @@ def read_parquet(path: Path) -> Table:
             column = originals[name] = read.column(i)
             if arrow.types.is_timestamp(column.type):  # Python knows no nanoseconds
                 column = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
-            lists = _lists(column, arrow)
-            columns[name] = column_values(column) if lists is None else lists
+            lists = _parse_list_column(column, arrow)
+            columns[name] = column_to_python(column) if lists is None else lists
     except (arrow.ArrowException, ValueError, OverflowError) as error:
         raise InputError(f"{path} holds values Python has no form for ({error})") from error
     return Table(columns, range(1, read.num_rows + 1), unit="row", originals=originals)
 
 
-def _lists(column: Any, arrow: Any) -> Array | None:
+def _parse_list_column(column: Any, arrow: Any) -> Array | None:
     """(n, d) of a column of lists of d numbers each, without a Python object for every number.
 
     None of others.
@@ -358,7 +358,7 @@ def _lists(column: Any, arrow: Any) -> Array | None:
     return made
 
 
-def read_objects(path: Path) -> Table:
+def read_json_table(path: Path) -> Table:
     """A file with one JSON object a line; a key that a line does not have is missing there."""
     read = read_json_lines(path)
     for number, row in read:
@@ -370,7 +370,7 @@ def read_objects(path: Path) -> Table:
         raise InputError(f"{path} holds nothing; expected one JSON object a line")
     lines, rows = zip(*read, strict=True)
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    names = _header(path, keys)
+    names = _check_header(path, keys)
     gaps = {
         name: sum(key not in row for row in rows) for name, key in zip(names, keys, strict=True)
     }
@@ -395,7 +395,7 @@ def read_excel(path: Path) -> Table:
         for i, name in enumerate(header)
         if name is not None or any(row[i] is not None for _, row in rows)
     ]
-    names = _header(path, ["" if header[i] is None else str(header[i]) for i in named])
+    names = _check_header(path, ["" if header[i] is None else str(header[i]) for i in named])
     columns = {name: [row[i] for _, row in rows] for name, i in zip(names, named, strict=True)}
     return Table(columns, [number for number, _ in rows], unit="row", notes=sheet.notes)
 
@@ -403,13 +403,13 @@ def read_excel(path: Path) -> Table:
 READERS = {
     ".parquet": read_parquet,
     ".pq": read_parquet,
-    ".jsonl": read_objects,
-    ".ndjson": read_objects,
-    **dict.fromkeys(WORKBOOKS, read_excel),
+    ".jsonl": read_json_table,
+    ".ndjson": read_json_table,
+    **dict.fromkeys(WORKBOOK_SUFFIXES, read_excel),
 }
 
 
-def _header(path: Path, row: list[str]) -> list[str]:
+def _check_header(path: Path, row: list[str]) -> list[str]:
     """Column names, each once; unnamed ones get their number."""
     names = [name.strip() or f"column {i}" for i, name in enumerate(row, 1)]
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -423,11 +423,11 @@ def _header(path: Path, row: list[str]) -> list[str]:
     return names
 
 
-def _some(names: Iterable[str]) -> str:
+def _list_first(names: Iterable[str]) -> str:
     """The first few of them."""
     every = list(names)
-    return ", ".join(every[:NAMED]) + (
-        f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
+    return ", ".join(every[:MAX_LISTED_COLUMNS]) + (
+        f" and {len(every) - MAX_LISTED_COLUMNS} more" if len(every) > MAX_LISTED_COLUMNS else ""
     )
 
 
@@ -439,14 +439,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def vectors(
+def encode_columns(
     columns: dict[str, list[Any]],
     pool: Array,
     place: Callable[[int], str],
     where: str,
     *,
     alone: bool = True,
-) -> Vectors:
+) -> TableFeatures:
     """Every usable column as numbers.
 
     All statistics are those of the pool, (n,) bool. alone: there must be one.
@@ -454,25 +454,25 @@ def vectors(
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
-    fitted: list[Numbers | Levels] = []
-    read = {name: [entry_of(value) for value in values] for name, values in columns.items()}
+    fitted: list[NumericColumn | CategoricalColumn] = []
+    read = {name: [parse_entry(value) for value in values] for name, values in columns.items()}
     dates = {
-        name: found for name, entries in read.items() if (found := dates_of(entries)) is not None
+        name: found for name, entries in read.items() if (found := parse_date_column(entries)) is not None
     }
     others = {name: entries for name, entries in read.items() if name not in dates}
     texts = {
-        name: _texts(entries) for name, entries in others.items() if is_text(entries)
-    } or _short_texts(others)
+        name: _fill_missing_texts(entries) for name, entries in others.items() if is_running_text(entries)
+    } or _find_short_texts(others)
     for name, entries in read.items():
         if name in texts:
             continue
-        reason = None if name in dates else _useless(name, entries)
+        reason = None if name in dates else _reason_to_drop(name, entries)
         if reason:
             dropped.setdefault(reason, []).append(name)
             continue
-        column: Numbers | Levels | None
+        column: NumericColumn | CategoricalColumn | None
         if name in dates:
-            column = Dates.fit_dates(name, dates[name], pool, notes)
+            column = DateColumn.fit_dates(name, dates[name], pool, notes)
         else:
             column = _fit_column(name, entries, pool, place, where, notes)
         if column is None:
@@ -483,7 +483,7 @@ def vectors(
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
     if not blocks and not texts:  # short texts are better than nothing
         texts = {
-            name: _texts(entries) for name, entries in others.items() if is_text(entries, SHORT)
+            name: _fill_missing_texts(entries) for name, entries in others.items() if is_running_text(entries, MIN_SHORT_TEXT_LENGTH)
         }
         notes = [note for note in notes if not texts]
     if not blocks and not texts and alone:
@@ -493,8 +493,8 @@ def vectors(
             "of numbers or of categories, or one of text"
         )
     matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
-    kinds = _counted(fitted)
-    learnt = f"{_some([column.name for column in fitted])} (--set data.without=NAME leaves one out)"
+    kinds = _describe_kinds(fitted)
+    learnt = f"{_list_first([column.name for column in fitted])} (--set data.without=NAME leaves one out)"
     became = (f"{kinds} became {matrix.shape[1]} numbers a row: {learnt}",) if blocks else ()
     said = []
     for name in texts:
@@ -503,7 +503,7 @@ def vectors(
             f"{name}: text"
             + (f", {gaps} missing (nothing, or a word such as N/A): read as empty" if gaps else "")
         )
-    return Vectors(matrix, (*became, *said, *notes), texts, tuple(fitted))
+    return TableFeatures(matrix, (*became, *said, *notes), texts, tuple(fitted))
 
 
 def _fit_column(
@@ -513,51 +513,51 @@ def _fit_column(
     place: Callable[[int], str],
     where: str,
     notes: list[str],
-) -> Numbers | Levels | None:
+) -> NumericColumn | CategoricalColumn | None:
     """Numbers or categories; None: the pool has one value."""
-    numbers = numbers_of(entries)
+    numbers = parse_numeric_column(entries)
     if numbers is not None:
         refuse_infinite(name, numbers, place, where)
-        return Numbers.fit(name, numbers, pool, notes)
-    unclear = ambiguous_date(entries)
+        return NumericColumn.fit(name, numbers, pool, notes)
+    unclear = find_ambiguous_date(entries)
     if unclear is not None:
         notes.append(
             f"{name}: {unclear} may be written day or month first, so all are taken as "
             "categories; write dates as "
             "2024-01-31 to have them taken as dates"
         )
-    return Levels.fit(name, entries, pool, place, notes)
+    return CategoricalColumn.fit(name, entries, pool, place, notes)
 
 
-def _counted(fitted: Sequence[Numbers | Levels]) -> str:
+def _describe_kinds(fitted: Sequence[NumericColumn | CategoricalColumn]) -> str:
     """How many columns of each kind there are."""
     counts = Counter(column.kind for column in fitted)
     dates = f", {counts['dates']} date" if counts["dates"] else ""
     return f"{counts['numbers']} numeric{dates} and {counts['levels']} categorical columns"
 
 
-def _texts(entries: list[Any]) -> list[str]:
+def _fill_missing_texts(entries: list[Any]) -> list[str]:
     """A column of running text; an empty field is an empty text."""
     return ["" if entry is None else entry for entry in entries]
 
 
-def _short_texts(read: dict[str, list[Any]]) -> dict[str, list[str]]:
+def _find_short_texts(read: dict[str, list[Any]]) -> dict[str, list[str]]:
     """Columns of short texts where there is nothing else to learn from.
 
     What most rows share is a category.
     """
     short = {
-        name: _texts(entries)
+        name: _fill_missing_texts(entries)
         for name, entries in read.items()
-        if is_text(entries, SHORT) and 2 * len(set(entries)) > len(entries)
+        if is_running_text(entries, MIN_SHORT_TEXT_LENGTH) and 2 * len(set(entries)) > len(entries)
     }
     others = short and [
-        name for name in read if name not in short and _useless(name, read[name]) is None
+        name for name in read if name not in short and _reason_to_drop(name, read[name]) is None
     ]
     return {} if others else short
 
 
-def _useless(name: str, entries: list[Any]) -> str | None:
+def _reason_to_drop(name: str, entries: list[Any]) -> str | None:
     """Why a column is dropped whatever the split, if it is."""
     present = [e for e in entries if e is not None]
     if not present:
@@ -570,10 +570,10 @@ def _useless(name: str, entries: list[Any]) -> str | None:
         return "constant"
     if different < len(present) or len(present) < 2:
         return None
-    if any(isinstance(e, str) and number_of(e) is None for e in present):
+    if any(isinstance(e, str) and parse_number(e) is None for e in present):
         return "different in every row"
-    if name.casefold() in ROW_NAMES and len(present) == len(entries):
-        numbers = np.array([number_of(e) for e in present], dtype=float)
+    if name.casefold() in ROW_NUMBER_COLUMNS and len(present) == len(entries):
+        numbers = np.array([parse_number(e) for e in present], dtype=float)
         if np.array_equal(np.sort(numbers), np.arange(len(numbers)) + numbers.min()):
             return "row numbers"
     return None

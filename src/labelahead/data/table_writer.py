@@ -13,14 +13,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from labelahead.data.records import ID, Records, as_python, text_of_id, with_original_names
-from labelahead.data.text import guarded
+from labelahead.data.records import ID_COLUMN, Records, to_python_list, format_id, rename_clashing_columns
+from labelahead.data.text import escape_formulas
 from labelahead.errors import import_extra
 
-__all__ = ["arrow_table", "class_column", "json_rows", "json_value", "merge_columns", "write_csv"]
+__all__ = ["build_arrow_table", "probability_column_name", "iter_json_rows", "to_json_value", "merge_columns", "write_csv"]
 
 
-def class_column(name: str) -> str:
+def probability_column_name(name: str) -> str:
     """Return what the column with the probabilities of a class is called."""
     return f"probability:{name}"
 
@@ -36,28 +36,28 @@ def merge_columns(
         records: the user's columns of these rows, if there are any.
         ours: our columns but for the id.
     """
-    columns: dict[str, Any] = {ID: list(ids)}
+    columns: dict[str, Any] = {ID_COLUMN: list(ids)}
     theirs = {} if records is None else dict(records.columns)
     if (
         records is not None
-        and records.id_column == ID
-        and [text_of_id(v) for v in as_python(theirs[ID])] == list(ids)
+        and records.id_column == ID_COLUMN
+        and [format_id(v) for v in to_python_list(theirs[ID_COLUMN])] == list(ids)
     ):
-        columns[ID] = theirs.pop(ID)  # the same ids, in the type that the user gave them
-    names = with_original_names(list(theirs), (ID, *ours))
+        columns[ID_COLUMN] = theirs.pop(ID_COLUMN)  # the same ids, in the type that the user gave them
+    names = rename_clashing_columns(list(theirs), (ID_COLUMN, *ours))
     return columns | {names[name]: column for name, column in theirs.items()} | dict(ours)
 
 
 def write_csv(file: TextIO, columns: Mapping[str, Any], *, line_end: str = "\n") -> None:
     """Write columns as CSV; a text that a spreadsheet would run as a formula begins with '."""
     writer = csv.writer(file, lineterminator=line_end)
-    writer.writerow([guarded(name) for name in columns])
-    for row in zip(*map(as_python, columns.values()), strict=True):
-        writer.writerow([_cell(value) for value in row])
+    writer.writerow([escape_formulas(name) for name in columns])
+    for row in zip(*map(to_python_list, columns.values()), strict=True):
+        writer.writerow([_to_cell(value) for value in row])
 
 
-def _cell(value: Any) -> str | int | float:
-    plain = json_value(value)
+def _to_cell(value: Any) -> str | int | float:
+    plain = to_json_value(value)
     if plain is None:
         return ""
     if isinstance(plain, bool):
@@ -65,18 +65,18 @@ def _cell(value: Any) -> str | int | float:
     if isinstance(plain, list | dict):
         plain = json.dumps(plain, ensure_ascii=False)
     if isinstance(plain, str):
-        return guarded(_encodable(plain))
+        return escape_formulas(_replace_surrogates(plain))
     number: int | float = plain
     return number
 
 
-def json_rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def iter_json_rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield one row after the other as values that JSON has."""
-    for row in zip(*map(as_python, columns.values()), strict=True):
-        yield {name: json_value(value) for name, value in zip(columns, row, strict=True)}
+    for row in zip(*map(to_python_list, columns.values()), strict=True):
+        yield {name: to_json_value(value) for name, value in zip(columns, row, strict=True)}
 
 
-def json_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Return a value as JSON has it: times in ISO 8601, bytes as text, no NaN."""
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -87,20 +87,20 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, Mapping):
-        return {str(key): json_value(inner) for key, inner in value.items()}
+        return {str(key): to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [json_value(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     if isinstance(value, np.ndarray | np.generic):
-        return json_value(value.tolist())
+        return to_json_value(value.tolist())
     return str(value)
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Return a text without half characters, which no UTF-8 file can hold."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | None = None) -> Any:
+def build_arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | None = None) -> Any:
     """Return columns as an Arrow table; a column of mixed types becomes text.
 
     Args:
@@ -118,12 +118,12 @@ def arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | None = No
         try:
             made[name] = arrow.array(values, kind)
         except (arrow.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError):
-            made[name] = arrow.array([_as_text(value) for value in values], arrow.string())
+            made[name] = arrow.array([_to_text(value) for value in values], arrow.string())
     return arrow.table(made)
 
 
-def _as_text(value: Any) -> str | None:
-    plain = json_value(str(value) if isinstance(value, Decimal) else value)
+def _to_text(value: Any) -> str | None:
+    plain = to_json_value(str(value) if isinstance(value, Decimal) else value)
     if plain is None:
         return None
-    return _encodable(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
+    return _replace_surrogates(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))

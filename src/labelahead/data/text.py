@@ -16,25 +16,25 @@ from labelahead.errors import InputError
 
 __all__ = [
     "as_file_name",
-    "decoded",
-    "guarded",
+    "decode_text",
+    "escape_formulas",
     "read_json_lines",
     "read_separated",
     "read_text",
-    "unguarded",
+    "unescape_formulas",
 ]
 
-FORMULA = "=+\\-@\t\r\n＝＋－＠"  # what spreadsheets take for the start of one
+FORMULA_CHARACTERS = "=+\\-@\t\r\n＝＋－＠"  # what spreadsheets take for the start of one
 # Where a formula would begin inside a cell, if the separator before it counted: quotes and spaces
 # may be between.
-_BEGINS = rf"""(?=[\s'"]*[{FORMULA}])"""
-GUARDED_INSIDE, UNGUARDED_INSIDE = (
-    re.compile(rf"([;\t\r\n]){_BEGINS}"),
-    re.compile(rf"([;\t\r\n])'{_BEGINS}"),
+_FORMULA_AHEAD = rf"""(?=[\s'"]*[{FORMULA_CHARACTERS}])"""
+FORMULA_AFTER_SEPARATOR, ESCAPED_FORMULA_AFTER_SEPARATOR = (
+    re.compile(rf"([;\t\r\n]){_FORMULA_AHEAD}"),
+    re.compile(rf"([;\t\r\n])'{_FORMULA_AHEAD}"),
 )
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
-RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE | re.DOTALL)
-LONGEST = 240  # bytes of a file name; most file systems end at 255
+PLAIN_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+RESERVED_FILE_NAME = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE | re.DOTALL)
+MAX_FILE_NAME_BYTES = 240  # bytes of a file name; most file systems end at 255
 
 
 def read_text(path: Path) -> str:
@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    encoding = _encoding(content)
+    encoding = _detect_encoding(content)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -70,12 +70,12 @@ def read_json_lines(path: Path) -> list[tuple[int, Any]]:
     return rows
 
 
-def decoded(content: bytes) -> tuple[str, bool]:
+def decode_text(content: bytes) -> tuple[str, bool]:
     """A text of any encoding, and whether it is UTF-8 (or UTF-16 with its mark).
 
     Else it is taken for Latin-1.
     """
-    encoding = _encoding(content)
+    encoding = _detect_encoding(content)
     try:
         return content.decode(encoding), True
     except UnicodeDecodeError as error:
@@ -84,7 +84,7 @@ def decoded(content: bytes) -> tuple[str, bool]:
         return content.decode("cp1252", "replace"), False
 
 
-def _encoding(content: bytes) -> str:
+def _detect_encoding(content: bytes) -> str:
     return "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
 
@@ -98,10 +98,10 @@ def read_separated(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
     if separator not in first:
         separator = next((s for s in ";\t," if s in first), separator)
-    return separator, _rows(path, text, separator)
+    return separator, _read_rows(path, text, separator)
 
 
-def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+def _read_rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a field may be a whole book
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
@@ -113,22 +113,22 @@ def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str
         ) from error
 
 
-def guarded(cell: str) -> str:
+def escape_formulas(cell: str) -> str:
     """Return a cell that no spreadsheet runs as a formula; numbers stay as they are.
 
     An apostrophe precedes what would be one: at the beginning, and after a semicolon, a tab or a
     line break, at which spreadsheets of many countries begin a new cell, whatever the quotes around
-    the whole say. `unguarded` undoes it.
+    the whole say. `unescape_formulas` undoes it.
     """
-    inside = GUARDED_INSIDE.sub(r"\1'", cell)
-    dangerous = re.match(f"'*[{FORMULA}]", cell) and not NUMBER.fullmatch(cell)
+    inside = FORMULA_AFTER_SEPARATOR.sub(r"\1'", cell)
+    dangerous = re.match(f"'*[{FORMULA_CHARACTERS}]", cell) and not PLAIN_NUMBER.fullmatch(cell)
     return f"'{inside}" if dangerous else inside
 
 
-def unguarded(cell: str) -> str:
-    """Return what `guarded` was given."""
-    whole = cell[1:] if re.match(f"'+[{FORMULA}]", cell) else cell
-    return UNGUARDED_INSIDE.sub(r"\1", whole)
+def unescape_formulas(cell: str) -> str:
+    """Return what `escape_formulas` was given."""
+    whole = cell[1:] if re.match(f"'+[{FORMULA_CHARACTERS}]", cell) else cell
+    return ESCAPED_FORMULA_AFTER_SEPARATOR.sub(r"\1", whole)
 
 
 def as_file_name(text: str) -> str:
@@ -137,20 +137,20 @@ def as_file_name(text: str) -> str:
     What some file system does not take is written as in an address (%2F), so
     `urllib.parse.unquote` is the way back, but for texts that are too long: they end in a hash.
     """
-    name = re.sub(r'[%/\\:*?"<>|\x00-\x1f\x7f]', lambda c: _percent(c[0]), text)
+    name = re.sub(r'[%/\\:*?"<>|\x00-\x1f\x7f]', lambda c: _percent_encode(c[0]), text)
     if name.startswith("."):  # hidden, or a way out
-        name = _percent(".") + name[1:]
+        name = _percent_encode(".") + name[1:]
     if name.endswith((".", " ")):  # Windows drops these
-        name = name[:-1] + _percent(name[-1])
-    if RESERVED.fullmatch(name):
-        name = _percent(name[0]) + name[1:]
-    if len(name.encode()) > LONGEST:
+        name = name[:-1] + _percent_encode(name[-1])
+    if RESERVED_FILE_NAME.fullmatch(name):
+        name = _percent_encode(name[0]) + name[1:]
+    if len(name.encode()) > MAX_FILE_NAME_BYTES:
         suffix = PurePosixPath(name).suffix
         suffix = suffix if re.fullmatch(r"\.\w{1,8}", suffix, re.ASCII) else ""
-        start = name.encode()[: LONGEST - 32].decode(errors="ignore")
+        start = name.encode()[: MAX_FILE_NAME_BYTES - 32].decode(errors="ignore")
         name = f"{start}~{sha256(text.encode()).hexdigest()[:16]}{suffix}"
     return name or "%"
 
 
-def _percent(character: str) -> str:
+def _percent_encode(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode())

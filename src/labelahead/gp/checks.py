@@ -7,13 +7,21 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 
-__all__ = ["Positions", "finite", "floating", "positions", "span", "symmetric", "targets"]
+__all__ = [
+    "Positions",
+    "as_slice",
+    "check_finite",
+    "check_floating",
+    "check_positions",
+    "check_symmetric",
+    "check_targets",
+]
 
 Positions = Tensor | Sequence[int]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
-def floating(value: object, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
+def check_floating(value: object, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
     """`value` if it is a float32/float64 tensor with one of the numbers of dimensions `dims`."""
     if not isinstance(value, Tensor):
         raise InputError(
@@ -29,7 +37,7 @@ def floating(value: object, what: str, shape: str, dims: tuple[int, ...]) -> Ten
     return value.detach()
 
 
-def finite(value: Tensor, what: str) -> Tensor:
+def check_finite(value: Tensor, what: str) -> Tensor:
     """`value` if it holds neither NaN nor infinity."""
     if not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
@@ -40,7 +48,7 @@ def finite(value: Tensor, what: str) -> Tensor:
     return value
 
 
-def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> Tensor:
+def check_positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> Tensor:
     """Positions as an int64 tensor (q,), within 0..n−1, at least one, distinct unless told."""
     try:
         at = value if isinstance(value, Tensor) else torch.as_tensor(value)
@@ -73,7 +81,7 @@ def positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> 
     return at
 
 
-def targets(value: object, q: int, classes: int) -> Tensor:
+def check_targets(value: object, q: int, classes: int) -> Tensor:
     """Targets as float64 (q, C).
 
     As given, or one-hot for q class numbers; with C = 1 also values (q,).
@@ -88,16 +96,16 @@ def targets(value: object, q: int, classes: int) -> Tensor:
                 )
             value = torch.nn.functional.one_hot(value.long(), classes)
         value = value.to(torch.float64)
-    rows = floating(value, "targets", "(q, C), or whole class numbers (q,)", (2,))
+    rows = check_floating(value, "targets", "(q, C), or whole class numbers (q,)", (2,))
     if rows.shape != (q, classes):
         raise InputError(
             f"targets has shape {tuple(rows.shape)}; expected ({q}, {classes}): one row per "
             "position, one column per output (one-hot for classes)"
         )
-    return finite(rows, "targets")
+    return check_finite(rows, "targets")
 
 
-def symmetric(kernel: Tensor, what: str) -> None:
+def check_symmetric(kernel: Tensor, what: str) -> None:
     """Raise unless a square matrix is finite, symmetric and has no negative diagonal entry.
 
     Two matrix-vector products, not an n² comparison: an entry that is NaN, infinite or unequal to
@@ -132,7 +140,7 @@ def symmetric(kernel: Tensor, what: str) -> None:
         )
 
 
-def span(at: Tensor) -> slice | None:
+def as_slice(at: Tensor) -> slice | None:
     """The slice that `at` is, if it is consecutive: slicing makes a view where indexing copies."""
     lo, hi = int(at[0]), int(at[-1]) + 1
     if hi - lo != len(at):

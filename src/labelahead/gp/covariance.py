@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labelahead.gp.checks import span
+from labelahead.gp.checks import as_slice
 from labelahead.gp.linalg import gram_downdate
 
 __all__ = [
@@ -29,19 +29,19 @@ __all__ = [
     "Covariance",
     "DenseKernel",
     "Kernel",
+    "LeadingRowsKernel",
     "LowRankKernel",
-    "SpannedKernel",
-    "StripKernel",
+    "NystromKernel",
     "take",
 ]
 
-_PAIRS = 1 << 20  # entries of a block worked out at a time
-_ROWS = 2048  # rows converted to float64 at a time: 32 MB of features at k = 2048
+MAX_BLOCK_ENTRIES = 1 << 20  # entries of a block worked out at a time
+FLOAT64_ROWS_PER_CHUNK = 2048  # rows converted to float64 at a time: 32 MB of features at k = 2048
 
 
 def take(matrix: Tensor, at: Tensor, dim: int) -> Tensor:
     """matrix[at] along `dim`: a view when `at` is consecutive, a copy otherwise."""
-    run = span(at)
+    run = as_slice(at)
     if run is not None:
         return matrix.narrow(dim, run.start, run.stop - run.start)
     return matrix.index_select(dim, at)
@@ -65,13 +65,13 @@ class DenseKernel:
 
     def rows(self, at: Tensor) -> Tensor:
         """Factor rows of the prior itself, Θ(at, ·): (q,) -> (q, N), a fresh copy."""
-        return _fresh(take(self.matrix, at, 0))
+        return _copy_float64(take(self.matrix, at, 0))
 
-    def lift(self, factor: Tensor, at: Tensor) -> Tensor:
+    def evaluate_at(self, factor: Tensor, at: Tensor) -> Tensor:
         """Values of factor rows at positions (q,), which are their columns: (r, N) -> (r, q)."""
         return take(factor, at, 1)
 
-    def spread(self, factor: Tensor) -> Tensor:
+    def evaluate_everywhere(self, factor: Tensor) -> Tensor:
         """Values of factor rows everywhere, which are themselves: (r, N)."""
         return factor
 
@@ -82,8 +82,8 @@ class DenseKernel:
         if not factors:
             return base.clone()
         for factor in factors:
-            left = self.lift(factor, rows)
-            base = gram_downdate(base, left, None if same else self.lift(factor, cols))
+            left = self.evaluate_at(factor, rows)
+            base = gram_downdate(base, left, None if same else self.evaluate_at(factor, cols))
         return base
 
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
@@ -98,12 +98,12 @@ class DenseKernel:
             grid = self.matrix.view(n, b, n, b).diagonal(dim1=0, dim2=2)  # (b, b, n)
             out = grid.permute(2, 0, 1).to(torch.float64)
         for factor in factors:
-            out = out - _outer(factor.view(-1, n, b).permute(1, 2, 0))
+            out = out - _gram_blocks(factor.view(-1, n, b).permute(1, 2, 0))
         return out.clone() if at is None else out[at[::b] // b]
 
 
 @dataclass(frozen=True, eq=False)
-class StripKernel(DenseKernel):
+class LeadingRowsKernel(DenseKernel):
     """A scalar Θ of which the rows at the first s positions are known, matrix (s, N), and the
     diagonal, variances (N,).
 
@@ -132,55 +132,56 @@ class CosineKernel:
     Κ works on tensors entry by entry, κ(1) = 1.
     """
 
-    units: Tensor
-    of: Callable[[Tensor], Tensor]
+    unit_vectors: Tensor
+    function: Callable[[Tensor], Tensor]
 
     @property
     def size(self) -> int:
         """N."""
-        return self.units.shape[0]
+        return self.unit_vectors.shape[0]
 
     @property
     def dtype(self) -> torch.dtype:
         """The rows' own."""
-        return self.units.dtype
+        return self.unit_vectors.dtype
 
-    def between(self, rows: Tensor, cols: Tensor) -> Tensor:
+    def prior_block(self, rows: Tensor, cols: Tensor) -> Tensor:
         """Θ at (p,) × (q,), in the rows' dtype; exactly one between a point and itself."""
-        cosines = take(self.units, rows, 0) @ take(self.units, cols, 0).T
-        values = self.of(cosines)
-        if _apart(rows, cols):
+        cosines = take(self.unit_vectors, rows, 0) @ take(self.unit_vectors, cols, 0).T
+        values = self.function(cosines)
+        if _are_disjoint(rows, cols):
             return values
         same = (
             (rows[:, None] == cols).nonzero(as_tuple=True)
-            if len(rows) * len(cols) <= _PAIRS
-            else _meeting(rows, cols)
+            if len(rows) * len(cols) <= MAX_BLOCK_ENTRIES
+            else _find_shared_positions(rows, cols)
         )
         values[same] = 1.0
         return values
 
     def rows(self, at: Tensor) -> Tensor:
         """Θ(at, ·): (q, N)."""
-        return _fresh(self.between(at, torch.arange(self.size, device=at.device)))
+        return _copy_float64(self.prior_block(at, torch.arange(self.size, device=at.device)))
 
-    def lift(self, factor: Tensor, at: Tensor) -> Tensor:
+    def evaluate_at(self, factor: Tensor, at: Tensor) -> Tensor:
         """Columns of the factor: (r, q)."""
         return take(factor, at, 1)
 
-    def spread(self, factor: Tensor) -> Tensor:
+    def evaluate_everywhere(self, factor: Tensor) -> Tensor:
         """The factor itself: (r, N)."""
         return factor
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
         """Θ(rows, cols) − W(:, rows)ᵀ W(:, cols), some rows at a time."""
-        out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.units.device)
+        out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.unit_vectors.device)
         for part in torch.split(
-            torch.arange(len(rows), device=rows.device), max(1, _PAIRS // max(1, len(cols)))
+            torch.arange(len(rows), device=rows.device),
+            max(1, MAX_BLOCK_ENTRIES // max(1, len(cols))),
         ):
-            values = self.between(rows[part], cols)
+            values = self.prior_block(rows[part], cols)
             for factor in factors:
                 values = gram_downdate(
-                    values, self.lift(factor, rows[part]), self.lift(factor, cols)
+                    values, self.evaluate_at(factor, rows[part]), self.evaluate_at(factor, cols)
                 )
             out[part] = values
         return out
@@ -188,14 +189,14 @@ class CosineKernel:
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
         """Variances at positions, default all: (q, 1, 1), float64; the kernel is scalar."""
         n = self.size if at is None else len(at)
-        out = torch.ones((n, 1, 1), dtype=torch.float64, device=self.units.device)
+        out = torch.ones((n, 1, 1), dtype=torch.float64, device=self.unit_vectors.device)
         for factor in factors:
-            part = factor if at is None else self.lift(factor, at)
+            part = factor if at is None else self.evaluate_at(factor, at)
             out = out - part.square().sum(0).view(-1, 1, 1)
         return out
 
 
-def _apart(rows: Tensor, cols: Tensor) -> bool:
+def _are_disjoint(rows: Tensor, cols: Tensor) -> bool:
     """Whether all positions of the one list come before all of the other.
 
     Then no point meets itself.
@@ -205,7 +206,7 @@ def _apart(rows: Tensor, cols: Tensor) -> bool:
     return bool(rows.max() < cols.min()) or bool(cols.max() < rows.min())
 
 
-def _meeting(rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
+def _find_shared_positions(rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
     """Where the same position is in both lists of distinct ones."""
     order = cols.argsort()
     place = torch.searchsorted(cols[order], rows).clamp_max_(len(cols) - 1)
@@ -231,14 +232,14 @@ class LowRankKernel:
 
     def rows(self, at: Tensor) -> Tensor:
         """Ψ(at): (q, k), a fresh copy."""
-        return _fresh(take(self.features, at, 0))
+        return _copy_float64(take(self.features, at, 0))
 
-    def lift(self, factor: Tensor, at: Tensor) -> Tensor:
+    def evaluate_at(self, factor: Tensor, at: Tensor) -> Tensor:
         """V Ψ(at)ᵀ: (r, q), accumulated in float64."""
         parts = [factor @ part.T for part in self._chunks(take(self.features, at, 0))]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-    def spread(self, factor: Tensor) -> Tensor:
+    def evaluate_everywhere(self, factor: Tensor) -> Tensor:
         """V Ψᵀ: (r, N); one pass over Ψ in its own dtype."""
         if len(factor) == 1:  # gemv reads Ψ once at memory speed; a one-column gemm does not
             return (self.features @ factor[0].to(self.dtype)).to(torch.float64)[None]
@@ -248,12 +249,14 @@ class LowRankKernel:
         """(Ψ − Ψ VᵀV)(rows) Ψ(cols)ᵀ, (p, q): weight space, so V is projected out once per row."""
         out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.features.device)
         right = take(self.features, cols, 0).T
-        for lo in range(0, len(rows), _ROWS):
-            left = self.explained(factors, self.rows(rows[lo : lo + _ROWS])).to(self.dtype)
-            torch.mm(left, right, out=out[lo : lo + _ROWS])
+        for lo in range(0, len(rows), FLOAT64_ROWS_PER_CHUNK):
+            left = self.project_out(factors, self.rows(rows[lo : lo + FLOAT64_ROWS_PER_CHUNK])).to(
+                self.dtype
+            )
+            torch.mm(left, right, out=out[lo : lo + FLOAT64_ROWS_PER_CHUNK])
         return out
 
-    def explained(self, factors: tuple[Tensor, ...], rows: Tensor) -> Tensor:
+    def project_out(self, factors: tuple[Tensor, ...], rows: Tensor) -> Tensor:
         """rows (I − VᵀV): (q, k) -> (q, k), float64."""
         out = rows.clone() if factors else rows
         for factor in factors:
@@ -264,27 +267,27 @@ class LowRankKernel:
         """b×b diagonal blocks at flat positions, default all: (q/b, b, b), float64."""
         features, parts = self.features if at is None else take(self.features, at, 0), []
         for psi in self._chunks(features, b):  # float64: a difference of nearly equal numbers
-            block = _outer(psi.view(-1, b, psi.shape[1]))
+            block = _gram_blocks(psi.view(-1, b, psi.shape[1]))
             for factor in factors:
-                block -= _outer((psi @ factor.T).view(-1, b, len(factor)))
+                block -= _gram_blocks((psi @ factor.T).view(-1, b, len(factor)))
             parts.append(block)
         return torch.cat(parts)
 
     @staticmethod
     def _chunks(rows: Tensor, b: int = 1) -> Iterator[Tensor]:
-        size = max(b, _ROWS // b * b)
+        size = max(b, FLOAT64_ROWS_PER_CHUNK // b * b)
         for lo in range(0, len(rows), size):
             yield rows[lo : lo + size].to(torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class SpannedKernel(LowRankKernel):
+class NystromKernel(LowRankKernel):
     """Θ = Ψ Ψᵀ + diag(own).
 
     What the features miss of every point, own (N,), is its own and nobody else's.
     """
 
-    own: Tensor
+    residual_variance: Tensor
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
         """As without, and a point's own where it meets itself.
@@ -292,27 +295,27 @@ class SpannedKernel(LowRankKernel):
         Positions are distinct in each list.
         """
         out = super().block(factors, rows, cols)
-        if not _apart(rows, cols):
-            there, here = _meeting(rows, cols)
-            out[there, here] += self.own[rows[there]].to(out.dtype)
+        if not _are_disjoint(rows, cols):
+            there, here = _find_shared_positions(rows, cols)
+            out[there, here] += self.residual_variance[rows[there]].to(out.dtype)
         return out
 
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
         """As without, and the own."""
-        return super().diagonal(factors, b, at) + (self.own if at is None else self.own[at]).view(
-            -1, 1, 1
-        )
+        return super().diagonal(factors, b, at) + (
+            self.residual_variance if at is None else self.residual_variance[at]
+        ).view(-1, 1, 1)
 
 
 Kernel = DenseKernel | CosineKernel | LowRankKernel  # a prior covariance over N flat positions
 
 
-def _fresh(rows: Tensor) -> Tensor:
+def _copy_float64(rows: Tensor) -> Tensor:
     """A float64 copy, row-major."""
     return rows.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
 
 
-def _outer(rows: Tensor) -> Tensor:
+def _gram_blocks(rows: Tensor) -> Tensor:
     """Gram matrix of each point's b rows: (n, b, r) -> (n, b, b)."""
     if rows.shape[1] == 1:  # a norm sums squares in one pass, where a product would be written out
         norms: Tensor = torch.linalg.vector_norm(rows, dim=2, keepdim=True)
@@ -336,10 +339,10 @@ class Covariance:
         """Factor rows of the present covariance: (q,) -> (q, d), float64."""
         rows = self.prior.rows(at)
         for factor in self.factors:
-            rows.addmm_(self.prior.lift(factor, at).T, factor, alpha=-1)
+            rows.addmm_(self.prior.evaluate_at(factor, at).T, factor, alpha=-1)
         return rows
 
-    def less(self, factor: Tensor) -> "Covariance":
+    def subtract_factor(self, factor: Tensor) -> "Covariance":
         """The covariance after (r, d) more factor rows are taken off.
 
         Blocks grow like a binary counter (a block is merged with a newer one at least as long),
@@ -350,7 +353,7 @@ class Covariance:
             factor = torch.cat([factors.pop(), factor])
         return Covariance(self.prior, (*factors, factor))
 
-    def without_last(self) -> "Covariance":
+    def without_last_row(self) -> "Covariance":
         """As before the last factor row."""
         *factors, last = self.factors
         return Covariance(self.prior, (*factors, *((last[:-1],) if len(last) > 1 else ())))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Inputs, batch_of, invoked, take
+from labelahead.batching import Inputs, read_batch, call_model, take_samples
 from labelahead.errors import InputError
 from labelahead.gp.linalg import cholesky, solve_factored
 from labelahead.ntk import norms_and_products, squared_norms
@@ -53,7 +53,7 @@ def total_gradient(
     with torch.enable_grad():
         for start in range(0, len(cotangents), batch):
             rows = slice(start, start + batch)
-            out, v = invoked(model, batch_of(take(x, rows))), cotangents[rows]
+            out, v = call_model(model, read_batch(take_samples(x, rows))), cotangents[rows]
             gradients = torch.autograd.grad(
                 (out * v.to(out)).sum(), list(chosen.values()), allow_unused=True
             )

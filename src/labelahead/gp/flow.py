@@ -37,14 +37,14 @@ def gradient_flow(
     (True, 0)
     """
     start = prior(outputs, kernel, noise=noise)
-    at = start.positions(at, "at")
-    targets = start.checked_targets(targets, len(at))
+    at = start.check_positions(at, "at")
+    targets = start.check_targets(targets, len(at))
     times = _times(time)
-    where, theta = start.flat(at), start.covariance.prior
+    where, theta = start.flat_positions(at), start.covariance.prior
     rows = theta.rows(where)  # (qb, N)
-    system = start.system(at)
+    system = start.system_matrix(at)
     values, vectors = symmetric_eigen((system + system.T) / 2)
-    residual = vectors.T @ start.folded(targets - start.outputs[at])  # (qb, C/b)
+    residual = vectors.T @ start.flatten_outputs(targets - start.outputs[at])  # (qb, C/b)
     reach = vectors.T @ rows  # (qb, N)
     flows = [
         start.outputs + (reach.T @ (_decay(values, t)[:, None] * residual)).reshape(outputs.shape)

@@ -21,8 +21,8 @@ def leave_one_out(posterior: Posterior) -> Tensor:
     torch.Size([2, 3])
     """
     labelled, b = posterior.labelled, posterior.width
-    alpha = posterior.folded(posterior.weights()).view(len(labelled), b, -1)
-    inverse = cholesky_inverse(posterior.factor()).view(len(labelled), b, len(labelled), b)
+    alpha = posterior.flatten_outputs(posterior.weights()).view(len(labelled), b, -1)
+    inverse = cholesky_inverse(posterior.cholesky_factor()).view(len(labelled), b, len(labelled), b)
     blocks = inverse.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
     factors = block_factor(blocks, float(blocks.diagonal(dim1=1, dim2=2).mean()))
     return -block_solve(factors, alpha).reshape(posterior.targets.shape)

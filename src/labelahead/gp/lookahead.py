@@ -23,7 +23,7 @@ from labelahead.gp.checks import Positions
 from labelahead.gp.linalg import block_factor, block_solve, cholesky, solve_factored
 from labelahead.gp.posterior import Posterior
 
-__all__ = ["METHODS", "innovation", "lookahead", "lookahead_by_solving"]
+__all__ = ["METHODS", "innovation_factors", "lookahead", "lookahead_by_solving"]
 
 
 def lookahead(
@@ -46,23 +46,25 @@ def lookahead(
     >>> bool(torch.allclose(futures[1], post.condition([2], one_hot[[1]]).mean, atol=1e-6))
     True
     """
-    return _by_blocks(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
+    return _iterate_block_formula(
+        posterior, *_check_lookahead(posterior, at, targets, evaluate, chunk), chunk
+    )
 
 
-def _by_blocks(
+def _iterate_block_formula(
     posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
 ) -> Iterator[Tensor]:
     b, mean = posterior.width, posterior.mean[x]
     for lo in range(0, len(at), chunk):
         here = at[lo : lo + chunk]
         surprise = (targets[lo : lo + chunk] - posterior.mean[here]).view(len(here), b, -1)
-        push = block_solve(innovation(posterior, here), surprise)  # u⁻¹ r, (q, b, C/b)
-        k = posterior.block(x, here).to(torch.float64).view(len(x), b, len(here), b)
+        push = block_solve(innovation_factors(posterior, here), surprise)  # u⁻¹ r, (q, b, C/b)
+        k = posterior.covariance_block(x, here).to(torch.float64).view(len(x), b, len(here), b)
         change = torch.einsum("xaqb,qbp->qxap", k, push)  # (LA-12)
         yield mean + change.reshape(len(here), len(x), -1)
 
 
-def innovation(posterior: Posterior, at: Tensor) -> Tensor:
+def innovation_factors(posterior: Posterior, at: Tensor) -> Tensor:
     """Cholesky factors of u = k(x',x') + σI at each position: (q,) -> (q, b, b), float64."""
     b = posterior.width
     blocks = posterior.variance().view(-1, b, b)[at]
@@ -82,30 +84,37 @@ def lookahead_by_solving(
 
     The paper's "NTK w/o block", kept as a rival for tests, benchmarks and studies.
     """
-    return _by_solving(posterior, *_checked(posterior, at, targets, evaluate, chunk), chunk)
+    return _iterate_solves(
+        posterior, *_check_lookahead(posterior, at, targets, evaluate, chunk), chunk
+    )
 
 
-def _by_solving(
+def _iterate_solves(
     posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
 ) -> Iterator[Tensor]:
-    theta, b, here = posterior.covariance.prior, posterior.width, posterior.flat(x)
-    border = posterior.flat(torch.cat([posterior.labelled, at[:1]]))  # its last b entries change
+    theta, b, here = posterior.covariance.prior, posterior.width, posterior.flat_positions(x)
+    border = posterior.flat_positions(
+        torch.cat([posterior.labelled, at[:1]])
+    )  # its last b entries change
     old = slice(0, len(border) - b)
     new = slice(len(border) - b, None)
     rows = theta.rows(border)
-    system, reach = theta.lift(rows, border).clone(), theta.lift(rows, here).T.contiguous()
+    system, reach = (
+        theta.evaluate_at(rows, border).clone(),
+        theta.evaluate_at(rows, here).T.contiguous(),
+    )
     system.diagonal().add_(posterior.noise)
-    known = posterior.folded(posterior.targets - posterior.outputs[posterior.labelled])
+    known = posterior.flatten_outputs(posterior.targets - posterior.outputs[posterior.labelled])
     noise = posterior.noise * torch.eye(b, dtype=system.dtype, device=system.device)
     done: list[Tensor] = []
     for j in range(len(at)):
-        border[new] = posterior.flat(at[j : j + 1])
+        border[new] = posterior.flat_positions(at[j : j + 1])
         row = theta.rows(border[new])
-        reach[:, new] = theta.lift(row, here).T
-        edge = theta.lift(row, border)
+        reach[:, new] = theta.evaluate_at(row, here).T
+        edge = theta.evaluate_at(row, border)
         system[new, old], system[old, new] = edge[:, old], edge[:, old].T
         system[new, new] = edge[:, new] + noise
-        surprise = posterior.folded((targets[j] - posterior.outputs[at[j]])[None])
+        surprise = posterior.flatten_outputs((targets[j] - posterior.outputs[at[j]])[None])
         lower, _ = cholesky(system, scale=posterior.scale)
         change = reach @ solve_factored(lower, torch.cat([known, surprise]))
         done.append(posterior.outputs[x] + change.reshape(len(x), -1))
@@ -117,16 +126,16 @@ def _by_solving(
 METHODS = {"block": lookahead, "solve": lookahead_by_solving}
 
 
-def _checked(
+def _check_lookahead(
     posterior: Posterior, at: Positions, targets: Tensor, evaluate: Positions | None, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Candidates (q,), targets (q, C) and evaluation points (e,), checked."""
     if chunk < 1:
         raise InputError(f"chunk is {chunk}; expected at least 1")
-    at = posterior.positions(at, "at", distinct=False)
+    at = posterior.check_positions(at, "at", distinct=False)
     posterior.require_unlabelled(at, "at")
-    targets = posterior.checked_targets(targets, len(at))
+    targets = posterior.check_targets(targets, len(at))
     if evaluate is None:
         return at, targets, torch.arange(posterior.points, device=at.device)
-    x = posterior.positions(evaluate, "evaluate", distinct=False)
+    x = posterior.check_positions(evaluate, "evaluate", distinct=False)
     return at, targets, x

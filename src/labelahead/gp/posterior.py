@@ -31,37 +31,39 @@ from labelahead.gp.covariance import (
     Covariance,
     DenseKernel,
     Kernel,
+    LeadingRowsKernel,
     LowRankKernel,
-    SpannedKernel,
-    StripKernel,
+    NystromKernel,
 )
 from labelahead.gp.linalg import cholesky, solve_factored, whiten
 
-__all__ = ["NystromLabels", "Posterior", "Step", "prior"]
+__all__ = ["NystromLabels", "Posterior", "PosteriorUpdate", "prior"]
 
-LABELLED = "the kernel of the labelled points"
-REVISABLE = 1e-4  # of the scale: the least σ by which a float32 kernel may be divided
-_NARROW = 64  # up to this many factor rows, a step also knows its fall at every position
+LABELLED_KERNEL = "the kernel of the labelled points"
+MIN_REVISABLE_NOISE = 1e-4  # of the scale: the least σ by which a float32 kernel may be divided
+MAX_DENSE_DOWNDATE_ROWS = (
+    64  # up to this many factor rows, a step also knows its downdate at every position
+)
 
 
-class Step(NamedTuple):
-    """One conditioning: k_new = k − fallᵀ fall and mean_new = mean + fallᵀ gain."""
+class PosteriorUpdate(NamedTuple):
+    """One conditioning: k_new = k − fallᵀ downdate and mean_new = mean + fallᵀ whitened_residual."""
 
     posterior: "Posterior"
     factor: Tensor  # (q·b, d) factor rows
-    fall: Tensor | None  # (q·b, N) their values everywhere; None when too many to be worth it
-    gain: Tensor  # (q·b, C/b)
+    downdate: Tensor | None  # (q·b, N) their values everywhere; None when too many to be worth it
+    whitened_residual: Tensor  # (q·b, C/b)
 
 
 class NystromLabels(NamedTuple):
     """Labels that are held together, not one by one: see `linear.condensed`."""
 
-    at: Tensor  # (S,) positions in the order seen
+    positions: Tensor  # (S,) in the order in which they were labelled
     targets: Tensor  # (S, C)
     weights: Tensor  # (S, C) α
-    others: Tensor  # (S, C) what the other labels say of each
-    variance: Tensor  # (S,) and how surely
-    noise: float  # of each, with what the features miss on average
+    leave_one_out_mean: Tensor  # (S, C) each label predicted from the others
+    leave_one_out_variance: Tensor  # (S,) of these predictions
+    noise: float  # σ plus the mean variance that the features miss
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +93,11 @@ class Posterior:
     width: int
     is_labelled: Tensor = field(repr=False)  # (n,) bool
     _white: Tensor = field(repr=False)  # (r, C/b + b): L⁻¹ of the targets and of the ones
-    _memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    # (s, C + 1) Wᵀ _white of the labels that came before `among`, whose factor rows it has left
+    _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    # (s, C + 1) Wᵀ _white of the labels that came before `restricted_to`, whose factor rows it has left
     # behind
     _explained: Tensor | None = field(default=None, repr=False)
-    settled: NystromLabels | None = field(
+    nystrom_labels: NystromLabels | None = field(
         default=None, repr=False
     )  # labels before those in `labelled`
     _amplitude: float | None = field(default=None, repr=False)  # by the settled ones
@@ -110,54 +112,60 @@ class Posterior:
         """C."""
         return self.outputs.shape[1]
 
-    def flat(self, at: Tensor) -> Tensor:
+    def flat_positions(self, at: Tensor) -> Tensor:
         """Positions (q,) as flat positions (q·b,) of the kernel."""
         if self.width == 1:
             return at
         inner = torch.arange(self.width, device=at.device)
         return (at[:, None] * self.width + inner).reshape(-1)
 
-    def folded(self, values: Tensor) -> Tensor:
+    def flatten_outputs(self, values: Tensor) -> Tensor:
         """Vectors per point (q, C) as rows per flat position (q·b, C/b)."""
         return values.reshape(-1, self.classes // self.width)
 
     def condition(self, at: Positions, targets: Tensor) -> "Posterior":
         """The posterior after labels arrive: at (q,), targets (q, C) or class numbers (q,)."""
-        return self.step(at, targets).posterior
+        return self.compute_update(at, targets).posterior
 
-    def step(self, at: Positions, targets: Tensor) -> Step:
+    def compute_update(self, at: Positions, targets: Tensor) -> PosteriorUpdate:
         """`condition`, together with what changed: at (q,), targets (q, C)."""
-        at = self.positions(at, "at")
+        at = self.check_positions(at, "at")
         self.require_unlabelled(at, "at")
-        targets = self.checked_targets(targets, len(at))
-        where, kernel = self.flat(at), self.covariance.prior
+        targets = self.check_targets(targets, len(at))
+        where, kernel = self.flat_positions(at), self.covariance.prior
         rows = self.covariance.rows(where)
-        system = kernel.lift(rows, where)
+        system = kernel.evaluate_at(rows, where)
         system = (system + system.T) / 2
         system.diagonal().add_(self.noise_at(at) if self.width == 1 else self.noise)
-        lower, jitter = cholesky(system, scale=self.scale, what=LABELLED)
+        lower, jitter = cholesky(system, scale=self.scale, what=LABELLED_KERNEL)
         factor = whiten(lower, rows, overwrite=True)
-        gain = whiten(lower, self.folded(targets - self.mean[at]))
-        narrow = len(factor) <= _NARROW or factor.shape[1] == kernel.size
-        fall = kernel.spread(factor) if narrow else None
-        shift = gain.T @ fall if fall is not None else kernel.spread(gain.T @ factor)
-        memo = {}
-        if fall is not None and "variance" in self._memo:
-            memo["variance"] = self._memo["variance"] - _outer(fall, self.width)
+        whitened_residual = whiten(lower, self.flatten_outputs(targets - self.mean[at]))
+        narrow = len(factor) <= MAX_DENSE_DOWNDATE_ROWS or factor.shape[1] == kernel.size
+        downdate = kernel.evaluate_everywhere(factor) if narrow else None
+        shift = (
+            whitened_residual.T @ downdate
+            if downdate is not None
+            else kernel.evaluate_everywhere(whitened_residual.T @ factor)
+        )
+        cache = {}
+        if downdate is not None and "variance" in self._cache:
+            cache["variance"] = self._cache["variance"] - _gram_blocks(downdate, self.width)
         after = replace(
             self,
             mean=self.mean + shift.T.reshape(self.mean.shape),
-            covariance=self.covariance.less(factor),
+            covariance=self.covariance.subtract_factor(factor),
             labelled=torch.cat([self.labelled, at]),
             targets=torch.cat([self.targets, targets]),
             jitter=max(self.jitter, jitter),
             is_labelled=self.is_labelled.index_fill(0, at, True),
-            _white=torch.cat([self._white, whiten(lower, self._fresh(where, targets))]),
-            _memo=memo,
+            _white=torch.cat(
+                [self._white, whiten(lower, self._unexplained_targets(where, targets))]
+            ),
+            _cache=cache,
         )
-        return Step(after, factor, fall, gain)
+        return PosteriorUpdate(after, factor, downdate, whitened_residual)
 
-    def widened(self, classes: int) -> "Posterior":
+    def with_classes(self, classes: int) -> "Posterior":
         """With classes that the network has not heard of yet.
 
         F = 0, and no label speaks for them. Scalar kernel.
@@ -172,48 +180,60 @@ class Posterior:
         outputs, mean, targets = (
             pad(x, (0, more)) for x in (self.outputs, self.mean, self.targets)
         )
-        wider = replace(self, outputs=outputs, mean=mean, targets=targets, _memo=self._memo.copy())
-        explained = None if self._explained is None else _widened(self._explained, more)
-        settled = self.settled
-        if settled is not None:
-            targets, weights, others = (
-                pad(x, (0, more)) for x in (settled.targets, settled.weights, settled.others)
+        wider = replace(
+            self, outputs=outputs, mean=mean, targets=targets, _cache=self._cache.copy()
+        )
+        explained = None if self._explained is None else _pad_classes(self._explained, more)
+        nystrom_labels = self.nystrom_labels
+        if nystrom_labels is not None:
+            targets, weights, leave_one_out_mean = (
+                pad(x, (0, more))
+                for x in (
+                    nystrom_labels.targets,
+                    nystrom_labels.weights,
+                    nystrom_labels.leave_one_out_mean,
+                )
             )
-            settled = settled._replace(targets=targets, weights=weights, others=others)
+            nystrom_labels = nystrom_labels._replace(
+                targets=targets, weights=weights, leave_one_out_mean=leave_one_out_mean
+            )
         return replace(
-            wider, _white=_widened(self._white, more), _explained=explained, settled=settled
+            wider,
+            _white=_pad_classes(self._white, more),
+            _explained=explained,
+            nystrom_labels=nystrom_labels,
         )
 
     @property
-    def revisable(self) -> bool:
+    def can_revise_labels(self) -> bool:
         """Whether labels can be changed and taken back without beginning anew.
 
         What is divided by σ must bear it.
         """
         whole = self.width == 1 and self._explained is None
-        return whole and self.jitter == 0.0 and self.noise >= REVISABLE * self.scale
+        return whole and self.jitter == 0.0 and self.noise >= MIN_REVISABLE_NOISE * self.scale
 
     def noise_at(self, at: Tensor) -> Tensor:
         """σ of labels at (q,), and what a kernel that is spanned by some points leaves to each
         alone. Scalar kernel.
         """
         noise, kernel = self.mean.new_full((len(at),), self.noise), self.covariance.prior
-        if isinstance(kernel, SpannedKernel):
-            noise += kernel.own[at]
-            if self.settled is not None:
-                noise[torch.isin(at, self.settled.at)] = self.settled.noise
+        if isinstance(kernel, NystromKernel):
+            noise += kernel.residual_variance[at]
+            if self.nystrom_labels is not None:
+                noise[torch.isin(at, self.nystrom_labels.positions)] = self.nystrom_labels.noise
         return noise
 
-    def told(self) -> tuple[Tensor, Tensor]:
+    def all_labels(self) -> tuple[Tensor, Tensor]:
         """Positions and targets of all labels, the settled ones first: (L,), (L, C)."""
-        if self.settled is None:
+        if self.nystrom_labels is None:
             return self.labelled, self.targets
-        return torch.cat([self.settled.at, self.labelled]), torch.cat(
-            [self.settled.targets, self.targets]
+        return torch.cat([self.nystrom_labels.positions, self.labelled]), torch.cat(
+            [self.nystrom_labels.targets, self.targets]
         )
 
-    def corrected(self, which: Tensor, targets: Tensor) -> "Posterior":
-        """With other targets (q, C) for the labels at (q,) places, as in `told`. Scalar kernel, σ >
+    def with_targets(self, which: Tensor, targets: Tensor) -> "Posterior":
+        """With other targets (q, C) for the labels at (q,) places, as in `all_labels`. Scalar kernel, σ >
         0.
 
         The covariance knows no targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's column of it is
@@ -221,22 +241,22 @@ class Posterior:
         L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ = Lᵀeⱼ − σL⁻¹eⱼ has L⁻¹eⱼ below place j, and at it the root of a
         square.
         """
-        kernel, settled = self.covariance.prior, self.settled
-        at, before = self.told()
+        kernel, nystrom_labels = self.covariance.prior, self.nystrom_labels
+        at, before = self.all_labels()
         change, at = targets - before[which], at[which]
-        columns = kernel.spread(self.covariance.rows(at)) / self.noise_at(at)[:, None]
-        if settled is not None:
-            every, first = before.index_copy(0, which, targets), len(settled.at)
+        columns = kernel.evaluate_everywhere(self.covariance.rows(at)) / self.noise_at(at)[:, None]
+        if nystrom_labels is not None:
+            every, first = before.index_copy(0, which, targets), len(nystrom_labels.positions)
             return replace(
                 self,
                 mean=self.mean + columns.T @ change,
                 targets=every[first:],
-                settled=settled._replace(targets=every[:first]),
-                _memo=self._memo.copy(),
+                nystrom_labels=nystrom_labels._replace(targets=every[:first]),
+                _cache=self._cache.copy(),
             )
-        here = torch.cat([kernel.lift(factor, at) for factor in self.covariance.factors])
+        here = torch.cat([kernel.evaluate_at(factor, at) for factor in self.covariance.factors])
         place = torch.arange(len(here), device=here.device)[:, None]
-        own = 1 / _pivot(here[which, torch.arange(len(which))], self.noise)
+        own = 1 / _solve_pivot(here[which, torch.arange(len(which))], self.noise)
         inverse = torch.where(
             place > which, here / -self.noise, torch.where(place == which, own, 0.0)
         )
@@ -247,31 +267,36 @@ class Posterior:
             mean=self.mean + columns.T @ change,
             targets=self.targets.index_copy(0, which, targets),
             _white=white,
-            _memo=self._memo.copy(),  # of the covariance alone
+            _cache=self._cache.copy(),  # of the covariance alone
         )
 
-    def without_last(self, q: int) -> "Posterior":
+    def without_last_labels(self, q: int) -> "Posterior":
         """As before the last q labels came. Scalar kernel, σ > 0."""
         post = self
         for _ in range(q):
             at, row = post.labelled[-1], post.covariance.factors[-1][-1:]
-            fall, noise = post.covariance.prior.spread(row)[0], float(post.noise_at(at[None]))
-            # y − f_lin = σ/l · gain at the label itself, where f_lin has moved by fall · gain and
-            # fall = l − σ/l.
-            gain = (post.targets[-1] - post.mean[at]) * _pivot(fall[at], noise) / noise
+            downdate, noise = (
+                post.covariance.prior.evaluate_everywhere(row)[0],
+                float(post.noise_at(at[None])),
+            )
+            # y − f_lin = σ/l · whitened_residual at the label itself, where f_lin has moved by downdate · whitened_residual and
+            # downdate = l − σ/l.
+            whitened_residual = (
+                (post.targets[-1] - post.mean[at]) * _solve_pivot(downdate[at], noise) / noise
+            )
             post = replace(
                 post,
-                mean=post.mean - fall[:, None] * gain,
-                covariance=post.covariance.without_last(),
+                mean=post.mean - downdate[:, None] * whitened_residual,
+                covariance=post.covariance.without_last_row(),
                 labelled=post.labelled[:-1],
                 targets=post.targets[:-1],
                 is_labelled=post.is_labelled.index_fill(0, at, False),
                 _white=post._white[:-1],
-                _memo={},
+                _cache={},
             )
         return post
 
-    def elsewhere(self, units: Tensor, outputs: Tensor) -> "Posterior":
+    def with_points(self, units: Tensor, outputs: Tensor) -> "Posterior":
         """The same labels at more points: units (q, d) of a `CosineKernel`, outputs (q, C) f there;
         they come last.
 
@@ -288,20 +313,22 @@ class Posterior:
         if not len(units):
             return self
         if isinstance(kernel, LowRankKernel):
-            return self._featured(kernel, units, outputs.to(self.outputs))
-        more = CosineKernel(torch.cat([kernel.units, units]), kernel.of)
+            return self._with_feature_points(kernel, units, outputs.to(self.outputs))
+        more = CosineKernel(torch.cat([kernel.unit_vectors, units]), kernel.function)
         at = torch.arange(self.points, more.size, device=units.device)
-        new, memo = outputs.to(self.outputs), {}
+        new, cache = outputs.to(self.outputs), {}
         mean, factors = new, self.covariance.factors
         if factors:
-            lower = memo["factor"] = self.factor()
-            fall = whiten(lower, more.between(self.labelled, at).to(torch.float64), overwrite=True)
-            gain = whiten(lower, self.targets - self.outputs[self.labelled])
-            mean = new + fall.T @ gain
+            lower = cache["factor"] = self.cholesky_factor()
+            downdate = whiten(
+                lower, more.prior_block(self.labelled, at).to(torch.float64), overwrite=True
+            )
+            whitened_residual = whiten(lower, self.targets - self.outputs[self.labelled])
+            mean = new + downdate.T @ whitened_residual
             # In the order of the labels the rows of all factors are L⁻¹ Θ(X, ·), however they came
             # about.
             factors = (
-                torch.cat([torch.cat(factors) if len(factors) > 1 else factors[0], fall], 1),
+                torch.cat([torch.cat(factors) if len(factors) > 1 else factors[0], downdate], 1),
             )
         return replace(
             self,
@@ -309,18 +336,20 @@ class Posterior:
             mean=torch.cat([self.mean, mean]),
             covariance=Covariance(more, factors),
             is_labelled=torch.nn.functional.pad(self.is_labelled, (0, len(units))),
-            _memo=memo,
+            _cache=cache,
         )
 
-    def _featured(self, kernel: LowRankKernel, features: Tensor, outputs: Tensor) -> "Posterior":
-        """`elsewhere` by features (q, k).
+    def _with_feature_points(
+        self, kernel: LowRankKernel, features: Tensor, outputs: Tensor
+    ) -> "Posterior":
+        """`with_points` by features (q, k).
 
         Factor rows are over features, so that they hold at any point.
         """
-        mean, memo = outputs, {}
+        mean, cache = outputs, {}
         if len(self.labelled):
             weights = kernel.rows(self.labelled).T @ self.weights()  # (k, C)
-            memo["factor"] = self.factor()
+            cache["factor"] = self.cholesky_factor()
             mean = outputs + features.to(torch.float64) @ weights
         return replace(
             self,
@@ -330,10 +359,10 @@ class Posterior:
                 LowRankKernel(torch.cat([kernel.features, features])), self.covariance.factors
             ),
             is_labelled=pad(self.is_labelled, (0, len(features))),
-            _memo=memo,
+            _cache=cache,
         )
 
-    def among(self, at: Tensor, rows: Tensor) -> "Posterior":
+    def restricted_to(self, at: Tensor, rows: Tensor) -> "Posterior":
         """The same at points (p,) alone, of which the first s may be labelled from now on. Scalar
         kernel.
 
@@ -344,21 +373,23 @@ class Posterior:
         if self.width != 1:
             raise InputError(f"{self.width} kernel rows a point; expected a scalar kernel")
         nothing = self.mean.new_zeros((len(rows), self.classes))
-        fresh = self._fresh(at[: len(rows)], nothing)  # [0, 1] less what is explained of it
+        fresh = self._unexplained_targets(
+            at[: len(rows)], nothing
+        )  # [0, 1] less what is explained of it
         explained = torch.cat([nothing, torch.ones_like(fresh[:, :1])], 1) - fresh
         return replace(
             self,
             outputs=self.outputs[at],
             mean=self.mean[at],
-            covariance=Covariance(StripKernel(rows, self.variance()[at])),
+            covariance=Covariance(LeadingRowsKernel(rows, self.variance()[at])),
             labelled=self.labelled[:0],
             is_labelled=self.is_labelled[at],
-            _memo={},
+            _cache={},
             _explained=explained,
-            settled=None,
+            nystrom_labels=None,
         )
 
-    def system(self, at: Tensor | None = None) -> Tensor:
+    def system_matrix(self, at: Tensor | None = None) -> Tensor:
         """Θ(X,X) + σI at positions (q,), default the labelled.
 
         (q·b, q·b), float64, a fresh copy.
@@ -368,48 +399,54 @@ class Posterior:
             raise InputError(
                 "the posterior holds no label; expected at least one: condition it first"
             )
-        where = self.flat(at)
+        where = self.flat_positions(at)
         theta = self.covariance.prior
-        system = theta.lift(theta.rows(where), where).clone()
+        system = theta.evaluate_at(theta.rows(where), where).clone()
         system.diagonal().add_(self.noise + self.jitter)
         return system
 
-    def factor(self) -> Tensor:
+    def cholesky_factor(self) -> Tensor:
         """The lower Cholesky factor of `system()`: (L·b, L·b); made once."""
-        if "factor" not in self._memo:
-            self._memo["factor"], _ = cholesky(self.system(), scale=self.scale, what=LABELLED)
-        return self._memo["factor"]
+        if "factor" not in self._cache:
+            self._cache["factor"], _ = cholesky(
+                self.system_matrix(), scale=self.scale, what=LABELLED_KERNEL
+            )
+        return self._cache["factor"]
 
     def weights(self) -> Tensor:
-        """α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): what each label pushes with, (L, C), as in `told`."""
-        if self.settled is not None:  # what they leave of a later label, σα, is what it pushes with
+        """α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): what each label pushes with, (L, C), as in `all_labels`."""
+        if (
+            self.nystrom_labels is not None
+        ):  # what they leave of a later label, σα, is what it pushes with
             later = (self.targets - self.mean[self.labelled]) / self.noise_at(self.labelled)[
                 :, None
             ]
-            return torch.cat([self.settled.weights, later])
-        residual = self.folded(self.targets - self.outputs[self.labelled])
-        return solve_factored(self.factor(), residual).view(self.targets.shape)
+            return torch.cat([self.nystrom_labels.weights, later])
+        residual = self.flatten_outputs(self.targets - self.outputs[self.labelled])
+        return solve_factored(self.cholesky_factor(), residual).view(self.targets.shape)
 
-    def _fresh(self, where: Tensor, targets: Tensor) -> Tensor:
+    def _unexplained_targets(self, where: Tensor, targets: Tensor) -> Tensor:
         """[Y, 1] at new points, less what the rows of W so far explain of them: (q·b, C/b + b)."""
         ones = torch.eye(self.width, dtype=torch.float64, device=targets.device)
-        out = torch.cat([self.folded(targets), ones.repeat(len(targets), 1)], 1)
+        out = torch.cat([self.flatten_outputs(targets), ones.repeat(len(targets), 1)], 1)
         if self._explained is not None:
             out -= self._explained[where]
         start = len(self._white) - self.covariance.rank
         for factor in self.covariance.factors:
             stop = start + len(factor)
-            out -= self.covariance.prior.lift(factor, where).T @ self._white[start:stop]
+            out -= self.covariance.prior.evaluate_at(factor, where).T @ self._white[start:stop]
             start = stop
         return out
 
-    def positions(self, at: Positions, what: str, *, distinct: bool = True) -> Tensor:
+    def check_positions(self, at: Positions, what: str, *, distinct: bool = True) -> Tensor:
         """Positions as a checked int64 tensor (q,) on the posterior's device."""
-        return checks.positions(at, what, self.points, distinct=distinct).to(self.outputs.device)
+        return checks.check_positions(at, what, self.points, distinct=distinct).to(
+            self.outputs.device
+        )
 
-    def checked_targets(self, targets: Tensor, q: int) -> Tensor:
+    def check_targets(self, targets: Tensor, q: int) -> Tensor:
         """Targets as float64 (q, C); class numbers (q,) become one-hot."""
-        return checks.targets(targets, q, self.classes).to(self.outputs)
+        return checks.check_targets(targets, q, self.classes).to(self.outputs)
 
     def require_unlabelled(self, at: Tensor, what: str) -> None:
         """Raise if any of the positions (q,) has been conditioned on already."""
@@ -420,38 +457,38 @@ class Posterior:
                 f"{int(again[0])}); expected unlabelled ones: leave them out"
             )
 
-    def columns(self, at: Positions) -> Tensor:
+    def covariance_columns(self, at: Positions) -> Tensor:
         """Columns of the covariance: (n, q) in the kernel's dtype; full kernel: (n, C, q, C)."""
         everywhere = torch.arange(self.points, device=self.outputs.device)
-        return self.block(everywhere, at)
+        return self.covariance_block(everywhere, at)
 
-    def block(self, rows: Positions, cols: Positions) -> Tensor:
+    def covariance_block(self, rows: Positions, cols: Positions) -> Tensor:
         """The covariance between points: (p, q) in the kernel's dtype; full: (p, C, q, C)."""
-        p = self.positions(rows, "rows", distinct=False)
-        q = self.positions(cols, "cols", distinct=False)
-        flat = self.covariance.block(self.flat(p), self.flat(q))
+        p = self.check_positions(rows, "rows", distinct=False)
+        q = self.check_positions(cols, "cols", distinct=False)
+        flat = self.covariance.block(self.flat_positions(p), self.flat_positions(q))
         if self.width == 1:
             return flat
         return flat.view(len(p), self.width, len(q), self.width)
 
     def variance(self) -> Tensor:
         """Posterior variances (n,), float64; for the full kernel the C×C blocks (n, C, C)."""
-        if "variance" not in self._memo:
-            self._memo["variance"] = self.covariance.diagonal(self.width)
-        blocks = self._memo["variance"]
+        if "variance" not in self._cache:
+            self._cache["variance"] = self.covariance.diagonal(self.width)
+        blocks = self._cache["variance"]
         # Exact variances are never negative; rounding may make them so where a label sits.
         return blocks[:, 0, 0].clamp_min(0.0) if self.width == 1 else blocks
 
-    def note_variance(self, at: Tensor, blocks: Tensor) -> None:
+    def cache_variance(self, at: Tensor, blocks: Tensor) -> None:
         """Spare `variance` the work for points (q,) whose blocks (q, b, b) are known anyway."""
-        if "variance" in self._memo:
+        if "variance" in self._cache:
             return
         full = blocks.new_empty((self.points, self.width, self.width))
         missing = torch.ones_like(self.is_labelled).index_fill_(0, at, False).nonzero().squeeze(1)
         full[at] = blocks
         if len(missing):
-            full[missing] = self.covariance.diagonal(self.width, self.flat(missing))
-        self._memo["variance"] = full
+            full[missing] = self.covariance.diagonal(self.width, self.flat_positions(missing))
+        self._cache["variance"] = full
 
     def amplitude(self) -> float:
         """a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C): the kernel's scale as the labels see it.
@@ -472,14 +509,14 @@ class Posterior:
         return (1 / c) * (1 - 1 / c) / self.scale if c > 1 else 1.0 / self.scale
 
 
-def _widened(white: Tensor, more: int) -> Tensor:
+def _pad_classes(white: Tensor, more: int) -> Tensor:
     """[·Y, ·1] with columns of nothing for classes that are new."""
     return torch.cat([pad(white[:, :-1], (0, more)), white[:, -1:]], 1)
 
 
-def _pivot(fall: Tensor, noise: float) -> Tensor:
-    """l > 0 with l − σ/l = fall."""
-    return (fall + (fall.square() + 4 * noise).sqrt()) / 2
+def _solve_pivot(downdate: Tensor, noise: float) -> Tensor:
+    """l > 0 with l − σ/l = downdate."""
+    return (downdate + (downdate.square() + 4 * noise).sqrt()) / 2
 
 
 def prior(
@@ -502,11 +539,11 @@ def prior(
     >>> bool(torch.allclose(before.mean, outputs.double())), len(before.labelled)
     (True, 0)
     """
-    f = checks.finite(checks.floating(outputs, "outputs", "(n, C)", (2,)), "outputs")
+    f = checks.check_finite(checks.check_floating(outputs, "outputs", "(n, C)", (2,)), "outputs")
     f = f.to(torch.float64)
     if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
         raise InputError(f"noise is {noise!r}; expected a finite number >= 0, such as 1e-5")
-    theta, width = _kernel(kernel, features, *f.shape)
+    theta, width = _check_kernel(kernel, features, *f.shape)
     scale = float(theta.diagonal((), 1).mean())
     if not (scale > 0 and math.isfinite(scale)):
         raise InputError(
@@ -529,7 +566,7 @@ def prior(
     )
 
 
-def _kernel(
+def _check_kernel(
     kernel: Tensor | CosineKernel | None, features: Tensor | None, n: int, c: int
 ) -> tuple[Kernel, int]:
     """The prior kernel and its rows per point."""
@@ -543,15 +580,15 @@ def _kernel(
             )
         return kernel, 1
     if kernel is not None:
-        theta = checks.floating(kernel, "kernel", "(n, n) or (n*C, n*C)", (2,))
+        theta = checks.check_floating(kernel, "kernel", "(n, n) or (n*C, n*C)", (2,))
         if theta.shape not in ((n, n), (n * c, n * c)):
             raise InputError(
                 f"kernel has shape {tuple(theta.shape)}; expected ({n}, {n}), or "
                 f"({n * c}, {n * c}) for the full kernel, to match outputs ({n}, {c})"
             )
-        checks.symmetric(theta, "kernel")
+        checks.check_symmetric(theta, "kernel")
         return DenseKernel(theta), len(theta) // n
-    psi = checks.floating(features, "features", "(n, k) or (n*C, k)", (2,))
+    psi = checks.check_floating(features, "features", "(n, k) or (n*C, k)", (2,))
     if psi.shape[0] not in (n, n * c):
         raise InputError(
             f"features has {psi.shape[0]} rows; expected {n}, or {n * c} for the full kernel, to "
@@ -567,7 +604,7 @@ def _kernel(
     return LowRankKernel(psi), len(psi) // n
 
 
-def _outer(fall: Tensor, b: int) -> Tensor:
-    """Diagonal blocks of fallᵀ fall: (q, N) -> (N/b, b, b)."""
-    rows = fall.view(len(fall), -1, b).permute(1, 2, 0)
+def _gram_blocks(downdate: Tensor, b: int) -> Tensor:
+    """Diagonal blocks of fallᵀ downdate: (q, N) -> (N/b, b, b)."""
+    rows = downdate.view(len(downdate), -1, b).permute(1, 2, 0)
     return rows @ rows.mT if b > 1 else rows.square().sum(-1, keepdim=True)

@@ -24,19 +24,19 @@ from torch.nn import functional as F
 
 from labelahead.batching import Samples
 from labelahead.errors import InputError
-from labelahead.gp.calibration import likeliest_scale, likelihoods
+from labelahead.gp.calibration import fit_scale, gaussian_class_probabilities
 from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.linalg import cholesky, cholesky_inverse
-from labelahead.gp.nystrom import condensed, evenly
+from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import NystromLabels, prior
 from labelahead.inference.forecast import ErrorForecast, outlook
 from labelahead.inference.network import FittedModel
 from labelahead.models import EXACT
-from labelahead.models.training import Trained, Training
-from labelahead.models.training.forward import dropout
+from labelahead.models.training import TrainingResult, Training
+from labelahead.models.training.forward import apply_dropout
 
 __all__ = [
-    "ABOUT",
+    "EXACT_DESCRIPTION",
     "EXACT",
     "ExactLearner",
     "ExactModel",
@@ -45,31 +45,31 @@ __all__ = [
     "choose_mixture",
     "cosine_kernels",
     "exact",
-    "learnt_of",
-    "lift_of",
-    "mixed",
+    "wrap_fitted_model",
+    "compute_bias_feature",
+    "mix_kernels",
     "mixture_kernel",
     "predict_proba",
 ]
 
-ABOUT = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
-DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
-STEPS = 4  # weights are multiples of 1/4
-NOISES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+EXACT_DESCRIPTION = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
+KERNEL_DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
+WEIGHT_STEPS = 4  # weights are multiples of 1/4
+NOISE_GRID = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 # Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few
 # labels the error is noisy, and a flat kernel is what few labels can bear (docs/results.md).
-NEAR = 0.03
-BLOCK = 1024  # items predicted at once
+ERROR_TOLERANCE = 0.03
+PREDICT_BATCH_ROWS = 1024  # items predicted at once
 # Of rows with so few columns the length says as much as the direction: they get one more
 # coordinate, as large as they are long on average, before they are brought to length one.
 # Embeddings lose by it, and longer rows gain little.
-SHORT = 4
+MAX_BIAS_FEATURE_COLUMNS = 4
 # labels up to which every mixture is tried; of more, so many at even distances say where the search
 # begins
-FEW = 200
+MAX_FULL_GRID_LABELS = 200
 # labels by which a mixture is chosen: of more, so many at even distances, since the cube of them is
 # work
-MANY = 1000
+MAX_SELECTION_LABELS = 1000
 # a predictive variance is never less: copies of a labelled item are not infinitely certain
 MIN_VARIANCE = 1e-9
 
@@ -93,14 +93,14 @@ class Mixture(NamedTuple):
         return self.linear + self.shallow / 2
 
 
-def _grid() -> tuple[Mixture, ...]:
-    parts = [(i, j, STEPS - i - j) for i in range(STEPS + 1) for j in range(STEPS + 1 - i)]
+def _build_grid() -> tuple[Mixture, ...]:
+    parts = [(i, j, WEIGHT_STEPS - i - j) for i in range(WEIGHT_STEPS + 1) for j in range(WEIGHT_STEPS + 1 - i)]
     return tuple(
-        Mixture(i / STEPS, j / STEPS, k / STEPS, noise) for i, j, k in parts for noise in NOISES
+        Mixture(i / WEIGHT_STEPS, j / WEIGHT_STEPS, k / WEIGHT_STEPS, noise) for i, j, k in parts for noise in NOISE_GRID
     )
 
 
-GRID = _grid()
+MIXTURE_GRID = _build_grid()
 
 
 def cosine_kernels(c: Tensor) -> list[Tensor]:
@@ -108,7 +108,7 @@ def cosine_kernels(c: Tensor) -> list[Tensor]:
 
     Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1.
     """
-    return [theta / (depth + 1) for depth, theta in _layers(c, max(DEPTHS)) if depth in DEPTHS]
+    return [theta / (depth + 1) for depth, theta in _layers(c, max(KERNEL_DEPTHS)) if depth in KERNEL_DEPTHS]
 
 
 def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
@@ -125,11 +125,11 @@ def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
         yield depth, theta
 
 
-def mixed(c: Tensor, weights: tuple[float, ...]) -> Tensor:
+def mix_kernels(c: Tensor, weights: tuple[float, ...]) -> Tensor:
     """The mixture at cosines, of the same shape; exactly linear where it is."""
     if weights[0] == 1.0:
         return c.clone()
-    wanted = {depth: w for depth, w in zip(DEPTHS, weights, strict=True) if w}
+    wanted = {depth: w for depth, w in zip(KERNEL_DEPTHS, weights, strict=True) if w}
     out: Tensor | None = None
     for depth, theta in _layers(c, max(wanted)):  # deeper ones cost as much again
         if depth in wanted:
@@ -141,10 +141,10 @@ def mixed(c: Tensor, weights: tuple[float, ...]) -> Tensor:
 
 def mixture_kernel(units: Tensor, weights: tuple[float, ...]) -> CosineKernel:
     """The mixture between rows of length one (N, d), worked out where it is asked for."""
-    return CosineKernel(units, lambda c: mixed(c, weights))
+    return CosineKernel(units, lambda c: mix_kernels(c, weights))
 
 
-def residuals(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def solve_leave_one_out(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """α (L, C), leave-one-out residuals (L, C) and variances (L,) of kernel regression, in closed
     form.
     """
@@ -167,23 +167,23 @@ def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
         cosines: (L, L) between the labelled items.
         targets: (L, C).
     """
-    if len(cosines) > MANY:
-        cosines, targets = _evenly_spaced(cosines, targets, MANY)
+    if len(cosines) > MAX_SELECTION_LABELS:
+        cosines, targets = _subsample_evenly(cosines, targets, MAX_SELECTION_LABELS)
     errors = LeaveOneOutErrors(cosines, targets)
-    if len(cosines) <= FEW:
-        least = min(GRID, key=errors)
+    if len(cosines) <= MAX_FULL_GRID_LABELS:
+        least = min(MIXTURE_GRID, key=errors)
     else:
-        least = min(GRID, key=LeaveOneOutErrors(*_evenly_spaced(cosines, targets, FEW)))
-        while (better := min(_around(least), key=errors)) != least:
+        least = min(MIXTURE_GRID, key=LeaveOneOutErrors(*_subsample_evenly(cosines, targets, MAX_FULL_GRID_LABELS)))
+        while (better := min(_neighbouring_mixtures(least), key=errors)) != least:
             least = better
     known = errors.known
-    near = [m for m in known if known[m] <= (1 + NEAR) * known[least]]
+    near = [m for m in known if known[m] <= (1 + ERROR_TOLERANCE) * known[least]]
     return max(near, key=lambda m: (m.flatness, -known[m]))
 
 
-def _evenly_spaced(cosines: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _subsample_evenly(cosines: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The same of n labels at even distances."""
-    some = evenly(len(cosines), n).to(cosines.device)
+    some = evenly_spaced(len(cosines), n).to(cosines.device)
     return cosines[some][:, some], targets[some]
 
 
@@ -202,19 +202,19 @@ class LeaveOneOutErrors:
                 m.weights[1:], self.kernels[1:], strict=True
             ):  # one by one: each may be large
                 K += w * kernel
-            self.known[m] = float(residuals(K, m.noise, self.targets)[1].square().sum())
+            self.known[m] = float(solve_leave_one_out(K, m.noise, self.targets)[1].square().sum())
         return self.known[m]
 
 
-def _around(m: Mixture) -> list[Mixture]:
+def _neighbouring_mixtures(m: Mixture) -> list[Mixture]:
     """It and the mixtures of the grid that differ from it by one step."""
-    step = NOISES.index(m.noise)
+    step = NOISE_GRID.index(m.noise)
 
     def near(other: Mixture) -> bool:
-        moved = sum(abs(a - b) for a, b in zip(m.weights, other.weights, strict=True)) * STEPS / 2
-        return moved + abs(NOISES.index(other.noise) - step) <= 1
+        moved = sum(abs(a - b) for a, b in zip(m.weights, other.weights, strict=True)) * WEIGHT_STEPS / 2
+        return moved + abs(NOISE_GRID.index(other.noise) - step) <= 1
 
-    return [other for other in GRID if near(other)]
+    return [other for other in MIXTURE_GRID if near(other)]
 
 
 class ExactModel(nn.Module):
@@ -241,12 +241,12 @@ class ExactModel(nn.Module):
         self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
         self._whitening: tuple[Tensor, Tensor] | None = None  # the support that it is of, and it
 
-    def unit(self, x: Tensor) -> Tensor:
+    def normalise_rows(self, x: Tensor) -> Tensor:
         """(n, d) rows of length one, centred.
 
         An item that is the mean itself has none, and stays at zero.
         """
-        if not len(self.centre):  # rows of length one are what it is given: see `on_units`
+        if not len(self.centre):  # rows of length one are what it is given: see `for_unit_rows`
             return x.flatten(1)
         rows = x.flatten(1).to(self.centre) - self.centre
         if len(self.lift):
@@ -265,19 +265,19 @@ class ExactModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """1/C + K(x, X) α."""
-        return self.read_out(self.unit(x))
+        return self.predict_units(self.normalise_rows(x))
 
-    def read_out(self, units: Tensor) -> Tensor:
+    def predict_units(self, units: Tensor) -> Tensor:
         """(n, C) for rows of length one (n, d)."""
         out = units.new_full((len(units), self.classes), 1 / self.classes)
         if len(self.support):
-            K = mixed(units @ self.support.T, self.weights().weights)
+            K = mix_kernels(units @ self.support.T, self.weights().weights)
             out = out + K @ self.alpha.to(K.dtype)
         return out
 
     @classmethod
-    def on_units(cls, classes: int) -> "ExactModel":
-        """One whose inputs are centred and of length one already, as another model's `unit` makes
+    def for_unit_rows(cls, classes: int) -> "ExactModel":
+        """One whose inputs are centred and of length one already, as another model's `normalise_rows` makes
         them.
         """
         return cls(torch.zeros(0), classes)
@@ -290,26 +290,26 @@ class ExactModel(nn.Module):
         """Calibrated class probabilities of items.
 
         Args:
-            x: (n, ...) features, as `forward` takes them. classes: how many classes there are,
+            x: (n, ...) features, as `run_forward` takes them. classes: how many classes there are,
             where the model has one output more (a single class).
 
         Returns:
             (n, C) float64 on the CPU; 1/C before the first label.
         """
-        return self.probabilities(self.unit(x), classes)
+        return self.probabilities(self.normalise_rows(x), classes)
 
     def probabilities(self, units: Tensor, classes: int | None = None) -> Tensor:
         """As `predict_proba`, for rows of length one (n, d)."""
         count = classes or self.classes
         parts = [units.new_full((0, count), 1.0, dtype=torch.float64).cpu()]
-        for some in torch.split(units, BLOCK):
+        for some in torch.split(units, PREDICT_BATCH_ROWS):
             if len(self.support):
                 # Cosines in float64: what float32 loses, α, which is large where the noise is
                 # small, would multiply.
-                K = mixed(some.double() @ self.support.double().T, self.weights().weights)
+                K = mix_kernels(some.double() @ self.support.double().T, self.weights().weights)
                 mean = (1 / self.classes + K @ self.alpha)[:, :count]
-                spread = self.fitted_variance_scale() * self._variance(K).clamp_min(MIN_VARIANCE)
-                parts.append(likelihoods(mean, spread).cpu())
+                spread = self.ensure_variance_scale() * self._variance(K).clamp_min(MIN_VARIANCE)
+                parts.append(gaussian_class_probabilities(mean, spread).cpu())
             else:
                 parts.append(torch.full((len(some), count), 1 / count, dtype=torch.float64))
         return torch.cat(parts)
@@ -317,8 +317,8 @@ class ExactModel(nn.Module):
     def variance(self, units: Tensor) -> Tensor:
         """(n,) posterior variances at rows of length one (n, d), beside one before any label."""
         parts = [units.new_ones(0, dtype=torch.float64)]
-        for some in torch.split(units, BLOCK):
-            K = mixed(some.double() @ self.support.double().T, self.weights().weights)
+        for some in torch.split(units, PREDICT_BATCH_ROWS):
+            K = mix_kernels(some.double() @ self.support.double().T, self.weights().weights)
             parts.append(
                 self._variance(K)
                 if len(self.support)
@@ -328,13 +328,13 @@ class ExactModel(nn.Module):
 
     def _variance(self, K: Tensor) -> Tensor:
         """(n,) 1 − k(K + σI)⁻¹kᵀ from the kernel (n, L) with the labelled items."""
-        return (1 - (K.double() @ self.whitening().T).square().sum(1)).clamp_min(0.0)
+        return (1 - (K.double() @ self.compute_whitening().T).square().sum(1)).clamp_min(0.0)
 
-    def whitening(self) -> Tensor:
+    def compute_whitening(self) -> Tensor:
         """(L, L) the inverse of the Cholesky factor of K(X,X) + σI, worked out once."""
         if self._whitening is None or self._whitening[0] is not self.support:
             weights, noise = self.weights().weights, self.weights().noise
-            system = mixed(_cosines(self.support), weights)
+            system = mix_kernels(_cosine_matrix(self.support), weights)
             system.diagonal().add_(noise)
             lower, _ = cholesky(system, what="the kernel of the labelled items")
             eye = torch.eye(len(system), dtype=torch.float64, device=system.device)
@@ -343,9 +343,9 @@ class ExactModel(nn.Module):
 
     def leave_one_out_variance(self) -> Tensor:
         """(L,) variances of the labelled items, each left out in turn."""
-        return self.whitening().square().sum(0).reciprocal() - self.weights().noise
+        return self.compute_whitening().square().sum(0).reciprocal() - self.weights().noise
 
-    def fitted_variance_scale(self) -> float:
+    def ensure_variance_scale(self) -> float:
         """s²a²: by how much variances are multiplied so that each label, left out, is likeliest.
 
         Worked out once.
@@ -358,7 +358,7 @@ class ExactModel(nn.Module):
         """Choose s²a². votes: (L,) bool, which labels tell (`linear.calibration`); default: all."""
         mixture, n = self.weights(), len(self.support)
         targets = (
-            mixed(_cosines(self.support), mixture.weights) @ self.alpha + mixture.noise * self.alpha
+            mix_kernels(_cosine_matrix(self.support), mixture.weights) @ self.alpha + mixture.noise * self.alpha
         )
         start = torch.full(
             (n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device
@@ -366,7 +366,7 @@ class ExactModel(nn.Module):
         post = prior(start, mixture_kernel(self.support, mixture.weights), noise=mixture.noise)
         post = post.condition(torch.arange(n), targets + 1 / self.classes)
         self.variance_scale = targets.new_tensor(
-            [likeliest_scale(post, votes) ** 2 * post.amplitude()]
+            [fit_scale(post, votes) ** 2 * post.amplitude()]
         )
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
@@ -398,7 +398,7 @@ def _canonical_order(units: Tensor) -> Tensor:
     return (units.double() @ direction).argsort(stable=True)
 
 
-def _cosines(units: Tensor) -> Tensor:
+def _cosine_matrix(units: Tensor) -> Tensor:
     """(L, L) float64, ones on the diagonal."""
     return (units.double() @ units.double().T).fill_diagonal_(1.0)
 
@@ -434,26 +434,26 @@ class FittedExactModel(FittedModel):
 
     def embedding(self, at: Tensor) -> Tensor:
         """(q, d) unit features, float64."""
-        return self.kernel_model.unit(self.inputs[at]).double().cpu()
+        return self.kernel_model.normalise_rows(self.inputs[at]).double().cpu()
 
-    def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+    def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
         """(q, C) with unit features dropped, and what is left of each row brought to length one
         again.
         """
         parts = []
-        for some in torch.split(at, BLOCK):
-            left = dropout(self.kernel_model.unit(self.inputs[some]), rate, rng)
-            parts.append(self.kernel_model.read_out(F.normalize(left, dim=1, eps=1e-30)))
+        for some in torch.split(at, PREDICT_BATCH_ROWS):
+            left = apply_dropout(self.kernel_model.normalise_rows(self.inputs[some]), rate, rng)
+            parts.append(self.kernel_model.predict_units(F.normalize(left, dim=1, eps=1e-30)))
         return torch.cat(parts)
 
     def start(self, outputs: Tensor) -> Tensor:
         """(q, C) 1/C: a belief begins before any label, and is told all of them."""
         return torch.full_like(outputs, 1 / outputs.shape[1])
 
-    def tangent(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
+    def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """The mixture, worked out where it is asked for; it is scalar, and never sketched."""
         return {
-            "kernel": mixture_kernel(self.kernel_model.unit(self.inputs[at]), self.mixture.weights)
+            "kernel": mixture_kernel(self.kernel_model.normalise_rows(self.inputs[at]), self.mixture.weights)
         }
 
 
@@ -462,8 +462,8 @@ class ExactLearner:
     """Kernel regression on inputs (n, ...) of the whole data set.
 
     blank: the model before any label, which knows how rows are centred and brought to length one;
-    `exact` and `ExactModel.blank` make it. most: labels beyond which they are condensed
-    (`linear.condensed`), so that memory does not grow with their square.
+    `exact` and `ExactModel.blank` make it. most: labels beyond which they are approximated
+    (`gp.nystrom.approximate_posterior`), so that memory does not grow with their square.
     """
 
     inputs: Tensor
@@ -475,7 +475,7 @@ class ExactLearner:
     )  # by what it has learnt
     _settled: dict[tuple[int, ...], NystromLabels] = field(
         default_factory=dict, repr=False
-    )  # and is condensed
+    )  # and is approximated
 
     @property
     def classes(self) -> int:
@@ -491,7 +491,7 @@ class ExactLearner:
         """One that knows no label; there is nothing random about it."""
         return self.blank.blank()
 
-    def learn(
+    def fit(
         self,
         labelled: Tensor,
         labels: Tensor,
@@ -510,53 +510,53 @@ class ExactLearner:
         )
         trained = None
         if len(labelled):
-            support = model.unit(self.inputs[labelled].to(self.device))
+            support = model.normalise_rows(self.inputs[labelled].to(self.device))
             targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
-            mixture, alpha = self._solved(labelled, support, targets)
+            mixture, alpha = self._solve(labelled, support, targets)
             model.support, model.alpha = support, alpha
             model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
             model.variance_scale = alpha.new_zeros(0)
-            fitted = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
-            right = float((fitted.argmax(1) == targets.argmax(1)).double().mean())
-            loss = float((fitted - targets).square().sum(1).mean())
-            trained = Trained(loss, right, 0, 0.0, (), time.perf_counter() - began)
+            predictions = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
+            right = float((predictions.argmax(1) == targets.argmax(1)).double().mean())
+            loss = float((predictions - targets).square().sum(1).mean())
+            trained = TrainingResult(loss, right, 0, 0.0, (), time.perf_counter() - began)
         self._last.clear()
         self._last[tuple(labelled.tolist())] = model
         return FittedExactModel(model, self.inputs, "squared", trained, time.perf_counter() - began)
 
-    def _solved(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
+    def _solve(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
         """The mixture, and α (L, C)."""
         self._settled.clear()
         ranked = _canonical_order(support)
         if self.most is None or len(support) <= self.most:
-            cosines = _cosines(support)
+            cosines = _cosine_matrix(support)
             mixture = choose_mixture(cosines[ranked][:, ranked], targets[ranked])
-            return mixture, residuals(mixed(cosines, mixture.weights), mixture.noise, targets)[0]
-        some = ranked[evenly(len(support), MANY).to(support.device)]
-        mixture = choose_mixture(_cosines(support[some]), targets[some])
+            return mixture, solve_leave_one_out(mix_kernels(cosines, mixture.weights), mixture.noise, targets)[0]
+        some = ranked[evenly_spaced(len(support), MAX_SELECTION_LABELS).to(support.device)]
+        mixture = choose_mixture(_cosine_matrix(support[some]), targets[some])
         start = prior(
             torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise
         )
-        settled = condensed(start, torch.arange(len(support)), targets, self.most).settled
+        settled = approximate_posterior(start, torch.arange(len(support)), targets, self.most).nystrom_labels
         assert settled is not None
         self._settled[tuple(labelled.tolist())] = settled
         return mixture, settled.weights
 
     def leave_one_out_predictions(
-        self, labelled: Tensor, labels: Tensor, *, seed: int = 0, doubting: bool = False
+        self, labelled: Tensor, labels: Tensor, *, seed: int = 0, find_wrong_labels: bool = False
     ) -> tuple[Tensor, Tensor]:
         """What the other labels predict for each labelled item (L, C), and how far off that is (L,
         C).
         """
         settled = self._settled.get(tuple(labelled.tolist()))
         if settled is not None:
-            return settled.others + 1 / self.classes, settled.others - settled.targets
+            return settled.leave_one_out_mean + 1 / self.classes, settled.leave_one_out_mean - settled.targets
         model = (
-            self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+            self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
         )
         targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
-        cosines, mixture = _cosines(model.support).cpu(), model.weights()
-        _, residual, _ = residuals(mixed(cosines, mixture.weights), mixture.noise, targets)
+        cosines, mixture = _cosine_matrix(model.support).cpu(), model.weights()
+        _, residual, _ = solve_leave_one_out(mix_kernels(cosines, mixture.weights), mixture.noise, targets)
         return residual + targets + 1 / self.classes, residual
 
     def outlook(
@@ -573,22 +573,22 @@ class ExactLearner:
         votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
         """
         model = (
-            self._last.get(tuple(labelled.tolist())) or self.learn(labelled, labels).kernel_model
+            self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
         )
         learnt, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
         start = torch.full(
             (len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device
         )
-        post = prior(start, **learnt.tangent(points, "pseudo"), noise=learnt.noise)
+        post = prior(start, **learnt.kernel_arguments(points, "pseudo"), noise=learnt.noise)
         first = torch.arange(len(labelled))
         if self.most is None or len(labelled) <= self.most:
             post = post.condition(first, labels)
         else:
-            post = condensed(post, first, labels, self.most, F.pad(model.alpha, (0, 0, 0, len(at))))
+            post = approximate_posterior(post, first, labels, self.most, F.pad(model.alpha, (0, 0, 0, len(at))))
         return outlook(post, torch.arange(len(labelled), len(points)), votes)
 
 
-def learnt_of(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> FittedModel:
+def wrap_fitted_model(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> FittedModel:
     """What a network that was trained somewhere holds of a data set (n, ...)."""
     if not isinstance(model, ExactModel):
         return FittedModel(model, inputs, loss)
@@ -617,7 +617,7 @@ def predict_proba(
     Returns:
         (n, C) float64 on the CPU.
     """
-    return learnt_of(model, inputs, loss).predict_proba(torch.arange(len(inputs)), classes)
+    return wrap_fitted_model(model, inputs, loss).predict_proba(torch.arange(len(inputs)), classes)
 
 
 def exact(inputs: Tensor, classes: int) -> ExactModel:
@@ -642,15 +642,15 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
     rows = inputs.flatten(1)
     rows = rows if rows.is_floating_point() else rows.float()
     # Summed in float64, the mean does not depend on the order of the rows.
-    return ExactModel(rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, lift_of(rows))
+    return ExactModel(rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, compute_bias_feature(rows))
 
 
-def lift_of(rows: Tensor) -> float:
+def compute_bias_feature(rows: Tensor) -> float:
     """By how much rows (n, d) are lifted.
 
     The root mean square of their length where they are short, else nothing.
     """
-    if rows.shape[1] > SHORT:
+    if rows.shape[1] > MAX_BIAS_FEATURE_COLUMNS:
         return 0.0
     length = float((rows.double() - rows.double().mean(0)).square().sum(1).mean().sqrt())
     return length if 0 < length < 1e15 else 0.0

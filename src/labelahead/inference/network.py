@@ -18,17 +18,17 @@ from labelahead.gp.leave_one_out import leave_one_out
 from labelahead.gp.posterior import prior
 from labelahead.models.training import (
     AuxiliaryObjective,
-    Trained,
+    TrainingResult,
     Training,
-    fresh_start,
+    initialise_model,
     predict,
     train,
 )
-from labelahead.models.training.forward import penultimate, place, predict_dropped
+from labelahead.models.training.forward import compute_penultimate_features, get_device_and_dtype, predict_with_dropout
 from labelahead.models.training.objective import MakeObjective
 from labelahead.ntk import features, kernel
 
-__all__ = ["FittedModel", "NetworkLearner", "leave_one_out_predictions", "probabilities_of"]
+__all__ = ["FittedModel", "NetworkLearner", "leave_one_out_predictions", "outputs_to_probabilities"]
 
 DOUBTING = 1e-2  # the same to find wrong labels: a little better there (docs/adr/0002)
 NOISE = 1e-3  # relative regulariser of leave-one-out, as all recorded campaigns have it
@@ -46,11 +46,11 @@ class FittedModel:
     model: nn.Module
     inputs: Tensor | Samples  # (n, ...)
     loss: str = "squared"
-    trained: Trained | None = None
+    trained: TrainingResult | None = None
     seconds: float = 0.0
     objective: AuxiliaryObjective | None = None
 
-    # `tangent` has as many rows and columns as there are points
+    # `kernel_arguments` has as many rows and columns as there are points
     forms_kernel: ClassVar[bool] = True
     # `start` has been trained on the labels: changes are measured from it
     baseline: ClassVar[str] = "outputs"
@@ -69,15 +69,15 @@ class FittedModel:
 
         classes: how many classes there are, where the network has one output more (a single class).
         """
-        return probabilities_of(self.outputs(at), self.loss, classes)
+        return outputs_to_probabilities(self.outputs(at), self.loss, classes)
 
     def embedding(self, at: Tensor) -> Tensor:
         """(q, h) what goes into the network's last linear layer, float64."""
-        return penultimate(self.model, self.inputs[at]).double().cpu()
+        return compute_penultimate_features(self.model, self.inputs[at]).double().cpu()
 
-    def outputs_dropped(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+    def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
         """(q, C) what it says with dropout on the embedding."""
-        return predict_dropped(self.model, self.inputs[at], rate, rng)
+        return predict_with_dropout(self.model, self.inputs[at], rate, rng)
 
     def start(self, outputs: Tensor) -> Tensor:
         """(q, C) where look-ahead begins, on the scale of one-hot targets.
@@ -87,21 +87,21 @@ class FittedModel:
         """
         return softmax(outputs) if self.loss == "cross-entropy" else outputs
 
-    def tangent(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
+    def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """The kernel between items, as "kernel", or its "features" where a sketch is asked for."""
-        x = self.seen(at)
+        x = self.load_inputs(at)
         if sketch is None:
             return {"kernel": kernel(self.model, x, kind=kind)}
         return {"features": features(self.model, x, kind=kind, sketch=sketch)}
 
-    def seen(self, at: Tensor) -> Tensor | Samples:
+    def load_inputs(self, at: Tensor) -> Tensor | Samples:
         """(q, ...) the inputs, on the network's device and in its dtype."""
-        device, dtype = place(self.model, self.inputs)
+        device, dtype = get_device_and_dtype(self.model, self.inputs)
         return self.inputs[at].to(device=device, dtype=dtype)
 
     def rows(self, at: Tensor) -> Tensor:
         """(q, ...) the same as one tensor, for what looks at the numbers themselves."""
-        x = self.seen(at)
+        x = self.load_inputs(at)
         if not isinstance(x, Tensor):
             raise InputError(
                 "this strategy looks at inputs as rows of numbers, but these are not one tensor; "
@@ -117,7 +117,7 @@ class FittedModel:
         return float((self.outputs(at).argmax(1).cpu() == labels).double().mean())
 
 
-def probabilities_of(outputs: Tensor, loss: str, classes: int | None = None) -> Tensor:
+def outputs_to_probabilities(outputs: Tensor, loss: str, classes: int | None = None) -> Tensor:
     """(n, C) probabilities from a trained network's outputs, float64 on the CPU.
 
     Softmax after cross-entropy; after squared loss the nearest point of the simplex.
@@ -144,7 +144,7 @@ class NetworkLearner:
     device: str = "cpu"
     objective: MakeObjective | None = None
 
-    def learn(
+    def fit(
         self,
         labelled: Tensor,
         labels: Tensor,
@@ -159,7 +159,7 @@ class NetworkLearner:
         previous: those of the last training. into: the network to be trained; default: a new one.
         """
         began = time.perf_counter()
-        model = fresh_start(self.network, previous, self.training, seed=seed).to(self.device)
+        model = initialise_model(self.network, previous, self.training, seed=seed).to(self.device)
         if into is not None:
             into.load_state_dict(model.state_dict())
             model = into
@@ -176,7 +176,7 @@ class NetworkLearner:
         )
 
     def leave_one_out_predictions(
-        self, labelled: Tensor, labels: Tensor, *, seed: int, doubting: bool = False
+        self, labelled: Tensor, labels: Tensor, *, seed: int, find_wrong_labels: bool = False
     ) -> tuple[Tensor, Tensor]:
         """What the other labels predict for each labelled item (L, C), and how far off that is (L,
         C).
@@ -185,7 +185,7 @@ class NetworkLearner:
         """
         untrained = self.network(seed).to(self.device).eval()
         return leave_one_out_predictions(
-            untrained, self.inputs[labelled], labels, DOUBTING if doubting else NOISE
+            untrained, self.inputs[labelled], labels, DOUBTING if find_wrong_labels else NOISE
         )
 
 
@@ -197,7 +197,7 @@ def leave_one_out_predictions(
     Leave-one-out by kernel regression, with the kernel of a network that has seen no label: after
     training, kernel and outputs know all of them, and leave-one-out is right nearly always.
     """
-    device, dtype = place(untrained, inputs)
+    device, dtype = get_device_and_dtype(untrained, inputs)
     K = kernel(untrained, inputs.to(device=device, dtype=dtype))
     nothing = torch.zeros_like(predict(untrained, inputs), dtype=torch.float64)
     post = prior(nothing, K, noise=noise).condition(torch.arange(len(labels)), labels)

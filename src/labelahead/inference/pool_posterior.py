@@ -18,10 +18,10 @@ from labelahead.acquisition import batch as select
 from labelahead.acquisition.probability import probabilities
 from labelahead.acquisition.view import View, view
 from labelahead.errors import InputError
-from labelahead.gp.nystrom import condensed
+from labelahead.gp.nystrom import approximate_posterior
 from labelahead.gp.posterior import Posterior
 
-__all__ = ["MAX_DRIFT", "PoolPosterior", "drift_note"]
+__all__ = ["MAX_DRIFT", "PoolPosterior", "drift_warning"]
 
 MANY = 64  # labels that are added at once
 SHARE = 4  # of the labels known so many may come at once before a beginning costs less
@@ -31,7 +31,7 @@ FEW = 16  # labels that are changed or taken back one by one; of more a new begi
 MAX_DRIFT = 0.10
 
 
-def drift_note(drift: float | None) -> str | None:
+def drift_warning(drift: float | None) -> str | None:
     """Return a warning where the linearised network differs from the trained one in too many
     predictions.
 
@@ -52,7 +52,7 @@ def drift_note(drift: float | None) -> str | None:
 
 
 class PoolPosterior:
-    """The posterior at the items in play, given some labels. An immutable value: `told` returns a
+    """The posterior at the items in play, given some labels. An immutable value: `with_labels` returns a
     new one.
 
     points: (n,) positions of the items in play, in the data set. start: the posterior at them
@@ -61,7 +61,7 @@ class PoolPosterior:
     baseline: from which predictions changes are measured (`View`): "outputs" if the start is that
     of a network trained on just these labels. hold: keep k(candidates, evaluation), so that labels
     that come one by one are cheap. most: labels beyond which a beginning condenses them
-    (`linear.condensed`), so that memory stays as it is; guess: (n, C) α to begin that with.
+    (`gp.nystrom.approximate_posterior`), so that memory stays as it is; guess: (n, C) α to begin that with.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class PoolPosterior:
         # What the start has worked out meanwhile must not change a rounding here.
         post = replace(self.start, _memo={})
         if self.labels:
-            at, classes = self.places(self.labels), torch.tensor(list(self.labels.values()))
+            at, classes = self.rows_of(self.labels), torch.tensor(list(self.labels.values()))
             if self.most is None or len(at) <= self.most:
                 post = post.condition(at, classes)
             else:
-                post = condensed(post, at, classes, self.most, guess)
+                post = approximate_posterior(post, at, classes, self.most, guess)
         self.view = self._seen(post)
         self._scores: dict[str | Acquisition, Tensor] = {}
         self._orders: dict[str | Acquisition, list[int]] = {}
@@ -105,11 +105,11 @@ class PoolPosterior:
     def _seen(self, post: Posterior) -> View:
         left = (~post.is_labelled).nonzero().squeeze(1)
         if not len(left):  # nothing to ask for, but labels may still be corrected
-            return View(post, left, left, None, baseline=self.baseline, hold=self.hold)
+            return View(post, left, left, None, baseline=self.baseline, cache_cross_covariance=self.hold)
         summed = left if self.evaluation is None else left[: self.evaluation]
-        return view(post, left, summed, baseline=self.baseline, hold=self.hold)
+        return view(post, left, summed, baseline=self.baseline, cache_cross_covariance=self.hold)
 
-    def nearby(self, labels: Mapping[int, int]) -> bool:
+    def can_update_incrementally(self, labels: Mapping[int, int]) -> bool:
         """Whether it can be told these labels in milliseconds.
 
         Not if many are new, nor if early ones are gone.
@@ -130,16 +130,16 @@ class PoolPosterior:
         few = (
             len(gone) <= min(FEW, len(self.posterior.labelled))
             and changed <= FEW
-            and self.posterior.revisable
+            and self.posterior.can_revise_labels
         )
         return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
 
-    def told(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
+    def with_labels(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
         """The belief that knows exactly these labels, of at least so many classes.
 
         Milliseconds for new labels, a few changed ones, the last few taken back (rank-one steps, k
         and targets apart), and classes that nobody has heard of. Otherwise it begins again from the
-        start: see `nearby`.
+        start: see `can_update_incrementally`.
         """
         known, classes = self._in_play(labels), max(classes, self.classes)
         other = object.__new__(PoolPosterior)
@@ -152,9 +152,9 @@ class PoolPosterior:
         other.most = self.most
         other.baseline = self.baseline if known == self.labels else "linearised"
         wider = classes != self.classes
-        other.start = self.start.widened(classes) if wider else self.start
+        other.start = self.start.with_classes(classes) if wider else self.start
         if not self._reachable(known) or (wider and self.posterior.width != 1):
-            other._begin(known, self.pushes(classes))
+            other._begin(known, self.nystrom_weights(classes))
             return other
         gone = len(self.labels.keys() - known.keys())
         held = {p: known[p] for p in self.labels if p in known}
@@ -163,32 +163,32 @@ class PoolPosterior:
         other.labels, other.view = {**held, **new}, self.view
         other._scores, other._orders = self._scores, self._orders
         if wider:
-            other.view = other.view.revised(self.posterior.widened(classes))
+            other.view = other.view.with_posterior(self.posterior.with_classes(classes))
         if gone:
-            other.view = other._seen(other.posterior.without_last(gone))
+            other.view = other._seen(other.posterior.without_last_labels(gone))
         if changed:
             at = other.view.candidates.new_tensor(changed)
             targets = one_hot(
                 at.new_tensor([list(held.values())[i] for i in changed]), classes
             ).double()
-            other.view = other.view.revised(other.posterior.corrected(at, targets))
+            other.view = other.view.with_posterior(other.posterior.with_targets(at, targets))
         if new:
-            other.view = other.view.condition(self.places(new), torch.tensor(list(new.values())))
+            other.view = other.view.condition(self.rows_of(new), torch.tensor(list(new.values())))
         other.view = other.view.with_baseline(other.baseline)
         if other.view is not self.view:
             other._scores, other._orders = {}, {}
         return other
 
-    def pushes(self, classes: int) -> Tensor | None:
-        """(n, C) α of the labels that are condensed, by which a new beginning is nearer.
+    def nystrom_weights(self, classes: int) -> Tensor | None:
+        """(n, C) α of the labels that are approximated, by which a new beginning is nearer.
 
         None: there are none.
         """
-        settled = self.posterior.settled
+        settled = self.posterior.nystrom_labels
         if settled is None:
             return None
         out = settled.weights.new_zeros((len(self.points), classes))
-        out[settled.at, : settled.weights.shape[1]] = settled.weights
+        out[settled.positions, : settled.weights.shape[1]] = settled.weights
         return out
 
     def _in_play(self, labels: Mapping[int, int]) -> dict[int, int]:
@@ -198,7 +198,7 @@ class PoolPosterior:
         """Whether the item is in play."""
         return position in self._place
 
-    def knows(self, labels: Mapping[int, int], classes: int) -> bool:
+    def has_labels(self, labels: Mapping[int, int], classes: int) -> bool:
         """Whether it has been told exactly these labels."""
         return self.classes == max(classes, self.start.classes) and self.labels == self._in_play(
             labels
@@ -227,7 +227,7 @@ class PoolPosterior:
         differs = self.posterior.mean[at].argmax(1) != self.posterior.outputs[at].argmax(1)
         return float(differs.double().mean())
 
-    def places(self, positions: Collection[int]) -> Tensor:
+    def rows_of(self, positions: Collection[int]) -> Tensor:
         """(q,) where along `points` these items are."""
         outside = next((p for p in positions if p not in self._place), None)
         if outside is not None:
@@ -236,10 +236,10 @@ class PoolPosterior:
 
     def mean(self, positions: Sequence[int]) -> Tensor:
         """(q, C) f_lin of items in play."""
-        return self.posterior.mean[self.places(positions).to(self.posterior.mean.device)]
+        return self.posterior.mean[self.rows_of(positions).to(self.posterior.mean.device)]
 
     @cached_property
-    def guesses(self) -> Tensor:
+    def predicted_classes(self) -> Tensor:
         """(n,) the likeliest class of every item in play."""
         return self.posterior.mean.argmax(1)
 
@@ -248,55 +248,55 @@ class PoolPosterior:
         """(n, C) of every item in play."""
         return probabilities(self.posterior.mean.T.contiguous(), "simplex", 0).T.contiguous()
 
-    def scores(self, criterion: str | Acquisition) -> Tensor:
+    def scores(self, acquisition: str | Acquisition) -> Tensor:
         """(m,) how much a label of each candidate matters.
 
         `view.candidates` says which they are.
         """
-        if criterion not in self._scores:
-            self._scores[criterion] = select.score_candidates(self.view, criterion)
-        return self._scores[criterion]
+        if acquisition not in self._scores:
+            self._scores[acquisition] = select.score_candidates(self.view, acquisition)
+        return self._scores[acquisition]
 
-    def ranked(self, criterion: str | Acquisition, n: int | None = None) -> list[int]:
+    def rank_candidates(self, acquisition: str | Acquisition, n: int | None = None) -> list[int]:
         """Positions of the n best candidates, best first; None: of all."""
         if not len(self.view.candidates):
             return []
-        if criterion not in self._orders:  # once, however many people ask
-            order = torch.sort(self.scores(criterion), descending=True, stable=True).indices
-            self._orders[criterion] = self.points[self.view.candidates[order].cpu()].tolist()
-        return self._orders[criterion][:n]
+        if acquisition not in self._orders:  # once, however many people ask
+            order = torch.sort(self.scores(acquisition), descending=True, stable=True).indices
+            self._orders[acquisition] = self.points[self.view.candidates[order].cpu()].tolist()
+        return self._orders[acquisition][:n]
 
     def best(
-        self, criterion: str | Acquisition, without: Collection[int] = ()
+        self, acquisition: str | Acquisition, without: Collection[int] = ()
     ) -> tuple[int, float] | None:
         """The position to ask for next and its score, leaving some out; None: nothing is left."""
         if len(self.view.candidates) == 0:
             return None
-        scores = self.scores(criterion)
+        scores = self.scores(acquisition)
         first = int(scores.argmax())
         position = int(self.points[self.view.candidates[first]])
         if position not in without:
             return position, float(scores[first])
-        free = next((p for p in self.ranked(criterion) if p not in without), None)
+        free = next((p for p in self.rank_candidates(acquisition) if p not in without), None)
         if free is None:
             return None
         return free, float(scores[(self.view.candidates == self._place[free]).nonzero()[0, 0]])
 
-    def shortlist(self, criterion: str | Acquisition, n: int) -> "PoolPosterior":
+    def build_shortlist(self, acquisition: str | Acquisition, n: int) -> "PoolPosterior":
         """Of the n best candidates alone, with all that criteria sum over: a label costs it a few
         milliseconds.
 
         It learns and scores them just as this belief would. Its `labels` are those that come from
         now on: it can be told further ones, as long as all that is known here stays as it is.
         """
-        some = torch.sort(self.scores(criterion), descending=True, stable=True).indices[:n]
+        some = torch.sort(self.scores(acquisition), descending=True, stable=True).indices[:n]
         first, summed = self.view.candidates[some], self.view.evaluation
         others = (~torch.isin(summed, first)).nonzero().squeeze(1)
         at = torch.cat([first, summed[others]])
         place = torch.empty_like(self.posterior.is_labelled, dtype=torch.int64)
         place[at] = torch.arange(len(at), device=at.device)
         rows = torch.cat(
-            [self.posterior.block(first, first), self.view.covariance(some)[:, others]], 1
+            [self.posterior.covariance_block(first, first), self.view.covariance(some)[:, others]], 1
         )
         short = object.__new__(PoolPosterior)
         short.points, short.evaluation, short.hold, short.most = (
@@ -308,26 +308,26 @@ class PoolPosterior:
         short.baseline = self.baseline
         short._place = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
         short.start, short.labels, short._scores, short._orders = (
-            self.posterior.among(at, rows),
+            self.posterior.restricted_to(at, rows),
             {},
             {},
             {},
         )
         short.view = View(
-            short.start, place[first], place[summed], None, baseline=self.baseline, hold=True
+            short.start, place[first], place[summed], None, baseline=self.baseline, cache_cross_covariance=True
         )
         return short
 
-    def pick(
+    def select_batch(
         self,
-        criterion: str | Acquisition,
+        acquisition: str | Acquisition,
         q: int,
         rng: torch.Generator,
         mode: str,
-        ask: Callable[[int], int] | None = None,
+        oracle: Callable[[int], int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """q positions to label, best first, and their scores; `ask` takes positions, too."""
+        """q positions to label, best first, and their scores; `oracle` takes positions, too."""
         here = self.points.tolist()
-        answer = None if ask is None else lambda place: ask(here[place])
-        selection = select.batch(self.view, criterion, q, rng, mode, answer)
+        answer = None if oracle is None else lambda place: oracle(here[place])
+        selection = select.select_batch(self.view, acquisition, q, rng, mode, answer)
         return self.points[selection.positions.cpu()], selection.scores.cpu()

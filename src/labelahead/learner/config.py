@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from labelahead.data.label_values import split_names
+from labelahead.data.label_values import split_class_names
 from labelahead.errors import InputError, did_you_mean, import_extra
 from labelahead.inference.exact import EXACT
-from labelahead.models import spec
+from labelahead.models import get_model_spec
 from labelahead.models.training import Training
-from labelahead.models.trusted_code import code_names, refuse_code_in_folders, require_trusted_code
-from labelahead.strategies import GIVEN, find
+from labelahead.models.trusted_code import find_code_names, refuse_code_in_folders, require_trusted_code
+from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 
 __all__ = [
@@ -26,15 +26,15 @@ __all__ = [
     "Network",
     "Progress",
     "Source",
-    "assemble",
-    "campaign_code",
-    "fill",
-    "gather",
-    "parse",
-    "read",
+    "load_campaign",
+    "campaign_code_names",
+    "parse_dataclass",
+    "merge_tables",
+    "parse_campaign",
+    "read_toml",
     "read_stored",
     "to_toml",
-    "training_from",
+    "override_training",
 ]
 
 Progress = Callable[[str, int, int], None]
@@ -44,7 +44,7 @@ Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 NONE = "none"
 
-MOST_THREADS = 16  # for each core
+MAX_THREADS_PER_CORE = 16  # for each core
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,15 @@ class Campaign:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected 0 or more")
-        most = MOST_THREADS * (os.cpu_count() or 1)  # torch dies of a million
+        most = MAX_THREADS_PER_CORE * (os.cpu_count() or 1)  # torch dies of a million
         if self.threads is not None and not 1 <= self.threads <= most:
             raise InputError(f"threads is {self.threads}; expected 1 to {most}")
-        strategy = find(self.asking.strategy)
-        strategy.mode(self.asking.mode, ask=True)
-        _known_keys(self.training, Training, "training")
+        strategy = find_strategy(self.asking.strategy)
+        strategy.mode(self.asking.mode, oracle=True)
+        _check_keys(self.training, Training, "training")
 
 
-def read(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -205,13 +205,13 @@ def read(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is no valid TOML: {error}") from error
 
 
-def parse(tables: Mapping[str, Any]) -> Campaign:
+def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
     """A checked campaign from plain tables, as they stand in a TOML file."""
-    _known_keys(tables, Campaign, "")
+    _check_keys(tables, Campaign, "")
     for name, kind in get_type_hints(Campaign).items():
         if isinstance(kind, type) and is_dataclass(kind) and name in tables:
-            _known_keys(tables[name], kind, name)
-    plain = _understood(dict(tables), Campaign)
+            _check_keys(tables[name], kind, name)
+    plain = _replace_none(dict(tables), Campaign)
     if isinstance(plain.get("track"), str):  # one tracker needs no brackets
         plain["track"] = [plain["track"]]
     data = plain.get("data")
@@ -222,23 +222,23 @@ def parse(tables: Mapping[str, Any]) -> Campaign:
         }
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("classes"), str):
-        plain["data"] = {**data, "classes": split_names(data["classes"])}
+        plain["data"] = {**data, "classes": split_class_names(data["classes"])}
     if isinstance(plain.get("training"), Mapping):
-        plain["training"] = _understood(plain["training"], Training)
-        training_from(plain["training"], Training())  # checked before any work
+        plain["training"] = _replace_none(plain["training"], Training)
+        override_training(plain["training"], Training())  # checked before any work
     asking = plain.get("asking")
     strategy = asking.get("strategy", "") if isinstance(asking, Mapping) else ""
     if not isinstance(strategy, str | Strategy):
         raise InputError(
             f"asking.strategy is {strategy!r}; expected a name, or your own as file.py:name"
         )
-    campaign = _checked(Campaign, plain)
+    campaign = _validate(Campaign, plain)
     if campaign.model.name not in ("auto", EXACT) and ":" not in campaign.model.name:
-        spec(campaign.model.name)
+        get_model_spec(campaign.model.name)
     return campaign
 
 
-def assemble(
+def load_campaign(
     file: str | Path | None,
     changes: Sequence[str],
     options: Mapping[str, Any],
@@ -246,22 +246,22 @@ def assemble(
     *,
     trust_code: bool = False,
 ) -> Campaign:
-    """The campaign that a file of the user's, KEY=VALUE texts and options make; see `gather`.
+    """The campaign that a file of the user's, KEY=VALUE texts and options make; see `merge_tables`.
 
     Code that the file alone names is refused where it lies in the data, or in the folder of a run
     or a session, unless `trust_code` says that it may run. Configurations that labelahead stored
     are read by `read_stored` instead.
     """
-    tables = gather(file, changes, options, base)
+    tables = merge_tables(file, changes, options, base)
     if file is not None:
-        named, data = code_names(tables), tables.get("data", {})
-        typed = code_names(gather(None, changes, options)).values()
+        named, data = find_code_names(tables), tables.get("data", {})
+        typed = find_code_names(merge_tables(None, changes, options)).values()
         folders = [str(data["name"])] if isinstance(data, Mapping) and "name" in data else []
         refuse_code_in_folders(named, file, folders, trust_code or list(typed))
-    return parse(tables)
+    return parse_campaign(tables)
 
 
-def campaign_code(campaign: Campaign) -> set[str]:
+def campaign_code_names(campaign: Campaign) -> set[str]:
     """Return the names of the user's own code that a campaign runs."""
     strategy = campaign.asking.strategy
     named = {
@@ -269,7 +269,7 @@ def campaign_code(campaign: Campaign) -> set[str]:
         "model": {"name": campaign.model.name},
         "asking": {"strategy": strategy if isinstance(strategy, str) else None},
     }
-    return set(code_names(named).values())
+    return set(find_code_names(named).values())
 
 
 def read_stored(
@@ -291,20 +291,20 @@ def read_stored(
     Raises:
         InputError: If the file names code that must not run (`labelahead.models.trusted_code`).
     """
-    stored = {key: value for key, value in read(path).items() if key not in without}
-    tables = gather(None, (), options or {}, stored)
+    stored = {key: value for key, value in read_toml(path).items() if key not in without}
+    tables = merge_tables(None, (), options or {}, stored)
     data = tables.get("data")
     source = data.get("name") if isinstance(data, Mapping) else None
     folders: list[str | Path] = [path.parent, *([source] if isinstance(source, str) else [])]
-    given = set(code_names(gather(None, (), options or {})).values())
+    given = set(find_code_names(merge_tables(None, (), options or {})).values())
     trusted = (
         trust_code if isinstance(trust_code, bool) and trust_code else given.union(trust_code or ())
     )
-    require_trusted_code(code_names(tables), path, folders, trusted)
+    require_trusted_code(find_code_names(tables), path, folders, trusted)
     return tables
 
 
-def gather(
+def merge_tables(
     file: str | Path | None,
     changes: Sequence[str],
     options: Mapping[str, Any],
@@ -314,35 +314,35 @@ def gather(
 
     options: by dotted key; those that are None are not set. base: tables that all override.
     """
-    tables = _merged(base or {}, read(file) if file else {})
+    tables = _merge(base or {}, read_toml(file) if file else {})
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals or not key.strip():
             raise InputError(f"--set {change!r}; expected KEY=VALUE, e.g. training.rate=0.1")
-        tables = _with_change(tables, key.strip(), _value(value.strip()))
+        tables = _set_key(tables, key.strip(), _parse_value(value.strip()))
     for key, given in options.items():
         if given is not None:
-            tables = _with_change(tables, key, given)
+            tables = _set_key(tables, key, given)
     return tables
 
 
-def fill(kind: type[T], tables: Mapping[str, Any]) -> T:
+def parse_dataclass(kind: type[T], tables: Mapping[str, Any]) -> T:
     """A checked value of that flat dataclass from plain tables."""
-    _known_keys(tables, kind, "")
-    return _checked(kind, _understood(dict(tables), kind))
+    _check_keys(tables, kind, "")
+    return _validate(kind, _replace_none(dict(tables), kind))
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Both tables in one; where both say something, the second counts."""
     both = dict(below)
     for key, value in above.items():
         inner = both.get(key)
         tables = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        both[key] = _merged(inner, value) if tables else value  # type: ignore[arg-type]
+        both[key] = _merge(inner, value) if tables else value  # type: ignore[arg-type]
     return both
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """A TOML value, or else the text itself: quotes are a nuisance in a shell."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
@@ -350,57 +350,57 @@ def _value(text: str) -> Any:
         return text
 
 
-def _with_change(tables: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+def _set_key(tables: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """The tables with one value replaced; key as in "training.rate"."""
     name, dot, rest = key.partition(".")
     inner = tables.get(name, {})
     if dot and not isinstance(inner, Mapping):
         raise InputError(f"{name} is {inner!r}, so there is no {key}; expected a table [{name}]")
-    return {**tables, name: _with_change(inner, rest, value) if dot else value}
+    return {**tables, name: _set_key(inner, rest, value) if dot else value}
 
 
-def training_from(changes: Mapping[str, Any], recipe: Training) -> Training:
+def override_training(changes: Mapping[str, Any], recipe: Training) -> Training:
     """The recipe with some values changed, checked."""
-    _known_keys(changes, Training, "training")
-    return _checked(Training, asdict(recipe) | dict(changes), "training.")
+    _check_keys(changes, Training, "training")
+    return _validate(Training, asdict(recipe) | dict(changes), "training.")
 
 
-def _checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
+def _validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
     """A value of that dataclass; what does not fit is said in our words."""
     pydantic = import_extra("pydantic", "app", "a campaign's configuration")
     try:
         return pydantic.TypeAdapter(kind).validate_python(values)  # type: ignore[no-any-return]
     except pydantic.ValidationError as error:
-        raise InputError("; ".join(_sentence(e, prefix) for e in error.errors())) from None
+        raise InputError("; ".join(_describe_error(e, prefix) for e in error.errors())) from None
 
 
 def to_toml(settings: Any) -> str:
     """A dataclass as TOML, which reads back as the same: what is None is written as "none"."""
-    return str(import_extra("tomli_w", "app", "keeping a configuration").dumps(_spelt(settings)))
+    return str(import_extra("tomli_w", "app", "keeping a configuration").dumps(_to_plain(settings)))
 
 
-def _spelt(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """TOML has no word for None, nor for a strategy."""
     if isinstance(value, Strategy):
-        return GIVEN + value.name
+        return PYTHON_OBJECT_PREFIX + value.name
     if is_dataclass(value):
-        return {f.name: _spelt(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: _to_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {k: _spelt(v) for k, v in value.items()}
+        return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, tuple):
-        return [_spelt(v) for v in value]
+        return [_to_plain(v) for v in value]
     return NONE if value is None else value
 
 
-def _understood(value: Any, kind: Any) -> Any:
+def _replace_none(value: Any, kind: Any) -> Any:
     """ "none" as None, wherever the key may be None."""
     if not isinstance(value, Mapping):
         return None if value == NONE and type(None) in get_args(kind) else value
     hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
-    return {k: _understood(v, hints.get(k)) for k, v in value.items()}
+    return {k: _replace_none(v, hints.get(k)) for k, v in value.items()}
 
 
-def _known_keys(given: Any, kind: type[Any], where: str) -> None:
+def _check_keys(given: Any, kind: type[Any], where: str) -> None:
     """Raise on a key that the dataclass does not have, with the likeliest that it has."""
     if not isinstance(given, Mapping):
         if is_dataclass(given):
@@ -414,7 +414,7 @@ def _known_keys(given: Any, kind: type[Any], where: str) -> None:
             raise InputError(f"unknown key {key!r}{table}; {hint}There are: {', '.join(names)}")
 
 
-def _sentence(error: Any, prefix: str = "") -> str:
+def _describe_error(error: Any, prefix: str = "") -> str:
     """One of pydantic's findings, in our words."""
     where = (prefix + ".".join(str(part) for part in error["loc"])).rstrip(".")
     message = str(error["msg"]).removeprefix("Value error, ")

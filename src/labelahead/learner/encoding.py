@@ -16,32 +16,32 @@ from torch import Tensor
 
 from labelahead.batching import Samples
 from labelahead.data import Data
-from labelahead.data.columns import Column, Listed, Sentences
+from labelahead.data.columns import Column, VectorColumn, SentenceColumn
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.preprocessing import PICTURES as VIEWED
-from labelahead.data.split import default_root
-from labelahead.data.words import word_columns
+from labelahead.data.split import get_default_root
+from labelahead.data.words import fit_word_columns
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Progress
-from labelahead.models import embed, pixels, standardise
-from labelahead.models.feature_cache import block_by_block, columns_kept, key_of
-from labelahead.models.image_encoder import BACKBONES, available, scales
-from labelahead.models.sentence_encoder import ENCODER, LONGEST, embed_texts, sentences_available
-from labelahead.models.user_code import imported
+from labelahead.models import embed_images, scale_pixels, standardise_features
+from labelahead.models.feature_cache import compute_features, read_cached_width, make_key
+from labelahead.models.image_encoder import BACKBONES, is_image_encoder_available, compute_scales
+from labelahead.models.sentence_encoder import ENCODER, MAX_TOKENS, embed_texts, is_sentence_encoder_available
+from labelahead.models.user_code import import_object
 
 __all__ = [
     "EMBEDDINGS",
-    "Seen",
+    "EncodedInputs",
     "best_embedding",
     "require_embedding",
-    "seen_by",
-    "side_by_side",
-    "takes_long",
+    "encode_inputs",
+    "join_columns",
+    "is_slow_embedding",
 ]
 
 log = logging.getLogger("labelahead")
-AS_THEY_ARE, WORDS, SENTENCES, PICTURES = "raw", "words", "minilm", "lite0"
+RAW, WORDS, SENTENCES, PICTURES = "raw", "words", "minilm", "lite0"
 EMBEDDINGS = {
     SENTENCES: f"texts as {ENCODER} reads them, 384 numbers (extra 'texts')",
     WORDS: "texts by their words and pairs of words, up to 128 numbers",
@@ -49,20 +49,20 @@ EMBEDDINGS = {
         name: f"pictures as {b.title} sees them, 1,280 numbers (extra 'photos')"
         for name, b in BACKBONES.items()
     },
-    AS_THEY_ARE: "pixels and columns as they are",
+    RAW: "pixels and columns as they are",
 }
 # What the other columns of a table weigh beside an embedding. On Reuters texts with made-up columns
 # a quarter loses a point to columns of noise, where equal weights lose three, and keeps most of
 # what useful ones bring (docs/campaigns).
-BESIDE = 0.25
-TOGETHER = 64  # items that a function of the user's own is called with, at most
+OTHER_COLUMNS_WEIGHT = 0.25
+MAX_ENCODER_BATCH = 64  # items that a function of the user's own is called with, at most
 # pixels a side at which a function of the user's own is given pictures, unless they say
-OWN_SIZE = 224
-Tell = Callable[[int, int], None]
+CUSTOM_ENCODER_PIXELS = 224
+OnItems = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class EncodedInputs:
     """Inputs (n, ...) of a whole data set, by which embedding they came about, and what to say of
     it.
     """
@@ -75,9 +75,9 @@ class Seen:
     )  # how other items become such inputs; None: nobody can tell
 
 
-def seen_by(
+def encode_inputs(
     model: str, data: Data, name: str, size: int | None, progress: Progress | None = None
-) -> Seen:
+) -> EncodedInputs:
     """What the network `model` sees of the data by the embedding `name`.
 
     That is one of EMBEDDINGS, the name of vectors that came with the data, or the user's own as
@@ -87,35 +87,35 @@ def seen_by(
         if data.images is None:
             raise InputError(f"model is {model}, which sees pictures, but {data.name} has none")
         shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
-        seen = pixels(data.images.batch(torch.arange(len(data)), shape[1]))
-        return Seen(seen, AS_THEY_ARE, reading=lambda: Preprocessor(VIEWED, shape, half, half))
+        seen = scale_pixels(data.images.batch(torch.arange(len(data)), shape[1]))
+        return EncodedInputs(seen, RAW, reading=lambda: Preprocessor(VIEWED, shape, half, half))
     if data.samples is not None:
-        return Seen(data.samples, AS_THEY_ARE)
+        return EncodedInputs(data.samples, RAW)
     require_embedding(name, data)
     tell = None if progress is None else lambda done, n: progress("features", done, n)
     if name in data.vectors:
         made = data.vectors[name]
     elif name in BACKBONES:
-        made = _pictures(name, data, size, tell)
+        made = _encode_images(name, data, size, tell)
     elif name == SENTENCES:
-        made = _sentences(data, tell)
+        made = _encode_sentences(data, tell)
     elif ":" in name:
-        made = _own(name, data, size, tell)
+        made = _encode_with_function(name, data, size, tell)
     else:
-        return Seen(data.inputs, name, reading=lambda: _as_it_is(data))
+        return EncodedInputs(data.inputs, name, reading=lambda: _raw_preprocessor(data))
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
     # The exact learner centres and scales by itself, item by item.
-    features = made if model == EXACT else standardise(made, made[pool])
-    rest = _rest(data)
-    scale = None if model == EXACT else scales(made[pool])
-    how = _reading(data, name, size or 128, features, scale, rest, pool)
+    features = made if model == EXACT else standardise_features(made, made[pool])
+    rest = _other_columns(data)
+    scale = None if model == EXACT else compute_scales(made[pool])
+    how = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
-        return Seen(features, name, reading=lambda: how)
+        return EncodedInputs(features, name, reading=lambda: how)
     weighed = (
         f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's "
         f"{features.shape[1]}"
     )
-    return Seen(side_by_side(features, rest, pool), name, (weighed,), lambda: how)
+    return EncodedInputs(join_columns(features, rest, pool), name, (weighed,), lambda: how)
 
 
 def require_embedding(name: str, data: Data) -> None:
@@ -123,7 +123,7 @@ def require_embedding(name: str, data: Data) -> None:
     if name in data.vectors:
         return
     if ":" in name:
-        _function(name)
+        _load_function(name)
     elif name not in EMBEDDINGS:
         known = [*EMBEDDINGS, *data.vectors]
         raise InputError(
@@ -141,15 +141,15 @@ def require_embedding(name: str, data: Data) -> None:
         )
 
 
-def takes_long(name: str, data: Data) -> bool:
+def is_slow_embedding(name: str, data: Data) -> bool:
     """Whether a network has to look at every item before anything can be learnt from this
     embedding.
     """
     return name not in data.vectors and (name in BACKBONES or name == SENTENCES or ":" in name)
 
 
-def _function(name: str) -> Callable[[Any], Any]:
-    function = imported(name, "embedding")
+def _load_function(name: str) -> Callable[[Any], Any]:
+    function = import_object(name, "embedding")
     if not callable(function):
         raise InputError(
             f"the embedding {name!r} is a {type(function).__name__}; expected a function"
@@ -157,7 +157,7 @@ def _function(name: str) -> Callable[[Any], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def side_by_side(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
+def join_columns(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
     """Both (n, d), centred; the rest has BESIDE times the total variance over the pool. Entries are
     about 1.
 
@@ -165,14 +165,14 @@ def side_by_side(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
     of an embedding.
     """
     blocks = []
-    for block, share in ((features, 1.0), (rest, BESIDE)):
-        mean, factor = _weight(block, pool, share)
+    for block, share in ((features, 1.0), (rest, OTHER_COLUMNS_WEIGHT)):
+        mean, factor = _variance_scaling(block, pool, share)
         blocks.append((block.double() - mean) * factor)
     both = torch.cat(blocks, 1)
-    return both.mul_((both.shape[1] / (1 + BESIDE)) ** 0.5).float()
+    return both.mul_((both.shape[1] / (1 + OTHER_COLUMNS_WEIGHT)) ** 0.5).float()
 
 
-def _weight(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor, float]:
+def _variance_scaling(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor, float]:
     """(d,) the mean over the pool, and what makes the total variance `share`.
 
     1 where there is none.
@@ -182,16 +182,16 @@ def _weight(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor, float]:
     return mean, (share / total) ** 0.5 if total > 0 else 1.0
 
 
-def _as_it_is(data: Data) -> Preprocessor | None:
+def _raw_preprocessor(data: Data) -> Preprocessor | None:
     """Of pixels, numbers and columns; words of texts come first."""
     if data.texts is None or data.reading is None:
         return data.reading
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
-    columns = (*word_columns(data.texts, pool.nonzero().flatten()), *data.reading.columns)
+    columns = (*fit_word_columns(data.texts, pool.nonzero().flatten()), *data.reading.columns)
     return Preprocessor(COLUMNS, tuple(data.inputs.shape[1:]), columns=columns)
 
 
-def _reading(
+def _build_preprocessor(
     data: Data,
     name: str,
     size: int,
@@ -210,15 +210,15 @@ def _reading(
     columns: tuple[Column, ...]
     width = features.shape[1]
     if name in data.vectors:
-        columns = (Listed(name, width),)
+        columns = (VectorColumn(name, width),)
     elif name == SENTENCES and data.texts is not None:
-        columns = tuple(Sentences(column, SENTENCES) for column in data.texts.columns)
+        columns = tuple(SentenceColumn(column, SENTENCES) for column in data.texts.columns)
     else:  # a function of the user's own: code does not travel
         return None
     if rest is not None and data.reading is not None:
         columns += data.reading.columns
-        (first, factor), (second, other) = _weight(features, pool, 1.0), _weight(rest, pool, BESIDE)
-        unit = ((width + rest.shape[1]) / (1 + BESIDE)) ** 0.5
+        (first, factor), (second, other) = _variance_scaling(features, pool, 1.0), _variance_scaling(rest, pool, OTHER_COLUMNS_WEIGHT)
+        unit = ((width + rest.shape[1]) / (1 + OTHER_COLUMNS_WEIGHT)) ** 0.5
         mean = torch.cat([mean + std * first, second])
         std = torch.cat(
             [(std / (factor * unit)).expand(width), torch.full_like(second, 1 / (other * unit))]
@@ -227,7 +227,7 @@ def _reading(
     return Preprocessor(COLUMNS, (width,), mean, std, columns=columns)
 
 
-def _rest(data: Data) -> Tensor | None:
+def _other_columns(data: Data) -> Tensor | None:
     """The columns of a table that are numbers or categories, as numbers."""
     rest = (
         data.texts.rest
@@ -243,9 +243,9 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
     """The best that is installed, and what would be better."""
     if data.texts is not None:
         columns = ", ".join(data.texts.columns)
-        if sentences_available():
+        if is_sentence_encoder_available():
             return SENTENCES, (
-                f"{columns}: read by {ENCODER}, up to {LONGEST} tokens (some 200 words) of each "
+                f"{columns}: read by {ENCODER}, up to {MAX_TOKENS} tokens (some 200 words) of each "
                 "text",
             )
         return WORDS, (
@@ -256,81 +256,81 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
     if data.vectors and not data.shape:
         name = next(iter(data.vectors))
         return name, (f"learnt from the vectors in {name}",)
-    if model == "backbone" or (model == EXACT and _in_colour(data) and available()):
+    if model == "backbone" or (model == EXACT and _has_colour_images(data) and is_image_encoder_available()):
         return PICTURES, (
             f"pictures: seen by {BACKBONES[PICTURES].title}, trained on a million photographs",
         )
-    if model == EXACT and _in_colour(data):
-        return AS_THEY_ARE, (
+    if model == EXACT and _has_colour_images(data):
+        return RAW, (
             "pictures are best served by pretrained features, but these are not installed "
             "(pip install 'labelahead[photos]'): pixels instead",
         )
-    return AS_THEY_ARE, ()
+    return RAW, ()
 
 
-def _in_colour(data: Data) -> bool:
+def _has_colour_images(data: Data) -> bool:
     """Whether the items are pictures that a network for photographs can see something in."""
     return data.images is not None and len(data.shape) == 3 and data.shape[0] == 3
 
 
-def _pictures(name: str, data: Data, size: int | None, tell: Tell | None) -> Tensor:
+def _encode_images(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:
     assert data.images is not None
-    return embed(
+    return embed_images(
         data.images,
         len(data),
-        cache=_cache(),
+        cache=_feature_folder(),
         size=size or 128,
-        keys=[key_of(mark) for mark in data.images.marks(len(data))],
+        keys=[make_key(mark) for mark in data.images.marks(len(data))],
         standardised=False,
         progress=tell,
         backbone=name,
     )
 
 
-def _sentences(data: Data, tell: Tell | None) -> Tensor:
+def _encode_sentences(data: Data, tell: OnItems | None) -> Tensor:
     """What every column of text says."""
     assert data.texts is not None
     columns = data.texts.columns.values()
-    return torch.cat([embed_texts(texts, cache=_cache(), progress=tell) for texts in columns], 1)
+    return torch.cat([embed_texts(texts, cache=_feature_folder(), progress=tell) for texts in columns], 1)
 
 
-def _own(name: str, data: Data, size: int | None, tell: Tell | None) -> Tensor:
+def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:
     """What a function of the user's own makes of texts, pictures or rows, block by block."""
-    function = _function(name)
-    items, marks = _items(data, size or OWN_SIZE)
+    function = _load_function(name)
+    items, marks = _item_readers(data, size or CUSTOM_ENCODER_PIXELS)
     source = (
         inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
     )
     written = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else None
     cache = (
-        _cache() if written else None
+        _feature_folder() if written else None
     )  # of what cannot be read nobody can say whether it has changed
     about = f"2|{name.rpartition(':')[2]}|{written}"
-    columns = columns_kept(cache, about)
+    columns = read_cached_width(cache, about)
     first: dict[int, Tensor] = {}
     if columns is None:
-        some = list(range(min(len(data), TOGETHER)))
-        rows = _called(function, name, items(some), len(some), None)
+        some = list(range(min(len(data), MAX_ENCODER_BATCH)))
+        rows = _call_encoder(function, name, items(some), len(some), None)
         columns, first = rows.shape[1], dict(enumerate(rows))
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
-        for begin in range(0, len(at), TOGETHER):
-            some = at[begin : begin + TOGETHER]
+        for begin in range(0, len(at), MAX_ENCODER_BATCH):
+            some = at[begin : begin + MAX_ENCODER_BATCH]
             if all(i in first for i in some):
                 rows[begin : begin + len(some)] = torch.stack([first[i] for i in some])
             else:
-                rows[begin : begin + len(some)] = _called(
+                rows[begin : begin + len(some)] = _call_encoder(
                     function, name, items(some), len(some), columns
                 )
             yield begin + len(some)
 
-    keys = None if cache is None else [key_of(mark) for mark in marks()]
-    return block_by_block(
+    keys = None if cache is None else [make_key(mark) for mark in marks()]
+    return compute_features(
         len(data), columns, fill, about=about, keys=keys, cache=cache, progress=tell
     )
 
 
-def _items(
+def _item_readers(
     data: Data, size: int
 ) -> tuple[Callable[[list[int]], Any], Callable[[], list[str | bytes]]]:
     """What the function is called with for the items at some positions.
@@ -354,7 +354,7 @@ def _items(
     return lambda at: values[at], lambda: [values[i].contiguous().numpy().tobytes() for i in every]
 
 
-def _called(
+def _call_encoder(
     function: Callable[[Any], Any], name: str, items: Any, q: int, columns: int | None
 ) -> Tensor:
     """(q, d) float32, checked."""
@@ -382,9 +382,9 @@ def _called(
     return out
 
 
-def _cache() -> Path | None:
+def _feature_folder() -> Path | None:
     """Where features are kept; None, with a warning, if that place cannot be written to."""
-    folder = default_root() / "features"
+    folder = get_default_root() / "features"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

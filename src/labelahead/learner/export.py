@@ -26,33 +26,33 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.batching import Samples
-from labelahead.data.columns import entry_of
+from labelahead.data.columns import parse_entry
 from labelahead.data.excel import split_sheet
-from labelahead.data.loading import TABLES
-from labelahead.data.new_items import NewItems, brought_to, fresh_items, table_rows
+from labelahead.data.loading import TABLE_SUFFIXES
+from labelahead.data.new_items import NewItems, match_image_format, read_new_items, encode_table_rows
 from labelahead.data.preprocessing import COLUMNS, PICTURES, Preprocessor
 from labelahead.data.records import AUTO, Records, choose_id_column, join_records
 from labelahead.data.table import Table
-from labelahead.data.table_writer import arrow_table, class_column, merge_columns, write_csv
+from labelahead.data.table_writer import build_arrow_table, probability_column_name, merge_columns, write_csv
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
-from labelahead.files import in_one_step, replace
+from labelahead.files import write_atomically, replace_file
 from labelahead.inference.exact import EXACT, ExactModel, predict_proba
-from labelahead.learner.model_card import card
-from labelahead.learner.onnx import Front, Graph, write_onnx
-from labelahead.learner.preparation import Prepared
-from labelahead.models import MODELS, build
-from labelahead.models.sentence_encoder import DIMENSIONS, SentenceEncoder
+from labelahead.learner.model_card import format_model_card
+from labelahead.learner.onnx import PreprocessingModule, ExportGraph, write_onnx
+from labelahead.learner.preparation import PreparedCampaign
+from labelahead.models import MODELS, build_model
+from labelahead.models.sentence_encoder import EMBEDDING_SIZE, SentenceEncoder
 
-__all__ = ["BIASED", "ExportedModel", "Predictions", "finish", "load_finished", "write_predictions"]
+__all__ = ["LEAVE_ONE_OUT_CAVEAT", "ExportedModel", "Predictions", "export_model", "load_exported", "write_predictions"]
 
-FORMAT = 1
-ROWS = 64  # items seen at a time
-EXAMPLES = 5
-NAMED = 5  # items that a message names
+FORMAT_VERSION = 1
+ITEMS_PER_BATCH = 64  # items seen at a time
+ONNX_EXAMPLE_ITEMS = 5
+MAX_NAMED_ITEMS = 5  # items that a message names
 # An item is unlike anything labelled if its variance exceeds that of this share of the labelled
 # items, each of which was left out of the labels for it.
-SHARE = 0.95
-BIASED = (
+NOVELTY_QUANTILE = 0.95
+LEAVE_ONE_OUT_CAVEAT = (
     "by leaving out each label in turn; those that were chosen are hard ones, so it is "
     "commonly lower than on all"
 )
@@ -92,7 +92,7 @@ class Predictions:
         ours = {"prediction": self.labels, "probability": _rounded(self.probabilities.amax(1))}
         if probabilities:
             ours |= {
-                class_column(c): _rounded(self.probabilities[:, i])
+                probability_column_name(c): _rounded(self.probabilities[:, i])
                 for i, c in enumerate(self.classes)
             }
         return merge_columns(self.items, self.records, {**ours, "unlike_labelled": unlike})
@@ -118,9 +118,9 @@ class ExportedModel:
     about: Mapping[str, Any]
 
     @cached_property
-    def front(self) -> Front | None:
+    def front(self) -> PreprocessingModule | None:
         """What stands before the network."""
-        return None if self.reading is None else Front(self.reading).eval()
+        return None if self.reading is None else PreprocessingModule(self.reading).eval()
 
     @property
     def _exact(self) -> ExactModel | None:
@@ -136,7 +136,7 @@ class ExportedModel:
         """Variances above it are unlike anything labelled."""
         exact = self._exact
         return (
-            None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), SHARE))
+            None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), NOVELTY_QUANTILE))
         )
 
     def predict(
@@ -153,22 +153,22 @@ class ExportedModel:
             items = [items]
         if isinstance(items, Sequence) and items and all(isinstance(i, str | Path) for i in items):
             parts = [
-                self._of(part, progress)
+                self._predict_items(part, progress)
                 for source in items
-                for part in self._named(source, len(items) > 1, id)
+                for part in self._read_path(source, len(items) > 1, id)
             ]
-            return _joined(parts)  # raises where nothing could be read
-        return self._of(self._given(items, id), progress)
+            return _concatenate(parts)  # raises where nothing could be read
+        return self._predict_items(self._read_arrays(items, id), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
         """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape)."""
         p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
-        for part in torch.split(values, ROWS):
+        for part in torch.split(values, ITEMS_PER_BATCH):
             with torch.no_grad():
                 x = part if self.front is None else self.front(part)
             p.append(self.predict_proba(x))
             if self._exact is not None:
-                variance.append(self._exact.variance(self._exact.unit(x)))
+                variance.append(self._exact.variance(self._exact.normalise_rows(x)))
         return torch.cat(p), torch.cat(variance) if variance else None
 
     def predict_proba(self, inputs: Tensor | Samples) -> Tensor:
@@ -177,7 +177,7 @@ class ExportedModel:
 
     def _encode(self, texts: list[str]) -> Tensor:
         """(n, 384) what the sentence encoder reads in texts."""
-        rows = torch.empty(len(texts), DIMENSIONS)
+        rows = torch.empty(len(texts), EMBEDDING_SIZE)
         for _ in self._encoder.fill(texts, rows):
             pass
         return rows
@@ -186,7 +186,7 @@ class ExportedModel:
     def _encoder(self) -> SentenceEncoder:
         return SentenceEncoder()
 
-    def _of(self, fresh: NewItems, progress: Callable[[int], None] | None) -> Predictions:
+    def _predict_items(self, fresh: NewItems, progress: Callable[[int], None] | None) -> Predictions:
         if not len(fresh.values):
             none = torch.zeros((0, len(self.classes)), dtype=torch.float64)
             return Predictions((), self.classes, none, failed=fresh.failed)
@@ -204,18 +204,18 @@ class ExportedModel:
         name: str | None = self.about.get("data", {}).get("id")
         return name
 
-    def _named(self, source: str | Path, several: bool, id: str) -> Iterator[NewItems]:
+    def _read_path(self, source: str | Path, several: bool, id: str) -> Iterator[NewItems]:
         if self.reading is None:
             raise InputError(
                 "how items become what this model sees was done in Python; expected items in "
                 "Python, as the network "
                 "takes them"
             )
-        for part in fresh_items(
+        for part in read_new_items(
             self.reading, source, self._encode, id=id, likely_id=self._id_column
         ):
             suffix = split_sheet(source)[0].suffix.lower()
-            inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLES))
+            inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLE_SUFFIXES))
             failed = {f"{source}/{i}": why for i, why in part.failed.items()}
             yield (
                 part._replace(ids=[f"{source}/{i}" for i in part.ids], failed=failed)
@@ -223,7 +223,7 @@ class ExportedModel:
                 else part
             )
 
-    def _given(self, items: Any, id: str) -> NewItems:
+    def _read_arrays(self, items: Any, id: str) -> NewItems:
         """Items in memory."""
         table = None
         if isinstance(items, Mapping) and self.reading is not None and self.reading.kind == COLUMNS:
@@ -237,7 +237,7 @@ class ExportedModel:
             table = Table(
                 columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row"
             )
-            values = table_rows(self.reading, table, "the table", self._encode)
+            values = encode_table_rows(self.reading, table, "the table", self._encode)
         else:
             values = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
             values = values.float() if values.dtype == torch.float64 else values
@@ -268,42 +268,42 @@ class ExportedModel:
         values, tensors = (None, {}) if self.reading is None else self.reading.plain()
         state = {f"network.{k}": v.detach().cpu() for k, v in self.network.state_dict().items()}
         about = {
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "classes": list(self.classes),
             "loss": self.loss,
             "reading": values,
             **self.about,
         }
         about["threshold"] = self.threshold
-        with in_one_step(target) as partial:
+        with write_atomically(target) as partial:
             partial.mkdir()
             about |= (
-                self._onnx(partial / "model.onnx", required=onnx is True)
+                self._write_onnx(partial / "model.onnx", required=onnx is True)
                 if onnx is not False
                 else {}
             )
             weights = state | {f"reading.{k}": t for k, t in tensors.items()}
-            replace(
+            replace_file(
                 partial / "weights.pt", lambda file: torch.save(weights, file)
             )  # says what the disk says
             (partial / "model.json").write_text(
                 json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8"
             )
-            (partial / "README.md").write_text(card(about), encoding="utf-8")
+            (partial / "README.md").write_text(format_model_card(about), encoding="utf-8")
         return target
 
-    def _onnx(self, path: Path, *, required: bool) -> dict[str, Any]:
+    def _write_onnx(self, path: Path, *, required: bool) -> dict[str, Any]:
         """Write it, and what there is to say of it."""
         try:
-            example = self._example()
-            graph = Graph(self.front, self.network, self.loss, len(self.classes))
+            example = self._example_items()
+            graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
             return {"onnx": write_onnx(graph, example, self.outputs(example), path)}
         except (MissingExtra, ModelError, InputError) as error:
             if required:
                 raise
             return {"no_onnx": str(error)}
 
-    def _example(self) -> Tensor:
+    def _example_items(self) -> Tensor:
         """(5, *shape) items of the right form, of noise."""
         if self.reading is None:
             raise InputError(
@@ -311,18 +311,18 @@ class ExportedModel:
                 "ONNX"
             )
         rng = torch.Generator().manual_seed(0)
-        shape = (EXAMPLES, *self.reading.shape)
+        shape = (ONNX_EXAMPLE_ITEMS, *self.reading.shape)
         if self.reading.kind == PICTURES:
             return torch.randint(0, self.reading.white + 1, shape, generator=rng, dtype=torch.uint8)
         return torch.randn(shape, generator=rng)
 
 
-def _joined(parts: Sequence[Predictions]) -> Predictions:
+def _concatenate(parts: Sequence[Predictions]) -> Predictions:
     """All parts as one. Raises `InputError` where not a single item could be read."""
     first, failed = parts[0], {k: why for p in parts for k, why in p.failed.items()}
     if failed and not any(len(p) for p in parts):
-        some = "; ".join(f"{name} ({why})" for name, why in list(failed.items())[:NAMED])
-        more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+        some = "; ".join(f"{name} ({why})" for name, why in list(failed.items())[:MAX_NAMED_ITEMS])
+        more = f"; and {len(failed) - MAX_NAMED_ITEMS} more" if len(failed) > MAX_NAMED_ITEMS else ""
         raise InputError(
             f"no item can be read: {some}{more}; expected at least one that can: see whether the "
             "files open elsewhere, "
@@ -345,8 +345,8 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, 6) for value in values.tolist()]
 
 
-def finish(
-    ready: Prepared,
+def export_model(
+    ready: PreparedCampaign,
     network: nn.Module,
     labels: Mapping[int, int],
     classes: Sequence[str],
@@ -388,14 +388,14 @@ def finish(
         "accuracy": dict(accuracy),
     }
     if isinstance(network, ExactModel) and len(network.support):
-        network.fitted_variance_scale()  # goes with the weights
+        network.ensure_variance_scale()  # goes with the weights
     loss = "squared" if campaign.model.name == EXACT else ready.training.loss
     model = ExportedModel(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
-    _verify(model, ready)
+    _check_preprocessing(model, ready)
     return model
 
 
-def _verify(model: ExportedModel, ready: Prepared) -> None:
+def _check_preprocessing(model: ExportedModel, ready: PreparedCampaign) -> None:
     """Raise unless items of the pool, read as others will be, become the inputs that were learnt
     from.
     """
@@ -411,9 +411,9 @@ def _verify(model: ExportedModel, ready: Prepared) -> None:
         texts = {} if data.texts is None else data.texts.columns
         columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
         entry = (
-            str if all(c.name in texts for c in reading.columns) else entry_of
+            str if all(c.name in texts for c in reading.columns) else parse_entry
         )  # texts are what they say by now
-        values = table_rows(
+        values = encode_table_rows(
             reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry
         )
     elif (
@@ -421,7 +421,7 @@ def _verify(model: ExportedModel, ready: Prepared) -> None:
         and data.images is not None
         and reading.shape[1] == reading.shape[2]
     ):
-        values = brought_to(reading, data.images.batch(at, reading.shape[1]).float())
+        values = match_image_format(reading, data.images.batch(at, reading.shape[1]).float())
     else:
         return
     with torch.no_grad():
@@ -446,10 +446,10 @@ def write_predictions(
     if path is not None and path.suffix.lower() in (".parquet", ".pq"):
         arrow = import_extra("pyarrow", "tables", "the form Parquet")
         parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
-        table = arrow_table(
+        table = build_arrow_table(
             columns, {"prediction": arrow.string(), "unlike_labelled": arrow.bool_()}
         )
-        replace(path, lambda file: parquet.write_table(table, file))
+        replace_file(path, lambda file: parquet.write_table(table, file))
         return None
     words = {None: "", True: "yes", False: "no"}
     columns["unlike_labelled"] = [words[unlike] for unlike in columns["unlike_labelled"]]
@@ -457,11 +457,11 @@ def write_predictions(
     write_csv(text, columns)
     if path is None:
         return text.getvalue()
-    replace(path, text.getvalue())
+    replace_file(path, text.getvalue())
     return None
 
 
-def load_finished(folder: str | Path, *, network: nn.Module | str | None = None) -> ExportedModel:
+def load_exported(folder: str | Path, *, network: nn.Module | str | None = None) -> ExportedModel:
     """What `ExportedModel.save` wrote.
 
     network: your own, where the model is one, or its name; its weights are replaced.
@@ -474,11 +474,11 @@ def load_finished(folder: str | Path, *, network: nn.Module | str | None = None)
     )
     try:
         reading = None if about["reading"] is None else Preprocessor.of(about["reading"], read)
-        made = network if isinstance(network, nn.Module) else _built(path, about, network)
+        made = network if isinstance(network, nn.Module) else _build_network(path, about, network)
     except LabelaheadError:
         raise
     except Exception as error:  # values of any kind may stand where others are expected
-        raise _damaged(path / "model.json", error) from error
+        raise _damaged_error(path / "model.json", error) from error
     try:
         made.load_state_dict(weights)
     except RuntimeError as error:
@@ -494,18 +494,18 @@ def _read_about(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged_error(path, error) from error
     if not isinstance(about, dict):
-        raise _damaged(path, f"it holds a {type(about).__name__}, not an object")
-    if about.get("format") != FORMAT:
+        raise _damaged_error(path, f"it holds a {type(about).__name__}, not an object")
+    if about.get("format") != FORMAT_VERSION:
         raise InputError(
-            f"{path} is of format {about.get('format')}; expected {FORMAT}: of this version of "
+            f"{path} is of format {about.get('format')}; expected {FORMAT_VERSION}: of this version of "
             "labelahead"
         )
     kinds = {"classes": list, "loss": str, "reading": dict | None, "network": dict}
     for key, kind in kinds.items():
         if key not in about or not isinstance(about[key], kind):
-            raise _damaged(
+            raise _damaged_error(
                 path, f"{key} is {'missing' if key not in about else repr(about[key])[:60]}"
             )
     return about
@@ -518,13 +518,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
     except Exception as error:  # whatever a damaged file makes the reader say
-        raise _damaged(path, error) from error
+        raise _damaged_error(path, error) from error
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise _damaged(path, "it holds something other than tensors by name")
+        raise _damaged_error(path, "it holds something other than tensors by name")
     return state
 
 
-def _damaged(path: Path, cause: Exception | str) -> InputError:
+def _damaged_error(path: Path, cause: Exception | str) -> InputError:
     said = (
         cause
         if isinstance(cause, str)
@@ -535,7 +535,7 @@ def _damaged(path: Path, cause: Exception | str) -> InputError:
     )
 
 
-def _built(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
+def _build_network(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
     asked = about["network"]
     name, shape, classes = asked["name"], tuple(asked["shape"]), max(len(about["classes"]), 2)
     if name == EXACT:
@@ -547,4 +547,4 @@ def _built(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
             "load_model(folder, network=...), or --network file.py:function"
         )
     options = {} if asked["dropout"] is None else {"dropout": asked["dropout"]}
-    return build(own or name, shape, classes, width=asked["width"], **options)
+    return build_model(own or name, shape, classes, width=asked["width"], **options)

@@ -10,21 +10,21 @@ from typing import Any
 from torch import Tensor
 
 from labelahead.data import Data, read_labels
-from labelahead.data.classes import each_once, with_classes
+from labelahead.data.classes import require_distinct_classes, merge_class_lists
 from labelahead.data.pool import Pool
-from labelahead.data.records import Records, as_python, text_of_id
-from labelahead.data.table_writer import json_rows, merge_columns, write_csv
+from labelahead.data.records import Records, to_python_list, format_id
+from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
 from labelahead.learner.config import Campaign, Progress
-from labelahead.learner.preparation import Prepared, prepare
-from labelahead.strategies import find
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.strategies import find_strategy
 from labelahead.strategies.query import Query, propose
 
-__all__ = ["Question", "as_text", "questions"]
+__all__ = ["QueryItem", "format_query_items", "query_items"]
 
 
 @dataclass(frozen=True)
-class Question:
+class QueryItem:
     """An item to label next."""
 
     id: str  # from the id column, or the file name, or the row number
@@ -36,14 +36,14 @@ class Question:
     record: Mapping[str, Any] = field(default_factory=dict)  # the user's own columns
 
 
-def questions(
+def query_items(
     campaign: Campaign,
     n: int,
     *,
     labels: str | Path | None = None,
     classes: Sequence[str] = (),
     progress: Progress | None = None,
-) -> tuple[list[Question], Prepared]:
+) -> tuple[list[QueryItem], PreparedCampaign]:
     """Train on the labels and ask for the n items that matter most, best first.
 
     labels: a file of `id,label`; default: the labels that the data carry themselves. classes: all
@@ -51,25 +51,25 @@ def questions(
     """
     tell = progress or (lambda what, done, total: None)
     tell("loading", 0, 1)
-    ready = prepare(_without_test_part(campaign, classes), progress=progress)
-    pool, names, notes = _labelled(ready, labels, ready.campaign.data.classes)
+    ready = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
+    pool, names, notes = _label_pool(ready, labels, ready.campaign.data.classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
             f"{n} items asked for, but {len(pool.unlabelled)} of {len(ready.data)} are unlabelled; "
             "expected at most that"
         )
-    asking, strategy = campaign.asking, find(campaign.asking.strategy)
+    asking, strategy = campaign.asking, find_strategy(campaign.asking.strategy)
     if len(pool):
         tell("training", 0, 1)
-    elif strategy.look_ahead and strategy.criterion_after(()) != strategy.criterion:
+    elif strategy.look_ahead and strategy.choose_acquisition(()) != strategy.acquisition:
         # An untrained network's opinions are noise; what it holds alike is not.
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
-    learner = ready.learner(count, strategy.objective)
+    learner = ready.make_learner(count, strategy.objective)
     order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
     seed = ready.training.seed_of(campaign.seed, 0)
-    learnt = learner.learn(pool.labelled[order], pool.labels[order], seed=seed)
+    learnt = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
     notes += learnt.trained.notes if learnt.trained else ()
     tell("looking ahead", 0, n)
     chosen = propose(
@@ -86,17 +86,17 @@ def questions(
     )
     notes += chosen.notes
     p = learnt.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
-    asked = _described(ready.data, chosen, names, p)
+    asked = _build_items(ready.data, chosen, names, p)
     return asked, replace(ready, notes=(*ready.notes, *notes))
 
 
 def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
     """The campaign with these classes, if there are any, and with every item in the pool."""
-    names = tuple(each_once(classes or campaign.data.classes))
+    names = tuple(require_distinct_classes(classes or campaign.data.classes))
     return replace(campaign, data=replace(campaign.data, test_fraction=0.0, classes=names))
 
 
-def _described(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None) -> list[Question]:
+def _build_items(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None) -> list[QueryItem]:
     """What was chosen, with what is predicted of it.
 
     Probabilities p (n, C), None before the first label.
@@ -106,7 +106,7 @@ def _described(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None
     )
     rows = zip(chosen.positions.tolist(), chosen.scores.tolist(), sure, best, strict=True)
     return [
-        Question(
+        QueryItem(
             id=data.ids[position],
             position=position,
             score=score,
@@ -131,12 +131,12 @@ def _record(data: Data, position: int) -> dict[str, Any]:
     if data.records is None:
         return {}
     return {
-        name: as_python(column)[0] for name, column in data.records.take([position]).columns.items()
+        name: to_python_list(column)[0] for name, column in data.records.take([position]).columns.items()
     }
 
 
-def _labelled(
-    ready: Prepared, labels: str | Path | None, classes: Sequence[str]
+def _label_pool(
+    ready: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
 ) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
     """The pool with the labels that there are, the names of all classes, and what to say."""
     data, notes = ready.data, []
@@ -159,7 +159,7 @@ def _labelled(
     at_hand = [p for p in given if p not in set(held)]
     if at_hand:
         pool.label(at_hand, [given[p] for p in at_hand])
-    names = with_classes(names, classes)
+    names = merge_class_lists(names, classes)
     if len(pool) and len(names) < 2:
         raise InputError(
             f"all labels are {names[0]!r}; expected at least two classes: name the others with "
@@ -168,25 +168,25 @@ def _labelled(
     return pool, names, tuple(notes)
 
 
-def as_text(questions: Sequence[Question], form: str) -> str:
+def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
     """Return the questions as "csv" or "json".
 
     Id, the user's columns, position, score, prediction, probability.
     """
     records = Records({})
-    for name in dict.fromkeys(name for q in questions for name in q.record):
-        records = records.with_column(name, [q.record.get(name) for q in questions])
-    if "id" in records.columns and [text_of_id(v) for v in records.columns["id"]] == [
-        q.id for q in questions
+    for name in dict.fromkeys(name for q in query_items for name in q.record):
+        records = records.with_column(name, [q.record.get(name) for q in query_items])
+    if "id" in records.columns and [format_id(v) for v in records.columns["id"]] == [
+        q.id for q in query_items
     ]:
         records = replace(records, id_column="id")
     ours = {
-        name: [getattr(q, name) for q in questions]
+        name: [getattr(q, name) for q in query_items]
         for name in ("position", "score", "prediction", "probability")
     }
-    columns = merge_columns([q.id for q in questions], records, ours)
+    columns = merge_columns([q.id for q in query_items], records, ours)
     if form == "json":
-        return json.dumps(list(json_rows(columns)), indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(list(iter_json_rows(columns)), indent=1, ensure_ascii=False) + "\n"
     text = io.StringIO(newline="")
     write_csv(text, columns)
     return text.getvalue()

@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Inputs, Samples, as_inputs, length
+from labelahead.batching import Inputs, Samples, as_inputs, count_samples
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
-from labelahead.files import replace
+from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
-from labelahead.inference.exact import ExactLearner, ExactModel, learnt_of, predict_proba
-from labelahead.inference.network import NetworkLearner, probabilities_of
-from labelahead.inference.pool_posterior import PoolPosterior, drift_note
+from labelahead.inference.exact import ExactLearner, ExactModel, wrap_fitted_model, predict_proba
+from labelahead.inference.network import NetworkLearner, outputs_to_probabilities
+from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 from labelahead.models.training import AuxiliaryObjective, Training, predict
-from labelahead.models.trusted_code import code_names, full_name, record_code, require_trusted_code
-from labelahead.seeds import seeded, stream, training_seed
-from labelahead.strategies import GIVEN, find
+from labelahead.models.trusted_code import find_code_names, resolve_code_name, record_code, require_trusted_code
+from labelahead.seeds import temporary_seed, make_generator, derive_training_seed
+from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
@@ -31,7 +31,7 @@ from labelahead.strategies.query import propose
 __all__ = ["Learner"]
 
 log = logging.getLogger("labelahead")
-PLAIN = ("retrain_every", "loss", "test", "seed")  # arguments that are saved as they are
+SAVED_ARGUMENTS = ("retrain_every", "loss", "test", "seed")  # arguments that are saved as they are
 Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
 
 
@@ -76,10 +76,10 @@ class Learner:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
         self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
         self.asking = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
-        self._strategy = find(
+        self._strategy = find_strategy(
             self.asking.strategy
         )  # read once, where it is a file of the user's own
-        self._strategy.mode(self.asking.mode, ask=True)
+        self._strategy.mode(self.asking.mode, oracle=True)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
         if loss not in (None, "squared", "cross-entropy"):
@@ -90,12 +90,12 @@ class Learner:
             raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
         self.pool = Pool(len(self.inputs), test=test)
         self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
-        learnt_of(model, self.inputs)  # says what does not go together
+        wrap_fitted_model(model, self.inputs)  # says what does not go together
         self.classes = predict(model, self.inputs[:1]).shape[1]
         self._initial = copy.deepcopy(model)
-        self._fresh = 0  # labels since the last training
+        self._labels_since_training = 0  # labels since the last training
         self._trained = False
-        self._belief: PoolPosterior | None = None
+        self._pool_posterior: PoolPosterior | None = None
         self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
         self.drift: float | None = None  # of the last training, once looked ahead: see the class
         # what was trained together with the network
@@ -112,8 +112,8 @@ class Learner:
         """The n positions to label next, best first."""
         strategy = self._strategy
         if (
-            self._fresh >= self.retrain_every
-            or (self._fresh and not self._trained)
+            self._labels_since_training >= self.retrain_every
+            or (self._labels_since_training and not self._trained)
             or self._objective_is_missing()
         ):
             self.train()
@@ -126,8 +126,8 @@ class Learner:
                 changed(self.asking, strategy=strategy),
                 loss=self.loss,
                 seed=self.seed,
-                fresh=self._another,
-                training=self._recipe(),
+                fresh=self._make_network,
+                training=self._training_recipe(),
                 memory=self._memory,
                 objective=self._objective or self._new_objective(),
             )
@@ -136,14 +136,14 @@ class Learner:
         free = len(self.pool.unlabelled)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
             raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected up to that")
-        if self._belief is None or len(self._belief.view.candidates) < n:
-            self._belief = self._look(n)
+        if self._pool_posterior is None or len(self._pool_posterior.view.candidates) < n:
+            self._pool_posterior = self._build_posterior(n)
         rng, mode = (
-            stream(self.seed, "pick", len(self.pool)),
-            strategy.mode(self.asking.mode, ask=False),
+            make_generator(self.seed, "pick", len(self.pool)),
+            strategy.mode(self.asking.mode, oracle=False),
         )
-        positions, _ = self._belief.pick(
-            strategy.criterion_after(self.pool.labels.tolist()), n, rng, mode
+        positions, _ = self._pool_posterior.select_batch(
+            strategy.choose_acquisition(self.pool.labels.tolist()), n, rng, mode
         )
         return [int(p) for p in positions]
 
@@ -159,13 +159,13 @@ class Learner:
                 "expected one output per class"
             )
         self.pool.label(positions, labels)
-        at = checks.positions(positions, "positions", len(self.inputs))
-        self._fresh += len(at)
-        if self._belief is not None:
+        at = checks.check_positions(positions, "positions", len(self.inputs))
+        self._labels_since_training += len(at)
+        if self._pool_posterior is not None:
             # An item that was not among the candidates is not in the kernel: it waits for the next
             # one.
             new = dict(zip(at.tolist(), given.tolist(), strict=True))
-            self._belief = self._belief.told({**self._belief.labels, **new})
+            self._pool_posterior = self._pool_posterior.with_labels({**self._pool_posterior.labels, **new})
 
     def predict(self, positions: Positions | None = None) -> Tensor:
         """(q, C) class probabilities: the network's as last trained, or with the answers since.
@@ -177,19 +177,19 @@ class Learner:
         at = (
             torch.arange(len(self.inputs))
             if positions is None
-            else checks.positions(positions, "positions", len(self.inputs), distinct=False)
+            else checks.check_positions(positions, "positions", len(self.inputs), distinct=False)
         )
-        p = predict_proba(self._up_to_date(), self.inputs[at], self.loss)
-        if isinstance(self.model, ExactModel) or not self._fresh:
+        p = predict_proba(self._current_network(), self.inputs[at], self.loss)
+        if isinstance(self.model, ExactModel) or not self._labels_since_training:
             return p
-        if self._belief is None and self._strategy.look_ahead and len(self.pool.unlabelled):
-            self._belief = self._look(
+        if self._pool_posterior is None and self._strategy.look_ahead and len(self.pool.unlabelled):
+            self._pool_posterior = self._build_posterior(
                 1
             )  # answers that no training has heard of yet, as after `load`
-        if self._belief is not None:
-            inside = [i for i, position in enumerate(at.tolist()) if position in self._belief]
+        if self._pool_posterior is not None:
+            inside = [i for i, position in enumerate(at.tolist()) if position in self._pool_posterior]
             # f_lin is on the scale of one-hot targets, whatever the loss.
-            p[inside] = probabilities_of(self._belief.mean(at[inside].tolist()), "squared")
+            p[inside] = outputs_to_probabilities(self._pool_posterior.mean(at[inside].tolist()), "squared")
         return p
 
     def train(self) -> None:
@@ -197,7 +197,7 @@ class Learner:
         if len(self.pool) == 0:
             raise InputError("there is no label yet; expected some: teach first")
         if isinstance(self.training, Training):
-            self._learn(self.model, self.training)
+            self._fit_network(self.model, self.training)
         else:
             some = self.inputs[self.pool.labelled]
             self.training(
@@ -206,11 +206,11 @@ class Learner:
                 self.pool.labels,
             )
         self.model.eval()
-        self._fresh, self._belief, self._trained = 0, None, True
+        self._labels_since_training, self._pool_posterior, self._trained = 0, None, True
 
-    def _learn(self, into: nn.Module, training: Training) -> None:
+    def _fit_network(self, into: nn.Module, training: Training) -> None:
         """Train a network like ours on all labels so far."""
-        seed = training_seed(self.seed, len(self.pool), "t")
+        seed = derive_training_seed(self.seed, len(self.pool), "t")
         again: NetworkLearner | ExactLearner
         if isinstance(into, ExactModel):
             assert isinstance(self.inputs, Tensor)  # nothing else fits it
@@ -224,25 +224,25 @@ class Learner:
                 training,
                 objective=self._strategy.objective,
             )
-        learnt = again.learn(
+        learnt = again.fit(
             self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into
         )
         self._objective = learnt.objective
         for note in learnt.trained.notes if learnt.trained else ():
             log.warning("%s", note)
 
-    def _up_to_date(self) -> nn.Module:
+    def _current_network(self) -> nn.Module:
         """The network; of the exact learner, whose training takes milliseconds, one that knows of
         all answers.
         """
         if not (
-            self._fresh
+            self._labels_since_training
             and isinstance(self.model, ExactModel)
             and isinstance(self.training, Training)
         ):
             return self.model
         model = copy.deepcopy(self.model)
-        self._learn(model, self.training)
+        self._fit_network(model, self.training)
         return model.eval()
 
     def save(self, path: str | Path) -> None:
@@ -251,7 +251,7 @@ class Learner:
             self.asking.strategy
         )  # as it can be found again; one that was handed over must be handed over again
         asking = changed(
-            self.asking, strategy=full_name(own) if isinstance(own, str) else GIVEN + own.name
+            self.asking, strategy=resolve_code_name(own) if isinstance(own, str) else PYTHON_OBJECT_PREFIX + own.name
         )
         state = {
             "version": 1,
@@ -259,17 +259,17 @@ class Learner:
             "initial": self._initial.state_dict(),
             "labelled": self.pool.labelled,
             "labels": self.pool.labels,
-            "fresh": self._fresh,
+            "fresh": self._labels_since_training,
             "trained": self._trained,
             "memory": self._memory,
             "objective": None if self._objective is None else self._objective.state_dict(),
-            **{name: getattr(self, name) for name in PLAIN},
+            **{name: getattr(self, name) for name in SAVED_ARGUMENTS},
             "asking": asdict(asking),
             "training": asdict(self.training) if isinstance(self.training, Training) else None,
             "items": len(self.inputs),
         }
-        replace(Path(path), lambda file: torch.save(state, file))
-        record_code(code_names(state).values())
+        replace_file(Path(path), lambda file: torch.save(state, file))
+        record_code(find_code_names(state).values())
 
     @classmethod
     def load(
@@ -296,17 +296,17 @@ class Learner:
             raise InputError(f"{path} cannot be read as a saved Learner ({error})") from error
         if not isinstance(state, dict) or state.get("version") != 1:
             raise InputError(f"{path} is no saved Learner of this version")
-        if state["items"] != length(inputs):
-            raise InputError(f"{path} was saved with {state['items']} inputs, not {length(inputs)}")
+        if state["items"] != count_samples(inputs):
+            raise InputError(f"{path} was saved with {state['items']} inputs, not {count_samples(inputs)}")
         if state["training"] is None and training is None:
             raise InputError(
                 f"{path} was saved with a training function; expected it as `training`"
             )
         if strategy is None:
-            require_trusted_code(code_names(state), Path(path), (), trust_code)
+            require_trusted_code(find_code_names(state), Path(path), (), trust_code)
         asking = QueryConfig(**state["asking"])
-        if str(asking.strategy).startswith(GIVEN) and strategy is None:
-            name = str(asking.strategy).removeprefix(GIVEN)
+        if str(asking.strategy).startswith(PYTHON_OBJECT_PREFIX) and strategy is None:
+            name = str(asking.strategy).removeprefix(PYTHON_OBJECT_PREFIX)
             raise InputError(
                 f"{path} was saved with the strategy {name}; expected it as `strategy`"
             )
@@ -320,13 +320,13 @@ class Learner:
             inputs,
             asking if strategy is None else changed(asking, strategy=strategy),
             training=training or Training(**state["training"]),
-            **{name: state[name] for name in PLAIN},
+            **{name: state[name] for name in SAVED_ARGUMENTS},
         )
         model.load_state_dict(state["model"])
         model.eval()
         if len(state["labelled"]):
             learner.pool.label(state["labelled"], state["labels"])
-        learner._fresh, learner._trained = state["fresh"], state["trained"]
+        learner._labels_since_training, learner._trained = state["fresh"], state["trained"]
         learner._memory = state.get("memory")  # older files have none
         if state.get("objective") is not None:
             learner._objective = learner._new_objective()
@@ -340,7 +340,7 @@ class Learner:
         if make is None or isinstance(self.model, ExactModel):
             return None
         return make(
-            self.model, self.inputs[:2], training_seed(self.seed, len(self.pool), "t")
+            self.model, self.inputs[:2], derive_training_seed(self.seed, len(self.pool), "t")
         ).eval()
 
     def _objective_is_missing(self) -> bool:
@@ -349,28 +349,28 @@ class Learner:
         """
         return self._strategy.objective is not None and self._objective is None and self._trained
 
-    def _another(self, seed: int) -> nn.Module:
+    def _make_network(self, seed: int) -> nn.Module:
         """A network like the first one with weights of its own, for strategies that train some."""
         model = copy.deepcopy(self._initial)
-        with seeded(seed):
+        with temporary_seed(seed):
             for module in model.modules():
                 reset: Any = getattr(module, "reset_parameters", None)
                 if callable(reset):
                     reset()
         return model
 
-    def _recipe(self) -> Training:
+    def _training_recipe(self) -> Training:
         return self.training if isinstance(self.training, Training) else Training(loss=self.loss)  # type: ignore[arg-type]
 
-    def _look(self, n: int) -> PoolPosterior:
+    def _build_posterior(self, n: int) -> PoolPosterior:
         """What the network holds of the labelled items and fresh candidates, at least n."""
         self.model.eval()
-        asking = self._strategy.settled(self.asking)
-        now = QueryContext.of(
+        asking = self._strategy.with_default_noise(self.asking)
+        now = QueryContext.from_pool(
             self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed
         )
         # Labels that the network was not trained on make the two differ, and rightly so.
-        self.drift = now.drift if self._trained and not self._fresh else None
-        if note := drift_note(self.drift):
+        self.drift = now.drift if self._trained and not self._labels_since_training else None
+        if note := drift_warning(self.drift):
             log.warning("%s", note)
-        return now.belief
+        return now.pool_posterior

@@ -6,10 +6,10 @@ from typing import Any
 from labelahead.data.preprocessing import COLUMNS, PICTURES
 from labelahead.inference.exact import EXACT
 
-__all__ = ["card"]
+__all__ = ["format_model_card"]
 
 
-def card(about: Mapping[str, Any]) -> str:
+def format_model_card(about: Mapping[str, Any]) -> str:
     """For people: what it is, from what, how good, how to use it."""
     classes, labels = about["classes"], about["labels"]
     name, how = about["network"]["name"], about["accuracy"]
@@ -31,7 +31,7 @@ def card(about: Mapping[str, Any]) -> str:
         f"- network: {name}"
         + (" (kernel regression; nothing was trained)" if name == EXACT else ""),
         f"- data: {about['data']['name']}, {about['data']['items']} items; inputs: "
-        f"{_inputs(about['reading'])}",
+        f"{_describe_inputs(about['reading'])}",
         f"- labels: {sum(labels.values())} in all",
         f"- accuracy: {good}",
     ]
@@ -45,7 +45,7 @@ def card(about: Mapping[str, Any]) -> str:
         "",
         "| class | labels |",
         "| --- | --- |",
-        *(f"| {_cell(c)} | {n} |" for c, n in labels.items()),
+        *(f"| {_escape_cell(c)} | {n} |" for c, n in labels.items()),
     ]
     if "no_onnx" in about:
         lines += ["", f"There is no ONNX form of it: {about['no_onnx']}."]
@@ -146,11 +146,11 @@ def read_item(path, size={size}):
     {last}"""
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _inputs(reading: Mapping[str, Any] | None) -> str:
+def _describe_inputs(reading: Mapping[str, Any] | None) -> str:
     if reading is None:
         return "as they are handed over"
     if reading["kind"] == COLUMNS:

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from labelahead.data.preprocessing import Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
-from labelahead.gp.calibration import FEW, quadrature
-from labelahead.inference.exact import MIN_VARIANCE, ExactModel, mixed
-from labelahead.models.image_encoder import BACKBONES, pixels, pretrained
+from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
+from labelahead.inference.exact import MIN_VARIANCE, ExactModel, mix_kernels
+from labelahead.models.image_encoder import BACKBONES, scale_pixels, load_backbone
 
-__all__ = ["Front", "Graph", "write_onnx"]
+__all__ = ["PreprocessingModule", "ExportGraph", "write_onnx"]
 
 OPSET = 18
 TOLERANCE = 1e-4  # of probabilities and variances, beside our own
 EXAMPLES = 5
 
 
-class Front(nn.Module):
+class PreprocessingModule(nn.Module):
     """Items as they are read -> what the network sees."""
 
     mean: Tensor
@@ -40,7 +40,7 @@ class Front(nn.Module):
                 "labelahead does not know; "
                 f"expected one of {', '.join(BACKBONES)}"
             )
-        self.trunk = None if reading.features is None else pretrained(reading.features)
+        self.trunk = None if reading.features is None else load_backbone(reading.features)
         whole = reading.features is not None or reading.mean.numel() == 1
         column = reading.mean.shape if whole else (-1, *[1] * (len(reading.shape) - 1))
         self.register_buffer("mean", reading.mean.view(column))
@@ -48,11 +48,11 @@ class Front(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, *shape) -> (n, ...) float32."""
-        values = x if self.trunk is None else self.trunk.features(pixels(x))
+        values = x if self.trunk is None else self.trunk.features(scale_pixels(x))
         return ((values.to(self.mean.dtype) - self.mean) / self.std).float()
 
 
-class Spread(nn.Module):
+class VarianceModule(nn.Module):
     """`ExactModel.variance`, of steps that ONNX has."""
 
     white: Tensor  # (L, L), the inverse of the system's Cholesky factor
@@ -60,18 +60,18 @@ class Spread(nn.Module):
     def __init__(self, model: ExactModel) -> None:
         super().__init__()
         self.weights, self.support = model.weights().weights, model.support
-        self.register_buffer("white", model.whitening())
+        self.register_buffer("white", model.compute_whitening())
 
     def kernel(self, units: Tensor) -> Tensor:
         """(n, L) between rows of length one (n, d) and the labelled items."""
-        return mixed(units @ self.support.T, self.weights)
+        return mix_kernels(units @ self.support.T, self.weights)
 
     def forward(self, K: Tensor) -> Tensor:
         """(n,) from the kernel (n, L) with the labelled items."""
         return (1 - (K.double() @ self.white.T).square().sum(1)).clamp_min(0.0)
 
 
-class Graph(nn.Module):
+class ExportGraph(nn.Module):
     """Items as they are read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact
     learner.
 
@@ -79,12 +79,12 @@ class Graph(nn.Module):
     `ExportedModel.outputs`.
     """
 
-    def __init__(self, front: Front | None, network: nn.Module, loss: str, classes: int) -> None:
+    def __init__(self, front: PreprocessingModule | None, network: nn.Module, loss: str, classes: int) -> None:
         super().__init__()
         self.front, self.network, self.loss, self.classes = front, network, loss, classes
-        self.spread: Spread | None = None
+        self.spread: VarianceModule | None = None
         if isinstance(network, ExactModel) and len(network.support):
-            self.spread, self.factor = Spread(network), network.fitted_variance_scale()
+            self.spread, self.factor = VarianceModule(network), network.ensure_variance_scale()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Both as float32."""
@@ -93,43 +93,43 @@ class Graph(nn.Module):
             return (self._probabilities(self.network(x)),)
         model = self.network
         assert isinstance(model, ExactModel)
-        K = self.spread.kernel(model.unit(x))
+        K = self.spread.kernel(model.normalise_rows(x))
         outputs, variance = 1 / model.classes + K.double() @ model.alpha, self.spread(K)
         spread = self.factor * variance.clamp_min(MIN_VARIANCE)
         return _likelihoods(outputs[:, : self.classes], spread).float(), variance.float()
 
     def _probabilities(self, outputs: Tensor) -> Tensor:
-        p = torch.softmax(outputs, 1) if self.loss == "cross-entropy" else _projected(outputs)
+        p = torch.softmax(outputs, 1) if self.loss == "cross-entropy" else _project_to_simplex(outputs)
         p = p[:, : self.classes]
         return (p / p.sum(1, keepdim=True).clamp_min(1e-30)).float()
 
 
 def _likelihoods(mean: Tensor, variance: Tensor) -> Tensor:
-    """As `linear.calibration.likelihoods`, of steps that ONNX has: erf and products."""
-    nodes, weights = quadrature(mean.device)
+    """As `gp.calibration.gaussian_class_probabilities`, of steps that ONNX has: erf and products."""
+    nodes, weights = gauss_hermite(mean.device)
     classes = mean.shape[1]
-    if classes <= FEW:
+    if classes <= MAX_CLASSES_BY_QUADRATURE:
         ahead = (mean[:, :, None] - mean[:, None, :]) / variance.sqrt()[:, None, None]
-        below = _normal(ahead[..., None] + nodes)  # (n, C, C, nodes): whether a is above c
+        below = _normal_cdf(ahead[..., None] + nodes)  # (n, C, C, nodes): whether a is above c
         own = torch.eye(classes, dtype=torch.bool, device=mean.device)[:, :, None]
         p = torch.where(own, 1.0, below).prod(2) @ weights
         return p / p.sum(1, keepdim=True)
     first = mean.argmax(1, keepdim=True)
     own = torch.arange(classes, device=mean.device)[None] == first
     behind = mean - mean.gather(1, first)
-    below = _normal(nodes - behind[..., None] / variance.sqrt()[:, None, None])
+    below = _normal_cdf(nodes - behind[..., None] / variance.sqrt()[:, None, None])
     top = torch.where(own[..., None], 1.0, below).prod(1) @ weights
-    others = torch.where(own, 0.0, _normal(behind / (2 * variance)[:, None].sqrt()))
+    others = torch.where(own, 0.0, _normal_cdf(behind / (2 * variance)[:, None].sqrt()))
     share = others / others.sum(1, keepdim=True).clamp_min(1e-300) * (1 - top)[:, None]
     p = torch.where(own, top[:, None], torch.minimum(share, top[:, None]))
     return p / p.sum(1, keepdim=True)
 
 
-def _normal(z: Tensor) -> Tensor:
+def _normal_cdf(z: Tensor) -> Tensor:
     return (1 + torch.erf((z / 2**0.5).float()).double()) / 2  # onnxruntime has no other erf
 
 
-def _projected(z: Tensor) -> Tensor:
+def _project_to_simplex(z: Tensor) -> Tensor:
     """The nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974)."""
     ordered = torch.sort(z, dim=1, descending=True).values
     excess = ordered.cumsum(1) - 1
@@ -140,7 +140,7 @@ def _projected(z: Tensor) -> Tensor:
 
 
 def write_onnx(
-    graph: Graph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path
+    graph: ExportGraph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path
 ) -> dict[str, Any]:
     """Write the graph, and hold what onnxruntime says of the example (n, *shape) against ours.
 
@@ -150,7 +150,7 @@ def write_onnx(
     import_extra("onnxscript", "onnx", "the form ONNX")
     graph = graph.eval()
     names = ["probabilities"] if graph.spread is None else ["probabilities", "variance"]
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), _silence_exporter():
         try:
             torch.onnx.export(
                 graph,
@@ -184,7 +184,7 @@ def write_onnx(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_exporter() -> Iterator[None]:
     """The exporter speaks much of its own affairs."""
     loggers = [
         logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")

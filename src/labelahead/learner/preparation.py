@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from labelahead.batching import Samples
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
-from labelahead.data.excel import absolute_source
-from labelahead.data.loading import load_from
+from labelahead.data.excel import resolve_source
+from labelahead.data.loading import load_source
 from labelahead.data.preprocessing import Preprocessor
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
 from labelahead.inference.network import NetworkLearner
-from labelahead.learner.config import Campaign, Network, Progress, Source, training_from
-from labelahead.learner.encoding import best_embedding, require_embedding, seen_by
-from labelahead.models import build, default_model
-from labelahead.models.training import Training, recipe
+from labelahead.learner.config import Campaign, Network, Progress, Source, override_training
+from labelahead.learner.encoding import best_embedding, require_embedding, encode_inputs
+from labelahead.models import build_model, choose_default_model
+from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
-from labelahead.models.trusted_code import full_name
-from labelahead.strategies import GIVEN
+from labelahead.models.trusted_code import resolve_code_name
+from labelahead.strategies import PYTHON_OBJECT_PREFIX
 
-__all__ = ["Prepared", "decide", "prepare"]
+__all__ = ["PreparedCampaign", "choose_model_and_embedding", "prepare_campaign"]
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedCampaign:
     """Data and network as the configuration asks for them; `notes` says what was decided."""
 
     campaign: Campaign  # with nothing left open
@@ -52,7 +52,7 @@ class Prepared:
         assert isinstance(self.inputs, Tensor)
         return self.inputs
 
-    def learner(
+    def make_learner(
         self, classes: int, objective: MakeObjective | None = None
     ) -> NetworkLearner | ExactLearner:
         """A learner of so many classes. Strategies may make networks with it: it must not lead to
@@ -71,42 +71,42 @@ class Prepared:
         return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
 
 
-def prepare(
+def prepare_campaign(
     campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None
-) -> Prepared:
+) -> PreparedCampaign:
     """Load the data, choose network, recipe and device; nothing is trained yet."""
     if campaign.threads is not None:
         torch.set_num_threads(campaign.threads)
-    device = _device(campaign.device)
+    device = _resolve_device(campaign.device)
     source = campaign.data
-    if given is None and source.name.startswith(GIVEN):
+    if given is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
-            f"this campaign ran on data handed over in Python ({source.name.removeprefix(GIVEN)}): "
+            f"this campaign ran on data handed over in Python ({source.name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
             "go on with labelahead.resume(folder, data=...)"
         )
     handed = given is not None
     if given is None:
-        given = load_from(source, campaign.seed)
+        given = load_source(source, campaign.seed)
     data, answers = given
     notes = list(data.notes)
-    name, embedding, said = decide(campaign, data)
+    name, embedding, said = choose_model_and_embedding(campaign, data)
     notes += said
     width, dropout = campaign.model.width, campaign.model.dropout
-    seen = seen_by(name, data, embedding, source.size, progress)
+    seen = encode_inputs(name, data, embedding, source.size, progress)
     inputs = seen.inputs
     notes += seen.notes
-    training = training_from(campaign.training, Training() if name == EXACT else recipe(name))
+    training = override_training(campaign.training, Training() if name == EXACT else get_default_training(name))
     example = inputs[:2].read() if isinstance(inputs, Samples) else None
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
     asking, own = campaign.asking, campaign.asking.strategy
-    settled = replace(
+    resolved = replace(
         campaign,
         data=replace(
-            replace(source, name=GIVEN + data.name) if handed else _absolute(source),
-            embedding=full_name(seen.embedding),
+            replace(source, name=PYTHON_OBJECT_PREFIX + data.name) if handed else _with_absolute_paths(source),
+            embedding=resolve_code_name(seen.embedding),
         ),
-        model=Network(full_name(name), width, dropout),
-        asking=replace(asking, strategy=full_name(own)) if isinstance(own, str) else asking,
+        model=Network(resolve_code_name(name), width, dropout),
+        asking=replace(asking, strategy=resolve_code_name(own)) if isinstance(own, str) else asking,
         training=asdict(training),
         threads=campaign.threads or torch.get_num_threads(),
         device=device,
@@ -117,14 +117,14 @@ def prepare(
     def network(classes: int, seed: int) -> nn.Module:
         if name == EXACT:
             return ExactModel(torch.zeros(prod(shape)), classes)
-        return build(name, shape, classes, width=width, seed=seed, example=example, **options)
+        return build_model(name, shape, classes, width=width, seed=seed, example=example, **options)
 
-    return Prepared(
-        settled, data, answers, inputs, network, training, device, tuple(notes), seen.reading
+    return PreparedCampaign(
+        resolved, data, answers, inputs, network, training, device, tuple(notes), seen.reading
     )
 
 
-def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
+def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
     """Which network, by which embedding, and why; nothing is worked out yet."""
     name, source = campaign.model.name, campaign.data
     notes: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
         )
     if name == "auto":
         photographs = data.images is not None and source.name not in _KNOWN_PIXELS
-        name, why = default_model(data.kind, data.shape, len(data), photos=photographs)
+        name, why = choose_default_model(data.kind, data.shape, len(data), photos=photographs)
         notes = (f"network: {name} ({why})",)
     if source.embedding is not None:
         require_embedding(source.embedding, data)
@@ -145,7 +145,7 @@ def decide(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
     return name, embedding, (*notes, *said)
 
 
-def _device(name: str) -> str:
+def _resolve_device(name: str) -> str:
     """A device that there is."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -157,9 +157,9 @@ def _device(name: str) -> str:
     return name
 
 
-def _absolute(source: Source) -> Source:
+def _with_absolute_paths(source: Source) -> Source:
     """Paths in full, so that a campaign can be resumed from anywhere."""
-    name = source.name if source.name in DATASETS else absolute_source(source.name)
+    name = source.name if source.name in DATASETS else resolve_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
     return replace(source, name=name, root=root)
 

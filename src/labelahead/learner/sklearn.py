@@ -22,7 +22,7 @@ from labelahead.inference.exact import ExactLearner, exact, predict_proba
 from labelahead.inference.network import NetworkLearner
 from labelahead.models.training import Training
 from labelahead.models.training.objective import MakeObjective
-from labelahead.strategies import find
+from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 from labelahead.strategies.query import propose
 
@@ -80,9 +80,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 them and X, as a `Learner` or the labelling page centres them over its pool; a few
                 chosen labels alone are a poor sample of it.
         """
-        rows, labels = self._labelled(X, y, reset=True)
-        self._pool = None if X_pool is None else self._read(X_pool)
-        return self._learn(rows, labels, None)
+        rows, labels = self._validate_labelled(X, y, reset=True)
+        self._pool = None if X_pool is None else self._validate_rows(X_pool)
+        return self._fit_rows(rows, labels, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> "Classifier":
         """Learn from these labels and all before.
@@ -90,12 +90,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: every label that may come, at the first call.
         """
         known = getattr(self, "classes_", None)
-        rows, labels = self._labelled(X, y, reset=known is None)
+        rows, labels = self._validate_labelled(X, y, reset=known is None)
         if known is None:
             self._pool = None
-            return self._learn(rows, labels, classes)
+            return self._fit_rows(rows, labels, classes)
         unknown = [label for label in np.unique(labels).tolist() if label not in known.tolist()]
-        if unknown and not self._grows:
+        if unknown and not self._accepts_new_classes:
             raise InputError(
                 f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of "
                 "them: name all at "
@@ -103,13 +103,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         rows = torch.cat([self._rows, rows.to(self._rows)])
         labels = np.concatenate([self.classes_[self._codes], labels])
-        return self._learn(rows, labels, None if self._grows else known)
+        return self._fit_rows(rows, labels, None if self._accepts_new_classes else known)
 
     def predict_proba(self, X: Any) -> Array:
         """(n, C) probabilities, in the order of `classes_`."""
         check_is_fitted(self)
         answer: Array = predict_proba(
-            self.model_, self._read(X), self._recipe.loss, len(self.classes_)
+            self.model_, self._validate_rows(X), self._recipe.loss, len(self.classes_)
         ).numpy()
         return answer
 
@@ -125,17 +125,17 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Without any label, those that cover it.
         """
         fitted = hasattr(self, "classes_")
-        rows = self._read(X, reset=not fitted)
+        rows = self._validate_rows(X, reset=not fitted)
         first = len(self._rows) if fitted else 0
         everything = torch.cat([self._rows, rows.to(self._rows)]) if fitted else rows
         pool = Pool(len(everything))
         if fitted:
             pool.label(range(first), self._codes.tolist())
-        asking = self._asking
+        asking = self._query_config
         learner = self._learner(everything, len(self.classes_) if fitted else 2)
         # The exact learner sees the pool for the first time here, and is centred on it.
         learnt = (
-            learner.learn(pool.labelled, pool.labels, seed=self._seed())
+            learner.fit(pool.labelled, pool.labels, seed=self._seed())
             if self.module is None
             else None
         )
@@ -166,15 +166,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return (query.positions - first).numpy()
 
     @property
-    def _asking(self) -> QueryConfig | Strategy | str:
+    def _query_config(self) -> QueryConfig | Strategy | str:
         return self.strategy or ("resolve" if self.module is None else "flip")
 
     @property
     def _make_objective(self) -> MakeObjective | None:
         """What the strategy wants trained together with the module."""
-        asking = self._asking
+        asking = self._query_config
         strategy = asking.strategy if isinstance(asking, QueryConfig) else asking
-        return None if self.module is None else find(strategy).objective
+        return None if self.module is None else find_strategy(strategy).objective
 
     @property
     def _recipe(self) -> Training:
@@ -193,7 +193,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         make = lambda _: copy.deepcopy(module)  # noqa: E731
         return NetworkLearner(rows, classes, make, self._recipe, objective=self._make_objective)
 
-    def _learn(self, rows: Tensor, labels: Array, classes: Sequence[Any] | None) -> "Classifier":
+    def _fit_rows(self, rows: Tensor, labels: Array, classes: Sequence[Any] | None) -> "Classifier":
         seen = np.unique(labels)
         names = seen if classes is None else np.unique(np.asarray(classes))
         if not set(seen.tolist()) <= set(names.tolist()):
@@ -203,23 +203,23 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         codes = torch.from_numpy(np.searchsorted(names, labels)).long()
         everything = rows if self._pool is None else torch.cat([rows, self._pool.to(rows)])
-        learnt = self._learner(everything, len(names)).learn(
+        learnt = self._learner(everything, len(names)).fit(
             torch.arange(len(rows)), codes, seed=self._seed()
         )
-        self.model_, self.classes_, self._grows = learnt.model, names, classes is None
+        self.model_, self.classes_, self._accepts_new_classes = learnt.model, names, classes is None
         self._rows, self._codes = rows, codes
         self._objective = learnt.objective
         return self
 
-    def _labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:
-        X, y = validate_data(self, X, y, reset=reset, **self._demands())
+    def _validate_labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:
+        X, y = validate_data(self, X, y, reset=reset, **self._validation_options())
         check_classification_targets(y)
-        return self._tensor(X), y
+        return self._to_tensor(X), y
 
-    def _read(self, X: Any, *, reset: bool = False) -> Tensor:
-        return self._tensor(validate_data(self, X, reset=reset, **self._demands()))
+    def _validate_rows(self, X: Any, *, reset: bool = False) -> Tensor:
+        return self._to_tensor(validate_data(self, X, reset=reset, **self._validation_options()))
 
-    def _demands(self) -> dict[str, Any]:
+    def _validation_options(self) -> dict[str, Any]:
         """What scikit-learn sees to.
 
         Numbers without NaN, as many columns as before; pictures for modules.
@@ -228,7 +228,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return {"dtype": (np.float64, np.float32)}
         return {"dtype": None, "allow_nd": True}
 
-    def _tensor(self, X: Array) -> Tensor:
+    def _to_tensor(self, X: Array) -> Tensor:
         rows = torch.tensor(X)  # a copy: rows are kept
         like = None if self.module is None else next(self.module.parameters(), None)
         return rows if like is None or not rows.is_floating_point() else rows.to(like.dtype)

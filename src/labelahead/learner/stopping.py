@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from labelahead.inference.forecast import AHEAD
+from labelahead.inference.forecast import FORECAST_LABELS
 
-__all__ = ["ErrorReading", "enough", "hold_labels", "loo_estimate", "stop_advice"]
+__all__ = ["ErrorReading", "stopping_progress", "required_hold_labels", "estimate_leave_one_out", "stop_advice"]
 
-ENOUGH = 50  # labels from which on the estimated error can be relied on (docs/results.md)
-PAYS = 0.005  # share of the pool: so much should the next labels put right
+MIN_LABELS = 50  # labels from which on the estimated error can be relied on (docs/results.md)
+MIN_FORECAST_DROP = 0.005  # share of the pool: so much should the next labels put right
 # estimated error above which nobody is told to stop, however little further labels bring
-GOOD = 0.15
+MAX_ERROR = 0.15
 MAX_UPPER_ERROR = 0.25  # likewise for the upper end of its interval: noisy labels keep that high
 MIN_READINGS = 3  # readings in a row before advice is offered or withdrawn
 MIN_HOLD, HOLD_SHARE = 40, 0.25  # and over so many labels, or this share of those that there are
@@ -25,7 +25,7 @@ class LeaveOneOut(NamedTuple):
     error: float  # mean squared residual
 
 
-def loo_estimate(others: Tensor, residual: Tensor, labels: Tensor, random: int) -> LeaveOneOut:
+def estimate_leave_one_out(others: Tensor, residual: Tensor, labels: Tensor, random: int) -> LeaveOneOut:
     """Leave-one-out (`leave_one_out_predictions` of a learner), on the first `random` items.
 
     Only items that were drawn at random are judged (with all the others' help): chosen ones are
@@ -40,7 +40,7 @@ class ErrorReading(NamedTuple):
     """The error estimate of one round or refresh: after how many labels, its interval, and the
     forecast.
 
-    fall: what the next `AHEAD` labels are expected to take off the error. None where nothing could
+    fall: what the next `FORECAST_LABELS` labels are expected to take off the error. None where nothing could
     be estimated.
     """
 
@@ -51,7 +51,7 @@ class ErrorReading(NamedTuple):
     fall: float | None
 
 
-def enough(readings: Sequence[ErrorReading]) -> float | None:
+def stopping_progress(readings: Sequence[ErrorReading]) -> float | None:
     """How far it is to where `stop_advice` speaks.
 
     1 there, and below it the share of what is furthest from it.
@@ -59,14 +59,14 @@ def enough(readings: Sequence[ErrorReading]) -> float | None:
     last = readings[-1] if readings else None
     if last is None or last.error is None or last.high is None or last.fall is None:
         return None
-    offered, held = _follow(readings)
+    offered, held = _track_advice(readings)
     if offered:
         return 1.0
     shares = (
-        last.labels / ENOUGH,
-        GOOD / max(last.error, GOOD),
+        last.labels / MIN_LABELS,
+        MAX_ERROR / max(last.error, MAX_ERROR),
         MAX_UPPER_ERROR / max(last.high, MAX_UPPER_ERROR),
-        PAYS / max(last.fall, PAYS),
+        MIN_FORECAST_DROP / max(last.fall, MIN_FORECAST_DROP),
         0.5 + 0.5 * held,  # the last half of the bar is the time over which the others must hold
     )
     return min(1.0, *shares)
@@ -77,7 +77,7 @@ def stop_advice(readings: Sequence[ErrorReading]) -> str | None:
     else None.
 
     It depends on the history of readings alone, so that it is the same after a restart. It is
-    offered once `MIN_READINGS` readings in a row, over `hold_labels`, were good enough to stop, and
+    offered once `MIN_READINGS` readings in a row, over `required_hold_labels`, were good enough to stop, and
     withdrawn once readings were not for as long: one reading neither offers nor withdraws it.
 
     >>> from labelahead.learner.stopping import ErrorReading, stop_advice
@@ -85,29 +85,29 @@ def stop_advice(readings: Sequence[ErrorReading]) -> str | None:
     >>> stop_advice(good[:2]) is None, stop_advice(good) is None
     (True, False)
     """
-    if not _follow(readings)[0]:
+    if not _track_advice(readings)[0]:
         return None
     last = next(r for r in reversed(readings) if r.error is not None)
     standing = (
-        f"this has held for {hold_labels(last.labels)} labels or more"
+        f"this has held for {required_hold_labels(last.labels)} labels or more"
         if _is_good(last)
         else "this was better before, and the advice is withdrawn if it stays so"
     )
     return (
         f"an estimated {last.error:.1%} of the predictions are wrong by now ({last.low:.1%} to "
         f"{last.high:.1%}), and "
-        f"the next {AHEAD} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; "
+        f"the next {FORECAST_LABELS} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; "
         f"{standing}: you may "
         "stop here, if the labels are right, new items are like these and no class is missing"
     )
 
 
-def hold_labels(labels: int) -> int:
+def required_hold_labels(labels: int) -> int:
     """Over how many labels readings must agree before advice changes, when there are so many."""
     return max(MIN_HOLD, round(HOLD_SHARE * labels))
 
 
-def _follow(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
+def _track_advice(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
     """Whether advice stands after these readings, and how much of what it takes to offer it has
     been held.
     """
@@ -122,17 +122,17 @@ def _follow(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
         if run and reading.labels < run[-1]:  # answers were taken back
             run.clear()
         run.append(reading.labels)
-        if len(run) >= MIN_READINGS and run[-1] - run[0] >= hold_labels(run[-1]):
+        if len(run) >= MIN_READINGS and run[-1] - run[0] >= required_hold_labels(run[-1]):
             offered = not offered
             run.clear()
     if offered or not run:
         return offered, 1.0 if offered else 0.0
-    return offered, min(1.0, (run[-1] - run[0]) / hold_labels(run[-1]), len(run) / MIN_READINGS)
+    return offered, min(1.0, (run[-1] - run[0]) / required_hold_labels(run[-1]), len(run) / MIN_READINGS)
 
 
 def _is_good(reading: ErrorReading) -> bool:
     """Whether one reading, taken alone, would let people stop."""
     if reading.error is None or reading.high is None or reading.fall is None:
         return False
-    few_wrong = reading.error <= GOOD and reading.high <= MAX_UPPER_ERROR
-    return reading.labels >= ENOUGH and few_wrong and reading.fall < PAYS
+    few_wrong = reading.error <= MAX_ERROR and reading.high <= MAX_UPPER_ERROR
+    return reading.labels >= MIN_LABELS and few_wrong and reading.fall < MIN_FORECAST_DROP

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import fsspec
 import numpy as np
 
-from labelahead.data.size_limits import npy_header as data_header
+from labelahead.data.size_limits import read_npy_header as data_header
 from labelahead.data.size_limits import require_npy_content
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
-from labelahead.files import make, replace
+from labelahead.files import make_folder, replace_file
 
 __all__ = [
     "Array",
@@ -123,15 +123,15 @@ def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> 
     """A file in one step: whole, or not at all."""
     fs, path = _located(address)
     if _is_local(fs):
-        make(Path(path).parent)
-        replace(Path(path), content)
+        make_folder(Path(path).parent)
+        replace_file(Path(path), content)
         return
     # An upload that is broken off must not leave half an object: it is made here first, then sent
     # whole.
     handle, name = tempfile.mkstemp()
     os.close(handle)
     try:
-        replace(Path(name), content)
+        replace_file(Path(name), content)
         fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         fs.put_file(name, path)
     except LabelaheadError:

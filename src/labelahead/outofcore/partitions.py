@@ -17,12 +17,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from labelahead.data.folder import SUFFIXES, decode_all, shown
+from labelahead.data.folder import IMAGE_SUFFIXES, decode_all, printable_name
 from labelahead.data.heif import require_heif_decoder
-from labelahead.data.records import FILE_NAME, NO_ID, Records, ids_from
+from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
 from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean, import_extra
-from labelahead.models.image_encoder import BACKBONES, pixels, pretrained
-from labelahead.models.sentence_encoder import DIMENSIONS, ENCODER, LONGEST, SentenceEncoder
+from labelahead.models.image_encoder import BACKBONES, scale_pixels, load_backbone
+from labelahead.models.sentence_encoder import EMBEDDING_SIZE, ENCODER, MAX_TOKENS, SentenceEncoder
 from labelahead.outofcore.addresses import Array, children, npy_header, opened, stamp
 from labelahead.outofcore.sketched_kernel import Network
 
@@ -173,7 +173,7 @@ def pool_parts(
     return reading, _picture_parts(of[kind], rows or DEAR)
 
 
-ENDS: dict[str, set[str]] = {"parquet": {".parquet", ".pq"}, "npy": {".npy"}, "pictures": SUFFIXES}
+ENDS: dict[str, set[str]] = {"parquet": {".parquet", ".pq"}, "npy": {".npy"}, "pictures": IMAGE_SUFFIXES}
 
 
 def address(root: str, name: str) -> str:
@@ -342,7 +342,7 @@ def _parquet_reading(
         )
     if encoder not in (None, "minilm"):
         raise InputError(f"encoder is {encoder!r}; expected minilm for texts")
-    return PoolSchema(root, "text", column, id, encoder=f"{ENCODER}|{LONGEST}", dtype=dtype)
+    return PoolSchema(root, "text", column, id, encoder=f"{ENCODER}|{MAX_TOKENS}", dtype=dtype)
 
 
 def _tables(reading: PoolSchema, part: Part, columns: list[str], few: int) -> Iterator[Any]:
@@ -388,7 +388,7 @@ def _parquet_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
         ids = None
         if reading.id:
             places = [f"row {done + i}" for i in range(len(made))]
-            ids = ids_from(part.source, reading.id, table.column(reading.id).to_pylist(), places)
+            ids = read_ids(part.source, reading.id, table.column(reading.id).to_pylist(), places)
         yield Batch(made, ids, {})
         done += len(made)
 
@@ -414,7 +414,7 @@ def _sentence_encoder() -> SentenceEncoder:
 
 
 def _encoded(texts: list[str | None]) -> Array:
-    rows = torch.empty(len(texts), DIMENSIONS)
+    rows = torch.empty(len(texts), EMBEDDING_SIZE)
     for _ in _sentence_encoder().fill([text or "" for text in texts], rows):
         pass
     return rows.numpy()
@@ -433,7 +433,7 @@ def _picture_parts(files: dict[str, Any], rows: int) -> list[Part]:
             "\0".join(f"{n} {stamp(files[n])}" for n in some).encode("utf-8", "surrogateescape")
         )
         parts.append(
-            Part(f"{shown(some[0])} and on", start, len(some), digest.hexdigest(), tuple(some))
+            Part(f"{printable_name(some[0])} and on", start, len(some), digest.hexdigest(), tuple(some))
         )
     return parts
 
@@ -451,7 +451,7 @@ class _Pictures:
 
 @cache
 def _backbone(name: str) -> Any:
-    return pretrained(name)
+    return load_backbone(name)
 
 
 def _picture_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
@@ -461,11 +461,11 @@ def _picture_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
         seen, failed = decode_all(_Pictures(reading.root), some, PICTURE)  # type: ignore[arg-type]
         if failed and not reading.skip:
             name, why = next(iter(failed.items()))
-            raise InputError(f"{shown(name)} cannot be read ({why})")
+            raise InputError(f"{printable_name(name)} cannot be read ({why})")
         kept = [name for name in some if name in seen]
         made = np.zeros((0, 0), np.float32)
         if kept:
-            seen_by = pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
+            seen_by = scale_pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
             with torch.no_grad():
                 made = (
                     seen_by.numpy()
@@ -473,7 +473,7 @@ def _picture_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
                     else _backbone(chosen).features(seen_by).numpy()
                 )
         yield Batch(
-            made, [shown(name) for name in kept], {shown(n): why for n, why in failed.items()}
+            made, [printable_name(name) for name in kept], {printable_name(n): why for n, why in failed.items()}
         )
 
 
@@ -513,7 +513,7 @@ def shape_of(reading: PoolSchema, parts: Sequence[Part]) -> tuple[int, ...]:
     if reading.kind == "pictures":
         return (3, PICTURE, PICTURE)
     if reading.kind == "text":
-        return (DIMENSIONS,)
+        return (EMBEDDING_SIZE,)
     why: Exception | None = None
     for part in parts:
         try:

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.classes import in_order, with_classes
-from labelahead.data.labels import names_in, read_labels_of
+from labelahead.data.classes import sort_names, merge_class_lists
+from labelahead.data.labels import read_labelled_names, read_labels_for_ids
 from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
-from labelahead.inference.exact import SHORT, ExactLearner, ExactModel
+from labelahead.inference.exact import MAX_BIAS_FEATURE_COLUMNS, ExactLearner, ExactModel
 from labelahead.inference.forecast import ErrorForecast
-from labelahead.inference.network import probabilities_of
+from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior
-from labelahead.learner.labelling_query import Question
+from labelahead.learner.labelling_query import QueryItem
 from labelahead.outofcore.addresses import absolute, children, removed
 from labelahead.outofcore.execution import Executor, Progress, Task, at_work, each
 from labelahead.outofcore.partitions import contents
@@ -44,8 +44,8 @@ from labelahead.outofcore.scoring import (
 )
 from labelahead.outofcore.sketched_kernel import Sketched, blank, told_in_order
 from labelahead.outofcore.store import Entry, ids_of, read_manifest, require_unchanged, take_rows
-from labelahead.seeds import stream
-from labelahead.strategies import STRATEGIES, find
+from labelahead.seeds import make_generator
+from labelahead.strategies import STRATEGIES, find_strategy
 
 __all__ = ["Held", "Labelled", "LargePool", "Predicted"]
 
@@ -88,8 +88,8 @@ class Held:
     model: Model = field(repr=False)
     best: Best = field(repr=False)
 
-    def belief(self) -> PoolPosterior:
-        """Exact among what is held; every further label takes milliseconds (`told`)."""
+    def pool_posterior(self) -> PoolPosterior:
+        """Exact among what is held; every further label takes milliseconds (`with_labels`)."""
         start = prior_at(self.model, self.units, self.start)
         known = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
@@ -100,7 +100,7 @@ class Held:
         """(q, C) class probabilities of items at (q,) places among those held."""
         units, classes = self.units[places], len(self.labelled.classes) or None
         if isinstance(self.model, Sketched):
-            return probabilities_of(
+            return outputs_to_probabilities(
                 self.start[places] + units.double() @ self.model.weight, "squared", classes
             )
         return self.model.probabilities(units, classes)
@@ -167,8 +167,8 @@ class LargePool:
 
     @cached_property
     def lift(self) -> float:
-        """As `lift_of` has it for rows that are held."""
-        if len(self.centre) > SHORT:
+        """As `compute_bias_feature` has it for rows that are held."""
+        if len(self.centre) > MAX_BIAS_FEATURE_COLUMNS:
             return 0.0
         mean = torch.tensor([e.total for e in self.entries], dtype=torch.float64).sum(0) / len(self)
         length = (
@@ -225,7 +225,7 @@ class LargePool:
                 names[place] = name
         return rows, names
 
-    def find(self, names: Sequence[str], engine: Executor) -> dict[str, int]:
+    def find_positions(self, names: Sequence[str], engine: Executor) -> dict[str, int]:
         """Positions of the items of these names; those that there are."""
         found: dict[str, list[int]] = {}
         for name in names:
@@ -272,8 +272,8 @@ class LargePool:
                 none, none, of.classes if of is not None and of.loss else tuple(classes)
             )
         given = isinstance(labels, Mapping)
-        where = dict.fromkeys(labels, "labels") if isinstance(labels, Mapping) else names_in(labels)
-        found = self.find(list(where), engine)
+        where = dict.fromkeys(labels, "labels") if isinstance(labels, Mapping) else read_labelled_names(labels)
+        found = self.find_positions(list(where), engine)
         missing = next((name for name in where if name not in found), None)
         if missing is not None:
             example = ids_of(self.entries[0], [0])[0]
@@ -284,14 +284,14 @@ class LargePool:
                 "or file:row"
             )
         if isinstance(labels, Mapping):
-            names = with_classes(tuple(in_order(set(map(str, labels.values())))), classes)
+            names = merge_class_lists(tuple(sort_names(set(map(str, labels.values())))), classes)
             at = torch.tensor([found[name] for name in labels], dtype=torch.int64)
             numbers = torch.tensor(
                 [names.index(str(label)) for label in labels.values()], dtype=torch.int64
             )
         else:
-            places, numbers, names = read_labels_of(labels, list(found), classes=classes, rows={})
-            names = with_classes(names, classes)
+            places, numbers, names = read_labels_for_ids(labels, list(found), classes=classes, rows={})
+            names = merge_class_lists(names, classes)
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         if len(at) and len(names) < 2:
             raise InputError(
@@ -310,7 +310,7 @@ class LargePool:
 
         The same as long as the seed is, but for those that are labelled by now.
         """
-        n, closed, rng = len(self), set(without.tolist()), stream(seed, "evaluation")
+        n, closed, rng = len(self), set(without.tolist()), make_generator(seed, "evaluation")
         if n <= 4 * (count + len(closed)):
             drawn = torch.randperm(n, generator=rng).tolist()
         else:
@@ -324,10 +324,10 @@ class LargePool:
     # --- learning
     # -------------------------------------------------------------------------------------------
 
-    def learn(self, labels: Labelled, rows: Tensor) -> Model:
+    def fit(self, labels: Labelled, rows: Tensor) -> Model:
         """What is learnt from rows (n, d), the first of which have these labels."""
         if self.manifest.reading.network is not None:
-            return self._blank(labels).learn(rows[: len(labels.numbers)], labels.numbers)
+            return self._blank(labels).fit(rows[: len(labels.numbers)], labels.numbers)
         return self._learn(labels, rows)[1]
 
     def _blank(self, labels: Labelled) -> Sketched:
@@ -340,7 +340,7 @@ class LargePool:
         learner = ExactLearner(
             rows, ExactModel(self.centre, max(len(labels.classes), 2), self.lift)
         )
-        return learner, learner.learn(
+        return learner, learner.fit(
             torch.arange(len(labels.numbers)), labels.numbers
         ).kernel_model
 
@@ -362,7 +362,7 @@ class LargePool:
         over. candidates: held beside them. finalists: so many of the best are scored again, by all
         items of the pool, and come first.
         """
-        chosen = find(strategy)
+        chosen = find_strategy(strategy)
         if chosen.name not in STRATEGIES or not chosen.look_ahead:
             able = ", ".join(name for name, s in STRATEGIES.items() if s.look_ahead)
             raise InputError(
@@ -381,12 +381,12 @@ class LargePool:
             told = self.labelled(labels, classes, engine)
             judged = self.sample(evaluation, told.positions, seed)
             rows, names = self.take(torch.cat([told.positions, judged]), engine)
-            model = self.learn(told, rows)
-            criterion = chosen.criterion_after(told.numbers.tolist())
-            assert isinstance(criterion, str)
+            model = self.fit(told, rows)
+            acquisition = chosen.choose_acquisition(told.numbers.tolist())
+            assert isinstance(acquisition, str)
             units, start = seen(model, rows)
             known = Known(
-                model, told.positions, told.numbers, judged, units, start, criterion, candidates
+                model, told.positions, told.numbers, judged, units, start, acquisition, candidates
             )
             best = self._scored(known, engine)
             if finalists:
@@ -451,7 +451,7 @@ class LargePool:
         seed: int = 0,
         strategy: str = "resolve",
         **how: Any,
-    ) -> list[Question]:
+    ) -> list[QueryItem]:
         """The n items to label next, best first: every item is scored, and the best are held.
 
         mode: "greedy": one by one among those held, so that near-copies lose their worth; "top":
@@ -477,8 +477,8 @@ class LargePool:
             "finalists": finalists or 0,
         }
         held = self.hold(labels, seed=seed, strategy=strategy, **size, **how)
-        belief, told = held.belief(), held.labelled
-        left = len(belief.view.candidates) if mode == "greedy" else len(held.best.positions)
+        pool_posterior, told = held.pool_posterior(), held.labelled
+        left = len(pool_posterior.view.candidates) if mode == "greedy" else len(held.best.positions)
         if n > left:
             raise InputError(
                 f"{n} items asked for, but {left} are held; expected at most that, or more "
@@ -486,24 +486,24 @@ class LargePool:
             )
         picks, scores = held.best.positions[:n], held.best.scores[:n]
         if mode == "greedy":
-            criterion = find(strategy).criterion_after(told.numbers.tolist())
-            picks, scores = belief.pick(
-                criterion, n, stream(seed, "pick", len(told.positions)), "greedy"
+            acquisition = find_strategy(strategy).choose_acquisition(told.numbers.tolist())
+            picks, scores = pool_posterior.select_batch(
+                acquisition, n, make_generator(seed, "pick", len(told.positions)), "greedy"
             )
         place = {p: i for i, p in enumerate(held.positions.tolist())}
         names = [held.names[place[position]] for position in picks.tolist()]
-        questions: list[Question] = []
+        query_items: list[QueryItem] = []
         records, column = self._records(picks, names), self.manifest.reading.column
         for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
             sure, guess = held.predict_proba(torch.tensor([place[position]]))[0].max(0)
             say = len(told.positions) > 0
             label = told.classes[int(guess)] if say else None
-            name, text = names[len(questions)], None
+            name, text = names[len(query_items)], None
             if self.manifest.reading.kind == "text" and column is not None:
                 text = str(record[column] or "")
             sure_of = round(float(sure), 6) if say else None
-            questions.append(Question(name, position, score, label, sure_of, text, record))
-        return questions
+            query_items.append(QueryItem(name, position, score, label, sure_of, text, record))
+        return query_items
 
     def _records(self, positions: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return the user's columns of some items, but lists and the like, since they may be
@@ -541,7 +541,7 @@ class LargePool:
         judged = self.sample(evaluation, told.positions, seed)
         rows, _ = self.take(torch.cat([told.positions, judged]), engine)
         if self.manifest.reading.network is not None:
-            sketched = self._blank(told).learn(rows[: len(told.numbers)], told.numbers)
+            sketched = self._blank(told).fit(rows[: len(told.numbers)], told.numbers)
             return sketched.outlook(rows, told.numbers), sketched
         learner, model = self._learn(told, rows)
         at = torch.arange(len(told.positions))

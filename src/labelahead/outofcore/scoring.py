@@ -2,7 +2,7 @@
 
 Labelled items L and an evaluation sample E are few, so their posterior is small and goes to every
 worker. A part passes by in blocks B: K(L, B) and K(B, E) are worked out from features, and the
-criterion is that of a single process, exact for every item given L and E (`Posterior.elsewhere`).
+criterion is that of a single process, exact for every item given L and E (`Posterior.with_points`).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labelahead.acquisition.batch import score_candidates
 from labelahead.acquisition.view import view
-from labelahead.data.table_writer import class_column, merge_columns
+from labelahead.data.table_writer import probability_column_name, merge_columns
 from labelahead.errors import import_extra
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact import ExactModel, mixture_kernel
@@ -50,7 +50,7 @@ def seen(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (n, d) of a store as the kernel has them, and where the posterior begins there (n, C)."""
     if isinstance(model, Sketched):
         return model.seen(rows)
-    return model.unit(rows), torch.full(
+    return model.normalise_rows(rows), torch.full(
         (len(rows), model.classes), 1 / model.classes, dtype=torch.float64
     )
 
@@ -76,7 +76,7 @@ class Known:
     evaluation: Tensor  # (e,) positions, none of them labelled
     units: Tensor  # (L + e, d)
     start: Tensor  # (L + e, C)
-    criterion: str
+    acquisition: str
     most: int  # candidates that a part hands in
 
     def posterior(self) -> Posterior:
@@ -112,7 +112,7 @@ def score_part(known: Known, entry: Entry, offset: int) -> Best:
     for post, here, positions in _passing(known, few, entry, offset):
         if len(here):
             scores = score_candidates(
-                view(post, here, evaluation, baseline="linearised"), known.criterion
+                view(post, here, evaluation, baseline="linearised"), known.acquisition
             )
             best = best_of(
                 torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most
@@ -133,7 +133,7 @@ def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
     for post, here, _ in _passing(known, few, entry, offset):
         if len(here):
             scores += score_candidates(
-                view(post, finalists, here, baseline="linearised"), known.criterion
+                view(post, finalists, here, baseline="linearised"), known.acquisition
             )
     return scores
 
@@ -152,7 +152,7 @@ def _passing(
         positions = torch.arange(offset + start, offset + start + len(features))
         place = _meeting(positions, known.evaluation)
         fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
-        post = few.elsewhere(*seen(known.model, _tensor(features[fresh.numpy()])))
+        post = few.with_points(*seen(known.model, _tensor(features[fresh.numpy()])))
         again = (place >= 0).nonzero().squeeze(1)
         here = torch.cat(
             [labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))]
@@ -211,7 +211,7 @@ def predict_part(
     }
     if every_class:
         whole = torch.cat(every).numpy()
-        ours |= {class_column(name): arrow.array(whole[:, i]) for i, name in enumerate(classes)}
+        ours |= {probability_column_name(name): arrow.array(whole[:, i]) for i, name in enumerate(classes)}
     ids = ids_of(entry)
     table = arrow.table(merge_columns(ids, part_records(reading, entry.part, ids), ours))
     write(to, lambda file: parquet.write_table(table, file, compression="zstd"))

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from labelahead.acquisition.probability import softmax
 from labelahead.errors import ClusterError, InputError
 from labelahead.gp.posterior import Posterior, prior
-from labelahead.inference.exact import NOISES, residuals
+from labelahead.inference.exact import NOISE_GRID, solve_leave_one_out
 from labelahead.inference.forecast import ErrorForecast, outlook
-from labelahead.inference.network import probabilities_of
-from labelahead.models import build
+from labelahead.inference.network import outputs_to_probabilities
+from labelahead.models import build_model
 from labelahead.models.training import predict
 from labelahead.ntk import features
 from labelahead.outofcore.addresses import Array
@@ -73,7 +73,7 @@ _ALONE = threading.Lock()
 
 @cache
 def _made(of: Network) -> nn.Module:
-    model = build(of.name, of.shape, len(of.classes), seed=0).eval()
+    model = build_model(of.name, of.shape, len(of.classes), seed=0).eval()
     if of.digest and _digest(model) != of.digest:
         raise ClusterError(
             f"{of.name} makes a network with other weights here than where the command was "
@@ -114,7 +114,7 @@ def network(
         # workers have folders of their own
         name = f"{Path(place).expanduser().absolute()}:{attribute}"
     plain = Network(name, tuple(classes), shape, sketch, loss or "")
-    return replace(plain, digest=_digest(build(name, shape, len(classes), seed=0)))
+    return replace(plain, digest=_digest(build_model(name, shape, len(classes), seed=0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class Sketched:
             said = torch.full((len(rows), self.classes), 1 / self.classes, dtype=torch.float64)
         return psi, said
 
-    def unit(self, rows: Tensor) -> Tensor:
+    def normalise_rows(self, rows: Tensor) -> Tensor:
         """The features."""
         return self.seen(rows)[0]
 
@@ -157,9 +157,9 @@ class Sketched:
 
     def predict_proba(self, rows: Tensor, classes: int | None = None) -> Tensor:
         """(n, C) class probabilities, as of a trained network."""
-        return probabilities_of(self(rows), "squared", classes)
+        return outputs_to_probabilities(self(rows), "squared", classes)
 
-    def learn(self, rows: Tensor, labels: Tensor) -> "Sketched":
+    def fit(self, rows: Tensor, labels: Tensor) -> "Sketched":
         """Given labels (L,) of rows (L, k + C).
 
         The noise of an untrained network is chosen by leave-one-out.
@@ -172,7 +172,7 @@ class Sketched:
             K = psi.double() @ psi.double().T / self.scale
             targets = torch.nn.functional.one_hot(labels, self.classes).double() - start
             noise = min(
-                NOISES, key=lambda value: float(residuals(K, value, targets)[1].square().sum())
+                NOISE_GRID, key=lambda value: float(solve_leave_one_out(K, value, targets)[1].square().sum())
             )
         chosen = replace(self, noise=noise)
         post = chosen.prior(psi, start).condition(torch.arange(len(labels)), labels)

@@ -18,28 +18,28 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp
 
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
-from labelahead.files import refused
-from labelahead.server.routes import Json, all_routes
+from labelahead.files import as_storage_error
+from labelahead.server.routes import Json, build_routes
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import LOOPBACK, Guard
 from labelahead.server.service import LabellingService
 
-__all__ = ["create_app", "one_sentence"]
+__all__ = ["create_app", "add_error_handlers"]
 
 HERE = Path(__file__).parent
 ABOUT = """The server behind the labelling page. Every POST needs the header `X-Labelahead: 1`, and
 JSON. Errors are `{"error": "one sentence"}`. Who you are is the cookie `la_who`, see /api/me."""
-FULL = "the server's disk is full; nothing that was accepted is lost: make room and try again"
-UNUSABLE = (
+DISK_FULL_MESSAGE = "the server's disk is full; nothing that was accepted is lost: make room and try again"
+STORAGE_MESSAGE = (
     "the server cannot use its files now; nothing that was accepted is lost: its terminal "
     "says why; try again"
 )
-AGAIN = {"Retry-After": "2"}  # seconds
+RETRY_HEADER = {"Retry-After": "2"}  # seconds
 log = logging.getLogger("labelahead")
 
 
 def create_app(
-    assignment: LabellingService,
+    service: LabellingService,
     schedule: Schedule,
     *,
     token: str | None = None,
@@ -60,14 +60,14 @@ def create_app(
         redoc_url=None,
         default_response_class=Json,
     )
-    one_sentence(app)
-    for routes in all_routes(assignment, schedule, labelled_at=labelled_at):
+    add_error_handlers(app)
+    for routes in build_routes(service, schedule, labelled_at=labelled_at):
         app.include_router(routes)
-    _pages(app, assignment)
+    _add_pages(app, service)
     return Guard(app, token=token, hosts=hosts)
 
 
-def _pages(app: FastAPI, assignment: LabellingService) -> None:
+def _add_pages(app: FastAPI, service: LabellingService) -> None:
     """The page and its files; a template escapes whatever is put into it."""
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
@@ -75,7 +75,7 @@ def _pages(app: FastAPI, assignment: LabellingService) -> None:
 
     @app.get("/", include_in_schema=False)
     def page() -> HTMLResponse:
-        name = assignment.items.data.name
+        name = service.items.data.name
         return HTMLResponse(templates.get_template("page.html").render(name=name))
 
     class Static(StaticFiles):
@@ -87,7 +87,7 @@ def _pages(app: FastAPI, assignment: LabellingService) -> None:
     app.mount("/static", Static(directory=HERE / "static"), name="static")
 
 
-def one_sentence(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Every error is one sentence."""
 
     @app.exception_handler(InputError)
@@ -101,13 +101,13 @@ def one_sentence(app: FastAPI) -> None:
         log.error(
             "%s %s failed: %s", request.method, request.url.path, error
         )  # where on the disk is said here alone
-        full = refused(Path(), error).full
-        return Json({"error": FULL}, 507) if full else Json({"error": UNUSABLE}, 503, headers=AGAIN)
+        full = as_storage_error(Path(), error).full
+        return Json({"error": DISK_FULL_MESSAGE}, 507) if full else Json({"error": STORAGE_MESSAGE}, 503, headers=RETRY_HEADER)
 
     @app.exception_handler(MissingExtra)
     def missing(request: Request, error: Exception) -> Json:
         said = str(error).replace(f" ({error.__cause__})", "")  # Python names files there
-        return Json({"error": said}, 503, headers=AGAIN)
+        return Json({"error": said}, 503, headers=RETRY_HEADER)
 
     @app.exception_handler(RequestValidationError)
     def unfit(request: Request, error: Exception) -> Json:

@@ -22,16 +22,16 @@ from labelahead.errors import InputError, LabelaheadError, StorageError
 
 __all__ = ["Client"]
 
-TRIES = 3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
-PAUSE = 0.2  # seconds between two of them, or between two looks at a training
-UNABLE = {
+MAX_ATTEMPTS = 3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
+PAUSE_SECONDS = 0.2  # seconds between two of them, or between two looks at a training
+STORAGE_STATUS = {
     503: False,
     507: True,
 }  # what a server answers that cannot use its disk -> because it is full
-FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "label-studio", ".parquet": "parquet"}
+FORMAT_OF_SUFFIX = {".csv": "csv", ".jsonl": "jsonl", ".json": "label-studio", ".parquet": "parquet"}
 
 
-class _Stay(HTTPRedirectHandler):
+class _NoRedirect(HTTPRedirectHandler):
     """A token is for one server: no redirect is followed."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +63,7 @@ class Client:
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.who, self.timeout = who, timeout
         self.token = token or next(iter(parse_qs(parts.query).get("token", [])), None)
-        self._opener: OpenerDirector = build_opener(ProxyHandler({}), _Stay())
+        self._opener: OpenerDirector = build_opener(ProxyHandler({}), _NoRedirect())
         self._numbers: dict[str, int] = {}
 
     def session(self) -> dict[str, Any]:
@@ -86,13 +86,13 @@ class Client:
 
         keep: that a doubted label is right (that label); doubt: that it may be doubted again.
         """
-        number = self._number(label) if isinstance(label, str) else label
+        number = self._find_class(label) if isinstance(label, str) else label
         said = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
-        return dict(self._post("/api/answers", said, tries=TRIES))
+        return dict(self._post("/api/answers", said, tries=MAX_ATTEMPTS))
 
     def undo(self, seq: int | None = None) -> dict[str, Any]:
         """Take back the last answer, or event `seq`."""
-        return dict(self._post("/api/undo", {"seq": seq, "key": uuid4().hex}, tries=TRIES))
+        return dict(self._post("/api/undo", {"seq": seq, "key": uuid4().hex}, tries=MAX_ATTEMPTS))
 
     def add_class(self, name: str) -> dict[str, Any]:
         """A new class, or the one of that name."""
@@ -103,13 +103,13 @@ class Client:
 
         Another class) or remove it; undo takes it back.
         """
-        number, self._numbers = self._number(name), {}
+        number, self._numbers = self._find_class(name), {}
         said = {"kind": kind, "name": to, "key": uuid4().hex}
-        return dict(self._post(f"/api/classes/{number}", said, tries=TRIES))
+        return dict(self._post(f"/api/classes/{number}", said, tries=MAX_ATTEMPTS))
 
     def grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
         """Items that are predicted alike and surely, of one class."""
-        number = self._number(label) if isinstance(label, str) else label
+        number = self._find_class(label) if isinstance(label, str) else label
         return dict(
             self._get(
                 "/api/confirmations", {"n": n} | ({} if number is None else {"label": number})
@@ -120,9 +120,9 @@ class Client:
         self, positions: Sequence[int], label: int | str, *, key: str | None = None
     ) -> dict[str, Any]:
         """Say that all of these items are of one class; one undo takes them back."""
-        number = self._number(label) if isinstance(label, str) else label
+        number = self._find_class(label) if isinstance(label, str) else label
         said = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
-        return dict(self._post("/api/confirmations", said, tries=TRIES))
+        return dict(self._post("/api/confirmations", said, tries=MAX_ATTEMPTS))
 
     def why(self, position: int) -> dict[str, Any]:
         """What an answer would change, and what speaks for the guess."""
@@ -150,7 +150,7 @@ class Client:
 
     def picture(self, position: int) -> bytes:
         """An item's picture, encoded."""
-        return self._ask(f"/items/{position}")
+        return self._request(f"/items/{position}")
 
     def export(
         self,
@@ -168,22 +168,22 @@ class Client:
         """
         wanted: dict[str, Any] = {"rest": int(rest), "probabilities": int(probabilities)}
         wanted |= {} if pictures_at is None else {"pictures_at": pictures_at}
-        return _new(to, self._ask(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}"))
+        return _write_new_file(to, self._request(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}"))
 
     def model(self, to: str | Path, *, onnx: bool = False) -> Path:
         """What the labels make, as a zipped folder for `labelahead predict`.
 
         Onnx: for other programs, too.
         """
-        return _new(to, self._ask(f"/api/model?{urlencode({'onnx': int(onnx)})}"))
+        return _write_new_file(to, self._request(f"/api/model?{urlencode({'onnx': int(onnx)})}"))
 
     def bring_in(self, path: str | Path, form: str | None = None) -> dict[str, Any]:
         """Labels from a file: csv, jsonl, label-studio or parquet."""
-        form = form or FORMS.get(Path(path).suffix.lower())
+        form = form or FORMAT_OF_SUFFIX.get(Path(path).suffix.lower())
         if form is None:
-            raise InputError(f"{path} is of no form that is known; expected {', '.join(FORMS)}")
+            raise InputError(f"{path} is of no form that is known; expected {', '.join(FORMAT_OF_SUFFIX)}")
         body = Path(path).read_bytes()
-        reply = self._ask(f"/api/import?form={quote(form)}", body, "application/octet-stream")
+        reply = self._request(f"/api/import?form={quote(form)}", body, "application/octet-stream")
         return dict(json.loads(reply))
 
     def wait(self, timeout: float = 600.0) -> dict[str, Any]:
@@ -195,9 +195,9 @@ class Client:
                 return progress
             if time.monotonic() > end:
                 raise LabelaheadError(f"still training after {timeout:g} s; wait longer")
-            time.sleep(PAUSE)
+            time.sleep(PAUSE_SECONDS)
 
-    def _number(self, name: str) -> int:
+    def _find_class(self, name: str) -> int:
         if name not in self._numbers:
             self._numbers = {c["name"]: c["number"] for c in self.session()["classes"]}
         if name not in self._numbers:
@@ -208,12 +208,12 @@ class Client:
         return self._numbers[name]
 
     def _get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        return json.loads(self._ask(path + (f"?{urlencode(query)}" if query else "")))
+        return json.loads(self._request(path + (f"?{urlencode(query)}" if query else "")))
 
     def _post(self, path: str, content: Mapping[str, Any], tries: int = 1) -> Any:
-        return json.loads(self._ask(path, json.dumps(content).encode(), tries=tries))
+        return json.loads(self._request(path, json.dumps(content).encode(), tries=tries))
 
-    def _ask(
+    def _request(
         self, path: str, body: bytes | None = None, kind: str = "application/json", tries: int = 1
     ) -> bytes:
         headers = {"X-Labelahead": "1"} | ({"Content-Type": kind} if body is not None else {})
@@ -229,25 +229,25 @@ class Client:
                     return bytes(reply.read())
             except HTTPError as error:
                 with error:
-                    said = _sentence(error.read(), error.code)
-                if error.code not in UNABLE:
+                    said = _read_error(error.read(), error.code)
+                if error.code not in STORAGE_STATUS:
                     raise (InputError if error.code < 500 else LabelaheadError)(said) from None
                 if not tries:
-                    raise StorageError(said, full=UNABLE[error.code]) from None
+                    raise StorageError(said, full=STORAGE_STATUS[error.code]) from None
             except OSError as error:
                 if not tries:
                     raise LabelaheadError(f"{self.url} cannot be reached ({error})") from error
-            time.sleep(PAUSE)
+            time.sleep(PAUSE_SECONDS)
 
 
-def _sentence(body: bytes, code: int) -> str:
+def _read_error(body: bytes, code: int) -> str:
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return f"the server answered {code}"
 
 
-def _new(to: str | Path, content: bytes) -> Path:
+def _write_new_file(to: str | Path, content: bytes) -> Path:
     """A file that was not there before."""
     target = Path(to)
     with target.open("xb") as file:

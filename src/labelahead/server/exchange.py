@@ -20,10 +20,10 @@ from typing import Any
 
 from labelahead.data.labels import read_import
 from labelahead.data.records import Records
-from labelahead.data.table_writer import arrow_table, json_rows, write_csv
+from labelahead.data.table_writer import build_arrow_table, iter_json_rows, write_csv
 from labelahead.data.text import as_file_name
 from labelahead.errors import InputError, import_extra
-from labelahead.files import in_one_step
+from labelahead.files import write_atomically
 from labelahead.server.export_content import (
     Export,
     ExportItems,
@@ -37,14 +37,14 @@ from labelahead.server.label_state import LabelState
 from labelahead.server.label_studio_tasks import labelling_config, studio_tasks
 from labelahead.server.service import LabellingService
 
-__all__ = ["CONFIG", "FORMS", "export", "export_labels", "import_labels", "read_import"]
+__all__ = ["CONFIG_FORMAT", "EXPORT_FORMATS", "write_labels", "export_labels", "import_labels", "read_import"]
 
-CONFIG = "label-studio-config"
-FORMS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
+CONFIG_FORMAT = "label-studio-config"
+EXPORT_FORMATS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
 
 
 def export_labels(
-    assignment: LabellingService,
+    service: LabellingService,
     form: str,
     out: Path,
     *,
@@ -60,28 +60,28 @@ def export_labels(
         predictions have the probability of every class. pictures_at: what stands before a picture's
         name in tasks of Label Studio; None: pictures are inside.
     """
-    with assignment.lock:
-        tally = assignment.tally
+    with service.lock:
+        label_state = service.label_state
     rest = Predicted()
     if predicted is not None:
-        best = {p: pair for p, pair in predicted.best().items() if p not in tally.labels}
+        best = {p: pair for p, pair in predicted.pick_best().items() if p not in label_state.labels}
         rest = Predicted(
-            best, predicted.by_class_number(len(tally.classes)) if probabilities else None
+            best, predicted.by_class_number(len(label_state.classes)) if probabilities else None
         )
-    items = assignment.items.export_items()
-    return export(tally, items, form, out, predicted=rest, pictures_at=pictures_at)
+    items = service.items.describe_for_export()
+    return write_labels(label_state, items, form, out, predicted=rest, pictures_at=pictures_at)
 
 
 def import_labels(
-    assignment: LabellingService, path: Path, form: str | None = None
+    service: LabellingService, path: Path, form: str | None = None
 ) -> dict[str, Any]:
     """The labels of a file or folder; what is not in the data, or held out, is counted."""
-    tally, records = assignment.tally, assignment.items.data.records
-    names = [tally.classes[c] for c in tally.alive]
+    label_state, records = service.label_state, service.items.data.records
+    names = [label_state.classes[c] for c in label_state.active_classes]
     by_row = None if records is None else records.row_names()
-    imported = read_import(path, assignment.items.ids, names, form=form, rows=by_row)
-    rows = [row for row in imported.labels if row[0] not in assignment.closed]
-    done = assignment.bring_in(rows)
+    imported = read_import(path, service.items.ids, names, form=form, rows=by_row)
+    rows = [row for row in imported.labels if row[0] not in service.held_out]
+    done = service.add_labels(rows)
     return done | {
         "unknown": len(imported.unknown),
         "unclear": len(imported.unclear),
@@ -90,8 +90,8 @@ def import_labels(
     }
 
 
-def export(
-    tally: LabelState,
+def write_labels(
+    label_state: LabelState,
     items: ExportItems,
     form: str,
     out: str | Path,
@@ -103,22 +103,22 @@ def export(
 
     See `export_labels`.
     """
-    if form not in (*FORMS, CONFIG):
-        raise InputError(f"form is {form!r}; expected one of {', '.join((*FORMS, CONFIG))}")
-    content = export_content(tally, items, predicted or Predicted())
-    with in_one_step(Path(out)) as partial:
+    if form not in (*EXPORT_FORMATS, CONFIG_FORMAT):
+        raise InputError(f"form is {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}")
+    content = export_content(label_state, items, predicted or Predicted())
+    with write_atomically(Path(out)) as partial:
         if form == "csv":
             _write_csv(partial, content.columns)
         elif form == "jsonl":
             _write_lines(partial, content)
         elif form == "label-studio":
             _write_json(partial, studio_tasks(content, pictures_at))
-        elif form == CONFIG:
+        elif form == CONFIG_FORMAT:
             partial.write_text(labelling_config(content), encoding="utf-8")
         elif form == "parquet":
             parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
             parquet.write_table(
-                arrow_table(content.columns, column_types(content.columns)), partial
+                build_arrow_table(content.columns, column_types(content.columns)), partial
             )
         elif form == "hf":
             write_data_set(partial, content)
@@ -136,7 +136,7 @@ def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
 def _write_lines(path: Path, content: Export) -> None:
     """One JSON object a line, with every person's answer; half characters as escapes."""
     with path.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-        for row, answers in zip(json_rows(content.columns), content.answers, strict=True):
+        for row, answers in zip(iter_json_rows(content.columns), content.answers, strict=True):
             whole = row | ({"answers": answers} if answers else {})
             file.write(json.dumps(whole, ensure_ascii=False) + "\n")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from labelahead.data.records import Records
-from labelahead.data.table_writer import class_column, merge_columns
+from labelahead.data.table_writer import probability_column_name, merge_columns
 from labelahead.errors import import_extra
 from labelahead.server.label_state import LabelState
 
@@ -74,26 +74,26 @@ def column_types(columns: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def export_content(tally: LabelState, items: ExportItems, predicted: Predicted) -> Export:
+def export_content(label_state: LabelState, items: ExportItems, predicted: Predicted) -> Export:
     """Return what is known of every labelled or predicted item, by position."""
-    names = tally.classes
-    alive = [names[c] for c in tally.alive]
+    names = label_state.classes
+    active_classes = [names[c] for c in label_state.active_classes]
     every = predicted.every
     ours: dict[str, list[Any]] = {name: [] for name in (*TEXT_COLUMNS, "probability")}
-    ours |= {class_column(name): [] for name in alive} if every is not None else {}
-    positions, answers = sorted({*tally.labels, *predicted.best}), []
+    ours |= {probability_column_name(name): [] for name in active_classes} if every is not None else {}
+    positions, answers = sorted({*label_state.labels, *predicted.best}), []
     for position in positions:
         row: dict[str, Any] = dict.fromkeys(ours)
         said: list[dict[str, Any]] = []
-        if position in tally.labels:
-            counts = tally.counts(position)
+        if position in label_state.labels:
+            counts = label_state.find_deciding_answer(position)
             row |= {
-                "label": names[tally.labels[position]],
+                "label": names[label_state.labels[position]],
                 "annotator": counts.who,
                 "labelled_at": counts.at,
             }
             row["source"] = "label"
-            said = _answers(tally, position, row)
+            said = _list_answers(label_state, position, row)
         else:
             number, probability = predicted.best[position]
             row |= {
@@ -102,18 +102,18 @@ def export_content(tally: LabelState, items: ExportItems, predicted: Predicted) 
                 "probability": float(probability),
             }
             if every is not None and position in every:
-                row |= {class_column(names[c]): float(every[position][c]) for c in tally.alive}
+                row |= {probability_column_name(names[c]): float(every[position][c]) for c in label_state.active_classes}
         for name, value in row.items():
             ours[name].append(value)
         answers.append(said)
     records = None if items.records is None else items.records.take(positions)
     columns = merge_columns([items.ids[p] for p in positions], records, ours)
-    return Export(positions, columns, answers, alive, items)
+    return Export(positions, columns, answers, active_classes, items)
 
 
-def _answers(tally: LabelState, position: int, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_answers(label_state: LabelState, position: int, row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one answer for each person, a settlement last."""
-    names = tally.classes
+    names = label_state.classes
     answers = [
         {
             "annotator": a.who,
@@ -121,9 +121,9 @@ def _answers(tally: LabelState, position: int, row: Mapping[str, Any]) -> list[d
             "label": None if a.label is None else names[a.label],
             "labelled_at": a.at,
         }
-        for a in tally.answers.get(position, ())
+        for a in label_state.answers.get(position, ())
     ]
-    if position in tally.settled:
+    if position in label_state.settlements:
         answers = [a for a in answers if a["annotator"] != row["annotator"]]
         answers.append(
             {"kind": "settle", **{k: row[k] for k in ("annotator", "label", "labelled_at")}}

@@ -16,29 +16,29 @@ from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
 from labelahead.inference.network import FittedModel, NetworkLearner
 from labelahead.learner.config import Campaign
-from labelahead.learner.export import BIASED, ExportedModel, finish
-from labelahead.learner.preparation import Prepared
+from labelahead.learner.export import LEAVE_ONE_OUT_CAVEAT, ExportedModel, export_model
+from labelahead.learner.preparation import PreparedCampaign
 from labelahead.outofcore.store import is_store
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from labelahead.server.label_state import LabelState
-from labelahead.server.refresh import JUDGED, Order, UnitFit, fit_units
+from labelahead.server.refresh import ERROR_ESTIMATE_ITEMS, TrainingRequest, UnitFit, fit_units
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import Snapshot
-from labelahead.server.snapshot_builder import SnapshotBuilder, Tell
+from labelahead.server.snapshot_builder import SnapshotBuilder, ProgressCallback
 
 __all__ = [
     "CurrentModel",
     "LabelFit",
     "PoolPredictions",
     "fit_labels",
-    "page_model",
+    "build_exported_model",
     "predict_pool",
-    "refuse_large",
+    "reject_large_pool",
 ]
 
 
-def refuse_large(campaign: Campaign) -> None:
+def reject_large_pool(campaign: Campaign) -> None:
     """Raise for a pool of millions, of which the page holds a part."""
     if is_store(campaign.data.name):
         raise InputError(
@@ -53,7 +53,7 @@ class LabelFit:
     """A model fitted on all labels of a session. Positions are places along `points`."""
 
     points: Tensor  # (n,) positions in the data set that it was fitted among
-    ready: Prepared
+    ready: PreparedCampaign
     learner: NetworkLearner | ExactLearner
     learnt: FittedModel
     labels: Mapping[int, int]  # position in the data set -> index of its class
@@ -84,7 +84,7 @@ class PoolPredictions:
         every[:, list(self.classes)] = self.probabilities
         return dict(zip(self.positions.tolist(), every.tolist(), strict=True))
 
-    def best(self) -> dict[int, tuple[int, float]]:
+    def pick_best(self) -> dict[int, tuple[int, float]]:
         """The likeliest class of each item, by its number, and its probability."""
         sure, index = self.probabilities.max(1)
         rows = zip(self.positions.tolist(), index.tolist(), sure.tolist(), strict=True)
@@ -92,7 +92,7 @@ class PoolPredictions:
 
 
 def predict_pool(
-    assignment: LabellingService, schedule: Schedule, tell: Tell | None = None
+    service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
 ) -> PoolPredictions:
     """Predict all items by a model fitted now on all labels: what `export-model` and `predict`
     give.
@@ -106,21 +106,21 @@ def predict_pool(
         InputError: if there are labels of fewer than two classes, or items are still being looked
         at.
     """
-    with assignment.lock:
-        tally, opinion = assignment.tally, assignment.opinion
-    _require_classes(tally)
-    if opinion is not None and opinion.snapshot.units is not None and schedule.is_complete():
-        fit = _fit_exact(opinion.snapshot, tally)
-        p = fit.model.probabilities(opinion.snapshot.units)
-        return PoolPredictions(opinion.snapshot.points, tuple(fit.numbers.tolist()), p)
-    made = fit_labels(assignment, schedule, tell)
-    p = made.learnt.predict_proba(torch.arange(len(made.points)), len(tally.alive))
-    return PoolPredictions(made.points, tally.alive, p)
+    with service.lock:
+        label_state, page_model = service.label_state, service.page_model
+    _require_two_classes(label_state)
+    if page_model is not None and page_model.snapshot.units is not None and schedule.is_complete():
+        fit = _fit_exact(page_model.snapshot, label_state)
+        p = fit.model.probabilities(page_model.snapshot.units)
+        return PoolPredictions(page_model.snapshot.points, tuple(fit.class_numbers.tolist()), p)
+    made = fit_labels(service, schedule, tell)
+    p = made.learnt.predict_proba(torch.arange(len(made.points)), len(label_state.active_classes))
+    return PoolPredictions(made.points, label_state.active_classes, p)
 
 
-def _fit_exact(snapshot: Snapshot, tally: LabelState) -> UnitFit:
-    order = Order(
-        1, tuple(tally.labels.items()), len(tally.classes), (), tuple(tally.confirmed), tally.alive
+def _fit_exact(snapshot: Snapshot, label_state: LabelState) -> UnitFit:
+    order = TrainingRequest(
+        1, tuple(label_state.labels.items()), len(label_state.classes), (), tuple(label_state.confirmed), label_state.active_classes
     )
     fit = fit_units(snapshot, order)
     fit.model.calibrate(fit.votes)
@@ -135,42 +135,42 @@ class CurrentModel:
     linearised with the answers since.
     """
 
-    def __init__(self, assignment: LabellingService) -> None:
-        self.assignment = assignment
+    def __init__(self, service: LabellingService) -> None:
+        self.service = service
         self._fitted: UnitFit | None = None
         self._state: Any = None  # of the labels that it was fitted on
         self._fitting = threading.Lock()
 
-    def guess(self, position: int) -> tuple[int, float] | None:
+    def predict_item(self, position: int) -> tuple[int, float] | None:
         """The likeliest class of an item and its probability; None of one that is not in play."""
-        with self.assignment.lock:
-            tally, opinion = self.assignment.tally, self.assignment.opinion
-        if opinion is None or position not in opinion.belief:
+        with self.service.lock:
+            label_state, page_model = self.service.label_state, self.service.page_model
+        if page_model is None or position not in page_model.pool_posterior:
             return None
-        units = opinion.snapshot.units
-        if units is None or len(set(tally.labels.values())) < 2:
-            return next(iter(opinion.guess(position, 1)), None)
+        units = page_model.snapshot.units
+        if units is None or len(set(label_state.labels.values())) < 2:
+            return next(iter(page_model.predict_classes(position, 1)), None)
         with self._fitting:
-            state = dict(tally.labels), tally.alive, set(tally.confirmed)
+            state = dict(label_state.labels), label_state.active_classes, set(label_state.confirmed)
             if self._fitted is None or self._fitted.units is not units or self._state != state:
-                self._fitted, self._state = _fit_exact(opinion.snapshot, tally), state
+                self._fitted, self._state = _fit_exact(page_model.snapshot, label_state), state
             fit = self._fitted
-        sure, best = fit.model.probabilities(units[opinion.belief.places([position])])[0].max(0)
-        return int(fit.numbers[best]), float(sure)
+        sure, best = fit.model.probabilities(units[page_model.pool_posterior.rows_of([position])])[0].max(0)
+        return int(fit.class_numbers[best]), float(sure)
 
 
-def _require_classes(tally: LabelState) -> None:
-    given = set(tally.labels.values())
+def _require_two_classes(label_state: LabelState) -> None:
+    given = set(label_state.labels.values())
     if len(given) < 2:
         raise InputError(
-            f"{len(tally.labels)} labels of {len(given)} classes are there; expected labels of at "
+            f"{len(label_state.labels)} labels of {len(given)} classes are there; expected labels of at "
             "least two "
             "classes: label some more items (to export labels alone, leave out --rest)"
         )
 
 
 def fit_labels(
-    assignment: LabellingService, schedule: Schedule, tell: Tell | None = None
+    service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
 ) -> LabelFit:
     """Fit a model on all labels that there are by now, as the page's own network is.
 
@@ -178,60 +178,60 @@ def fit_labels(
         InputError: if there are labels of fewer than two classes, or a page is still looking at its
         items.
     """
-    with assignment.lock:
-        tally = assignment.tally
+    with service.lock:
+        label_state = service.label_state
         number = {
-            c: i for i, c in enumerate(tally.alive)
+            c: i for i, c in enumerate(label_state.active_classes)
         }  # without classes that were merged or removed
-        labels = {p: number[c] for p, c in tally.labels.items()}
-    _require_classes(tally)
-    if schedule.is_looking:
+        labels = {p: number[c] for p, c in label_state.labels.items()}
+    _require_two_classes(label_state)
+    if schedule.is_encoding:
         raise InputError(
-            f"the items are still being looked at ({schedule.done:.0%} are done), and a model "
+            f"the items are still being looked at ({schedule.fraction_done:.0%} are done), and a model "
             "needs all of them; try "
             "again when the page says that it is done, or export the labels alone"
         )
     campaign = replace(schedule.campaign, threads=None)
-    refuse_large(campaign)
-    held = dict.fromkeys(assignment.closed, UNKNOWN)
-    workshop = SnapshotBuilder(campaign, (assignment.items.data, None), held, assignment.broken)
-    points, ready = workshop.prepared(labels, tell)
+    reject_large_pool(campaign)
+    held = dict.fromkeys(service.held_out, UNKNOWN)
+    builder = SnapshotBuilder(campaign, (service.items.data, None), held, service.excluded)
+    points, ready = builder.prepare_items(labels, tell)
     place = {p: i for i, p in enumerate(points.tolist())}
     labels = {p: c for p, c in labels.items() if p in place}  # of what can still be read
-    learner, seed = ready.learner(max(len(number), 2)), ready.training.seed_of(campaign.seed, 0)
+    learner, seed = ready.make_learner(max(len(number), 2)), ready.training.seed_of(campaign.seed, 0)
     at, given = torch.tensor([place[p] for p in labels]), torch.tensor(list(labels.values()))
-    votes = torch.tensor([p not in tally.confirmed for p in labels])
+    votes = torch.tensor([p not in label_state.confirmed for p in labels])
     order = (
         at.argsort()
     )  # a training does not depend on who answered first; estimates do, and keep that order
-    learnt = learner.learn(at[order], given[order], seed=seed)
+    learnt = learner.fit(at[order], given[order], seed=seed)
     if isinstance(learnt.model, ExactModel):
         learnt.model.calibrate(votes[order])
     return LabelFit(points, ready, learner, learnt, labels, at, given, votes, seed)
 
 
-def page_model(
-    assignment: LabellingService, schedule: Schedule, tell: Tell | None = None
+def build_exported_model(
+    service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
 ) -> ExportedModel:
     """Learnt from all labels that there are by now, to be taken away."""
-    made = fit_labels(assignment, schedule, tell)
-    with assignment.lock:
-        tally, last = assignment.tally, schedule.rounds[-1] if schedule.rounds else {}
+    made = fit_labels(service, schedule, tell)
+    with service.lock:
+        label_state, last = service.label_state, schedule.rounds[-1] if schedule.rounds else {}
     if last.get("accuracy") is not None:
         accuracy = {
             "measured": last["accuracy"],
-            "on": len(assignment.closed),
+            "on": len(service.held_out),
             "labels": last["labels"],
         }
     else:
-        accuracy = _estimated(made)
-    classes = [tally.classes[c] for c in tally.alive]
-    return finish(
-        made.ready, made.learnt.model, made.labels, classes, accuracy, items=len(assignment.items)
+        accuracy = _estimate_accuracy(made)
+    classes = [label_state.classes[c] for c in label_state.active_classes]
+    return export_model(
+        made.ready, made.learnt.model, made.labels, classes, accuracy, items=len(service.items)
     )
 
 
-def _estimated(made: LabelFit) -> dict[str, Any]:
+def _estimate_accuracy(made: LabelFit) -> dict[str, Any]:
     """Of the items that have no label.
 
     Where there are none, of those that have. Nothing for a trained network.
@@ -246,8 +246,8 @@ def _estimated(made: LabelFit) -> dict[str, Any]:
     rest = others.nonzero().flatten()
     if not len(rest):
         right = learner.leave_one_out_predictions(at, given, seed=seed)[0].argmax(1) == given
-        return {"estimated": float(right.double().mean()), "how": BIASED}
-    judged = rest[torch.randperm(len(rest), generator=stream(seed, "judged"))[:JUDGED]]
+        return {"estimated": float(right.double().mean()), "how": LEAVE_ONE_OUT_CAVEAT}
+    judged = rest[torch.randperm(len(rest), generator=make_generator(seed, "judged"))[:ERROR_ESTIMATE_ITEMS]]
     error = learner.outlook(at, given, judged, seed=seed, votes=made.votes).error
     interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
     return {

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labelahead.data.table_writer import arrow_table
+from labelahead.data.table_writer import build_arrow_table
 from labelahead.errors import InputError, import_extra
 from labelahead.server.export_content import Export, column_types
 
 __all__ = ["write_data_set"]
 
-IMAGE = "image"
-PICTURES_AT_ONCE = 64  # pictures held in memory while writing
+IMAGE_COLUMN = "image"
+PICTURES_PER_BATCH = 64  # pictures held in memory while writing
 CARD = """---
 configs:
 - config_name: default
@@ -44,7 +44,7 @@ def write_data_set(path: Path, content: Export) -> None:
         "train": [i for i, source in enumerate(sources) if source == "label"],
         "predicted": [i for i, source in enumerate(sources) if source == "prediction"],
     }
-    table = _table(content)
+    table = _build_table(content)
     files = []
     for split, rows in splits.items():
         if rows or split == "train":
@@ -53,7 +53,7 @@ def write_data_set(path: Path, content: Export) -> None:
     (path / "README.md").write_text(CARD.format(files="\n".join(files)), encoding="utf-8")
 
 
-def _table(content: Export) -> Any:
+def _build_table(content: Export) -> Any:
     """Return all rows but their pictures.
 
     Classes are numbers, and the schema says which class each is.
@@ -68,9 +68,9 @@ def _table(content: Export) -> Any:
         features[name] = {"names": list(content.classes), "_type": "ClassLabel"}
     if content.items.picture is not None:
         kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-        columns |= {IMAGE: arrow.nulls(len(content.positions), kind)}
-        features[IMAGE] = {"_type": "Image"}
-    table = arrow_table(columns, types)
+        columns |= {IMAGE_COLUMN: arrow.nulls(len(content.positions), kind)}
+        features[IMAGE_COLUMN] = {"_type": "Image"}
+    table = build_arrow_table(columns, types)
     return table.replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
     )
@@ -80,7 +80,7 @@ def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -
     """Write some rows, with their pictures, some at a time."""
     arrow = import_extra("pyarrow", "tables", "the form hf")
     parquet = import_extra("pyarrow.parquet", "tables", "the form hf")
-    step = PICTURES_AT_ONCE if content.items.picture is not None else max(1, len(rows))
+    step = PICTURES_PER_BATCH if content.items.picture is not None else max(1, len(rows))
     with parquet.ParquetWriter(path, table.schema) as writer:
         if not rows:
             writer.write_table(table.slice(0, 0))
@@ -88,16 +88,16 @@ def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -
             some = rows[start : start + step]
             part = table.take(arrow.array(some, arrow.int64()))
             if content.items.picture is not None:
-                at = part.schema.get_field_index(IMAGE)
+                at = part.schema.get_field_index(IMAGE_COLUMN)
                 pictures = arrow.array(
-                    [_picture(content, content.positions[i]) for i in some],
+                    [_read_picture(content, content.positions[i]) for i in some],
                     part.schema.field(at).type,
                 )
                 part = part.set_column(at, part.schema.field(at), pictures)
             writer.write_table(part)
 
 
-def _picture(content: Export, position: int) -> dict[str, Any]:
+def _read_picture(content: Export, position: int) -> dict[str, Any]:
     """Return an item's own file, or its picture as a PNG, as the feature `Image` has it."""
     items, name = content.items, content.items.ids[position]
     try:

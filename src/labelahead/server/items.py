@@ -15,19 +15,19 @@ from functools import cached_property
 from typing import Any, BinaryIO
 
 from labelahead.data import Data
-from labelahead.data.classes import alike
-from labelahead.data.dataset import Images, Unreadable, hashed
-from labelahead.data.folder import Photos
+from labelahead.data.classes import normalise_name
+from labelahead.data.dataset import Images, UnreadableImagesError, hash_tensor
+from labelahead.data.folder import ImageFiles
 from labelahead.errors import InputError, import_extra
 from labelahead.server.export_content import ExportItems
 
 __all__ = ["Items", "StoredPictures"]
 
-FULL, LARGE, SMALL = 4096, 1024, 256  # pixels of the longer side
-CACHE = 64 << 20  # bytes of encoded pictures
-CRISP = SMALL * SMALL  # up to so many pixels a picture is kept to the last bit
-MOST_COLUMNS = 60
-MOST_CHARACTERS = 20_000
+FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS = 4096, 1024, 256  # pixels of the longer side
+MAX_CACHE_BYTES = 64 << 20  # bytes of encoded pictures
+MAX_LOSSLESS_PIXELS = THUMBNAIL_PIXELS * THUMBNAIL_PIXELS  # up to so many pixels a picture is kept to the last bit
+MAX_COLUMNS_SHOWN = 60
+MAX_CHARACTERS_SHOWN = 20_000
 
 
 class StoredPictures(Images):
@@ -49,10 +49,10 @@ class Items:
         """
         self.data = data
         self.labels = labels
-        self.kind = _kind(data)
-        self.fingerprint = fingerprint or _fingerprint(data, self.sizes)
+        self.kind = _find_kind(data)
+        self.fingerprint = fingerprint or _compute_fingerprint(data, self.sizes)
         self._cache: OrderedDict[tuple[int, int], tuple[bytes, str]] = OrderedDict()
-        self._held = 0
+        self._cached_bytes = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -69,54 +69,54 @@ class Items:
         photos, rows = self.data.images, self.data.rows
         if rows is not None and rows.files and rows.text is not None:
             return [len(text.encode("utf-8", "surrogatepass")) for text in rows.columns[rows.text]]
-        return photos.sizes() if isinstance(photos, Photos) else None
+        return photos.sizes() if isinstance(photos, ImageFiles) else None
 
     @property
     def version(self) -> str:
         """Changes with the data: part of every address, so that browsers may keep pictures."""
         return self.fingerprint[:12]
 
-    def describe(self, position: int) -> dict[str, Any]:
+    def describe_item(self, position: int) -> dict[str, Any]:
         """What the page needs to show an item."""
-        self._check(position)
+        self._check_position(position)
         name = self.data.ids[position]
         shown: dict[str, Any] = {
             "position": position,
             "id": name,
             "item": name,
-            "shown": self._unsaid(name),
+            "shown": self._hide_class_folders(name),
         }
         shown |= {"url": None, "text": None, "row": None}
         if self.kind == "image":
             shown["url"] = f"/items/{position}?v={self.version}"
         elif self.data.rows is not None:
             rows = self.data.rows
-            pairs = [(n, v) for n, v in rows.row(position) if n != rows.text][:MOST_COLUMNS]
-            shown["row"] = [{"name": name, "value": _plain(value)} for name, value in pairs]
+            pairs = [(n, v) for n, v in rows.row(position) if n != rows.text][:MAX_COLUMNS_SHOWN]
+            shown["row"] = [{"name": name, "value": _to_json_value(value)} for name, value in pairs]
             if rows.text is not None:
-                shown["text"] = str(_plain(rows.columns[rows.text][position]) or "")
+                shown["text"] = str(_to_json_value(rows.columns[rows.text][position]) or "")
         else:
-            values = self.data.inputs[position].flatten()[:MOST_COLUMNS].tolist()
+            values = self.data.inputs[position].flatten()[:MAX_COLUMNS_SHOWN].tolist()
             shown["row"] = [{"name": str(i), "value": round(v, 4)} for i, v in enumerate(values)]
         return shown
 
-    def _unsaid(self, name: str) -> str:
+    def _hide_class_folders(self, name: str) -> str:
         """A path without the folders that say the class.
 
         Whoever is asked should look at the item.
         """
         *folders, last = name.split("/")
         return "/".join(
-            ["…" if alike(folder) in self._classes else folder for folder in folders] + [last]
+            ["…" if normalise_name(folder) in self._class_names else folder for folder in folders] + [last]
         )
 
     @cached_property
-    def _classes(self) -> set[str]:
-        return {alike(c) for c in self.data.classes}
+    def _class_names(self) -> set[str]:
+        return {normalise_name(c) for c in self.data.classes}
 
-    def picture(self, position: int, size: int = LARGE) -> tuple[bytes, str]:
+    def encode_picture(self, position: int, size: int = DISPLAY_PIXELS) -> tuple[bytes, str]:
         """An item's picture and its media type."""
-        self._check(position)
+        self._check_position(position)
         if self.data.images is None:
             raise InputError(f"item {position} is no picture; expected an item of kind image")
         key = (position, size)
@@ -126,7 +126,7 @@ class Items:
                 return self._cache[key]
         pil = import_extra("PIL.Image", "app", "showing pictures")
         image = pil.fromarray(self.data.images.picture(position, size))
-        crisp = image.width * image.height <= CRISP
+        crisp = image.width * image.height <= MAX_LOSSLESS_PIXELS
         form, more = ("PNG", {}) if crisp else ("JPEG", {"quality": 88})
         stream = io.BytesIO()
         image.save(stream, form, **more)
@@ -134,13 +134,13 @@ class Items:
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = encoded
-                self._held += len(encoded[0])
-            while self._held > CACHE and len(self._cache) > 1:
+                self._cached_bytes += len(encoded[0])
+            while self._cached_bytes > MAX_CACHE_BYTES and len(self._cache) > 1:
                 _, (old, _) = self._cache.popitem(last=False)
-                self._held -= len(old)
+                self._cached_bytes -= len(old)
         return encoded
 
-    def broken(self, position: int) -> str | None:
+    def find_problem(self, position: int) -> str | None:
         """Why there is nothing to look at, if so.
 
         What is decoded for that is kept: it will be asked for next.
@@ -148,25 +148,25 @@ class Items:
         if self.kind != "image":
             return None
         try:
-            self.picture(position)
-        except Unreadable as error:
+            self.encode_picture(position)
+        except UnreadableImagesError as error:
             return str(error)
         return None
 
-    def export_items(self) -> ExportItems:
+    def describe_for_export(self) -> ExportItems:
         """Return what an export says of the items: ids, the user's columns, files and pictures."""
         data = self.data
         records = data.records
         if records is not None and self.labels is not None:
             records = records.with_column(*self.labels)
         text = None if data.rows is None else data.rows.text
-        picture = None if data.images is None else self.picture
-        return ExportItems(data.ids, records, text, self.opener(), picture)
+        picture = None if data.images is None else self.encode_picture
+        return ExportItems(data.ids, records, text, self.make_opener(), picture)
 
-    def opener(self) -> Callable[[int], BinaryIO] | None:
+    def make_opener(self) -> Callable[[int], BinaryIO] | None:
         """Opens an item's own file by position, for copies; None if items are no files."""
         photos, rows = self.data.images, self.data.rows
-        if isinstance(photos, Photos):
+        if isinstance(photos, ImageFiles):
             return lambda at: photos.files.open(photos.names[at])
         if isinstance(photos, StoredPictures):
             return lambda at: io.BytesIO(photos.file(at))
@@ -175,14 +175,14 @@ class Items:
             return lambda at: io.BytesIO(texts[at].encode("utf-8", "surrogatepass"))
         return None
 
-    def _check(self, position: int) -> None:
+    def _check_position(self, position: int) -> None:
         if not 0 <= position < len(self):
             raise InputError(
                 f"there is no item {position}; expected a position from 0 to {len(self) - 1}"
             )
 
 
-def _kind(data: Data) -> str:
+def _find_kind(data: Data) -> str:
     if data.images is not None:
         return "image"
     if data.rows is None:
@@ -190,18 +190,18 @@ def _kind(data: Data) -> str:
     return "text" if data.rows.text is not None else "row"
 
 
-def _fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
+def _compute_fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
     """Of what the items are, whichever of them are kept for testing."""
     if sizes is not None:  # reading every file would take minutes
         content = repr(list(zip(data.ids, sizes, strict=True)))
     elif data.images is not None:
         content = data.images.content()
     else:
-        content = hashed(data.inputs) if data.rows is None else data.rows.content()
+        content = hash_tensor(data.inputs) if data.rows is None else data.rows.content()
     return hashlib.sha256(f"{len(data)} {content}".encode()).hexdigest()
 
 
-def _plain(value: Any) -> str | float | int | bool | None:
+def _to_json_value(value: Any) -> str | float | int | bool | None:
     """A cell as JSON has it."""
     if value is None or isinstance(value, bool | int):
         return value
@@ -209,4 +209,4 @@ def _plain(value: Any) -> str | float | int | bool | None:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "backslashreplace")
-    return str(value)[:MOST_CHARACTERS]
+    return str(value)[:MAX_CHARACTERS_SHOWN]

@@ -27,9 +27,9 @@ from threading import RLock
 from types import TracebackType
 from typing import Any
 
-from labelahead.data.classes import alike, check_text, checked_name
+from labelahead.data.classes import normalise_name, check_text, check_name
 from labelahead.errors import InputError, StorageError
-from labelahead.files import FolderLock, hold
+from labelahead.files import FolderLock, lock_folder
 from labelahead.server.journal_files import (
     LabelCounts,
     SequenceFile,
@@ -38,25 +38,25 @@ from labelahead.server.journal_files import (
     copy_to_memory,
     require_database,
 )
-from labelahead.server.label_state import Counting, Event, LabelState
+from labelahead.server.label_state import LabelStateBuilder, Event, LabelState
 from labelahead.server.permissions import create_private, owner_only
 
 __all__ = [
     "MIGRATIONS",
     "Journal",
     "JournalCopy",
-    "connect",
+    "open_database",
     "copy_journal",
-    "recorded",
-    "recorded_classes",
-    "recorded_items",
+    "read_journal",
+    "read_class_names",
+    "read_item_names",
 ]
 
 Damage = type[InputError] | type[StorageError]
 log = logging.getLogger("labelahead")
-APPLICATION = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
+APPLICATION_ID = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
 
-GUARDS = (  # of the table `events`; they go when it goes
+EVENT_GUARDS = (  # of the table `events`; they go when it goes
     "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
     """CREATE TRIGGER events_stay BEFORE UPDATE ON events
             BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
@@ -65,17 +65,17 @@ GUARDS = (  # of the table `events`; they go when it goes
 )
 
 
-FIRST_RULES = """
+INITIAL_CHECKS = """
             CHECK ((kind = 'class') = (position IS NULL)),
             CHECK ((kind = 'undo') = (ref IS NOT NULL)),
             CHECK ((kind = 'class') = (text IS NOT NULL))"""
-RULES = """
+CURRENT_CHECKS = """
             CHECK (kind = 'undo' OR (kind IN ('class', 'rename', 'merge', 'remove')) = (position IS NULL)),
             CHECK ((kind IN ('undo', 'confirm')) = (ref IS NOT NULL)),
             CHECK ((kind IN ('class', 'rename', 'merge')) = (text IS NOT NULL))"""
 
 
-def _table_of_events(name: str, kinds: str, labelled: str, rules: str = FIRST_RULES) -> str:
+def _events_table_sql(name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS) -> str:
     """The table of events that knows these kinds; labelled: those that come with a label."""
     return f"""CREATE TABLE {name} (
             seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -91,54 +91,54 @@ def _table_of_events(name: str, kinds: str, labelled: str, rules: str = FIRST_RU
         )"""
 
 
-def _new_kinds(name: str, kinds: str, labelled: str, rules: str = FIRST_RULES) -> tuple[str, ...]:
+def _rebuild_events_sql(name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS) -> tuple[str, ...]:
     """SQLite changes no CHECK of a table, so it is made anew.
 
     All that was in `events` goes to another one.
     """
     return (
-        _table_of_events(name, kinds, labelled, rules),
+        _events_table_sql(name, kinds, labelled, rules),
         f"""INSERT INTO {name} (seq, at, who, kind, position, label, ref, key, text)
             SELECT seq, at, who, kind, position, label, ref, key, text FROM events ORDER BY seq""",
         "DROP TABLE events",
         f"ALTER TABLE {name} RENAME TO events",
-        *GUARDS,
+        *EVENT_GUARDS,
     )
 
 
 # A step that has been released is never changed: what it makes stands in people's files.
 MIGRATIONS: list[tuple[str, ...]] = [
     (
-        f"PRAGMA application_id = {APPLICATION}",
+        f"PRAGMA application_id = {APPLICATION_ID}",
         # what the record is about, for whoever reads the file alone
         "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
         "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL)",
-        _table_of_events(
+        _events_table_sql(
             "events", "'label', 'skip', 'unsure', 'undo', 'class'", "'label', 'class'"
         ),
-        *GUARDS,
+        *EVENT_GUARDS,
         # one holder for an item, one item for a person
         """CREATE TABLE leases (
             position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
         )""",
     ),
-    _new_kinds(
+    _rebuild_events_sql(
         "events_2",
         "'label', 'skip', 'unsure', 'settle', 'undo', 'class'",
         "'label', 'settle', 'class'",
     ),
-    _new_kinds(
+    _rebuild_events_sql(
         "events_3",
         "'label', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class'",
         "'label', 'settle', 'keep', 'class'",
     ),
     ("ALTER TABLE items ADD COLUMN size INTEGER",),  # bytes of an item's own file
-    _new_kinds(
+    _rebuild_events_sql(
         "events_5",
         "'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class', "
         "'rename', 'merge', 'remove'",
         "'label', 'confirm', 'settle', 'keep', 'class', 'rename', 'merge', 'remove'",
-        RULES,
+        CURRENT_CHECKS,
     ),
 ]
 
@@ -165,23 +165,23 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-NAMED = 5  # items that an error lists
-WAIT = 5.0  # seconds for another program that looks into the file
+MAX_NAMES_SHOWN = 5  # items that an error lists
+BUSY_SECONDS = 5.0  # seconds for another program that looks into the file
 # the wall clock may have been set back while no journal was open
 MAX_LEASE_SECONDS_AFTER_RESTART = 600.0
-LABELLING = "kind IN ('label', 'confirm', 'settle')"
+LABEL_CONDITION = "kind IN ('label', 'confirm', 'settle')"
 
 
-def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> sqlite3.Connection:
+def open_database(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> sqlite3.Connection:
     """The database, made if there is none; an error if it is damaged, foreign or too new."""
     migrations = MIGRATIONS if migrations is None else migrations
     require_database(path)
     try:
         create_private(path)
         # Threads share the connection; the journal's lock lets in one at a time.
-        db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            _check(db, path, len(migrations))
+            _check_database(db, path, len(migrations))
             # Readers never wait for the writer. Where a file system cannot do it, SQLite stays
             # with its rollback journal, which keeps what was committed as well.
             db.execute("PRAGMA journal_mode = WAL")
@@ -192,11 +192,11 @@ def connect(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> 
             db.close()
             raise
     except sqlite3.Error as error:
-        raise _refusal(path, error) from error
+        raise _storage_error(path, error) from error
     return db
 
 
-def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
+def _check_database(db: sqlite3.Connection, path: Path, newest: int) -> None:
     """Refuse what is not ours before anything is written to it."""
     version, application, tables = (
         int(db.execute(question).fetchone()[0])
@@ -206,7 +206,7 @@ def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
             "SELECT count(*) FROM sqlite_master",
         )
     )
-    if (tables or version) and application != APPLICATION:
+    if (tables or version) and application != APPLICATION_ID:
         raise InputError(
             f"{path} is a database of another program; expected a label record: choose another "
             "folder, or move the file away"
@@ -218,7 +218,7 @@ def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
         )
     verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
     if verdict != "ok":
-        raise _damaged(path, verdict)
+        raise _damage_error(path, verdict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,17 +251,17 @@ def copy_journal(folder: str | Path) -> JournalCopy:
     try:
         db = copy_to_memory(path)
         try:
-            _check(db, path, len(MIGRATIONS))
+            _check_database(db, path, len(MIGRATIONS))
             _migrate(db, MIGRATIONS)
-            return JournalCopy(db, counts, _items(db))
+            return JournalCopy(db, counts, _read_items(db))
         except BaseException:
             db.close()
             raise
     except sqlite3.Error as error:
-        raise _refusal(path, error) from error
+        raise _storage_error(path, error) from error
 
 
-def recorded_items(folder: str | Path) -> list[str]:
+def read_item_names(folder: str | Path) -> list[str]:
     """The name of every item that the record in a folder knows, by position.
 
     None if there is no record.
@@ -272,12 +272,12 @@ def recorded_items(folder: str | Path) -> list[str]:
         return []
     try:
         with closing(copy_to_memory(path)) as db:
-            return _items(db)
+            return _read_items(db)
     except sqlite3.Error:  # whoever opens it says what is wrong
         return []
 
 
-def recorded_classes(folder: str | Path) -> list[str]:
+def read_class_names(folder: str | Path) -> list[str]:
     """Return every name that a class of the record in a folder has or had, oldest first.
 
     None if there is no record.
@@ -295,11 +295,11 @@ def recorded_classes(folder: str | Path) -> list[str]:
         return []
     spelled: dict[str, str] = {}
     for (name,) in names:
-        spelled.setdefault(alike(name), name)
+        spelled.setdefault(normalise_name(name), name)
     return list(spelled.values())
 
 
-def recorded(folder: str | Path) -> tuple[list[str], list[Event]]:
+def read_journal(folder: str | Path) -> tuple[list[str], list[Event]]:
     """The items by position and all events of the record in a folder, also while somebody writes to
     it.
     """
@@ -307,11 +307,11 @@ def recorded(folder: str | Path) -> tuple[list[str], list[Event]]:
         return copy.items, _read_events(copy.db, "ORDER BY seq", ())
 
 
-def _items(db: sqlite3.Connection) -> list[str]:
+def _read_items(db: sqlite3.Connection) -> list[str]:
     return [str(row[0]) for row in db.execute("SELECT item FROM items ORDER BY position")]
 
 
-def _claim(
+def _check_data(
     db: sqlite3.Connection,
     folder: Path,
     items: Sequence[str],
@@ -342,7 +342,7 @@ def _claim(
         )
         return
     if sizes is not None and why is None and len(stored) <= len(items):
-        why = _other_files(db, [size for _, size in stored], rows)
+        why = _find_changed_files(db, [size for _, size in stored], rows)
         if why is None:
             db.executemany(
                 "UPDATE items SET size = ? WHERE position = ?",
@@ -360,7 +360,7 @@ def _claim(
         )
 
 
-def _other_files(
+def _find_changed_files(
     db: sqlite3.Connection,
     before: Sequence[int | None],
     rows: Sequence[tuple[int, str, int | None]],
@@ -373,7 +373,7 @@ def _other_files(
     there = sum(size is not None for _, _, size in now)
     if 2 * there < len(before):
         return f"of its {len(before)} items {there} are there"
-    said = f"SELECT DISTINCT position FROM events WHERE {LABELLING}"
+    said = f"SELECT DISTINCT position FROM events WHERE {LABEL_CONDITION}"
     labelled = {p for (p,) in db.execute(said)}
     known = [
         row
@@ -383,11 +383,11 @@ def _other_files(
     names = [name for position, name, _ in known if position in labelled]
     if not names:
         return None
-    more = ", ..." if len(names) > NAMED else ""
-    return f"{len(names)} labelled pictures have another content: {', '.join(names[:NAMED])}{more}"
+    more = ", ..." if len(names) > MAX_NAMES_SHOWN else ""
+    return f"{len(names)} labelled pictures have another content: {', '.join(names[:MAX_NAMES_SHOWN])}{more}"
 
 
-def _refusal(
+def _storage_error(
     path: Path, error: sqlite3.Error, damage: Damage = InputError
 ) -> InputError | StorageError:
     """What SQLite complained of, and what to do about it."""
@@ -397,7 +397,7 @@ def _refusal(
         sqlite3.SQLITE_NOTADB,
         sqlite3.SQLITE_ERROR,
     ):  # the last: a table is missing
-        return _damaged(path, str(error), damage)
+        return _damage_error(path, str(error), damage)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageError(
             f"{path} is held by another program ({error}); close that, and try again"
@@ -409,14 +409,14 @@ def _refusal(
     )
 
 
-def _damaged(path: Path, why: str, damage: Damage = InputError) -> InputError | StorageError:
+def _damage_error(path: Path, why: str, damage: Damage = InputError) -> InputError | StorageError:
     return damage(
         f"{path} is damaged or no label record ({why}); put back a copy, or save what can be "
         f"saved with `sqlite3 {path.name} .recover`, or begin anew in another folder"
     )
 
 
-def _rescued(db: sqlite3.Connection, path: Path, changed: Path) -> StorageError:
+def _rescue_labels(db: sqlite3.Connection, path: Path, changed: Path) -> StorageError:
     """One of the files was moved away, removed or replaced: what was accepted is saved beside it.
 
     The open connection goes on with the old file, whose place may be nowhere: an answer written
@@ -443,21 +443,21 @@ def _rescued(db: sqlite3.Connection, path: Path, changed: Path) -> StorageError:
     )
 
 
-COLUMNS = ", ".join(f.name for f in fields(Event))
-HOLES = ", ".join("?" for _ in fields(Event))
+EVENT_COLUMNS = ", ".join(f.name for f in fields(Event))
+EVENT_PLACEHOLDERS = ", ".join("?" for _ in fields(Event))
 
 
 def _read_events(db: sqlite3.Connection, which: str, values: tuple[str | int, ...]) -> list[Event]:
     """Events as they stand in the file. which: the end of the query."""
-    return [Event(*row) for row in db.execute(f"SELECT {COLUMNS} FROM events {which}", values)]
+    return [Event(*row) for row in db.execute(f"SELECT {EVENT_COLUMNS} FROM events {which}", values)]
 
 
-def _by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]) -> Event | None:
+def _find_by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]) -> Event | None:
     """The event that came with this key; an error if it is not of this kind, who, position, label.
 
     content: as many of these as are known.
     """
-    events = key and _read_events(db, "WHERE key = ?", (checked_name(key, "the key"),))
+    events = key and _read_events(db, "WHERE key = ?", (check_name(key, "the key"),))
     if not events:
         return None
     e = events[0]
@@ -474,7 +474,7 @@ class Journal:
 
     items: the name of every item, by position. fingerprint: of the data; a record of other data is
     refused. classes: those that the record does not know yet are added, in this order, after those
-    that it does; the order in `tally.classes` is the one that counts. sizes: where items are files,
+    that it does; the order in `label_state.classes` is the one that counts. sizes: where items are files,
     the bytes of each, None for one that is gone: new ones may have been added at the end, and only
     those with labels must be what they were.
 
@@ -497,11 +497,11 @@ class Journal:
         self.folder = Path(folder)
         self.path = self.folder / "labels.db"
         self.items = tuple(items)
-        names = [checked_name(name, "the name of a class") for name in classes]
+        names = [check_name(name, "the name of a class") for name in classes]
         for position, item in enumerate(self.items):
             check_text(item, f"the name of item {position}")
         self._lock = RLock()
-        self._counting = Counting()
+        self._builder = LabelStateBuilder()
         self._db: sqlite3.Connection | None = None
         self._files: WatchedFiles | None = None
         self._folder_lock: FolderLock | None = None
@@ -509,29 +509,29 @@ class Journal:
         self._checkpoint_every = checkpoint_every
         self._not_checkpointed = 0
         self._damage: Damage = InputError  # of what was given; but not once it is open
-        self._reads_only = False
+        self._is_read_only = False
         self._clock_offset = time.time() - time.monotonic()
-        self._held = ExitStack()
+        self._resources = ExitStack()
         try:
             counts = self._open() if copy is None else copy.counts
             self._db = self._db if copy is None else copy.db
-            with self._writing() as db:
+            with self._writing_transaction() as db:
                 labelled = int(
                     db.execute(
-                        f"SELECT count(DISTINCT position) FROM events WHERE {LABELLING}"
+                        f"SELECT count(DISTINCT position) FROM events WHERE {LABEL_CONDITION}"
                     ).fetchone()[0]
                 )
-                counts.require(self._counting.seq, labelled)
-                _claim(db, self.folder, self.items, fingerprint, sizes)
+                counts.require(self._builder.seq, labelled)
+                _check_data(db, self.folder, self.items, fingerprint, sizes)
                 db.execute(
                     "UPDATE leases SET until = min(until, ?)",
                     (self._now() + MAX_LEASE_SECONDS_AFTER_RESTART,),
                 )
                 for name in names:
-                    if not self._counting.ever(name):
-                        self._insert(db, self._counting.next("class", "", text=name))
+                    if not self._builder.has_ever_named(name):
+                        self._insert(db, self._builder.make_event("class", "", text=name))
             self._damage = StorageError
-            self._reads_only = copy is not None
+            self._is_read_only = copy is not None
             if copy is None:
                 self._files = WatchedFiles((self.path, *companion_files(self.path)))
                 self._sequence_file = SequenceFile(self.folder)
@@ -542,8 +542,8 @@ class Journal:
     def _open(self) -> LabelCounts:
         """Lock the folder and open the database; return what the files beside it know."""
         instead = "use the page that it serves, or stop it"
-        self._folder_lock = self._held.enter_context(
-            hold(self.folder, "labels.lock", by="labelahead", instead=instead)
+        self._folder_lock = self._resources.enter_context(
+            lock_folder(self.folder, "labels.lock", by="labelahead", instead=instead)
         )
         require_database(self.path)
         if (
@@ -559,7 +559,7 @@ class Journal:
         counts = LabelCounts.read(self.folder)
         if not self.path.exists():
             counts.require(0, 0)  # before a new file takes the place of the missing one
-        self._db = connect(self.path)
+        self._db = open_database(self.path)
         return counts
 
     def __enter__(self) -> "Journal":
@@ -579,11 +579,11 @@ class Journal:
             if self._db is not None:
                 self._db.close()
                 self._db = None
-            self._held.close()
+            self._resources.close()
 
-    def extend(self, items: Sequence[str]) -> None:
+    def add_items(self, items: Sequence[str]) -> None:
         """More items, after those that there are."""
-        with self._writing() as db:
+        with self._writing_transaction() as db:
             rows = [(position, item, None) for position, item in enumerate(items, len(self.items))]
             for position, item, _ in rows:
                 check_text(item, f"the name of item {position}")
@@ -591,27 +591,27 @@ class Journal:
         self.items = (*self.items, *items)
 
     @property
-    def reads_only(self) -> bool:
+    def is_read_only(self) -> bool:
         """Whether this is a copy that takes no answers."""
-        return self._reads_only
+        return self._is_read_only
 
     @property
-    def tally(self) -> LabelState:
-        """What the record amounts to; equal to `fold(self.events())`."""
-        with self._reading():
-            return self._counting.tally()
+    def label_state(self) -> LabelState:
+        """What the record amounts to; equal to `build_label_state(self.read_events())`."""
+        with self._reading_transaction():
+            return self._builder.build()
 
-    def events(self, since: int = 0) -> list[Event]:
+    def read_events(self, since: int = 0) -> list[Event]:
         """All events after number `since`, oldest first."""
-        with self._reading() as db:
+        with self._reading_transaction() as db:
             return _read_events(db, "WHERE seq > ? ORDER BY seq", (index(since),))
 
-    def event(self, seq: int) -> Event:
+    def read_event(self, seq: int) -> Event:
         """One event by its number."""
-        with self._reading() as db:
+        with self._reading_transaction() as db:
             return _read_events(db, "WHERE seq = ?", (index(seq),))[0]
 
-    def add(
+    def add_event(
         self,
         kind: str,
         who: str,
@@ -619,19 +619,19 @@ class Journal:
         label: int | None = None,
         **more: Any,
     ) -> Event:
-        """Record one event, of what `Counting.next` takes: when this returns, it is on the disk.
+        """Record one event, of what `LabelStateBuilder.next` takes: when this returns, it is on the disk.
 
         A key that is there already gives the event that it came with, and adds nothing; with
         another content it is refused, since the answer would be lost unsaid.
         """
-        who = checked_name(who, "the person's name")
-        with self._writing() as db:
-            known = _by_key(db, more.get("key"), (kind, who, position, label))
+        who = check_name(who, "the person's name")
+        with self._writing_transaction() as db:
+            known = _find_by_key(db, more.get("key"), (kind, who, position, label))
             return known or self._insert(
-                db, self._counting.next(kind, who, position, label, **more)
+                db, self._builder.make_event(kind, who, position, label, **more)
             )
 
-    def confirm(
+    def confirm_items(
         self, who: str, positions: Collection[int], label: int, *, key: str | None = None
     ) -> list[Event]:
         """Record that all these items are of one class, each by an event of its own: all of them,
@@ -639,9 +639,9 @@ class Journal:
 
         Those that have a label by now are left as they are.
         """
-        who, events = checked_name(who, "the person's name"), list[Event]()
-        with self._writing() as db:
-            known = _by_key(db, key, ("confirm", who))
+        who, events = check_name(who, "the person's name"), list[Event]()
+        with self._writing_transaction() as db:
+            known = _find_by_key(db, key, ("confirm", who))
             if known is not None:
                 before = _read_events(
                     db, "WHERE kind = 'confirm' AND ref = ? ORDER BY seq", (known.seq,)
@@ -653,53 +653,53 @@ class Journal:
                         f"the key {key!r} came with other items; expected a new one for every grid"
                     )
                 return before
-            first = self._counting.seq + 1
+            first = self._builder.seq + 1
             for position in dict.fromkeys(positions):
-                if self._counting.labelled(position):
+                if self._builder.has_label(position):
                     continue
-                event = self._counting.next(
+                event = self._builder.make_event(
                     "confirm", who, position, label, ref=first, key=None if events else key
                 )
                 events.append(self._insert(db, event))
         return events
 
-    def undo(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
+    def undo_answer(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
         """Take back a person's newest surviving answer or change of classes, or their answer `seq`.
 
         Again and again goes back further. What was confirmed with the newest answer goes with it.
         None where nothing is left to take back, or where `seq` has been taken back before.
         """
-        who = checked_name(who, "the person's name")
-        with self._writing() as db:
-            before = _by_key(db, key, ("undo", who))
+        who = check_name(who, "the person's name")
+        with self._writing_transaction() as db:
+            before = _find_by_key(db, key, ("undo", who))
             if before is not None and seq is not None and before.ref != index(seq):
                 raise InputError(
                     f"the key {key!r} took back answer {before.ref}, not {seq}; expected a new "
                     "one for every answer"
                 )
-            newest = self._counting.newest(who) if seq is None else index(seq)
+            newest = self._builder.find_newest_answer(who) if seq is None else index(seq)
             if before or newest is None:
                 return before
-            if not self._counting.stands(who, newest):
+            if not self._builder.is_undoable(who, newest):
                 return None
-            event = self._insert(db, self._counting.next("undo", who, ref=newest, key=key))
-            for other in self._counting.together(who, newest)[1:] if seq is None else ():
-                self._insert(db, self._counting.next("undo", who, ref=other))
+            event = self._insert(db, self._builder.make_event("undo", who, ref=newest, key=key))
+            for other in self._builder.find_batch(who, newest)[1:] if seq is None else ():
+                self._insert(db, self._builder.make_event("undo", who, ref=other))
             return event
 
-    def number(self, name: str) -> int | None:
+    def find_class(self, name: str) -> int | None:
         """The class of this name, or that once had it; None: there is none, or no more."""
-        with self._reading():
-            return self._counting.known(name)
+        with self._reading_transaction():
+            return self._builder.find_class(name)
 
     def add_class(self, who: str, name: str) -> int:
         """The number of a new class, or of the one that has this name already."""
-        who, name = checked_name(who, "the person's name"), checked_name(name, "the class's name")
-        with self._writing() as db:
-            number = self._counting.numbers.get(alike(name))
+        who, name = check_name(who, "the person's name"), check_name(name, "the class's name")
+        with self._writing_transaction() as db:
+            number = self._builder.class_numbers.get(normalise_name(name))
             if number is None:
-                number = len(self._counting.classes)
-                self._insert(db, self._counting.next("class", who, text=name))
+                number = len(self._builder.classes)
+                self._insert(db, self._builder.make_event("class", who, text=name))
             return number
 
     def change_class(
@@ -710,29 +710,29 @@ class Journal:
         name: str | None = None,
         *,
         key: str | None = None,
-        fewest: int = 1,
+        min_classes: int = 1,
     ) -> Event:
         """Rename a class, merge it into the one of that name, or remove it.
 
         fewest: how many must be left.
         """
-        who = checked_name(who, "the person's name")
-        with self._writing() as db:
-            known = _by_key(db, key, (kind, who, None, number))
+        who = check_name(who, "the person's name")
+        with self._writing_transaction() as db:
+            known = _find_by_key(db, key, (kind, who, None, number))
             if known is not None:
-                if alike(known.text or "") != alike(name or ""):
+                if normalise_name(known.text or "") != normalise_name(name or ""):
                     raise InputError(
                         f"the key {key!r} came with {known.text!r}; expected a new one for every "
                         "change"
                     )
                 return known
-            event = self._counting.next(kind, who, label=number, text=name, key=key)
-            left = sum(c == now for c, now in enumerate(self._counting.counts_as)) - (
+            event = self._builder.make_event(kind, who, label=number, text=name, key=key)
+            left = sum(c == now for c, now in enumerate(self._builder.class_mapping)) - (
                 kind != "rename"
             )
-            if left < fewest:
+            if left < min_classes:
                 raise InputError(
-                    f"{kind} one of {left + 1} classes; expected more, so that {fewest} are left"
+                    f"{kind} one of {left + 1} classes; expected more, so that {min_classes} are left"
                 )
             return self._insert(db, event)
 
@@ -744,32 +744,32 @@ class Journal:
         Returned are the events added, classes among them.
         """
         added = []
-        with self._writing() as db:
+        with self._writing_transaction() as db:
             for position, name, who in labels:
-                who = checked_name(who, "the person's name")
-                name = checked_name(name, "the class's name")
-                number = self._counting.known(name)
+                who = check_name(who, "the person's name")
+                name = check_name(name, "the class's name")
+                number = self._builder.find_class(name)
                 if number is None:
-                    number = len(self._counting.classes)
-                    added.append(self._insert(db, self._counting.next("class", who, text=name)))
-                now = self._counting.says(who, position)
+                    number = len(self._builder.classes)
+                    added.append(self._insert(db, self._builder.make_event("class", who, text=name)))
+                now = self._builder.find_answer(who, position)
                 if now is None or now.label != number:
                     added.append(
-                        self._insert(db, self._counting.next("label", who, position, number))
+                        self._insert(db, self._builder.make_event("label", who, position, number))
                     )
         return added
 
-    def lease(self, position: int, who: str, seconds: float, *, now: float | None = None) -> bool:
+    def lease_item(self, position: int, who: str, seconds: float, *, now: float | None = None) -> bool:
         """Keep an item for one person; False if another holds it. now: as `leases` takes it.
 
         A person holds at most one: a new lease replaces the old one, a refused one leaves it.
         """
-        who = checked_name(who, "the person's name")
+        who = check_name(who, "the person's name")
         self._check_position(position)
         now = self._now() if now is None else now
         if not (seconds > 0 and math.isfinite(now + seconds)):
             raise InputError(f"a lease of {seconds} seconds; expected a positive number")
-        with self._writing(durable=False) as db:
+        with self._writing_transaction(durable=False) as db:
             db.execute("DELETE FROM leases WHERE until <= ?", (now,))
             held = db.execute("SELECT who FROM leases WHERE position = ?", (position,)).fetchone()
             if held is not None and held[0] != who:
@@ -778,65 +778,65 @@ class Journal:
             db.execute("INSERT INTO leases VALUES (?, ?, ?)", (position, who, now + seconds))
             return True
 
-    def release(self, who: str) -> None:
+    def release_lease(self, who: str) -> None:
         """Give up what a person holds, if anything."""
-        who = checked_name(who, "the person's name")
-        with self._writing(durable=False) as db:
+        who = check_name(who, "the person's name")
+        with self._writing_transaction(durable=False) as db:
             db.execute("DELETE FROM leases WHERE who = ?", (who,))
 
-    def leases(self, now: float | None = None) -> dict[int, str]:
+    def list_leases(self, now: float | None = None) -> dict[int, str]:
         """Who holds which item.
 
         now: seconds since 1970 on the journal's own clock, which is never set back.
         """
         now = self._now() if now is None else now
-        with self._reading() as db:
+        with self._reading_transaction() as db:
             return dict(
                 db.execute("SELECT position, who FROM leases WHERE until > ?", (now,)).fetchall()
             )
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading_transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             if self._db is None:
                 raise StorageError(f"{self.path} has been closed; open the journal anew")
             try:
-                self._catch_up(self._db)
+                self._read_new_events(self._db)
                 yield self._db
             except sqlite3.Error as error:
-                raise _refusal(self.path, error, self._damage) from error
+                raise _storage_error(self.path, error, self._damage) from error
 
     @contextmanager
-    def _writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def _writing_transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction; what is in memory follows what is on the disk, also after a failure."""
-        with self._reading() as db:
+        with self._reading_transaction() as db:
             self._require_writable(db)
             # NORMAL leaves out the wait for the disk, not the order of writing: after a power cut
             # the file is whole, but a last lease may be gone.
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            before = self._counting.seq
+            before = self._builder.seq
             try:
                 with _transaction(db):
-                    self._catch_up(db)
+                    self._read_new_events(db)
                     yield db
             except BaseException:
-                if self._counting.seq > before:
-                    self._counting = Counting()  # read anew with the next access
+                if self._builder.seq > before:
+                    self._builder = LabelStateBuilder()  # read anew with the next access
                 raise
             if durable:
                 self._checkpoint(db)
-            if self._sequence_file is not None and self._counting.seq > before:
-                self._sequence_file.write(self._counting.seq)
+            if self._sequence_file is not None and self._builder.seq > before:
+                self._sequence_file.write(self._builder.seq)
 
     def _require_writable(self, db: sqlite3.Connection) -> None:
         """Raise if an answer that is written now could be lost."""
-        if self._reads_only:
+        if self._is_read_only:
             raise StorageError(
                 f"{self.path} was opened to be read; open the session itself to change its labels"
             )
         changed = self._files and self._files.find_changed()
         if changed:
-            raise _rescued(db, self.path, changed)
+            raise _rescue_labels(db, self.path, changed)
         if self._folder_lock is not None and not self._folder_lock.is_intact():
             raise StorageError(
                 f"{self._folder_lock.path} was removed or replaced while it was held, so another "
@@ -872,21 +872,21 @@ class Journal:
         """
         return self._clock_offset + time.monotonic()
 
-    def _catch_up(self, db: sqlite3.Connection) -> None:
-        for event in _read_events(db, "WHERE seq > ? ORDER BY seq", (self._counting.seq,)):
-            known = len(self._counting.classes)
+    def _read_new_events(self, db: sqlite3.Connection) -> None:
+        for event in _read_events(db, "WHERE seq > ? ORDER BY seq", (self._builder.seq,)):
+            known = len(self._builder.classes)
             label, position = event.label or 0, event.position or 0
             sound = label == known if event.kind == "class" else label < max(known, 1)
             if (
-                event.seq != self._counting.seq + 1
+                event.seq != self._builder.seq + 1
                 or not sound
                 or not 0 <= position < len(self.items)
             ):
                 raise self._damage(
-                    f"{self.path} is damaged: after event {self._counting.seq} comes {event}; put "
+                    f"{self.path} is damaged: after event {self._builder.seq} comes {event}; put "
                     "back a copy, or begin anew in another folder"
                 )
-            self._counting.add(event)
+            self._builder.add_event(event)
 
     def _check_position(self, position: int) -> None:
         if not 0 <= index(position) < len(self.items):
@@ -898,6 +898,6 @@ class Journal:
         """Write an event, within a transaction."""
         if event.position is not None:
             self._check_position(event.position)
-        db.execute(f"INSERT INTO events ({COLUMNS}) VALUES ({HOLES})", tuple(vars(event).values()))
-        self._counting.add(event)
+        db.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({EVENT_PLACEHOLDERS})", tuple(vars(event).values()))
+        self._builder.add_event(event)
         return event

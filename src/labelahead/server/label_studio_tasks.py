@@ -12,16 +12,16 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from labelahead.data.labels import ITEM_ID
-from labelahead.data.records import FILE_NAME, with_original_names
-from labelahead.data.table_writer import json_rows
+from labelahead.data.labels import ITEM_ID_FIELD
+from labelahead.data.records import FILE_NAME, rename_clashing_columns
+from labelahead.data.table_writer import iter_json_rows
 from labelahead.errors import InputError
 from labelahead.server.export_content import Export
 
 __all__ = ["MAX_INLINE_BYTES", "labelling_config", "studio_tasks"]
 
-IMAGE, RECORD = "image", "record"
-CHOICE = "label"  # the name of the choice in the labelling configuration
+IMAGE_FIELD, RECORD_FIELD = "image", "record"
+CHOICE_NAME = "label"  # the name of the choice in the labelling configuration
 # of all pictures in a file; Label Studio takes files of at most 250 MB
 MAX_INLINE_BYTES = 150_000_000
 
@@ -37,16 +37,16 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
     Raises:
         InputError: if the pictures are too large to be in the tasks.
     """
-    shown, pictures = _shown(content), 0
+    shown, pictures = _find_shown_field(content), 0
     tasks = []
-    for i, data in enumerate(json_rows(_fields(content))):
+    for i, data in enumerate(iter_json_rows(_build_fields(content))):
         row = {
             name: content.columns[name][i]
             for name in ("label", "source", "prediction", "probability")
         }
-        if shown == IMAGE:
-            data[IMAGE] = _address(content, content.positions[i], pictures_at)
-            pictures += len(data[IMAGE])
+        if shown == IMAGE_FIELD:
+            data[IMAGE_FIELD] = _find_address(content, content.positions[i], pictures_at)
+            pictures += len(data[IMAGE_FIELD])
             if pictures_at is None and pictures > MAX_INLINE_BYTES:
                 raise InputError(
                     f"the pictures take more than {MAX_INLINE_BYTES // 10**6} MB, and Label "
@@ -54,11 +54,11 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
                     "most 250 MB; name where it finds them with --pictures-at, such as "
                     "/data/local-files/?d=photos/"
                 )
-        elif shown == RECORD:
-            data[RECORD] = "\n".join(
-                f"{name}: {value}" for name, value in data.items() if name != ITEM_ID
+        elif shown == RECORD_FIELD:
+            data[RECORD_FIELD] = "\n".join(
+                f"{name}: {value}" for name, value in data.items() if name != ITEM_ID_FIELD
             )
-        tasks.append(_task(data, row, content.answers[i], "image" if shown == IMAGE else "text"))
+        tasks.append(_build_task(data, row, content.answers[i], "image" if shown == IMAGE_FIELD else "text"))
     return tasks
 
 
@@ -67,46 +67,46 @@ def labelling_config(content: Export) -> str:
 
     What to look at, and one choice of a class.
     """
-    shown = _shown(content)
+    shown = _find_shown_field(content)
     view = ElementTree.Element("View")
-    tag, name = ("Image", "image") if shown == IMAGE else ("Text", "text")
+    tag, name = ("Image", "image") if shown == IMAGE_FIELD else ("Text", "text")
     ElementTree.SubElement(view, tag, name=name, value=f"${shown}")
-    choices = ElementTree.SubElement(view, "Choices", name=CHOICE, toName=name, choice="single")
+    choices = ElementTree.SubElement(view, "Choices", name=CHOICE_NAME, toName=name, choice="single")
     for label in content.classes:
         ElementTree.SubElement(choices, "Choice", value=label)
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode") + "\n"
 
 
-def _shown(content: Export) -> str:
+def _find_shown_field(content: Export) -> str:
     """Return the field that annotators look at.
 
     The picture, the text, or all columns one below the other.
     """
     items = content.items
     if items.picture is not None:
-        return IMAGE
+        return IMAGE_FIELD
     if items.records is None:
-        return ITEM_ID
+        return ITEM_ID_FIELD
     # Label Studio reads $name up to the first character that is neither a letter, a digit nor _.
     plain = items.text is not None and re.fullmatch(r"\w+", items.text, re.ASCII) is not None
-    return items.text if plain and items.text in _fields(content) else RECORD
+    return items.text if plain and items.text in _build_fields(content) else RECORD_FIELD
 
 
-def _fields(content: Export) -> dict[str, Any]:
+def _build_fields(content: Export) -> dict[str, Any]:
     """Return the columns of the tasks' data: the id and the user's own."""
     items = content.items
     theirs: dict[str, Any] = {}
     if items.records is not None:
         theirs = dict(items.records.take(content.positions).columns)
-        if items.records.id_column == ITEM_ID:
-            del theirs[ITEM_ID]
-    names = with_original_names(list(theirs), (ITEM_ID, CHOICE, IMAGE, RECORD))
+        if items.records.id_column == ITEM_ID_FIELD:
+            del theirs[ITEM_ID_FIELD]
+    names = rename_clashing_columns(list(theirs), (ITEM_ID_FIELD, CHOICE_NAME, IMAGE_FIELD, RECORD_FIELD))
     ids = [items.ids[p] for p in content.positions]
-    return {ITEM_ID: ids} | {names[name]: column for name, column in theirs.items()}
+    return {ITEM_ID_FIELD: ids} | {names[name]: column for name, column in theirs.items()}
 
 
-def _address(content: Export, position: int, pictures_at: str | None) -> str:
+def _find_address(content: Export, position: int, pictures_at: str | None) -> str:
     items = content.items
     if pictures_at is not None:
         name = (
@@ -120,7 +120,7 @@ def _address(content: Export, position: int, pictures_at: str | None) -> str:
     return f"data:{media};base64,{base64.b64encode(picture).decode()}"
 
 
-def _task(
+def _build_task(
     data: Mapping[str, Any], row: Mapping[str, Any], answers: Any, shown: str
 ) -> dict[str, Any]:
     """Return one task.
@@ -130,7 +130,7 @@ def _task(
 
     def chosen(name: str) -> list[dict[str, Any]]:
         value = {"choices": [name]}
-        return [{"from_name": CHOICE, "to_name": shown, "type": "choices", "value": value}]
+        return [{"from_name": CHOICE_NAME, "to_name": shown, "type": "choices", "value": value}]
 
     task: dict[str, Any] = {"data": dict(data), "annotations": [], "predictions": []}
     for answer in answers:

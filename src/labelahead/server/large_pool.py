@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from labelahead.data import Data
-from labelahead.data.dataset import Rows, Unreadable, as_positions, check_size
-from labelahead.data.folder import decode, decode_whole
+from labelahead.data.dataset import Rows, UnreadableImagesError, as_positions, check_image_size
+from labelahead.data.folder import decode_square, decode_whole
 from labelahead.data.records import FILE_NAME, Records
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact import ExactModel
@@ -29,20 +29,20 @@ from labelahead.outofcore.execution import Executor, Here, at_work, each
 from labelahead.outofcore.partitions import TEXTS, address, contents
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.items import StoredPictures
-from labelahead.server.refresh import Order, refreshed
+from labelahead.server.refresh import TrainingRequest, refresh_snapshot
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import Snapshot, save_snapshot
-from labelahead.server.snapshot_builder import IN_PLAY, Tell, mapped
+from labelahead.server.snapshot_builder import MAX_ACTIVE_ITEMS, ProgressCallback, compute_map
 
-__all__ = ["Holding", "Pictures"]
+__all__ = ["LargePoolWorker", "PoolPictures"]
 
-SAMPLE, CANDIDATES = (
+SAMPLE_ITEMS, CANDIDATES_PER_SCORING = (
     1000,
     500,
 )  # random items that scores sum over; the best ones that join at each scoring
 
 
-class Pictures(StoredPictures):
+class PoolPictures(StoredPictures):
     """Pictures of the pool by position on the page, read where they lie."""
 
     def __init__(self, root: str, names: Sequence[str]) -> None:
@@ -50,10 +50,10 @@ class Pictures(StoredPictures):
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """(q, 3, size, size)."""
-        check_size(size)
+        check_image_size(size)
         at = as_positions(positions, len(self.names), "positions")
         return torch.from_numpy(
-            np.stack([self._read(int(i), lambda file: decode(file, size)) for i in at])
+            np.stack([self._read(int(i), lambda file: decode_square(file, size)) for i in at])
         )
 
     def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
@@ -77,12 +77,12 @@ class Pictures(StoredPictures):
             with opened(self.address(position)) as file:
                 return read(file)
         except Exception as error:  # Pillow raises nearly anything, storage far away the rest
-            raise Unreadable(
+            raise UnreadableImagesError(
                 f"{self.names[position]} cannot be read: {error}", {position: str(error)}
             ) from error
 
 
-class Holding:
+class LargePoolWorker:
     """What the page holds of a large pool; in place of the process that looks at items and trains.
 
     recorded: names of what it held before, which it holds again. executor: as `scale.at_work` takes
@@ -107,15 +107,15 @@ class Holding:
                 "alone; expected a store "
                 "without --model, or ask by `labelahead pool ask`"
             )
-        self.assignment: LabellingService | None = None
-        self._executor, self._first, self._closed = executor, True, False
+        self.service: LabellingService | None = None
+        self._executor, self._is_first_run, self._closed = executor, True, False
         self._reader = (
             Here() if executor is None else executor
         )  # of some items: no processes are started for that
-        self._growing = threading.Lock()  # held by whoever takes items in
+        self._items_lock = threading.Lock()  # held by whoever takes items in
         with at_work(self._reader) as engine:
             if recorded:
-                places = self.pool.find(recorded, engine)
+                places = self.pool.find_positions(recorded, engine)
                 lost = next((name for name in recorded if name not in places), None)
                 if lost is not None:
                     raise InputError(
@@ -125,23 +125,23 @@ class Holding:
                     )
                 at = torch.tensor([places[name] for name in recorded])
             else:
-                at = self.pool.sample(SAMPLE, torch.zeros(0, dtype=torch.int64), seed)
+                at = self.pool.sample(SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed)
             self.rows, names = self.pool.take(at, engine)
             self.positions: list[int] = at.tolist()  # in the pool, by position on the page
             # An item may go by two names, its own and file:row; the record's counts.
             names = list(recorded) or names
-            content = self._content(at, names, engine)
+            content = self._read_content(at, names, engine)
         said = f"{len(self.pool):,} items; {len(at):,} are held, the best candidates join them"
         none, name = torch.zeros(0, dtype=torch.int64), Path(store).name
         empty = Data(
             name, tuple(classes), none, names, "vector", (said,), None, (), lambda: self.rows
         )
-        self.data = self._with(empty, names, content)
+        self.data = self._extend_data(empty, names, content)
 
     @property
-    def random(self) -> range:
+    def random_positions(self) -> range:
         """Positions on the page of the sample that was drawn first, in random order."""
-        return range(min(SAMPLE, len(self.pool), len(self.positions)))
+        return range(min(SAMPLE_ITEMS, len(self.pool), len(self.positions)))
 
     @property
     def embedding(self) -> str:
@@ -154,24 +154,24 @@ class Holding:
         reading = self.pool.manifest.reading
         return hashlib.sha256(f"{reading.root}|{reading.column}|{reading.id}".encode()).hexdigest()
 
-    def run(self, order: Order, tell: Tell, wider: Callable[[Path], None] | None = None) -> Path:
+    def run(self, order: TrainingRequest, tell: ProgressCallback, wider: Callable[[Path], None] | None = None) -> Path:
         """As `Worker.run`: score the pool, hold the best of it.
 
         wider: is handed at first what is held already.
         """
-        assert self.assignment is not None
-        tally = self.assignment.tally
-        number = {c: i for i, c in enumerate(tally.alive)}  # without classes that are no more
-        known = sorted(tally.labels, key=self.positions.__getitem__)  # in the order of the pool
+        assert self.service is not None
+        label_state = self.service.label_state
+        number = {c: i for i, c in enumerate(label_state.active_classes)}  # without classes that are no more
+        known = sorted(label_state.labels, key=self.positions.__getitem__)  # in the order of the pool
         at = torch.tensor([self.positions[p] for p in known], dtype=torch.int64)
-        numbers = torch.tensor([number[tally.labels[p]] for p in known], dtype=torch.int64)
-        told = Labelled(at, numbers, tuple(tally.classes[c] for c in tally.alive))
-        if self._first and wider is not None:
-            model = self.pool.learn(told, self.rows[known])
+        numbers = torch.tensor([number[label_state.labels[p]] for p in known], dtype=torch.int64)
+        told = Labelled(at, numbers, tuple(label_state.classes[c] for c in label_state.active_classes))
+        if self._is_first_run and wider is not None:
+            model = self.pool.fit(told, self.rows[known])
             assert isinstance(model, ExactModel)
             labelled = set(known)
-            wider(self._saved(model, [p for p in self.random if p not in labelled], len(known)))
-        self._first = False
+            wider(self._save_snapshot(model, [p for p in self.random_positions if p not in labelled], len(known)))
+        self._is_first_run = False
         tell("scoring", 0.0)
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -185,33 +185,33 @@ class Holding:
             held = pool.hold(
                 told,
                 strategy=self.strategy,
-                evaluation=SAMPLE,
-                candidates=CANDIDATES,
+                evaluation=SAMPLE_ITEMS,
+                candidates=CANDIDATES_PER_SCORING,
                 seed=self.seed,
             )
-            self._grow(held.positions, engine)
+            self._add_items(held.positions, engine)
         assert isinstance(held.model, ExactModel)
         place = {p: i for i, p in enumerate(self.positions)}
         sample = held.positions[len(known) : len(known) + held.evaluation].tolist()
-        return self._saved(held.model, [place[p] for p in sample if p in place], len(known))
+        return self._save_snapshot(held.model, [place[p] for p in sample if p in place], len(known))
 
-    def join(self, assignment: LabellingService, names: Collection[str] = ()) -> None:
+    def connect(self, service: LabellingService, names: Collection[str] = ()) -> None:
         """Grow with these items from now on. names: to hold too, as far as the pool has them."""
-        self.assignment = assignment
-        self.bring(self.find(names).values())
+        self.service = service
+        self.add_items(self.find_positions(names).values())
 
-    def find(self, names: Collection[str]) -> dict[str, int]:
+    def find_positions(self, names: Collection[str]) -> dict[str, int]:
         """Where in the pool items of these names are, held or not; those that there are."""
         if not names:
             return {}
         with at_work(self._reader) as engine:
-            return self.pool.find(list(names), engine)
+            return self.pool.find_positions(list(names), engine)
 
-    def bring(self, places: Collection[int]) -> None:
+    def add_items(self, places: Collection[int]) -> None:
         """Hold the items at these places in the pool too, as far as there is room."""
         if not set(places).issubset(self.positions):
             with at_work(self._reader) as engine:
-                self._grow(torch.tensor(list(places), dtype=torch.int64), engine)
+                self._add_items(torch.tensor(list(places), dtype=torch.int64), engine)
 
     def stop(self) -> None:
         """There is no process between two scorings."""
@@ -220,7 +220,7 @@ class Holding:
         """A scoring that is under way ends after the part that it is at."""
         self._closed = True
 
-    def _saved(self, model: ExactModel, sample: Sequence[int], scored: int) -> Path:
+    def _save_snapshot(self, model: ExactModel, sample: Sequence[int], scored: int) -> Path:
         """A file of what is held, before any label.
 
         sample: random items without a label, which scores sum over.
@@ -228,7 +228,7 @@ class Holding:
         first = torch.tensor(sample, dtype=torch.int64)
         every = torch.arange(len(self.positions))
         points = torch.cat([first, every[~torch.isin(every, first)]])
-        units, weights = model.unit(self.rows[points]), model.weights()
+        units, weights = model.normalise_rows(self.rows[points]), model.weights()
         facts = {"labels": 0, "whole": True, "random": len(first), "scored": scored}
         made = Snapshot(
             round=0,
@@ -240,28 +240,28 @@ class Holding:
             noise=weights.noise,
             strategy=self.strategy,
             evaluation=max(1, len(first)),
-            facts={**facts, "map": mapped(points, {"features": units})},
+            facts={**facts, "map": compute_map(points, {"features": units})},
             units=units,
             weights=weights.weights,
         )
         path = self.folder / "snapshot-00000.pt"
-        save_snapshot(refreshed(made, Order(0, (), 2)), path)
+        save_snapshot(refresh_snapshot(made, TrainingRequest(0, (), 2)), path)
         return path
 
-    def _grow(self, positions: Tensor, engine: Executor) -> None:
+    def _add_items(self, positions: Tensor, engine: Executor) -> None:
         """Take in what is not held yet, as much as an answer can still move at once."""
-        assert self.assignment is not None
-        with self._growing:
+        assert self.service is not None
+        with self._items_lock:
             known = set(self.positions)
             new = [p for p in dict.fromkeys(positions.tolist()) if p not in known][
-                : max(0, IN_PLAY - len(known))
+                : max(0, MAX_ACTIVE_ITEMS - len(known))
             ]
             if not new:
                 return
             at = torch.tensor(new)
             rows, names = self.pool.take(at, engine)
-            data = self._with(self.data, [*self.data.ids, *names], self._content(at, names, engine))
-            self.assignment.grow(data)  # on the disk before it counts
+            data = self._extend_data(self.data, [*self.data.ids, *names], self._read_content(at, names, engine))
+            self.service.extend_items(data)  # on the disk before it counts
             # Positions last: whoever reads them meanwhile finds a row for each.
             self.rows, self.data, self.positions = (
                 torch.cat([self.rows, rows]),
@@ -269,7 +269,7 @@ class Holding:
                 [*self.positions, *new],
             )
 
-    def _content(self, at: Tensor, names: Sequence[str], engine: Executor) -> list[dict[str, Any]]:
+    def _read_content(self, at: Tensor, names: Sequence[str], engine: Executor) -> list[dict[str, Any]]:
         """What people see of the items, but for pictures, which are read when they are looked at."""
         reading, parts = self.pool.manifest.reading, self.pool.by_part(at)
         if reading.kind in ("pictures", "npy"):
@@ -291,11 +291,11 @@ class Holding:
                 shown[place] = row
         return shown
 
-    def _with(self, before: Data, names: Sequence[str], content: list[dict[str, Any]]) -> Data:
+    def _extend_data(self, before: Data, names: Sequence[str], content: list[dict[str, Any]]) -> Data:
         """All that is held, as any data set; new items follow the old ones."""
         reading = self.pool.manifest.reading
         if reading.kind == "pictures":
-            photos, files = Pictures(reading.root, tuple(names)), Records({FILE_NAME: list(names)})
+            photos, files = PoolPictures(reading.root, tuple(names)), Records({FILE_NAME: list(names)})
             return replace(before, ids=tuple(names), images=photos, records=files)
         old, there = (
             before.rows.columns if before.rows is not None else {},

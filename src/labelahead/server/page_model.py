@@ -13,23 +13,23 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
-from labelahead.gp.calibration import leading, likelihoods
-from labelahead.inference.network import probabilities_of
+from labelahead.gp.calibration import gaussian_class_probabilities, leading_probability
+from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.server.snapshot import Snapshot
-from labelahead.strategies import find
+from labelahead.strategies import find_strategy
 from labelahead.strategies.base import Strategy
 
 __all__ = ["LabelEffect", "PageModel"]
 
-SHOWN = 6  # items that an explanation names
-HYPOTHESES = 12  # answers that an explanation tries, the likeliest first
-SHORTLIST = 256  # candidates that an answer moves at once
+MAX_ITEMS_SHOWN = 6  # items that an explanation names
+MAX_ANSWERS_TRIED = 12  # answers that an explanation tries, the likeliest first
+SHORTLIST_ITEMS = 256  # candidates that an answer moves at once
 
 
-def _whole(counts_as: Sequence[int | None], first: int = 0) -> bool:
+def _is_identity(class_mapping: Sequence[int | None], first: int = 0) -> bool:
     """Whether every class counts as itself."""
-    return all(now == c for c, now in enumerate(counts_as, first))
+    return all(now == c for c, now in enumerate(class_mapping, first))
 
 
 @dataclass(frozen=True)
@@ -93,95 +93,95 @@ class PageModel:
     """
 
     snapshot: Snapshot
-    belief: PoolPosterior
+    pool_posterior: PoolPosterior
     strategy: Strategy
-    criterion: str | Acquisition
-    counts_as: tuple[int | None, ...] = ()
+    acquisition: str | Acquisition
+    class_mapping: tuple[int | None, ...] = ()
 
     @classmethod
-    def of(
+    def from_snapshot(
         cls,
         snapshot: Snapshot,
         labels: Mapping[int, int],
         classes: int,
-        counts_as: tuple[int | None, ...] = (),
+        class_mapping: tuple[int | None, ...] = (),
     ) -> "PageModel":
         """That of a snapshot, given these labels."""
-        strategy = find(snapshot.strategy)
-        belief = snapshot.belief(labels, classes, counts_as)
-        return cls(snapshot, belief, strategy, strategy.criterion_after(labels.values()), counts_as)
+        strategy = find_strategy(snapshot.strategy)
+        pool_posterior = snapshot.build_posterior(labels, classes, class_mapping)
+        return cls(snapshot, pool_posterior, strategy, strategy.choose_acquisition(labels.values()), class_mapping)
 
-    def told(self, labels: Mapping[int, int], classes: int) -> "PageModel":
+    def with_labels(self, labels: Mapping[int, int], classes: int) -> "PageModel":
         """The opinion that knows exactly these labels."""
-        belief, criterion = (
-            self.belief.told(labels, classes),
-            self.strategy.criterion_after(labels.values()),
+        pool_posterior, acquisition = (
+            self.pool_posterior.with_labels(labels, classes),
+            self.strategy.choose_acquisition(labels.values()),
         )
-        return replace(self, belief=belief, criterion=criterion)
+        return replace(self, pool_posterior=pool_posterior, acquisition=acquisition)
 
-    def shortened(self) -> "PageModel | None":
+    def build_shortlist(self) -> "PageModel | None":
         """That of the best candidates alone, which an answer moves in a few milliseconds whatever
         the pool's size.
 
         None where the kernel has several rows a point, or nothing is left to ask.
         """
-        if self.belief.posterior.width != 1 or not len(self.belief.view.candidates):
+        if self.pool_posterior.posterior.width != 1 or not len(self.pool_posterior.view.candidates):
             return None
-        return replace(self, belief=self.belief.shortlist(self.criterion, SHORTLIST))
+        return replace(self, pool_posterior=self.pool_posterior.build_shortlist(self.acquisition, SHORTLIST_ITEMS))
 
-    def fits(self, counts_as: Sequence[int | None]) -> bool:
+    def has_same_classes(self, class_mapping: Sequence[int | None]) -> bool:
         """Whether classes stand as when it began; those that are new since count as themselves."""
-        begun = len(self.counts_as)
-        return list(self.counts_as) == list(counts_as[:begun]) and _whole(counts_as[begun:], begun)
+        begun = len(self.class_mapping)
+        return list(self.class_mapping) == list(class_mapping[:begun]) and _is_identity(class_mapping[begun:], begun)
 
     @property
-    def informed(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether it knows any label; before that a guess means nothing."""
-        return bool(self.snapshot.round or self.belief.labels)
+        return bool(self.snapshot.round or self.pool_posterior.labels)
 
-    def gain(self) -> float:
+    def best_score(self) -> float:
         """The best candidate's score; 0 where nothing is left."""
         return (
-            float(self.belief.scores(self.criterion).max())
-            if len(self.belief.view.candidates)
+            float(self.pool_posterior.scores(self.acquisition).max())
+            if len(self.pool_posterior.view.candidates)
             else 0.0
         )
 
-    def best(self, without: Collection[int] = ()) -> tuple[int, float] | None:
+    def choose_best(self, without: Collection[int] = ()) -> tuple[int, float] | None:
         """The position to ask for next and its score, leaving some out; None: nothing is left."""
-        return self.belief.best(self.criterion, without)
+        return self.pool_posterior.best(self.acquisition, without)
 
-    def runners_up(self, n: int, without: Collection[int] = ()) -> list[int]:
+    def rank_next(self, n: int, without: Collection[int] = ()) -> list[int]:
         """The next few after the best: likely to be asked for soon."""
-        ranked = self.belief.ranked(self.criterion, n + len(without) + 1)
+        ranked = self.pool_posterior.rank_candidates(self.acquisition, n + len(without) + 1)
         return [p for p in ranked if p not in without][:n]
 
-    def surest(self, least: float, without: Collection[int] = ()) -> list[tuple[int, int, float]]:
+    def list_certain(self, least: float, without: Collection[int] = ()) -> list[tuple[int, int, float]]:
         """(position, class, probability) of items whose class is at least so probable, the surest
         first.
         """
-        sure, best = self.sure, self.belief.guesses
+        sure, best = self.confidence, self.pool_posterior.predicted_classes
         order = torch.sort(sure, descending=True, stable=True).indices[: int((sure >= least).sum())]
         rows = zip(
-            self.belief.points[order].tolist(),
+            self.pool_posterior.points[order].tolist(),
             best[order].tolist(),
             sure[order].tolist(),
             strict=True,
         )
         return [row for row in rows if row[0] not in without]
 
-    def changed_from(self, before: "PageModel") -> int:
+    def count_changes_from(self, before: "PageModel") -> int:
         """How many items in play have changed their class since."""
-        return int((self.belief.guesses != before.belief.guesses).sum())
+        return int((self.pool_posterior.predicted_classes != before.pool_posterior.predicted_classes).sum())
 
-    def guess(self, position: int, n: int = 5) -> list[tuple[int, float]]:
+    def predict_classes(self, position: int, n: int = 5) -> list[tuple[int, float]]:
         """The likeliest classes of an item with their probabilities; nothing if not in play."""
-        if position not in self.belief or not self.informed:
+        if position not in self.pool_posterior or not self.has_labels:
             return []
-        p, label = self.chances(self.belief.places([position]))[0].topk(min(n, self.belief.classes))
+        p, label = self.predict_proba(self.pool_posterior.rows_of([position]))[0].topk(min(n, self.pool_posterior.classes))
         return [(int(c), float(q)) for c, q in zip(label, p, strict=True)]
 
-    def chances(self, places: Tensor) -> Tensor:
+    def predict_proba(self, places: Tensor) -> Tensor:
         """(q, C) how likely each class is at (q,) places.
 
         The exact learner knows how far off its labels are when left out, and says so; a trained
@@ -190,54 +190,54 @@ class PageModel:
         if self.snapshot.units is None:
             # Trained on just these labels, the network speaks for itself; with answers since, its
             # linearisation does.
-            trained = bool(self.snapshot.round) and self.belief.knows(
-                self.snapshot.labels, self.belief.classes
+            trained = bool(self.snapshot.round) and self.pool_posterior.has_labels(
+                self.snapshot.labels, self.pool_posterior.classes
             )
-            return probabilities_of(
-                (self.belief.start if trained else self.belief.posterior).mean[places], "squared"
+            return outputs_to_probabilities(
+                (self.pool_posterior.start if trained else self.pool_posterior.posterior).mean[places], "squared"
             )
-        post, there = self.belief.posterior, self._there
-        variance = self._spread * post.variance()[places].clamp_min(1e-9 * post.scale)
-        chances = likelihoods(post.mean[places][:, there], variance)
-        return chances.new_zeros(len(places), self.belief.classes).index_copy_(1, there, chances)
+        post, there = self.pool_posterior.posterior, self._active_classes
+        variance = self._variance_scale * post.variance()[places].clamp_min(1e-9 * post.scale)
+        predict_proba = gaussian_class_probabilities(post.mean[places][:, there], variance)
+        return predict_proba.new_zeros(len(places), self.pool_posterior.classes).index_copy_(1, there, predict_proba)
 
     @cached_property
-    def _there(self) -> Tensor:
+    def _active_classes(self) -> Tensor:
         """Classes that are neither merged into others nor removed.
 
         Those that are new since are there.
         """
-        begun = len(self.counts_as)
-        there = [c for c in range(self.belief.classes) if c >= begun or self.counts_as[c] == c]
-        return torch.tensor(there, device=self.belief.points.device)
+        begun = len(self.class_mapping)
+        there = [c for c in range(self.pool_posterior.classes) if c >= begun or self.class_mapping[c] == c]
+        return torch.tensor(there, device=self.pool_posterior.points.device)
 
     @cached_property
-    def work(self) -> int:
+    def scoring_pairs(self) -> int:
         """Pairs of a candidate and a point that scores sum over: what moving it costs."""
-        return len(self.belief.view.candidates) * len(self.belief.view.evaluation)
+        return len(self.pool_posterior.view.candidates) * len(self.pool_posterior.view.evaluation)
 
     @cached_property
-    def _spread(self) -> float:
-        return float(self.snapshot.facts.get("spread") or self.belief.posterior.amplitude())
+    def _variance_scale(self) -> float:
+        return float(self.snapshot.facts.get("spread") or self.pool_posterior.posterior.amplitude())
 
     @cached_property
-    def sure(self) -> Tensor:
+    def confidence(self) -> Tensor:
         """(n,) how likely the leading class is the right one, of every item in play."""
         if self.snapshot.units is None:
-            return self.belief.probabilities.amax(1)
-        post = self.belief.posterior
-        mean = post.mean if len(self._there) == self.belief.classes else post.mean[:, self._there]
-        return leading(mean, self._spread * post.variance().clamp_min(1e-9 * post.scale))
+            return self.pool_posterior.probabilities.amax(1)
+        post = self.pool_posterior.posterior
+        mean = post.mean if len(self._active_classes) == self.pool_posterior.classes else post.mean[:, self._active_classes]
+        return leading_probability(mean, self._variance_scale * post.variance().clamp_min(1e-9 * post.scale))
 
-    def why(self, position: int) -> dict[str, Any]:
+    def explain(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.
 
         All of it is read off the posterior's column of this item. effect: a `LabelEffect`, None
         where the item has a label, or nothing is predicted yet.
         """
-        belief = self.belief
-        i, post = int(belief.places([position])), belief.posterior
-        now = self.guess(position, HYPOTHESES)
+        pool_posterior = self.pool_posterior
+        i, post = int(pool_posterior.rows_of([position])), pool_posterior.posterior
+        now = self.predict_classes(position, MAX_ANSWERS_TRIED)
         reasons: dict[str, Any] = {
             "now": now,
             "if": [],
@@ -246,25 +246,25 @@ class PageModel:
             "against": [],
             "effect": None,
         }
-        if now and belief.labels:
-            reasons["because"], reasons["against"] = self._because(i, now[0][0])
+        if now and pool_posterior.labels:
+            reasons["because"], reasons["against"] = self._find_contributions(i, now[0][0])
         if bool(post.is_labelled[i]) or not now:
             return reasons
-        left = belief.view.candidates[belief.view.candidates != i]
-        before, mean = belief.guesses[left], post.mean
+        left = pool_posterior.view.candidates[pool_posterior.view.candidates != i]
+        before, mean = pool_posterior.predicted_classes[left], post.mean
         # (LA-12): every answer moves item x by k(x,x')/u times its surprise at x'.
         u = post.variance()[i] + post.noise
-        push = (post.columns([i])[:, 0].double() / u)[left]
+        push = (post.covariance_columns([i])[:, 0].double() / u)[left]
         for j, (answer, _) in enumerate(now):
-            surprise = one_hot(mean.new_tensor(answer).long(), belief.classes) - mean[i]
+            surprise = one_hot(mean.new_tensor(answer).long(), pool_posterior.classes) - mean[i]
             then = (mean[left] + push[:, None] * surprise).argmax(1)
             reasons["if"].append((answer, int((then != before).sum())))
             if j == 0:
-                reasons["affected"] = self._affected(
+                reasons["affected"] = self._find_affected(
                     left, before, then, push.abs() * float(surprise.norm())
                 )
         there = set(
-            self._there.tolist()
+            self._active_classes.tolist()
         )  # nobody can answer with a class that was merged or removed
         rows = zip(now, reasons["if"], strict=True)
         changes = tuple((answer, p, count) for (answer, p), (_, count) in rows if answer in there)
@@ -274,7 +274,7 @@ class PageModel:
             reasons["effect"] = LabelEffect(changes, len(changes) == len(there), min(share, 1.0))
         return reasons
 
-    def _affected(
+    def _find_affected(
         self, left: Tensor, before: Tensor, then: Tensor, shift: Tensor
     ) -> list[tuple[int, int, int, float]]:
         """(position, class before, class then, shift).
@@ -282,14 +282,14 @@ class PageModel:
         Those that change class first, then by how far they move.
         """
         order = shift + (then != before) * (1 + shift.max()) if len(left) else shift
-        most = order.topk(min(SHOWN, len(left))).indices
-        points = self.belief.points[left[most]].tolist()
+        most = order.topk(min(MAX_ITEMS_SHOWN, len(left))).indices
+        points = self.pool_posterior.points[left[most]].tolist()
         return [
             (p, int(before[k]), int(then[k]), float(shift[k]))
             for p, k in zip(points, most.tolist(), strict=True)
         ]
 
-    def _because(
+    def _find_contributions(
         self, i: int, label: int
     ) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]:
         """(position, class, weight): what each label adds to f_lin of that class, and what each
@@ -299,12 +299,12 @@ class PageModel:
         those that add, the class's own labels before others, which add by being unlike x. An item
         is no witness of itself.
         """
-        post = self.belief.posterior
-        theta, (at, targets) = self.belief.start.covariance.prior, post.told()
-        column = theta.lift(theta.rows(at.new_tensor([i])), at)[0]
+        post = self.pool_posterior.posterior
+        theta, (at, targets) = self.pool_posterior.start.covariance.prior, post.all_labels()
+        column = theta.evaluate_at(theta.rows(at.new_tensor([i])), at)[0]
         weight = column * post.weights()[:, label]
-        points, itself = self.belief.points[at].tolist(), int(self.belief.points[i])
+        points, itself = self.pool_posterior.points[at].tolist(), int(self.pool_posterior.points[i])
         every = zip(points, targets.argmax(1).tolist(), weight.tolist(), strict=True)
         rows = [row for row in every if row[0] != itself]
         adding = sorted((r for r in rows if r[2] > 0), key=lambda r: (r[1] != label, -r[2]))
-        return adding[:SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[:SHOWN]
+        return adding[:MAX_ITEMS_SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[:MAX_ITEMS_SHOWN]

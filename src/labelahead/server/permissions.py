@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from labelahead.files import make, refused
+from labelahead.files import make_folder, as_storage_error
 
 __all__ = ["create_private", "make_private_folder", "owner_only"]
 
@@ -30,13 +30,13 @@ def make_private_folder(folder: Path) -> None:
     database in it is private all the same.
     """
     try:
-        make(folder.parent)
+        make_folder(folder.parent)
         folder.mkdir(mode=PRIVATE_FOLDER)
     except FileExistsError:
         if _is_session(folder):
             _restrict(folder, PRIVATE_FOLDER)
     except OSError as error:
-        raise refused(folder, error) from error
+        raise as_storage_error(folder, error) from error
 
 
 def create_private(database: Path) -> None:
@@ -53,7 +53,7 @@ def create_private(database: Path) -> None:
             if path.is_file():
                 _restrict(path, PRIVATE_FILE)
     except OSError as error:
-        raise refused(database, error) from error
+        raise as_storage_error(database, error) from error
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def _is_session(folder: Path) -> bool:
     try:
         names = set(os.listdir(folder))
     except OSError as error:
-        raise refused(folder, error) from error
+        raise as_storage_error(folder, error) from error
     return not names or not names.isdisjoint(SESSION_FILES)
 
 
@@ -84,7 +84,7 @@ def _restrict(path: Path, mode: int) -> None:
         path.chmod(mode)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EROFS):
-            raise refused(path, error) from error
+            raise as_storage_error(path, error) from error
         # It is another user's, or on a file system without permissions: whoever set that up must
         # decide.
         log.warning(

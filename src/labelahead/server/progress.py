@@ -5,33 +5,33 @@ from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any
 
-from labelahead.learner.stopping import ENOUGH as ENOUGH_LABELS
-from labelahead.learner.stopping import enough
+from labelahead.learner.stopping import MIN_LABELS as ENOUGH_LABELS
+from labelahead.learner.stopping import stopping_progress
 from labelahead.server.label_state import LabelState
 from labelahead.server.page_model import PageModel
-from labelahead.server.schedule import OUTLOOK, Schedule
+from labelahead.server.schedule import FORECAST_FIELDS, Schedule
 from labelahead.server.service import LabellingService
 
-__all__ = ["doubts", "history", "people", "pool_map", "progress", "why"]
+__all__ = ["list_doubts", "list_history", "list_annotators", "build_map", "summarize_progress", "explain_item"]
 
-BIASED = (
+BIAS_WARNING = (
     "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
     "accuracy on the whole pool; only progress is to be read from it"
 )
-FEW = f"with fewer than {ENOUGH_LABELS} labels it may be far off"
+FEW_LABELS_WARNING = f"with fewer than {ENOUGH_LABELS} labels it may be far off"
 # Doubts are shown from so many labels of a class on, on average, and where the others' outputs for
 # another class exceed those for the label by so much: with fewer, most of them are wrong.
-ENOUGH, CLEARLY = 5, 0.2
+MIN_LABELS_PER_CLASS, MIN_OUTPUT_GAP = 5, 0.2
 
 
-def why(assignment: LabellingService, position: int) -> dict[str, Any]:
+def explain_item(service: LabellingService, position: int) -> dict[str, Any]:
     """What each answer would change, whom most, and which labels speak for the guess.
 
     learnt: it has a label, so that a guess says what was learnt. effect: what its label would do to
     the other predictions, in words.
     """
-    opinion = assignment.informed()
-    if opinion is None or position not in opinion.belief:
+    page_model = service.wait_for_page_model()
+    if page_model is None or position not in page_model.pool_posterior:
         nothing: dict[str, Any] = {
             "now": [],
             "if": [],
@@ -40,12 +40,12 @@ def why(assignment: LabellingService, position: int) -> dict[str, Any]:
             "against": [],
         }
         return {"position": position, "learnt": False, "effect": None, **nothing}
-    reasons, describe = opinion.why(position), assignment.items.describe
+    reasons, describe = page_model.explain(position), service.items.describe_item
     effect = reasons["effect"]
     return {
         "position": position,
-        "learnt": position in opinion.belief.labels,
-        "effect": None if effect is None else effect.sentence(assignment.tally.classes),
+        "learnt": position in page_model.pool_posterior.labels,
+        "effect": None if effect is None else effect.sentence(service.label_state.classes),
         "now": [{"label": c, "p": round(p, 4)} for c, p in reasons["now"]],
         "if": [{"label": c, "changes": n} for c, n in reasons["if"]],
         "affected": [
@@ -59,25 +59,25 @@ def why(assignment: LabellingService, position: int) -> dict[str, Any]:
     }
 
 
-def progress(assignment: LabellingService, schedule: Schedule) -> dict[str, Any]:
+def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[str, Any]:
     """How far it is, how good, and whether to go on."""
-    with assignment.lock:
-        opinion, tally = assignment.opinion, assignment.tally
-        status, rounds = schedule.status(), list(schedule.rounds)
-    classes, last = len(tally.classes), rounds[-1] if rounds else {}
+    with service.lock:
+        page_model, label_state = service.page_model, service.label_state
+        status, rounds = schedule.describe_status(), list(schedule.rounds)
+    classes, last = len(label_state.classes), rounds[-1] if rounds else {}
     measured, estimated = None, None
     if last.get("accuracy") is not None:
         measured = {"value": last["accuracy"], "labels": last["labels"]}
     if last.get("error_rate") is not None:
         ends = {"low": 1 - last["error_high"], "high": 1 - last["error_low"]}
-        few = "" if last["labels"] >= ENOUGH_LABELS else FEW
+        few = "" if last["labels"] >= ENOUGH_LABELS else FEW_LABELS_WARNING
         estimated = {
             "value": 1 - last["error_rate"],
             **ends,
             "squared_error": last.get("loo_error"),
             "warning": few,
         }
-    for name, warning in (("loo", ""), ("loo_all", BIASED)):
+    for name, warning in (("loo", ""), ("loo_all", BIAS_WARNING)):
         if (
             estimated is None and schedule.exact and last.get(name) is not None
         ):  # it says nothing of a trained network
@@ -86,113 +86,113 @@ def progress(assignment: LabellingService, schedule: Schedule) -> dict[str, Any]
                 "squared_error": last.get("loo_error"),
                 "warning": warning,
             }
-    given, predicted, gain = Counter(tally.labels.values()), Counter[int](), None
-    if opinion is not None and opinion.snapshot.round:
-        predicted.update(opinion.belief.guesses.tolist())
-        gain = opinion.gain()
-    names = ("labels", "accuracy", "loo", "loo_all", "gain", "drift", "seconds", *OUTLOOK)
+    given, predicted, gain = Counter(label_state.labels.values()), Counter[int](), None
+    if page_model is not None and page_model.snapshot.round:
+        predicted.update(page_model.pool_posterior.predicted_classes.tolist())
+        gain = page_model.best_score()
+    names = ("labels", "accuracy", "loo", "loo_all", "gain", "drift", "seconds", *FORECAST_FIELDS)
     return {
-        "labels": len(tally.labels),
-        "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
-        "budget": assignment.budget,
-        "skipped": len(tally.skipped),
-        "unsure": len(tally.unsure),
+        "labels": len(label_state.labels),
+        "items": len(service.items) - len(service.held_out) - len(service.excluded),
+        "budget": service.budget,
+        "skipped": len(label_state.skipped),
+        "unsure": len(label_state.unsure),
         "per_class": [given[c] for c in range(classes)],
         "predicted_per_class": [predicted[c] for c in range(classes)],
         "curve": [{k: r.get(k) for k in names} for r in rounds],
         "accuracy": {"measured": measured, "estimated": estimated},
         "gain": gain,
-        "advice": schedule.advice(),
-        "enough": enough(schedule.readings()),
-        "doubts": len(_doubtful(opinion, tally)),
-        "confirmed": len(tally.confirmed),
-        "classes_seq": tally.classes_seq,
+        "advice": schedule.advise_stopping(),
+        "enough": stopping_progress(schedule.list_error_readings()),
+        "doubts": len(_find_doubtful(page_model, label_state)),
+        "confirmed": len(label_state.confirmed),
+        "classes_seq": label_state.classes_seq,
         "training": status,
     }
 
 
-def pool_map(assignment: LabellingService) -> dict[str, Any]:
+def build_map(service: LabellingService) -> dict[str, Any]:
     """The pool in the plane of its two leading kernel components."""
-    with assignment.lock:
-        opinion, labels = assignment.opinion, dict(assignment.tally.labels)
-    facts = opinion.snapshot.facts.get("map") if opinion else None
-    if opinion is None or not facts:
+    with service.lock:
+        page_model, labels = service.page_model, dict(service.label_state.labels)
+    facts = page_model.snapshot.facts.get("map") if page_model else None
+    if page_model is None or not facts:
         return {"points": [], "labelled": [], "round": None}
     shown = list(zip(facts["points"], facts["x"], facts["y"], strict=True))
     labelled = [[p, x, y, labels[p]] for p, x, y in shown if p in labels]
     rest = [row for row in shown if row[0] not in labels]
     guesses: list[int | None] = [None] * len(rest)
     sure: list[float | None] = [None] * len(rest)
-    if opinion.informed:
-        at = opinion.belief.places([p for p, _, _ in rest])
-        guesses = opinion.belief.guesses[at].tolist()
-        sure = [round(chance, 3) for chance in opinion.sure[at].tolist()]
+    if page_model.has_labels:
+        at = page_model.pool_posterior.rows_of([p for p, _, _ in rest])
+        guesses = page_model.pool_posterior.predicted_classes[at].tolist()
+        sure = [round(chance, 3) for chance in page_model.confidence[at].tolist()]
     points = [[*row, guess, chance] for row, guess, chance in zip(rest, guesses, sure, strict=True)]
-    return {"points": points, "labelled": labelled, "round": opinion.snapshot.round}
+    return {"points": points, "labelled": labelled, "round": page_model.snapshot.round}
 
 
-def _judged(opinion: PageModel | None) -> Sequence[Any]:
+def _get_leave_one_out_rows(page_model: PageModel | None) -> Sequence[Any]:
     """What the others say of every label, as of the last training."""
-    return opinion.snapshot.facts.get("second_look", ()) if opinion else ()
+    return page_model.snapshot.facts.get("second_look", ()) if page_model else ()
 
 
-def _enough(judged: Sequence[Any]) -> bool:
-    return len(judged) >= ENOUGH * max(1, len({row[1] for row in judged}))
+def _has_enough_rows(judged: Sequence[Any]) -> bool:
+    return len(judged) >= MIN_LABELS_PER_CLASS * max(1, len({row[1] for row in judged}))
 
 
-def _doubtful(opinion: PageModel | None, tally: LabelState) -> list[Any]:
+def _find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list[Any]:
     """Rows of the second look whose labels are in doubt, the most doubtful first."""
-    judged, alive = _judged(opinion), set(tally.alive)
+    judged, active_classes = _get_leave_one_out_rows(page_model), set(label_state.active_classes)
     rows = [
         row
         for row in judged
-        if row[4] - row[5] > CLEARLY
-        and tally.labels.get(row[0]) == row[1]
-        and row[0] not in tally.kept
-        and row[2] in alive
+        if row[4] - row[5] > MIN_OUTPUT_GAP
+        and label_state.labels.get(row[0]) == row[1]
+        and row[0] not in label_state.kept_labels
+        and row[2] in active_classes
     ]
     # How much more the other labels say for another class than for the one given decides the order.
-    return sorted(rows, key=lambda row: row[5] - row[4]) if _enough(judged) else []
+    return sorted(rows, key=lambda row: row[5] - row[4]) if _has_enough_rows(judged) else []
 
 
-def doubts(assignment: LabellingService, n: int = 24) -> dict[str, Any]:
+def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
     """Labels that the others contradict clearly, the most doubtful first.
 
     By leave-one-out of a network that has seen no label, as of the last training; a label that was
     changed since is left out until the next one, and one that somebody kept until it is changed.
     enough: whether there were labels to judge by. kept: the newest n of those, kept_count: of all.
     """
-    with assignment.lock:
-        opinion, tally, describe = assignment.opinion, assignment.tally, assignment.items.describe
-    judged = _judged(opinion)
+    with service.lock:
+        page_model, label_state, describe = service.page_model, service.label_state, service.items.describe_item
+    judged = _get_leave_one_out_rows(page_model)
     rows = [
         {
             **describe(p),
             "label": label,
-            "who": tally.counts(p).who,
+            "who": label_state.find_deciding_answer(p).who,
             "suggested": suggested,
             "output": output,
             "output_of_label": own,
         }
-        for p, label, suggested, _, output, own in _doubtful(opinion, tally)[:n]
+        for p, label, suggested, _, output, own in _find_doubtful(page_model, label_state)[:n]
     ]
-    newest = sorted(tally.kept.items(), key=lambda pair: -pair[1].seq)[:n]
+    newest = sorted(label_state.kept_labels.items(), key=lambda pair: -pair[1].seq)[:n]
     return {
-        "enough": bool(judged) and _enough(judged),
-        "per_class": ENOUGH,
+        "enough": bool(judged) and _has_enough_rows(judged),
+        "per_class": MIN_LABELS_PER_CLASS,
         "doubts": rows,
-        "kept_count": len(tally.kept),
-        "kept": [{**describe(p), **a.said("label", "who", "at")} for p, a in newest],
+        "kept_count": len(label_state.kept_labels),
+        "kept": [{**describe(p), **a.pick_fields("label", "who", "at")} for p, a in newest],
     }
 
 
-def people(assignment: LabellingService) -> dict[str, Any]:
+def list_annotators(service: LabellingService) -> dict[str, Any]:
     """Who has labelled how much, and where two disagree."""
-    with assignment.lock:
-        tally, leases, here = assignment.tally, assignment.journal.leases(), assignment.present()
+    with service.lock:
+        label_state, leases, here = service.label_state, service.journal.list_leases(), service.list_active_annotators()
     labels: Counter[str] = Counter()
     skips: Counter[str] = Counter()
-    for answers in tally.answers.values():
+    for answers in label_state.answers.values():
         for a in answers:
             (skips if a.label is None else labels)[a.who] += 1
     names = sorted(set(labels) | set(skips) | here)
@@ -201,30 +201,30 @@ def people(assignment: LabellingService) -> dict[str, Any]:
             {"who": w, "labels": labels[w], "skips": skips[w], "active": w in here} for w in names
         ],
         "leases": len(leases),
-        "compared": tally.agreement.compared,
-        "agree": tally.agreement.agreeing,
+        "compared": label_state.agreement.compared,
+        "agree": label_state.agreement.agreeing,
         "conflicts": [
             {
-                **assignment.items.describe(p),
-                "counts": tally.labels[p],
+                **service.items.describe_item(p),
+                "counts": label_state.labels[p],
                 "answers": [
-                    a.said("who", "label", "at") for a in tally.answers[p] if a.label is not None
+                    a.pick_fields("who", "label", "at") for a in label_state.answers[p] if a.label is not None
                 ],
             }
-            for p in tally.conflicts
+            for p in label_state.conflicts
         ],
     }
 
 
-def history(
-    assignment: LabellingService, n: int = 50, who: str | None = None
+def list_history(
+    service: LabellingService, n: int = 50, who: str | None = None
 ) -> list[dict[str, Any]]:
     """The newest answers that stand, with what counts for their item now."""
-    with assignment.lock:
-        tally, describe = assignment.tally, assignment.items.describe
-    positions = tally.answers if who is None else tally.answered.get(who, ())
-    given = [(a, p) for p in positions for a in tally.answers[p]]
-    given += [(a, p) for p, a in tally.settled.items()]
+    with service.lock:
+        label_state, describe = service.label_state, service.items.describe_item
+    positions = label_state.answers if who is None else label_state.answered_positions.get(who, ())
+    given = [(a, p) for p in positions for a in label_state.answers[p]]
+    given += [(a, p) for p, a in label_state.settlements.items()]
     newest = nlargest(
         n, ((a, p) for a, p in given if who is None or a.who == who), key=lambda pair: pair[0].seq
     )
@@ -232,8 +232,8 @@ def history(
         {
             "seq": a.seq,
             **describe(p),
-            **a.said("kind", "label", "who", "at"),
-            "current": tally.labels.get(p),
+            **a.pick_fields("kind", "label", "who", "at"),
+            "current": label_state.labels.get(p),
         }
         for a, p in newest
     ]

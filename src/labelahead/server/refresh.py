@@ -10,40 +10,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.inference.exact import MANY, ExactLearner, ExactModel, FittedExactModel
+from labelahead.inference.exact import MAX_SELECTION_LABELS, ExactLearner, ExactModel, FittedExactModel
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.server.snapshot import Snapshot
 
-__all__ = ["Order", "UnitFit", "fit_units", "refreshed", "second_look", "told"]
+__all__ = ["TrainingRequest", "UnitFit", "fit_units", "refresh_snapshot", "leave_one_out_facts", "forecast_facts"]
 
-KEPT = ("map", "unreadable", "whole", "random", "scored")  # facts that no label changes
-JUDGED = 1000  # items by which the error of the pool is estimated
+LABEL_FREE_FACTS = ("map", "unreadable", "whole", "random", "scored")  # facts that no label changes
+ERROR_ESTIMATE_ITEMS = 1000  # items by which the error of the pool is estimated
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainingRequest:
     """Learn these labels. round 0: learn none, what is held before any is asked for."""
 
     round: int
     labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
     classes: int
-    trusted: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
+    random_sample: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
     confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
     # class numbers that are neither merged nor removed; None: all
-    alive: tuple[int, ...] | None = None
+    active_classes: tuple[int, ...] | None = None
 
     @property
-    def numbers(self) -> tuple[int, ...]:
+    def class_numbers(self) -> tuple[int, ...]:
         """Class numbers that a prediction may be, two at least."""
-        alive = tuple(range(self.classes)) if self.alive is None else self.alive
-        return alive if len(alive) > 1 else tuple(range(max(self.classes, 2)))
+        active_classes = tuple(range(self.classes)) if self.active_classes is None else self.active_classes
+        return active_classes if len(active_classes) > 1 else tuple(range(max(self.classes, 2)))
 
 
 @dataclass(frozen=True, eq=False)
 class UnitFit:
     """The exact learner, fitted on labels of a snapshot's items.
 
-    Its outputs are the classes `numbers`.
+    Its outputs are the classes `class_numbers`.
     """
 
     units: Tensor  # (n, d) of all items of the snapshot
@@ -51,12 +51,12 @@ class UnitFit:
     model: ExactModel
     learnt: FittedExactModel
     at: Tensor  # (L,) places along the snapshot's points
-    labels: Tensor  # (L,) among `numbers`
-    numbers: Tensor  # (C,) class numbers of the page
+    labels: Tensor  # (L,) among `class_numbers`
+    class_numbers: Tensor  # (C,) class numbers of the page
     votes: Tensor  # (L,) bool: not confirmed among many
 
 
-def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> UnitFit:
+def fit_units(snapshot: Snapshot, order: TrainingRequest, *, most: int | None = None) -> UnitFit:
     """Fit the exact learner on these labels, as every other door does: nothing of an earlier fit
     goes into it.
 
@@ -67,7 +67,7 @@ def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> U
     """
     assert snapshot.units is not None
     place = {p: i for i, p in enumerate(snapshot.points.tolist())}
-    index = {c: i for i, c in enumerate(order.numbers)}
+    index = {c: i for i, c in enumerate(order.class_numbers)}
     known = [
         (p, c) for p, c in order.labels if p in place
     ]  # in the order they were given: the estimate needs it
@@ -75,8 +75,8 @@ def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> U
         torch.tensor([place[p] for p, _ in known]),
         torch.tensor([index[c] for _, c in known]),
     )
-    learner = ExactLearner(snapshot.units, ExactModel.on_units(len(index)), most=most)
-    learnt = learner.learn(at, labels)
+    learner = ExactLearner(snapshot.units, ExactModel.for_unit_rows(len(index)), most=most)
+    learnt = learner.fit(at, labels)
     votes = ~torch.isin(snapshot.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
     return UnitFit(
         snapshot.units,
@@ -85,12 +85,12 @@ def fit_units(snapshot: Snapshot, order: Order, *, most: int | None = None) -> U
         learnt,
         at,
         labels,
-        torch.tensor(order.numbers),
+        torch.tensor(order.class_numbers),
         votes,
     )
 
 
-def refreshed(before: Snapshot, order: Order) -> Snapshot:
+def refresh_snapshot(before: Snapshot, order: TrainingRequest) -> Snapshot:
     """The exact learner's snapshot after these labels.
 
     Its kernel chosen anew, and all that is told of it.
@@ -101,10 +101,10 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     if not order.round:
         return replace(before, outputs=outputs)
     began = time.perf_counter()
-    fit = fit_units(before, order, most=MANY)
-    at, learner, learnt, numbers = fit.at, fit.learner, fit.learnt, fit.numbers
+    fit = fit_units(before, order, most=MAX_SELECTION_LABELS)
+    at, learner, learnt, class_numbers = fit.at, fit.learner, fit.learnt, fit.class_numbers
     seconds = time.perf_counter() - began
-    facts: dict[str, Any] = {name: before.facts[name] for name in KEPT if name in before.facts}
+    facts: dict[str, Any] = {name: before.facts[name] for name in LABEL_FREE_FACTS if name in before.facts}
     facts |= {"labels": len(at), "kernel_seconds": 0.0}
     facts |= {
         "train_seconds": seconds,
@@ -112,10 +112,10 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     }
     if before.test is not None:
         units, truth = before.test
-        facts["accuracy"] = float((numbers[learnt.model(units).argmax(1)] == truth).double().mean())
+        facts["accuracy"] = float((class_numbers[learnt.model(units).argmax(1)] == truth).double().mean())
     others, residual = learner.leave_one_out_predictions(at, fit.labels)
-    others = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, others)
-    facts |= second_look(others, residual, before.points[at], numbers[fit.labels], order.trusted)
+    others = outputs.new_zeros((len(at), classes)).index_copy_(1, class_numbers, others)
+    facts |= leave_one_out_facts(others, residual, before.points[at], class_numbers[fit.labels], order.random_sample)
     rest = (
         torch.ones(len(before.points), dtype=torch.bool)
         .index_fill_(0, at, False)
@@ -126,8 +126,8 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
         rest < before.facts.get("random", len(before.points))
     ]  # points are in random order, up to these
     if len(rest):
-        facts |= told(learner.outlook(at, fit.labels, rest[:JUDGED], votes=fit.votes))
-    alpha = outputs.new_zeros((len(at), classes)).index_copy_(1, numbers, fit.model.alpha)
+        facts |= forecast_facts(learner.outlook(at, fit.labels, rest[:ERROR_ESTIMATE_ITEMS], votes=fit.votes))
+    alpha = outputs.new_zeros((len(at), classes)).index_copy_(1, class_numbers, fit.model.alpha)
     return replace(
         before,
         round=order.round,
@@ -140,14 +140,14 @@ def refreshed(before: Snapshot, order: Order) -> Snapshot:
     )
 
 
-def told(outlook: ErrorForecast) -> dict[str, float]:
+def forecast_facts(outlook: ErrorForecast) -> dict[str, float]:
     """An outlook as facts."""
     error = {f"error_{k}": v for k, v in outlook.error._asdict().items()}
     return {**error, "fall": outlook.fall, "spread": outlook.spread}
 
 
-def second_look(
-    others: Tensor, residual: Tensor, labelled: Tensor, labels: Tensor, trusted: tuple[int, ...]
+def leave_one_out_facts(
+    others: Tensor, residual: Tensor, labelled: Tensor, labels: Tensor, random_sample: tuple[int, ...]
 ) -> dict[str, Any]:
     """What the other labels say of each.
 
@@ -171,8 +171,8 @@ def second_look(
         ],
         "loo_all": float((guess == labels).double().mean()),
     }
-    sample = torch.isin(labelled, torch.tensor(trusted, dtype=torch.int64))
-    judged = sample if trusted else torch.ones_like(sample)
-    facts["loo"] = float((guess == labels)[sample].double().mean()) if trusted else None
+    sample = torch.isin(labelled, torch.tensor(random_sample, dtype=torch.int64))
+    judged = sample if random_sample else torch.ones_like(sample)
+    facts["loo"] = float((guess == labels)[sample].double().mean()) if random_sample else None
     facts["loo_error"] = float(size[judged].square().mean())
     return facts

@@ -14,70 +14,70 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from labelahead import files
-from labelahead.server.journal import recorded
-from labelahead.server.label_state import LabelState, fold
+from labelahead.server.journal import read_journal
+from labelahead.server.label_state import LabelState, build_label_state
 
-__all__ = ["Written", "report"]
+__all__ = ["WrittenReport", "write_report"]
 
 HERE = Path(__file__).parent
-PAGE = "report.html"
-WIDE, HIGH = 600, 200  # of the curve
+REPORT_FILE = "report.html"
+CURVE_WIDTH, CURVE_HEIGHT = 600, 200  # of the curve
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """Where the report is, and the first it says."""
 
     page: Path
     headline: str
 
 
-def report(folder: str | Path, out: str | Path | None = None) -> Written:
+def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenReport:
     """Write the report of a session, also while somebody labels in it.
 
     out: where, if not into FOLDER/report.
     """
     folder = Path(folder)
-    items, events = recorded(folder)
-    tally, rounds = fold(events), _rounds(folder)
-    given = Counter(tally.labels.values())
+    items, events = read_journal(folder)
+    label_state, rounds = build_label_state(events), _read_rounds(folder)
+    given = Counter(label_state.labels.values())
     headline = (
-        f"{len(tally.labels)} of {len(items)} items labelled by {len(tally.answered)} "
-        f"{_persons(tally)}"
+        f"{len(label_state.labels)} of {len(items)} items labelled by {len(label_state.answered_positions)} "
+        f"{_person_noun(label_state)}"
     )
     pages = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
     )
-    page = pages.get_template(PAGE).render(
+    page = pages.get_template(REPORT_FILE).render(
         name=folder.resolve().name,
         headline=headline,
-        tally=tally,
-        classes=[(tally.classes[c], given[c]) for c in tally.alive],
+        label_state=label_state,
+        classes=[(label_state.classes[c], given[c]) for c in label_state.active_classes],
         most=max(given.values(), default=1),
-        people=_people(tally),
-        times=[_minute(event.at) for event in events if event.position is not None],
+        people=_count_by_annotator(label_state),
+        times=[_format_minute(event.at) for event in events if event.position is not None],
         conflicts=[
-            (items[p], _opinions(tally, p), tally.classes[tally.labels[p]]) for p in tally.conflicts
+            (items[p], _describe_labels(label_state, p), label_state.classes[label_state.labels[p]]) for p in label_state.conflicts
         ],
         rounds=rounds,
-        curve=_curve(rounds),
-        band=_band(rounds),
-        size=(WIDE, HIGH),
+        curve=_curve_points(rounds),
+        band=_band_points(rounds),
+        size=(CURVE_WIDTH, CURVE_HEIGHT),
         reach=max(
             (row["labels"] for row in rounds), default=0
         ),  # the last may have fewer: answers are taken back
     )
     target = folder / "report" if out is None else Path(out)
-    files.make(target)
-    files.replace(target / PAGE, page)
-    return Written(target / PAGE, headline)
+    files.make_folder(target)
+    files.replace_file(target / REPORT_FILE, page)
+    return WrittenReport(target / REPORT_FILE, headline)
 
 
-def _persons(tally: LabelState) -> str:
-    return "person" if len(tally.answered) == 1 else "people"
+def _person_noun(label_state: LabelState) -> str:
+    return "person" if len(label_state.answered_positions) == 1 else "people"
 
 
-def _rounds(folder: Path) -> list[dict[str, Any]]:
+def _read_rounds(folder: Path) -> list[dict[str, Any]]:
     """How good it was after each training.
 
     Labels, and accuracy with its interval, measured or estimated.
@@ -98,38 +98,38 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _people(tally: LabelState) -> list[tuple[str, int, int]]:
+def _count_by_annotator(label_state: LabelState) -> list[tuple[str, int, int]]:
     """Who, labels that count as theirs, and what they left open."""
-    answers = [a for given in tally.answers.values() for a in given]
+    answers = [a for given in label_state.answers.values() for a in given]
     labels = Counter(a.who for a in answers if a.label is not None)
     return [
-        (who, labels[who], len(tally.answered[who]) - labels[who]) for who in sorted(tally.answered)
+        (who, labels[who], len(label_state.answered_positions[who]) - labels[who]) for who in sorted(label_state.answered_positions)
     ]
 
 
-def _opinions(tally: LabelState, position: int) -> str:
-    said = (a for a in tally.answers[position] if a.label is not None)
-    return ", ".join(f"{a.who}: {tally.classes[a.label]}" for a in said if a.label is not None)
+def _describe_labels(label_state: LabelState, position: int) -> str:
+    said = (a for a in label_state.answers[position] if a.label is not None)
+    return ", ".join(f"{a.who}: {label_state.classes[a.label]}" for a in said if a.label is not None)
 
 
-def _minute(at: str) -> str:
+def _format_minute(at: str) -> str:
     """2026-11-17T14:06:00.909+00:00 for people."""
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _curve(rounds: Sequence[dict[str, Any]]) -> str:
+def _curve_points(rounds: Sequence[dict[str, Any]]) -> str:
     """Points of a line, from 0 to the most labels and from 0 to 100 %."""
     most = max((row["labels"] for row in rounds), default=0)
-    return _points([(row["labels"] / most, row["value"]) for row in rounds]) if most else ""
+    return _format_points([(row["labels"] / most, row["value"]) for row in rounds]) if most else ""
 
 
-def _band(rounds: Sequence[dict[str, Any]]) -> str:
+def _band_points(rounds: Sequence[dict[str, Any]]) -> str:
     """Points around the intervals of those that are estimated, there and back."""
     most = max((row["labels"] for row in rounds), default=0)
     known = [row for row in rounds if row["low"] is not None] if most else []
     ends = [(row["labels"] / most, row["low"]) for row in known]
-    return _points(ends + [(row["labels"] / most, row["high"]) for row in reversed(known)])
+    return _format_points(ends + [(row["labels"] / most, row["high"]) for row in reversed(known)])
 
 
-def _points(shares: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{WIDE * x:.1f},{HIGH * (1 - min(1.0, max(0.0, y))):.1f}" for x, y in shares)
+def _format_points(shares: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{CURVE_WIDTH * x:.1f},{CURVE_HEIGHT * (1 - min(1.0, max(0.0, y))):.1f}" for x, y in shares)

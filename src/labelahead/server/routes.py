@@ -21,34 +21,34 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import BaseModel, Field, StrictInt
 from starlette.background import BackgroundTask
 
-from labelahead.data.classes import checked_name
+from labelahead.data.classes import check_name
 from labelahead.errors import InputError
 from labelahead.server import progress as overview
-from labelahead.server.exchange import CONFIG, FORMS, export_labels, import_labels
-from labelahead.server.fitting import page_model, predict_pool
-from labelahead.server.items import FULL, LARGE, SMALL
+from labelahead.server.exchange import CONFIG_FORMAT, EXPORT_FORMATS, export_labels, import_labels
+from labelahead.server.fitting import build_exported_model, predict_pool
+from labelahead.server.items import FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS
 from labelahead.server.schedule import Schedule
-from labelahead.server.security import cookies, set_cookie
-from labelahead.server.service import GRID, LabellingService
-from labelahead.server.session import ROOM
+from labelahead.server.security import parse_cookies, set_cookie
+from labelahead.server.service import GRID_ITEMS, LabellingService
+from labelahead.server.session import TEMPORARY_PREFIX
 
-__all__ = ["Json", "all_routes"]
+__all__ = ["Json", "build_routes"]
 
-NOBODY = "me"  # who answers before anyone has said a name
-LONGEST_NAME = 60
+DEFAULT_ANNOTATOR = "me"  # who answers before anyone has said a name
+MAX_NAME_CHARACTERS = 60
 # form -> what the file is called, its media type
-SENT = {
+EXPORT_FILES = {
     "csv": (".csv", "text/csv; charset=utf-8"),
     "jsonl": (".jsonl", "application/x-ndjson"),
     "parquet": (".parquet", "application/vnd.apache.parquet"),
     "label-studio": (".label-studio.json", "application/json"),
-    CONFIG: (".label-studio.xml", "application/xml"),
+    CONFIG_FORMAT: (".label-studio.xml", "application/xml"),
     "hf": (".hf.zip", "application/zip"),
     "folders": (".folders.zip", "application/zip"),
 }
-RECEIVED = {"csv": ".csv", "jsonl": ".jsonl", "label-studio": ".json", "parquet": ".parquet"}
-MOST_AT_ONCE = 200  # items that are confirmed with one click
-KEPT = "private, max-age=31536000, immutable"
+IMPORT_SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "label-studio": ".json", "parquet": ".parquet"}
+MAX_CONFIRMED_ITEMS = 200  # items that are confirmed with one click
+CACHE_FOREVER = "private, max-age=31536000, immutable"
 
 
 class Json(JSONResponse):
@@ -56,23 +56,23 @@ class Json(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """As bytes."""
-        text = json.dumps(_finite(content), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(_replace_non_finite(content), ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-8", "backslashreplace")  # \\ud800 is how JSON spells such a half
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """Without NaN and infinities, for which JSON has no word."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _replace_non_finite(inner) for key, inner in value.items()}
+    return [_replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 class Me(BaseModel):
     """Who answers from now on."""
 
-    who: str = Field(description=f"A name, at most {LONGEST_NAME} characters.")
+    who: str = Field(description=f"A name, at most {MAX_NAME_CHARACTERS} characters.")
 
 
 class Answer(BaseModel):
@@ -118,67 +118,67 @@ class ClassChange(BaseModel):
 class Confirmation(BaseModel):
     """Items that are all of one class."""
 
-    positions: list[StrictInt] = Field(min_length=1, max_length=MOST_AT_ONCE)
+    positions: list[StrictInt] = Field(min_length=1, max_length=MAX_CONFIRMED_ITEMS)
     label: StrictInt = Field(description="Their class number.")
     key: str | None = Field(
         None, max_length=200, description="Made by the sender: sent twice, it counts once."
     )
 
 
-def all_routes(
-    assignment: LabellingService, schedule: Schedule, *, labelled_at: str | None = None
+def build_routes(
+    service: LabellingService, schedule: Schedule, *, labelled_at: str | None = None
 ) -> tuple[APIRouter, ...]:
     """All that can be asked for but the page itself. labelled_at: see `create_app`."""
     turn = threading.Lock()  # one model is fitted at a time
     return (
-        _asking(assignment, labelled_at),
-        _changing(assignment),
-        _watching(assignment, schedule),
-        _files(assignment, schedule, turn),
-        _model(assignment, schedule, turn),
+        _query_routes(service, labelled_at),
+        _write_routes(service),
+        _read_routes(service, schedule),
+        _file_routes(service, schedule, turn),
+        _model_routes(service, schedule, turn),
     )
 
 
-async def _who(request: Request) -> str | None:
+async def _read_annotator(request: Request) -> str | None:
     """Who has said a name; one that is none counts as unsaid."""
     try:
-        return _name(cookies(request.headers).get("la_who", ""))
+        return _check_name(parse_cookies(request.headers).get("la_who", ""))
     except InputError:
         return None
 
 
-async def _someone(request: Request) -> str:
-    return await _who(request) or NOBODY
+async def _read_annotator_or_default(request: Request) -> str:
+    return await _read_annotator(request) or DEFAULT_ANNOTATOR
 
 
-def _name(given: str) -> str:
-    name = checked_name(given, "the name")
-    if len(name) > LONGEST_NAME or not name.isprintable():
-        raise InputError(f"the name must be printable, and at most {LONGEST_NAME} characters")
+def _check_name(given: str) -> str:
+    name = check_name(given, "the name")
+    if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
+        raise InputError(f"the name must be printable, and at most {MAX_NAME_CHARACTERS} characters")
     return name
 
 
-Who = Annotated[str, Depends(_someone)]
-Said = Annotated[str | None, Depends(_who)]
+Annotator = Annotated[str, Depends(_read_annotator_or_default)]
+OptionalAnnotator = Annotated[str | None, Depends(_read_annotator)]
 
 
-def _session(
-    assignment: LabellingService, who: str | None, labelled_at: str | None = None
+def _describe_session(
+    service: LabellingService, who: str | None, labelled_at: str | None = None
 ) -> dict[str, Any]:
     return {
-        "name": assignment.items.data.name,
-        "items": len(assignment.items) - len(assignment.closed) - len(assignment.broken),
-        "classes": assignment.classes(),
-        "classes_seq": assignment.tally.classes_seq,
-        "kind": assignment.items.kind,
+        "name": service.items.data.name,
+        "items": len(service.items) - len(service.held_out) - len(service.excluded),
+        "classes": service.describe_classes(),
+        "classes_seq": service.label_state.classes_seq,
+        "kind": service.items.kind,
         "version": version("labelahead"),
         "who": who,
-        "test": bool(assignment.closed),
+        "test": bool(service.held_out),
         "labelled_at": labelled_at,
     }
 
 
-def _asking(assignment: LabellingService, labelled_at: str | None) -> APIRouter:
+def _query_routes(service: LabellingService, labelled_at: str | None) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
     @routes.get("/health", summary="Whether the server is up")
@@ -186,45 +186,45 @@ def _asking(assignment: LabellingService, labelled_at: str | None) -> APIRouter:
         return {"ok": True}
 
     @routes.get("/session", summary="What is labelled here, and who you are")
-    def session(who: Said) -> dict[str, Any]:
-        return _session(assignment, who, labelled_at)
+    def session(who: OptionalAnnotator) -> dict[str, Any]:
+        return _describe_session(service, who, labelled_at)
 
     @routes.get("/question", summary="The item to label now")
-    def question(who: Who, fresh: bool = False) -> Json:
+    def question(who: Annotator, fresh: bool = False) -> Json:
         """Asked again without an answer in between, it is the same item.
 
         fresh=1: hand that one back, and take what matters most by now, say after a training.
         """
-        return Json(assignment.question(who, fresh=fresh))
+        return Json(service.next_query(who, fresh=fresh))
 
     @routes.get("/confirmations", summary="Items that are predicted alike and surely")
     def grid(
-        who: Who,
-        n: Annotated[int, fastapi.Query(ge=1, le=MOST_AT_ONCE)] = GRID,
+        who: Annotator,
+        n: Annotated[int, fastapi.Query(ge=1, le=MAX_CONFIRMED_ITEMS)] = GRID_ITEMS,
         label: int | None = None,
     ) -> Json:
         """Of this class, or of the one that has most of them.
 
         `sure`: how many of each class there are.
         """
-        return Json(assignment.grid(who, n, label))
+        return Json(service.build_grid(who, n, label))
 
     return routes
 
 
-def _changing(assignment: LabellingService) -> APIRouter:
+def _write_routes(service: LabellingService) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
     @routes.post("/me", summary="Say who you are")
     def me(given: Annotated[Me, Body()]) -> Json:
         """Sets the cookie `la_who`. A name is a signature, not a password."""
-        who = _name(given.who)
-        response = Json(_session(assignment, who))
+        who = _check_name(given.who)
+        response = Json(_describe_session(service, who))
         set_cookie(response, "la_who", who)
         return response
 
     @routes.post("/answers", summary="Answer")
-    def answers(given: Annotated[Answer, Body()], who: Who) -> Json:
+    def answers(given: Annotated[Answer, Body()], who: Annotator) -> Json:
         """On the disk when this returns. For a labelled item: a correction or second opinion.
 
         settle: what counts where people disagree; it changes nobody's own answer.
@@ -232,93 +232,93 @@ def _changing(assignment: LabellingService) -> APIRouter:
         """
         if given.kind in ("skip", "unsure", "doubt") and given.label is not None:
             raise InputError(f"{given.kind} with the label {given.label}; expected none")
-        return Json(assignment.answer(who, given.position, given.kind, given.label, given.key))
+        return Json(service.record_answer(who, given.position, given.kind, given.label, given.key))
 
     @routes.post("/confirmations", summary="Confirm many items at once")
-    def confirmed(given: Annotated[Confirmation, Body()], who: Who) -> Json:
+    def confirmed(given: Annotated[Confirmation, Body()], who: Annotator) -> Json:
         """Each is an answer of its own, marked as confirmed.
 
         Undo takes all of them back. Labelled ones are left.
         """
-        return Json(assignment.confirm(who, given.positions, given.label, given.key))
+        return Json(service.confirm_items(who, given.positions, given.label, given.key))
 
     @routes.post("/undo", summary="Take an answer back")
-    def undo(given: Annotated[Undo, Body()], who: Who) -> Json:
+    def undo(given: Annotated[Undo, Body()], who: Annotator) -> Json:
         """The last answer of this person, or one by its number; as often as wanted.
 
         Items that were confirmed at once are taken back at once, and so is a change of classes.
         """
-        return Json(assignment.undo(who, given.seq, given.key))
+        return Json(service.undo_answer(who, given.seq, given.key))
 
     @routes.post("/classes", summary="Add a class")
-    def classes(given: Annotated[NewClass, Body()], who: Who) -> dict[str, Any]:
+    def classes(given: Annotated[NewClass, Body()], who: Annotator) -> dict[str, Any]:
         """A name that is there already, whatever its capital letters, is that class."""
         try:
-            return assignment.add_class(who, given.name)
+            return service.add_class(who, given.name)
         except InputError as error:
             raise HTTPException(409, str(error)) from error
 
     @routes.post("/classes/{number}", summary="Rename, merge or remove a class")
-    def change(number: int, given: Annotated[ClassChange, Body()], who: Who) -> dict[str, Any]:
+    def change(number: int, given: Annotated[ClassChange, Body()], who: Annotator) -> dict[str, Any]:
         """merge: its labels are the other class's from now on.
 
         Remove: they are not given. Undo takes it back.
         """
-        return assignment.change_class(who, given.kind, number, given.name, given.key)
+        return service.change_class(who, given.kind, number, given.name, given.key)
 
     return routes
 
 
-def _watching(assignment: LabellingService, schedule: Schedule) -> APIRouter:
+def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
     @routes.get("/items/{position}", summary="What is shown of an item")
     def item(position: int) -> dict[str, Any]:
-        if not 0 <= position < len(assignment.items):
+        if not 0 <= position < len(service.items):
             raise HTTPException(404, f"there is no item {position}")
-        return assignment.items.describe(position)
+        return service.items.describe_item(position)
 
     @routes.get("/why/{position}", summary="What an answer would change, and what speaks for it")
     def why(position: int) -> dict[str, Any]:
-        if not 0 <= position < len(assignment.items):
+        if not 0 <= position < len(service.items):
             raise HTTPException(404, f"there is no item {position}")
-        return overview.why(assignment, position)
+        return overview.explain_item(service, position)
 
     @routes.get("/progress", summary="How far it is, how good, and whether to go on")
     def progress() -> dict[str, Any]:
-        return overview.progress(assignment, schedule)
+        return overview.summarize_progress(service, schedule)
 
     @routes.get("/map", summary="The pool in the plane")
     def pool_map() -> dict[str, Any]:
-        return overview.pool_map(assignment)
+        return overview.build_map(service)
 
     @routes.get("/doubts", summary="Labels that the others contradict")
     def doubts(n: Annotated[int, fastapi.Query(ge=1, le=500)] = 24) -> dict[str, Any]:
         """enough: whether there are labels enough to judge by. Outputs are leave-one-out's."""
-        return overview.doubts(assignment, n)
+        return overview.list_doubts(service, n)
 
     @routes.get("/people", summary="Who labels, and where two disagree")
     def people() -> dict[str, Any]:
-        return overview.people(assignment)
+        return overview.list_annotators(service)
 
     @routes.get("/history", summary="The newest answers, of everyone or of one person")
     def history(
-        me: Who,
+        me: Annotator,
         n: Annotated[int, fastapi.Query(ge=1, le=1000)] = 50,
         who: str | None = None,
         mine: bool = False,
     ) -> list[dict[str, Any]]:
         """mine=1: those of whoever asks."""
-        return overview.history(assignment, n, me if mine else who)
+        return overview.list_history(service, n, me if mine else who)
 
     return routes
 
 
-def _sent(
-    assignment: LabellingService, ending: str, media: str, write: Callable[[Path], object]
+def _send_file(
+    service: LabellingService, ending: str, media: str, write: Callable[[Path], object]
 ) -> FileResponse:
     """A file, or a zipped folder, that is gone from here once it has been sent."""
-    room = Path(tempfile.mkdtemp(prefix=ROOM, dir=assignment.journal.folder))
+    room = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=service.journal.folder))
     try:
         target = room / ending.removesuffix(".zip")
         write(target)
@@ -327,7 +327,7 @@ def _sent(
     except BaseException:
         shutil.rmtree(room, ignore_errors=True)
         raise
-    name = re.sub(r"[^\w.-]+", "-", assignment.items.data.name, flags=re.ASCII).strip("-.")
+    name = re.sub(r"[^\w.-]+", "-", service.items.data.name, flags=re.ASCII).strip("-.")
     return FileResponse(
         target,
         media_type=media,
@@ -336,7 +336,7 @@ def _sent(
     )
 
 
-def _model(assignment: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+def _model_routes(service: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/model", summary="The model that the labels make", response_class=FileResponse)
@@ -350,9 +350,9 @@ def _model(assignment: LabellingService, schedule: Schedule, turn: threading.Loc
                 409, "the model is being made for somebody already; try again in a moment"
             )
         try:
-            made = page_model(assignment, schedule)
-            return _sent(
-                assignment,
+            made = build_exported_model(service, schedule)
+            return _send_file(
+                service,
                 "model.zip",
                 "application/zip",
                 lambda target: made.save(target, onnx=onnx),
@@ -363,11 +363,11 @@ def _model(assignment: LabellingService, schedule: Schedule, turn: threading.Loc
     return routes
 
 
-async def _raw(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     return await request.body()
 
 
-def _files(assignment: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)
@@ -380,37 +380,37 @@ def _files(assignment: LabellingService, schedule: Schedule, turn: threading.Loc
         probabilities=1: with the probability of every class. pictures_at: what stands before a
         picture's name in tasks of Label Studio; without it, pictures are inside.
         """
-        if form not in SENT:
+        if form not in EXPORT_FILES:
             raise HTTPException(
-                404, f"no form {form!r}; expected one of {', '.join((*FORMS, CONFIG))}"
+                404, f"no form {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}"
             )
-        suffix, media = SENT[form]
+        suffix, media = EXPORT_FILES[form]
         more: dict[str, Any] = {"probabilities": probabilities, "pictures_at": pictures_at}
         if rest:
             with turn:
-                more["predicted"] = predict_pool(assignment, schedule)
-        return _sent(
-            assignment,
+                more["predicted"] = predict_pool(service, schedule)
+        return _send_file(
+            service,
             f"labels{suffix}",
             media,
-            lambda target: export_labels(assignment, form, target, **more),
+            lambda target: export_labels(service, form, target, **more),
         )
 
     @routes.post("/api/import", summary="Labels from a file")
     def taken(
-        body: Annotated[bytes, Depends(_raw)],
+        body: Annotated[bytes, Depends(_read_body)],
         form: Annotated[
             str, fastapi.Query(description="csv, jsonl, label-studio or parquet")
         ] = "csv",
     ) -> dict[str, Any]:
         """The file itself is the body, at most 20 MB; all of its labels are taken in, or none."""
-        if form not in RECEIVED:
-            raise InputError(f"form is {form!r}; expected one of {', '.join(RECEIVED)}")
-        with tempfile.TemporaryDirectory(prefix=ROOM, dir=assignment.journal.folder) as room:
-            path = Path(room) / f"import{RECEIVED[form]}"
+        if form not in IMPORT_SUFFIXES:
+            raise InputError(f"form is {form!r}; expected one of {', '.join(IMPORT_SUFFIXES)}")
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=service.journal.folder) as room:
+            path = Path(room) / f"import{IMPORT_SUFFIXES[form]}"
             path.write_bytes(body)
             try:
-                return import_labels(assignment, path, form)
+                return import_labels(service, path, form)
             except InputError as error:  # whoever sent it does not know where it lay here
                 raise InputError(str(error).replace(str(path), "the file")) from error
 
@@ -421,12 +421,12 @@ def _files(assignment: LabellingService, schedule: Schedule, turn: threading.Loc
         small=1: for a thumbnail; full=1: all its pixels.
         """
         try:
-            content, media = assignment.items.picture(
-                position, SMALL if small else FULL if full else LARGE
+            content, media = service.items.encode_picture(
+                position, THUMBNAIL_PIXELS if small else FULL_PIXELS if full else DISPLAY_PIXELS
             )
         except InputError as error:
             raise HTTPException(404, str(error)) from error
-        cache = KEPT if v == assignment.items.version else "private, no-cache"
+        cache = CACHE_FOREVER if v == service.items.version else "private, no-cache"
         return Response(content, media_type=media, headers={"Cache-Control": cache})
 
     return routes

@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.errors import ClusterError, LabelaheadError
-from labelahead.files import refused
+from labelahead.files import as_storage_error
 from labelahead.learner.config import Campaign
 from labelahead.learner.stopping import ErrorReading, stop_advice
 from labelahead.server.journal_files import MissingLabels
 from labelahead.server.label_state import LabelState
-from labelahead.server.large_pool import Holding
+from labelahead.server.large_pool import LargePoolWorker
 from labelahead.server.page_model import PageModel
-from labelahead.server.refresh import Order, refreshed
+from labelahead.server.refresh import TrainingRequest, refresh_snapshot
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import Snapshot, load_snapshot
-from labelahead.server.snapshot_builder import FIRST, IN_PLAY
+from labelahead.server.snapshot_builder import FIRST_ITEMS, MAX_ACTIVE_ITEMS
 from labelahead.server.worker import Worker
 
 __all__ = ["Schedule"]
 
-SNAPSHOTS = 2  # snapshots on the disk
-RETRY = 5.0  # seconds after which what failed is tried again
-SCORING = (
+MAX_SNAPSHOT_FILES = 2  # snapshots on the disk
+RETRY_SECONDS = 5.0  # seconds after which what failed is tried again
+SCORING_TASK = (
     "Labels are safe and questions go on among the items held, but scoring the whole pool, "
     "which is tried again,"
 )
-NAMED = 5  # broken pictures that are named
-UNUSABLE = "the server cannot use its files; its terminal says why"
-OUTLOOK = ("error_rate", "error_low", "error_high", "fall")
+MAX_NAMES_SHOWN = 5  # broken pictures that are named
+STORAGE_MESSAGE = "the server cannot use its files; its terminal says why"
+FORECAST_FIELDS = ("error_rate", "error_low", "error_high", "fall")
 log = logging.getLogger("labelahead")
 
 
@@ -47,8 +47,8 @@ class Schedule:
 
     def __init__(
         self,
-        assignment: LabellingService,
-        worker: Worker | Holding,
+        service: LabellingService,
+        worker: Worker | LargePoolWorker,
         folder: Path,
         campaign: Campaign,
         *,
@@ -56,104 +56,104 @@ class Schedule:
         exact: bool = False,
         refresh_every: int | None = None,
     ) -> None:
-        self.assignment, self.worker, self.folder, self.every, self.exact = (
-            assignment,
+        self.service, self.worker, self.folder, self.retrain_every, self.exact = (
+            service,
             worker,
             folder,
             every,
             exact,
         )
         self.campaign = campaign
-        self.state, self.done, self.message = "waiting", 0.0, ""
-        self._trouble = ""  # with scoring a pool of millions, until it is over
-        self.refresh_every, self._scored = (
+        self.state, self.fraction_done, self.message = "waiting", 0.0, ""
+        self._scoring_problem = ""  # with scoring a pool of millions, until it is over
+        self.refresh_every, self._labels_at_scoring = (
             refresh_every,
             0,
         )  # labels that the last look at the pool knew
-        self._looking: threading.Thread | None = None
-        self._resting = True  # nobody is looking
-        self._began: tuple[float, float] = (
+        self._encoding_thread: threading.Thread | None = None
+        self._encoding_idle = True  # nobody is looking
+        self._encoding_start: tuple[float, float] = (
             0.0,
             0.0,
         )  # when the items were begun to be looked at, how much was done
-        self._wider: Snapshot | None = None  # with more items in play than the opinion has
-        self.model = ""  # which network learns, and from what
+        self._larger_snapshot: Snapshot | None = None  # with more items in play than the opinion has
+        self.model_description = ""  # which network learns, and from what
         self.rounds: list[dict[str, Any]] = []
-        self._tried: dict[int, int] | None = None  # labels of an order that failed
-        self._ending = threading.Event()
+        self._failed_labels: dict[int, int] | None = None  # labels of an order that failed
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="schedule")
 
     def start(self) -> None:
         """Take up the last snapshot, if there is one that fits, and go on from there."""
-        self.remember()
-        self._resting = not self.exact or self.is_complete()
-        if not self._resting or self.refresh_every is not None:
-            self._looking = threading.Thread(target=self._look, daemon=True, name="looking")
-            self._looking.start()
+        self.restore()
+        self._encoding_idle = not self.exact or self.is_complete()
+        if not self._encoding_idle or self.refresh_every is not None:
+            self._encoding_thread = threading.Thread(target=self._encode_items, daemon=True, name="looking")
+            self._encoding_thread.start()
         self._thread.start()
 
     def is_complete(self) -> bool:
         """Whether all items are in play that ever will be."""
-        opinion, assignment = self.assignment.opinion, self.assignment
-        if opinion is None or not opinion.snapshot.facts.get("whole", True):
+        page_model, service = self.service.page_model, self.service
+        if page_model is None or not page_model.snapshot.facts.get("whole", True):
             return False
-        there = len(assignment.items) - len(assignment.closed) - len(assignment.broken)
-        return len(opinion.snapshot.points) >= min(there, IN_PLAY)
+        there = len(service.items) - len(service.held_out) - len(service.excluded)
+        return len(page_model.snapshot.points) >= min(there, MAX_ACTIVE_ITEMS)
 
     def stop(self) -> None:
         """End the thread and the training."""
-        self._ending.set()
-        with self.assignment.moved:
-            self.assignment.moved.notify_all()
+        self._stopping.set()
+        with self.service.labels_changed:
+            self.service.labels_changed.notify_all()
         self.worker.close()
-        for thread in (self._thread, self._looking):
+        for thread in (self._thread, self._encoding_thread):
             if thread is not None and thread.is_alive():
                 thread.join(5)
 
     @property
-    def is_looking(self) -> bool:
+    def is_encoding(self) -> bool:
         """Whether items are being looked at; never without a page."""
-        return self._looking is not None and self._looking.is_alive() and not self.is_complete()
+        return self._encoding_thread is not None and self._encoding_thread.is_alive() and not self.is_complete()
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Nothing is being trained and nothing is due."""
-        with self.assignment.lock:
-            looking = self._wider is not None or not self._resting or self._stale()
-            at_rest = self.state in ("idle", "waiting") and not self.assignment.behind
-            return not looking and at_rest and self._due() is None
+        with self.service.lock:
+            looking = self._larger_snapshot is not None or not self._encoding_idle or self._needs_rescoring()
+            at_rest = self.state in ("idle", "waiting") and not self.service.is_behind
+            return not looking and at_rest and self._next_request() is None
 
-    def status(self) -> dict[str, Any]:
+    def describe_status(self) -> dict[str, Any]:
         """For the page."""
-        opinion = self.assignment.opinion
+        page_model = self.service.page_model
         last = self.rounds[-1] if self.rounds else {}
         return {
             "state": self.state,
-            "done": self.done,
-            "message": "; ".join(filter(None, (self._trouble, self.message))),
-            "model": self.model,
-            "in_play": len(opinion.snapshot.points) if opinion else 0,
-            "seconds_left": self._seconds_left(),
-            "first": self._first() if opinion is None else None,
-            "round": opinion.snapshot.round if opinion else None,
+            "done": self.fraction_done,
+            "message": "; ".join(filter(None, (self._scoring_problem, self.message))),
+            "model": self.model_description,
+            "in_play": len(page_model.snapshot.points) if page_model else 0,
+            "seconds_left": self._estimate_seconds_left(),
+            "first": self._describe_first_items() if page_model is None else None,
+            "round": page_model.snapshot.round if page_model else None,
             "labels_at_last": last.get("labels", 0),
-            "idle": self.idle,
+            "idle": self.is_idle,
         }
 
-    def _seconds_left(self) -> int | None:
+    def _estimate_seconds_left(self) -> int | None:
         """Until all items have been looked at; nobody knows before some have."""
-        began, first = self._began
-        if self.state != "features" or self.done - first < 1e-3:
+        began, first = self._encoding_start
+        if self.state != "features" or self.fraction_done - first < 1e-3:
             return None
-        return round((time.monotonic() - began) * (1 - self.done) / (self.done - first))
+        return round((time.monotonic() - began) * (1 - self.fraction_done) / (self.fraction_done - first))
 
-    def _first(self) -> dict[str, int | None]:
+    def _describe_first_items(self) -> dict[str, int | None]:
         """Of the items that must be looked at before look-ahead can begin.
 
         How many there are, seen, seconds left.
         """
-        there = min(len(self.assignment.items) - len(self.assignment.closed), IN_PLAY)
-        of, seen, left = min(FIRST, there), round(self.done * there), self._seconds_left()
+        there = min(len(self.service.items) - len(self.service.held_out), MAX_ACTIVE_ITEMS)
+        of, seen, left = min(FIRST_ITEMS, there), round(self.fraction_done * there), self._estimate_seconds_left()
         share = (of - seen) / max(1, there - seen)
         return {
             "of": of,
@@ -161,25 +161,25 @@ class Schedule:
             "seconds_left": None if left is None else max(0, round(left * share)),
         }
 
-    def advice(self) -> str | None:
+    def advise_stopping(self) -> str | None:
         """Whether further labels still pay."""
-        return stop_advice(self.readings())
+        return stop_advice(self.list_error_readings())
 
-    def readings(self) -> list[ErrorReading]:
+    def list_error_readings(self) -> list[ErrorReading]:
         """The error estimates of all refreshes so far, those of earlier sessions first."""
         return [
-            ErrorReading(r.get("labels", 0), *(r.get(name) for name in OUTLOOK))
+            ErrorReading(r.get("labels", 0), *(r.get(name) for name in FORECAST_FIELDS))
             for r in self.rounds
         ]
 
-    def remember(self) -> None:
+    def restore(self) -> None:
         """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""
         path = self.folder / "rounds.jsonl"
         # Class numbers are those of one record: after another was begun here, all of this is void.
-        events = self.assignment.journal.events()
-        tally = self.assignment.tally
+        events = self.service.journal.read_events()
+        label_state = self.service.label_state
         said = {(e.position, e.label) for e in events if e.kind in ("label", "confirm", "settle")}
-        said |= set(tally.labels.items())  # of merged classes
+        said |= set(label_state.labels.items())  # of merged classes
         if path.exists() and said:
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
@@ -188,14 +188,14 @@ class Schedule:
                     continue
         for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
             try:
-                snapshot, classes = load_snapshot(last), len(tally.classes)
+                snapshot, classes = load_snapshot(last), len(label_state.classes)
                 self._require_labels(last, snapshot, {position for position, _ in said})
                 fits = snapshot.outputs.shape[1] <= max(classes, 2)
                 if fits and said.issuperset(snapshot.labels.items()):
-                    opinion = PageModel.of(snapshot, tally.labels, classes, tally.counts_as)
-                    opinion.gain()  # a criterion that fails, fails here
-                    self.assignment.take(opinion)
-                    self._scored = int(snapshot.facts.get("scored", 0))
+                    page_model = PageModel.from_snapshot(snapshot, label_state.labels, classes, label_state.class_mapping)
+                    page_model.best_score()  # a criterion that fails, fails here
+                    self.service.set_page_model(page_model)
+                    self._labels_at_scoring = int(snapshot.facts.get("scored", 0))
                     return
             except MissingLabels:
                 raise
@@ -209,40 +209,40 @@ class Schedule:
         A copy of the journal may be older than the snapshot, and nothing is written to it.
         """
         missing = snapshot.labels.keys() - labelled
-        if missing and not self.assignment.journal.reads_only:
+        if missing and not self.service.journal.is_read_only:
             lacking = f"has no label of {len(missing)} items that {path.name} was trained on"
-            raise MissingLabels(self.assignment.journal.path, lacking)
+            raise MissingLabels(self.service.journal.path, lacking)
 
-    def _due(self) -> Order | None:
+    def _next_request(self) -> TrainingRequest | None:
         """What to train next, if anything."""
-        tally, opinion = self.assignment.tally, self.assignment.opinion
-        labels, classes = tally.labels, len(tally.classes)
-        if opinion is None and (self.exact or not labels):
-            return None if self.exact else Order(0, (), classes)  # the items are being looked at
-        trained = opinion.snapshot.labels if opinion else {}
+        label_state, page_model = self.service.label_state, self.service.page_model
+        labels, classes = label_state.labels, len(label_state.classes)
+        if page_model is None and (self.exact or not labels):
+            return None if self.exact else TrainingRequest(0, (), classes)  # the items are being looked at
+        trained = page_model.snapshot.labels if page_model else {}
         differing = {p for p, _ in labels.items() ^ trained.items()}
         # The exact learner has absorbed every label; only its kernel is chosen anew, which many
         # labels change little.
-        wait = max(self.every, len(labels) // 20) if self.exact else self.every
+        wait = max(self.retrain_every, len(labels) // 20) if self.exact else self.retrain_every
         enough = len(differing) >= wait and len(set(labels.values())) > 1
-        if enough and labels != self._tried:
-            number = (opinion.snapshot.round if opinion else 0) + 1
-            return self._order(number, tally)
-        return Order(0, (), classes) if opinion is None else None
+        if enough and labels != self._failed_labels:
+            number = (page_model.snapshot.round if page_model else 0) + 1
+            return self._make_request(number, label_state)
+        return TrainingRequest(0, (), classes) if page_model is None else None
 
-    def _order(self, number: int, tally: LabelState) -> Order:
-        trusted, confirmed = self.assignment.trusted(tally), tuple(tally.confirmed)
-        labels, alive = tuple(tally.labels.items()), tuple(tally.alive)
-        return Order(number, labels, len(tally.classes), trusted, confirmed, alive)
+    def _make_request(self, number: int, label_state: LabelState) -> TrainingRequest:
+        random_sample, confirmed = self.service.find_random_sample(label_state), tuple(label_state.confirmed)
+        labels, active_classes = tuple(label_state.labels.items()), tuple(label_state.active_classes)
+        return TrainingRequest(number, labels, len(label_state.classes), random_sample, confirmed, active_classes)
 
     def _run(self) -> None:
-        while not self._ending.is_set():
-            if self.assignment.behind:
+        while not self._stopping.is_set():
+            if self.service.is_behind:
                 self._catch_up()
-            with self.assignment.moved:
-                wider = self._wider
+            with self.service.labels_changed:
+                wider = self._larger_snapshot
                 try:
-                    order = self._due() if wider is None else self._again()
+                    order = self._next_request() if wider is None else self._request_for_larger_pool()
                 except LabelaheadError as error:
                     log.warning("%s", error)
                     order, self.message = (
@@ -250,156 +250,156 @@ class Schedule:
                         "the labels cannot be read now; tried again after the next answer",
                     )
                 if order is None and wider is None:
-                    if self._resting:
-                        self.state, self.done = "idle", 0.0
-                    if not self.assignment.behind:
-                        self.assignment.moved.wait()
+                    if self._encoding_idle:
+                        self.state, self.fraction_done = "idle", 0.0
+                    if not self.service.is_behind:
+                        self.service.labels_changed.wait()
                     continue
-            self._carry_out(order or Order(0, (), 2), wider)
-            with self.assignment.lock:
-                if self._wider is wider:
-                    self._wider = None
+            self._execute_request(order or TrainingRequest(0, (), 2), wider)
+            with self.service.lock:
+                if self._larger_snapshot is wider:
+                    self._larger_snapshot = None
 
     def _catch_up(self) -> None:
         began = time.monotonic()
         try:
-            self.assignment.catch_up()
+            self.service.catch_up()
             # Answers that come faster than they can be learnt from are learnt together; they come
             # first.
-            self._ending.wait(min(time.monotonic() - began, 1.0))
+            self._stopping.wait(min(time.monotonic() - began, 1.0))
         except Exception as error:
-            self._failed(error)
-            self._ending.wait(RETRY)
+            self._report_failure(error)
+            self._stopping.wait(RETRY_SECONDS)
 
-    def _again(self) -> Order:
+    def _request_for_larger_pool(self) -> TrainingRequest:
         """What is to be learnt with more items in play.
 
         As much as was learnt without them, or more.
         """
-        tally, opinion = self.assignment.tally, self.assignment.opinion
-        labels, classes = tally.labels, len(tally.classes)
-        number = opinion.snapshot.round if opinion else 0
-        enough = len(labels) >= self.every and len(set(labels.values())) > 1
+        label_state, page_model = self.service.label_state, self.service.page_model
+        labels, classes = label_state.labels, len(label_state.classes)
+        number = page_model.snapshot.round if page_model else 0
+        enough = len(labels) >= self.retrain_every and len(set(labels.values())) > 1
         if not enough:
-            return Order(0, (), classes)
-        return self._order(max(number, 1), tally)
+            return TrainingRequest(0, (), classes)
+        return self._make_request(max(number, 1), label_state)
 
-    def _look(self) -> None:
+    def _encode_items(self) -> None:
         """Have the worker look at the items, a few first; try again after a while if that fails."""
 
         def tell(what: str, done: float) -> None:
             if what == "features" and self.state != "features":
-                self._began = time.monotonic(), done
+                self._encoding_start = time.monotonic(), done
             if what in ("loading", "features", "scoring"):
-                self.state, self.done = what, done
+                self.state, self.fraction_done = what, done
 
         def wider(path: Path) -> None:
             snapshot = load_snapshot(path)
-            with self.assignment.moved:
-                self._wider = snapshot
-                self.assignment.moved.notify_all()
+            with self.service.labels_changed:
+                self._larger_snapshot = snapshot
+                self.service.labels_changed.notify_all()
 
-        while not self._ending.is_set():
+        while not self._stopping.is_set():
             try:
-                with self.assignment.moved:
-                    while self._resting and not self._stale() and not self._ending.is_set():
-                        self.assignment.moved.wait()
-                    if self._ending.is_set():
+                with self.service.labels_changed:
+                    while self._encoding_idle and not self._needs_rescoring() and not self._stopping.is_set():
+                        self.service.labels_changed.wait()
+                    if self._stopping.is_set():
                         return
-                    self._resting = False
-                    labels = tuple(self.assignment.tally.labels.items())
-                wider(self.worker.run(Order(0, labels, 2), tell, wider))
-                self.state, self.done = "idle", 0.0
+                    self._encoding_idle = False
+                    labels = tuple(self.service.label_state.labels.items())
+                wider(self.worker.run(TrainingRequest(0, labels, 2), tell, wider))
+                self.state, self.fraction_done = "idle", 0.0
                 self.worker.stop()  # from now on there is nothing to train: no process, no file
-                self._forget()
-                self._scored, self._resting, self._trouble = len(labels), True, ""
+                self._remove_old_snapshots()
+                self._labels_at_scoring, self._encoding_idle, self._scoring_problem = len(labels), True, ""
                 if self.refresh_every is None:
                     return
             except Exception as error:  # whatever it is, it must be tried again
-                self._failed(
-                    error, "looking at the items" if self.refresh_every is None else SCORING
+                self._report_failure(
+                    error, "looking at the items" if self.refresh_every is None else SCORING_TASK
                 )
-                self._ending.wait(RETRY)
+                self._stopping.wait(RETRY_SECONDS)
 
-    def _stale(self) -> bool:
+    def _needs_rescoring(self) -> bool:
         """Whether a pool of millions is to be scored again."""
-        if self.refresh_every is None or self._looking is None:
+        if self.refresh_every is None or self._encoding_thread is None:
             return False
-        return abs(len(self.assignment.tally.labels) - self._scored) >= self.refresh_every
+        return abs(len(self.service.label_state.labels) - self._labels_at_scoring) >= self.refresh_every
 
-    def _carry_out(self, order: Order, wider: Snapshot | None = None) -> None:
+    def _execute_request(self, order: TrainingRequest, wider: Snapshot | None = None) -> None:
         def tell(what: str, done: float) -> None:
-            self.state, self.done = what, done
+            self.state, self.fraction_done = what, done
 
-        opinion = self.assignment.opinion
+        page_model = self.service.page_model
         try:
-            before = wider or (opinion.snapshot if opinion else None)
+            before = wider or (page_model.snapshot if page_model else None)
             if before is not None and before.units is not None:
-                fresh = wider is None or opinion is None or order.round > opinion.snapshot.round
-                self._hand_over(refreshed(before, order), fresh=fresh)
+                fresh = wider is None or page_model is None or order.round > page_model.snapshot.round
+                self._install_snapshot(refresh_snapshot(before, order), fresh=fresh)
                 return
             self.message = ""
-            self._hand_over(load_snapshot(self.worker.run(order, tell)))
-            self._forget()
+            self._install_snapshot(load_snapshot(self.worker.run(order, tell)))
+            self._remove_old_snapshots()
         except Exception as error:  # whatever it is, this thread must be there for the next answers
-            if self._ending.is_set():
+            if self._stopping.is_set():
                 return
-            self._failed(error)
-            self._tried = dict(order.labels)
+            self._report_failure(error)
+            self._failed_labels = dict(order.labels)
             if order.round == 0:  # nothing to fall back on: wait for answers
-                with self.assignment.moved:
-                    self.assignment.moved.wait(RETRY)
+                with self.service.labels_changed:
+                    self.service.labels_changed.wait(RETRY_SECONDS)
 
-    def _failed(self, error: Exception, what: str = "the last training") -> None:
-        if self._ending.is_set():
+    def _report_failure(self, error: Exception, what: str = "the last training") -> None:
+        if self._stopping.is_set():
             return
         log.warning("%s failed: %s", what, error)
         said = str(error)
         if isinstance(error, ClusterError):
             said = said.partition(";")[0]  # what to do about it is for the terminal
         elif isinstance(error, OSError):  # where on the disk is said to the terminal alone
-            full = refused(self.folder, error).full
-            said = "the server's disk is full: labels are safe; make room" if full else UNUSABLE
+            full = as_storage_error(self.folder, error).full
+            said = "the server's disk is full: labels are safe; make room" if full else STORAGE_MESSAGE
         self.state, sentence = "idle", f"{what} failed: {said}"
-        if what == SCORING:
-            self._trouble = sentence
+        if what == SCORING_TASK:
+            self._scoring_problem = sentence
         else:
             self.message = sentence
 
-    def _hand_over(self, snapshot: Snapshot, *, fresh: bool = True) -> None:
+    def _install_snapshot(self, snapshot: Snapshot, *, fresh: bool = True) -> None:
         """Everything slow is done before anybody has to wait.
 
         fresh: it has learnt something, not only seen more.
         """
-        tally = self.assignment.tally
-        broken = snapshot.facts.get("unreadable", {})
-        if set(broken) - self.assignment.broken.keys():
-            self.assignment.leave_out(broken)
-        opinion = PageModel.of(snapshot, tally.labels, len(tally.classes), tally.counts_as)
-        gain = opinion.gain() if opinion.belief.view.candidates.numel() and snapshot.round else None
-        self.assignment.take(opinion)
+        label_state = self.service.label_state
+        excluded = snapshot.facts.get("unreadable", {})
+        if set(excluded) - self.service.excluded.keys():
+            self.service.exclude_items(excluded)
+        page_model = PageModel.from_snapshot(snapshot, label_state.labels, len(label_state.classes), label_state.class_mapping)
+        gain = page_model.best_score() if page_model.pool_posterior.view.candidates.numel() and snapshot.round else None
+        self.service.set_page_model(page_model)
         if snapshot.round and fresh:
             facts = snapshot.facts
             measured = {
                 name: facts.get(name)
-                for name in ("accuracy", "loo", "loo_all", "loo_error", "drift", *OUTLOOK)
+                for name in ("accuracy", "loo", "loo_all", "loo_error", "drift", *FORECAST_FIELDS)
             }
             seconds = round(facts["train_seconds"] + facts["kernel_seconds"], 3)
             entry = {"labels": facts["labels"], **measured, "gain": gain, "seconds": seconds}
             self.rounds.append(entry)
             with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
-        self.message = "; ".join(self._said(snapshot.facts))
+        self.message = "; ".join(self._describe_problems(snapshot.facts))
 
-    def _said(self, facts: Mapping[str, Any]) -> Iterator[str]:
+    def _describe_problems(self, facts: Mapping[str, Any]) -> Iterator[str]:
         yield from facts.get("notes", ())
-        broken, items = list(self.assignment.broken), self.assignment.items
-        if broken:
-            names = ", ".join(str(items.ids[p]) for p in broken[:NAMED]) + (
-                ", ..." if len(broken) > NAMED else ""
+        excluded, items = list(self.service.excluded), self.service.items
+        if excluded:
+            names = ", ".join(str(items.ids[p]) for p in excluded[:MAX_NAMES_SHOWN]) + (
+                ", ..." if len(excluded) > MAX_NAMES_SHOWN else ""
             )
-            yield f"{len(broken)} pictures cannot be read and are left out: {names}"
+            yield f"{len(excluded)} pictures cannot be read and are left out: {names}"
 
-    def _forget(self) -> None:
-        for old in sorted(self.folder.glob("snapshot-*.pt"))[:-SNAPSHOTS]:
+    def _remove_old_snapshots(self) -> None:
+        for old in sorted(self.folder.glob("snapshot-*.pt"))[:-MAX_SNAPSHOT_FILES]:
             old.unlink(missing_ok=True)

@@ -27,18 +27,18 @@ __all__ = [
     "LOOPBACK",
     "Guard",
     "HostNames",
-    "cookies",
+    "parse_cookies",
     "is_loopback",
     "refuse_ambiguous",
     "set_cookie",
 ]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-BODY, IMPORT = 64 << 10, 20 << 20  # bytes
+MAX_BODY_BYTES, MAX_IMPORT_BYTES = 64 << 10, 20 << 20  # bytes
 ANY_ADDRESS = "*"  # a host that stands for every numeric address
-CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-READING = frozenset({"GET", "HEAD"})
-HEADERS = {
+WRITE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+READ_METHODS = frozenset({"GET", "HEAD"})
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; script-src 'self'; "
         "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -52,7 +52,7 @@ HEADERS = {
 }
 # A browser that was led here from another site keeps a strict cookie to itself until the page
 # itself asks: hence the link.
-NO_TOKEN = (
+TOKEN_PAGE = (
     "<!doctype html><meta charset=utf-8><title>labelahead</title><p>This page needs its token: "
     'open the whole address that labelahead printed. If you just did: <a href="/">go on</a>.</p>'
 )
@@ -83,35 +83,35 @@ class Guard:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         request = Headers(scope=scope)
-        refusal = self._refusal(scope, request)
-        if refusal is None and scope["method"] in CHANGING:
-            body, refusal = await _body(scope, request, receive)
+        refusal = self._find_refusal(scope, request)
+        if refusal is None and scope["method"] in WRITE_METHODS:
+            body, refusal = await _read_body(scope, request, receive)
             receive = _replay(body, receive)
         await (refusal or self.app)(scope, receive, answer)
 
-    def _refusal(self, scope: Scope, request: Headers) -> Response | None:
+    def _find_refusal(self, scope: Scope, request: Headers) -> Response | None:
         """What to say instead of an answer, if the request is not let in."""
         method, path = scope["method"], scope["path"]
         refusal = refuse_ambiguous(request) or self._hosts.refuse_unknown(request)
         if refusal is not None:
             return refusal
-        if method not in CHANGING and method not in READING:
+        if method not in WRITE_METHODS and method not in READ_METHODS:
             return _error(405, "expected GET or POST")
         if self.token is not None:
             refusal = self._check_token(scope, request)
             if refusal is not None:
                 return refusal
         site = request.get("sec-fetch-site", "same-origin")
-        navigating = method in READING and not path.startswith(("/api", "/items"))
+        navigating = method in READ_METHODS and not path.startswith(("/api", "/items"))
         if site not in ("same-origin", "none") and not navigating:
             return _error(403, "another site began this request; use the labelling page itself")
-        if method in CHANGING:
+        if method in WRITE_METHODS:
             origin = request.get("origin")
             if origin is not None and urlsplit(origin).netloc.lower() != request["host"].lower():
                 return _error(403, "another site began this request; use the labelling page itself")
@@ -126,12 +126,12 @@ class Guard:
         address, behind a proxy for example, and one of them with an old cookie must not lock out
         the others.
         """
-        in_address, rest = _token_in_address(scope)
+        in_address, rest = _read_token_from_url(scope)
         if in_address is not None and self._is_token(in_address):
             response = RedirectResponse(rest, status_code=303)
-            set_cookie(response, _token_cookie(scope), self.token or "")
+            set_cookie(response, _token_cookie_name(scope), self.token or "")
             return response
-        given = _token_in_headers(scope, request)
+        given = _read_token_from_headers(scope, request)
         if self._is_token(given):
             return None
         wrong = in_address or given
@@ -142,7 +142,7 @@ class Guard:
                 f"for {wait} s"
             )
             return _error(429, sentence, {"Retry-After": wait})
-        return _no_token(scope, request)
+        return _require_token(scope, request)
 
     def _is_token(self, given: str) -> bool:
         """Compared in the same time whatever was given."""
@@ -174,7 +174,7 @@ class HostNames:
             return False
         name = match[1].removesuffix(".")
         # A name can be made to point anywhere; a numeric address points at what it says.
-        return name in self._names or (self._any_address and _address(name) is not None)
+        return name in self._names or (self._any_address and _parse_address(name) is not None)
 
 
 def refuse_ambiguous(request: Headers) -> Response | None:
@@ -190,7 +190,7 @@ def refuse_ambiguous(request: Headers) -> Response | None:
     return None
 
 
-def _token_in_address(scope: Scope) -> tuple[str | None, str]:
+def _read_token_from_url(scope: Scope) -> tuple[str | None, str]:
     """The token in the address of a GET request, if there is one, and the address without it."""
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     given = next((value for name, value in pairs if name == "token"), None)
@@ -200,14 +200,14 @@ def _token_in_address(scope: Scope) -> tuple[str | None, str]:
     return given if scope["method"] == "GET" else None, path + (f"?{rest}" if rest else "")
 
 
-def _token_in_headers(scope: Scope, request: Headers) -> str:
+def _read_token_from_headers(scope: Scope, request: Headers) -> str:
     kind, _, bearer = request.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return bearer.strip()
-    return cookies(request).get(_token_cookie(scope), "")
+    return parse_cookies(request).get(_token_cookie_name(scope), "")
 
 
-def _token_cookie(scope: Scope) -> str:
+def _token_cookie_name(scope: Scope) -> str:
     """Browsers keep cookies by host alone.
 
     Without the port two pages of one machine would take each other's.
@@ -216,9 +216,9 @@ def _token_cookie(scope: Scope) -> str:
     return f"la_token_{server[1]}" if server and server[1] else "la_token"
 
 
-def _no_token(scope: Scope, request: Headers) -> Response:
+def _require_token(scope: Scope, request: Headers) -> Response:
     if scope["path"] == "/" and "text/html" in request.get("accept", ""):
-        return HTMLResponse(NO_TOKEN, status_code=401)
+        return HTMLResponse(TOKEN_PAGE, status_code=401)
     return _error(401, "the token is missing or wrong; open the address that was printed")
 
 
@@ -234,7 +234,7 @@ def set_cookie(response: Response, name: str, value: str) -> None:
     )
 
 
-def cookies(request: Headers) -> dict[str, str]:
+def parse_cookies(request: Headers) -> dict[str, str]:
     """All cookies by name, as they were set; the first of a name, which is the most specific.
 
     Not by http.cookies: it gives up at a strange one, and every program on localhost sets some.
@@ -248,21 +248,21 @@ def cookies(request: Headers) -> dict[str, str]:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server bound to it."""
-    address = _address(host)
+    address = _parse_address(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
         return None
 
 
-async def _body(scope: Scope, request: Headers, receive: Receive) -> tuple[bytes, Response | None]:
+async def _read_body(scope: Scope, request: Headers, receive: Receive) -> tuple[bytes, Response | None]:
     """The whole body, or a refusal: too large, or not what it should be."""
     taking_in = scope["path"] == "/api/import"
-    limit = IMPORT if taking_in else BODY
+    limit = MAX_IMPORT_BYTES if taking_in else MAX_BODY_BYTES
     too_large = _error(413, f"more than {limit >> 10} kB; send less at a time")
     announced = request.get("content-length", "0")
     if not announced.isdecimal():
@@ -279,21 +279,21 @@ async def _body(scope: Scope, request: Headers, receive: Receive) -> tuple[bytes
             return b"", too_large
         if not message.get("more_body"):
             break
-    return bytes(body), None if taking_in else _not_json(bytes(body), request)
+    return bytes(body), None if taking_in else _refuse_invalid_json(bytes(body), request)
 
 
-def _not_json(body: bytes, request: Headers) -> Response | None:
+def _refuse_invalid_json(body: bytes, request: Headers) -> Response | None:
     kind = request.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         return _error(415, "expected Content-Type: application/json")
     try:
-        content = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        content = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return _error(422, "the body is no valid JSON")
     return None if isinstance(content, dict) else _error(422, "expected a JSON object")
 
 
-def _no_number(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 

@@ -27,7 +27,7 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["host_names", "listen", "serve"]
+__all__ = ["allowed_hosts", "open_socket", "serve"]
 
 PORT = 8765
 MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
@@ -37,11 +37,11 @@ MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
 LISTEN_BACKLOG = 1024
 MAX_ACCEPTED_AT_ONCE = 8
 TURNS_IN_TRANSIT = 4
-REPEATED = 60.0  # seconds for which the log does not repeat itself
-FILES = 65536
-MALLOC = {-8: 2, -3: 4 << 20, -1: 32 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-TRIED = 20  # ports after the one that is busy
-EVERYWHERE = ("0.0.0.0", "::")
+LOG_REPEAT_SECONDS = 60.0  # seconds for which the log does not repeat itself
+MAX_OPEN_FILES = 65536
+MALLOC_OPTIONS = {-8: 2, -3: 4 << 20, -1: 32 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+PORTS_TRIED = 20  # ports after the one that is busy
+WILDCARD_HOSTS = ("0.0.0.0", "::")
 
 
 def serve(
@@ -63,12 +63,12 @@ def serve(
     """
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
-    listening = listen(host, port)
+    listening = open_socket(host, port)
     app = create_app(
-        session.assignment,
+        session.service,
         session.schedule,
         token=token,
-        hosts=host_names(host),
+        hosts=allowed_hosts(host),
         labelled_at=labelled_at,
     )
     app = around(app)
@@ -85,10 +85,10 @@ def serve(
             "labels and the token; "
             "put a proxy with TLS before it (docs/labelling.md), or use an SSH tunnel"
         )
-    _more_files()
-    _lean_memory()
+    _raise_file_limit()
+    _limit_malloc()
     for name in ("asyncio", "uvicorn.error"):
-        logging.getLogger(name).addFilter(_Once())
+        logging.getLogger(name).addFilter(_RepeatFilter())
     config = uvicorn.Config(
         app,
         http=limited_protocol(
@@ -104,14 +104,14 @@ def serve(
         timeout_graceful_shutdown=3,
     )
     try:
-        with _terminable():
+        with _interrupt_on_sigterm():
             session.schedule.start()
-            _Server(config, ready).run(sockets=[listening])
+            _AnnouncingServer(config, ready).run(sockets=[listening])
     finally:
         listening.close()
 
 
-class _Once(logging.Filter):
+class _RepeatFilter(logging.Filter):
     """What has been said in the last minute is not said again."""
 
     def __init__(self) -> None:
@@ -121,33 +121,33 @@ class _Once(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """By its wording, whatever is filled in."""
         now, what = time.monotonic(), str(record.msg).partition("\n")[0]
-        fresh = now - self._said.get(what, -REPEATED) >= REPEATED
+        fresh = now - self._said.get(what, -LOG_REPEAT_SECONDS) >= LOG_REPEAT_SECONDS
         if fresh:
             self._said[what] = now
         return fresh
 
 
-def _more_files() -> None:
+def _raise_file_limit() -> None:
     """As many open files as this process may have: each connection is one."""
     if resource is not None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _lean_memory() -> None:
+def _limit_malloc() -> None:
     """Few heaps, and large blocks straight from the system.
 
     What forty threads have freed goes back to it (glibc).
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
-        for parameter, value in MALLOC.items():
+        for parameter, value in MALLOC_OPTIONS.items():
             libc.mallopt(parameter, value)
 
 
-class _Server(uvicorn.Server):
+class _AnnouncingServer(uvicorn.Server):
     """Says when it is up."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
@@ -163,7 +163,7 @@ class _Server(uvicorn.Server):
             self._ready()
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
     """A socket at that port, or at the first one after it that is free."""
     if not 0 <= port < 65536:
         raise InputError(f"port is {port}; expected 0 to 65535")
@@ -176,7 +176,7 @@ def listen(host: str, port: int) -> socket.socket:
             f"host is {host!r} ({error.strerror}); expected an address of this machine, such as "
             "127.0.0.1 or 0.0.0.0"
         ) from error
-    wanted = [port, *(p for p in range(port + 1, port + TRIED) if p < 65536), 0] if port else [0]
+    wanted = [port, *(p for p in range(port + 1, port + PORTS_TRIED) if p < 65536), 0] if port else [0]
     last: OSError | None = None
     for one in wanted:
         made = socket.socket(family, kind, proto)
@@ -192,20 +192,20 @@ def listen(host: str, port: int) -> socket.socket:
     raise InputError(f"cannot listen at {host} ({last}); expected an address of this machine")
 
 
-def host_names(host: str) -> tuple[str, ...]:
+def allowed_hosts(host: str) -> tuple[str, ...]:
     """The names that requests to a server at this address may be addressed to."""
-    if host in EVERYWHERE:
+    if host in WILDCARD_HOSTS:
         return (*LOOPBACK, ANY_ADDRESS, socket.gethostname(), socket.getfqdn())
     return (*LOOPBACK, f"[{host}]" if ":" in host else host)
 
 
 def _url(host: str, port: int, token: str | None) -> str:
-    shown = _own_address() if host in EVERYWHERE else host
+    shown = _find_own_address() if host in WILDCARD_HOSTS else host
     name = f"[{shown}]" if ":" in shown else shown
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
 
-def _own_address() -> str:
+def _find_own_address() -> str:
     """The address by which others on the network know this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -216,7 +216,7 @@ def _own_address() -> str:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def _interrupt_on_sigterm() -> Iterator[None]:
     """SIGTERM ends as Ctrl-C does; uvicorn passes on what it caught when it has shut down."""
     if threading.current_thread() is not threading.main_thread():
         yield

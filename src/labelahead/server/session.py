@@ -12,41 +12,41 @@ from typing import Any
 
 from labelahead import files
 from labelahead.data import Answers, Data, read_labels
-from labelahead.data.classes import alike, each_once
-from labelahead.data.excel import absolute_source
-from labelahead.data.folder import arranged
-from labelahead.data.labels import names_in
-from labelahead.data.loading import data_name, load_from
+from labelahead.data.classes import normalise_name, require_distinct_classes
+from labelahead.data.excel import resolve_source
+from labelahead.data.folder import arrange_by_ids
+from labelahead.data.labels import read_labelled_names
+from labelahead.data.loading import get_data_name, load_source
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT
-from labelahead.learner.config import Campaign, campaign_code, to_toml
+from labelahead.learner.config import Campaign, campaign_code_names, to_toml
 from labelahead.learner.encoding import EMBEDDINGS
-from labelahead.learner.preparation import decide
-from labelahead.models.trusted_code import full_name, record_code
+from labelahead.learner.preparation import choose_model_and_embedding
+from labelahead.models.trusted_code import resolve_code_name, record_code
 from labelahead.outofcore.store import is_store
-from labelahead.server.exchange import CONFIG, export_labels, import_labels
+from labelahead.server.exchange import CONFIG_FORMAT, export_labels, import_labels
 from labelahead.server.fitting import predict_pool
 from labelahead.server.items import Items
 from labelahead.server.journal import (
     Journal,
     JournalCopy,
     copy_journal,
-    recorded_classes,
-    recorded_items,
+    read_class_names,
+    read_item_names,
 )
-from labelahead.server.large_pool import Holding
+from labelahead.server.large_pool import LargePoolWorker
 from labelahead.server.permissions import make_private_folder
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot_builder import Tell
+from labelahead.server.snapshot_builder import ProgressCallback
 from labelahead.server.worker import Worker
-from labelahead.strategies import STRATEGIES, find
+from labelahead.strategies import STRATEGIES, find_strategy
 
-__all__ = ["ROOM", "Session", "opened", "session_folder", "write_out"]
+__all__ = ["TEMPORARY_PREFIX", "Session", "open_session", "session_folder", "export_session"]
 
-NAMED = 5  # files that a note names
-ROOM = "temporary-"  # how folders begin that hold what is being sent or taken in
-FOLDERS = "folders"  # who said what class folders say
+MAX_NAMES_SHOWN = 5  # files that a note names
+TEMPORARY_PREFIX = "temporary-"  # how folders begin that hold what is being sent or taken in
+FOLDER_ANNOTATOR = "folders"  # who said what class folders say
 TEST_FILE = "test.json"  # the items to measure on, which no model learns from, and their classes
 
 
@@ -54,18 +54,18 @@ TEST_FILE = "test.json"  # the items to measure on, which no model learns from, 
 class Session:
     """All that a server needs.
 
-    `notes` says what was decided; `holding`: what is held of a pool of millions.
+    `notes` says what was decided; `pool_worker`: what is held of a pool of millions.
     """
 
-    assignment: LabellingService
+    service: LabellingService
     schedule: Schedule
     folder: Path
     notes: tuple[str, ...]
-    holding: Holding | None = None
+    pool_worker: LargePoolWorker | None = None
 
 
 @contextmanager
-def opened(
+def open_session(
     campaign: Campaign,
     out: str | Path | None = None,
     *,
@@ -91,64 +91,64 @@ def opened(
     memory, also while a server has the folder open; nothing in the folder is changed.
     """
     _check_options(every, read_only, takes_labels=start_from_folders or labels is not None)
-    named = each_once(classes or campaign.data.classes)
-    campaign = _checked(campaign, test)
+    named = require_distinct_classes(classes or campaign.data.classes)
+    campaign = _check_campaign(campaign, test)
     _check_large(campaign, test, start_from_folders, refresh_every, executor)
     campaign = _with_session_classes(campaign, out, named)
-    begun = _begun(campaign, out, named, executor, read_only)
-    data, folder, holding = begun.data, begun.folder, begun.holding
-    measured = (read_only and test is None and _recorded_test(folder, data)) or _test(
-        data, begun.answers, test, campaign.data.classes
+    inputs = _load_inputs(campaign, out, named, executor, read_only)
+    data, folder, pool_worker = inputs.data, inputs.folder, inputs.pool_worker
+    measured = (read_only and test is None and _read_test_items(folder, data)) or _find_test_items(
+        data, inputs.answers, test, campaign.data.classes
     )
-    notes = [*data.notes, *begun.decided]
+    notes = [*data.notes, *inputs.decided]
     if isinstance(test, str | Path):
         notes.append(f"{len(measured)} items to measure on: {test}")
     named = named or list(dict.fromkeys(data.classes))
-    known = {alike(name) for name in named}
-    more = dict.fromkeys(n for n in measured.values() if alike(n) not in known)
-    items = _items(begun)
+    known = {normalise_name(name) for name in named}
+    more = dict.fromkeys(n for n in measured.values() if normalise_name(n) not in known)
+    items = _make_items(inputs)
     about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
-    with Journal(folder, classes=[*named, *more], copy=begun.copy, **about) as journal:  # type: ignore[arg-type]
+    with Journal(folder, classes=[*named, *more], copy=inputs.copy, **about) as journal:  # type: ignore[arg-type]
         if not read_only:
-            _sweep(folder)
-        held = _kept_apart(journal, measured, notes)
+            _remove_leftovers(folder)
+        held = _find_held_out(journal, measured, notes)
         how = {
             "seed": campaign.seed,
             "overlap": overlap,
             "budget": budget,
-            "order": holding and holding.random,
+            "order": pool_worker and pool_worker.random_positions,
         }
-        assignment = LabellingService(journal, items, closed=held, **how)  # type: ignore[arg-type]
-        notes += _come_and_gone(assignment, len(begun.recorded))
-        if holding:
-            holding.join(assignment, names_in(labels) if labels is not None else ())
-        notes += _taken_in(assignment, begun, labels, start_from_folders)
+        service = LabellingService(journal, items, held_out=held, **how)  # type: ignore[arg-type]
+        notes += _describe_file_changes(service, len(inputs.recorded))
+        if pool_worker:
+            pool_worker.connect(service, read_labelled_names(labels) if labels is not None else ())
+        notes += _import_initial_labels(service, inputs, labels, start_from_folders)
         if not read_only:
             _record_settings(folder, campaign, {data.ids[p]: name for p, name in measured.items()})
-        schedule = _schedule(begun, assignment, campaign, held, every, refresh_every)
+        schedule = _make_schedule(inputs, service, campaign, held, every, refresh_every)
         try:
-            yield Session(assignment, schedule, folder, tuple(notes), holding)
+            yield Session(service, schedule, folder, tuple(notes), pool_worker)
         finally:
             schedule.stop()
 
 
 def _record_settings(folder: Path, campaign: Campaign, test: Mapping[str, str]) -> None:
     """Keep what the session was opened with, for exports and models that are made without it."""
-    files.replace(folder / "session.toml", to_toml(campaign))
-    files.replace(folder / TEST_FILE, json.dumps(test))
-    record_code(campaign_code(campaign))
+    files.replace_file(folder / "session.toml", to_toml(campaign))
+    files.replace_file(folder / TEST_FILE, json.dumps(test))
+    record_code(campaign_code_names(campaign))
 
 
-def _sweep(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """What a server that was killed was just writing; ours is the lock."""
-    for left in folder.glob(f"{ROOM}*"):
+    for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
     for left in folder.glob("*.*.partial"):
         left.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Begun:
+class SessionInputs:
     """What a session begins with. recorded: the items that the record in the folder knows."""
 
     folder: Path
@@ -158,29 +158,29 @@ class Begun:
     network: str
     embedding: str
     decided: Sequence[str] = ()
-    holding: Holding | None = None  # of a pool of millions
+    pool_worker: LargePoolWorker | None = None  # of a pool of millions
     copy: JournalCopy | None = None  # of the record, where it is only read
 
 
-def _items(begun: Begun) -> Items:
-    labelled = None if begun.answers is None else begun.answers.column
-    return Items(begun.data, None if begun.holding is None else begun.holding.fingerprint, labelled)
+def _make_items(inputs: SessionInputs) -> Items:
+    labelled = None if inputs.answers is None else inputs.answers.column
+    return Items(inputs.data, None if inputs.pool_worker is None else inputs.pool_worker.fingerprint, labelled)
 
 
-def _begun(
+def _load_inputs(
     campaign: Campaign,
     out: str | Path | None,
     classes: Sequence[str],
     executor: Any,
     read_only: bool,
-) -> Begun:
+) -> SessionInputs:
     """Data that are held whole, in the order of the record, or what is held of a pool of millions."""
     if is_store(campaign.data.name):
-        return _held(campaign, out, classes, executor, read_only)
-    loaded = load_from(campaign.data, campaign.seed)
-    folder, recorded, copy = _record(out, campaign.data.name, read_only)
-    data, answers = arranged(loaded, recorded)
-    return Begun(folder, recorded, data, answers, *decide(campaign, data), copy=copy)
+        return _load_large_pool(campaign, out, classes, executor, read_only)
+    loaded = load_source(campaign.data, campaign.seed)
+    folder, recorded, copy = _locate_journal(out, campaign.data.name, read_only)
+    data, answers = arrange_by_ids(loaded, recorded)
+    return SessionInputs(folder, recorded, data, answers, *choose_model_and_embedding(campaign, data), copy=copy)
 
 
 def _with_session_classes(
@@ -192,27 +192,27 @@ def _with_session_classes(
     """
     if is_store(campaign.data.name):  # its items carry no labels
         return replace(campaign, data=replace(campaign.data, classes=()))
-    recorded = recorded_classes(session_folder(out, campaign.data.name))
-    known = {alike(name): name for name in reversed([*named, *recorded])}
+    recorded = read_class_names(session_folder(out, campaign.data.name))
+    known = {normalise_name(name): name for name in reversed([*named, *recorded])}
     return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(known.values()))))
 
 
-def _held(
+def _load_large_pool(
     campaign: Campaign,
     out: str | Path | None,
     classes: Sequence[str],
     executor: Any,
     read_only: bool,
-) -> Begun:
+) -> SessionInputs:
     """What the page holds of a pool of millions."""
     store = campaign.data.name
-    folder, recorded, copy = _record(out, store, read_only)
+    folder, recorded, copy = _locate_journal(out, store, read_only)
     how = {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
-    held = Holding(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
-    return Begun(folder, recorded, held.data, None, EXACT, held.embedding, holding=held, copy=copy)
+    held = LargePoolWorker(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
+    return SessionInputs(folder, recorded, held.data, None, EXACT, held.embedding, pool_worker=held, copy=copy)
 
 
-def _record(
+def _locate_journal(
     out: str | Path | None, source: str, read_only: bool
 ) -> tuple[Path, list[str], JournalCopy | None]:
     """Return the folder of the labels, the items of its journal, and a copy of the journal if it is
@@ -222,15 +222,15 @@ def _record(
         folder = session_folder(out, source)
         copy = copy_journal(folder)
         return folder, copy.items, copy
-    folder = _folder(out, source)
-    return folder, recorded_items(folder), None
+    folder = _make_folder(out, source)
+    return folder, read_item_names(folder), None
 
 
-def _kept_apart(journal: Journal, measured: Mapping[int, str], notes: list[str]) -> dict[int, int]:
+def _find_held_out(journal: Journal, measured: Mapping[int, str], notes: list[str]) -> dict[int, int]:
     """Position and class of the items to measure on, but for those that have been labelled."""
-    labelled = journal.tally.labels
+    labelled = journal.label_state.labels
     number = {
-        name: journal.number(name) for name in {*measured.values()}
+        name: journal.find_class(name) for name in {*measured.values()}
     }  # None: the class was removed
     free = {p: number[n] for p, n in measured.items() if p not in labelled}
     if len(free) < len(measured):
@@ -239,24 +239,24 @@ def _kept_apart(journal: Journal, measured: Mapping[int, str], notes: list[str])
     return {p: c for p, c in free.items() if c is not None}
 
 
-def _schedule(
-    begun: Begun,
-    assignment: LabellingService,
+def _make_schedule(
+    inputs: SessionInputs,
+    service: LabellingService,
     campaign: Campaign,
     held: Mapping[int, int],
     every: int,
     refresh_every: int,
 ) -> Schedule:
     """With whoever trains, or scores."""
-    threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), begun.network == EXACT
-    worker = begun.holding or Worker(asdict(campaign), begun.folder, threads, held, begun.data.ids)
-    again = refresh_every if begun.holding else None
+    threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), inputs.network == EXACT
+    worker = inputs.pool_worker or Worker(asdict(campaign), inputs.folder, threads, held, inputs.data.ids)
+    again = refresh_every if inputs.pool_worker else None
     schedule = Schedule(
-        assignment, worker, begun.folder, campaign, every=every, exact=exact, refresh_every=again
+        service, worker, inputs.folder, campaign, every=every, exact=exact, refresh_every=again
     )
-    seen = EMBEDDINGS.get(begun.embedding, begun.embedding).partition(" (extra")[0]
-    schedule.model = "; ".join(
-        [f"{begun.network} on {seen}", *(n for n in begun.decided if "pip install" in n)]
+    seen = EMBEDDINGS.get(inputs.embedding, inputs.embedding).partition(" (extra")[0]
+    schedule.model_description = "; ".join(
+        [f"{inputs.network} on {seen}", *(n for n in inputs.decided if "pip install" in n)]
     )
     return schedule
 
@@ -308,33 +308,33 @@ def _check_large(
 
 def session_folder(out: str | Path | None, source: str) -> Path:
     """Return where the labels are kept; the folder need not exist yet."""
-    name = Path(source).name if is_store(source) else data_name(source)
+    name = Path(source).name if is_store(source) else get_data_name(source)
     named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
     return Path(out) if out is not None else Path(f"labels-{named_after}")
 
 
-def _folder(out: str | Path | None, source: str) -> Path:
+def _make_folder(out: str | Path | None, source: str) -> Path:
     """The folder of the labels, made if there is none."""
     folder = session_folder(out, source)
     make_private_folder(folder)
     return folder
 
 
-def _come_and_gone(assignment: LabellingService, recorded: int) -> list[str]:
+def _describe_file_changes(service: LabellingService, recorded: int) -> list[str]:
     """Files that are there for the first time, and those that are no more, which nobody is asked
     about.
     """
-    ids, sizes = assignment.items.ids, assignment.items.sizes
+    ids, sizes = service.items.ids, service.items.sizes
     notes: list[str] = []
     if sizes is None:
         return notes
     if 0 < recorded < len(ids):
-        kind = "pictures" if assignment.items.kind == "image" else "texts"
+        kind = "pictures" if service.items.kind == "image" else "texts"
         notes.append(f"{len(ids) - recorded} new {kind} since the last time: they come into play")
     gone = [p for p, size in enumerate(sizes) if size is None]
     if gone:
-        assignment.leave_out(dict.fromkeys(gone, "it is gone"))
-        names = ", ".join(ids[p] for p in gone[:NAMED]) + (", ..." if len(gone) > NAMED else "")
+        service.exclude_items(dict.fromkeys(gone, "it is gone"))
+        names = ", ".join(ids[p] for p in gone[:MAX_NAMES_SHOWN]) + (", ..." if len(gone) > MAX_NAMES_SHOWN else "")
         notes.append(
             f"{len(gone)} pictures are gone: {names}: nobody is asked about them, and their "
             "labels stay"
@@ -342,13 +342,13 @@ def _come_and_gone(assignment: LabellingService, recorded: int) -> list[str]:
     return notes
 
 
-def write_out(
+def export_session(
     session: Session,
     form: str,
     to: Path,
     *,
     rest: bool = False,
-    tell: Tell | None = None,
+    tell: ProgressCallback | None = None,
     **options: Any,
 ) -> str:
     """Export without a server; what was written.
@@ -356,16 +356,16 @@ def write_out(
     rest: with predictions by a model of all labels. tell: is told how much of the looking at items
     is done. options: as for `export_labels`.
     """
-    assignment = session.assignment
+    service = session.service
     if rest:
-        session.schedule.remember()
-        options["predicted"] = predict_pool(assignment, session.schedule, tell)
-    rows, labels = export_labels(assignment, form, to, **options), len(assignment.tally.labels)
-    if form == CONFIG:
+        session.schedule.restore()
+        options["predicted"] = predict_pool(service, session.schedule, tell)
+    rows, labels = export_labels(service, form, to, **options), len(service.label_state.labels)
+    if form == CONFIG_FORMAT:
         return f"the labelling configuration for the tasks of --export label-studio is in {to}"
     if not rest:
         return f"{labels} labels are in {to}"
-    left = len(assignment.items) - rows - len(assignment.closed) - len(assignment.broken)
+    left = len(service.items) - rows - len(service.held_out) - len(service.excluded)
     more = (
         f"; {left} items that the page has not looked at have none: see `labelahead predict`"
         if left > 0
@@ -377,9 +377,9 @@ def write_out(
     )
 
 
-def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
+def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     """What the page can do nothing with is said before any work."""
-    if not find(campaign.asking.strategy).look_ahead:
+    if not find_strategy(campaign.asking.strategy).look_ahead:
         able = ", ".join(name for name, s in STRATEGIES.items() if s.look_ahead)
         raise InputError(
             f"strategy is {campaign.asking.strategy!r}, which chooses once for each training; the "
@@ -394,18 +394,18 @@ def _checked(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     if campaign.asking.kernel == "full":
         raise InputError("kernel is 'full'; the page expects pseudo, single or trace")
     share = float(test) if isinstance(test, int | float) else 0.0
-    name = absolute_source(campaign.data.name)
+    name = resolve_source(campaign.data.name)
     # A link inside a folder of pictures could lead to any picture on this machine.
-    own = campaign.data.embedding and full_name(campaign.data.embedding)
+    own = campaign.data.embedding and resolve_code_name(campaign.data.embedding)
     source = replace(
         campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
     )
-    asking = replace(campaign.asking, strategy=full_name(campaign.asking.strategy))
-    model = replace(campaign.model, name=full_name(campaign.model.name))
+    asking = replace(campaign.asking, strategy=resolve_code_name(campaign.asking.strategy))
+    model = replace(campaign.model, name=resolve_code_name(campaign.model.name))
     return replace(campaign, data=source, asking=asking, model=model)
 
 
-def _test(
+def _find_test_items(
     data: Data, answers: Answers | None, test: float | str | Path | None, classes: Sequence[str]
 ) -> dict[int, str]:
     """What to measure on: positions, and the name of each one's class."""
@@ -425,7 +425,7 @@ def _test(
     return {p: data.classes[c] for p, c in pairs}
 
 
-def _recorded_test(folder: Path, data: Data) -> dict[int, str]:
+def _read_test_items(folder: Path, data: Data) -> dict[int, str]:
     """Return the items to measure on that the folder's last session had, so that a copy is fitted
     as the page is.
     """
@@ -436,29 +436,29 @@ def _recorded_test(folder: Path, data: Data) -> dict[int, str]:
     return {p: names[item] for p, item in enumerate(data.ids) if item in names}
 
 
-def _taken_in(
-    assignment: LabellingService, begun: Begun, labels: str | Path | None, start_from_folders: bool
+def _import_initial_labels(
+    service: LabellingService, inputs: SessionInputs, labels: str | Path | None, start_from_folders: bool
 ) -> Iterator[str]:
     """Take in the labels that the data carry and those of a file, and say how many."""
     if start_from_folders:
-        yield _from_folders(assignment, begun.data, begun.answers)
+        yield _import_own_labels(service, inputs.data, inputs.answers)
     if labels is not None:
-        yield f"{labels}: {_counted(import_labels(assignment, Path(labels)))}"
+        yield f"{labels}: {_describe_import(import_labels(service, Path(labels)))}"
 
 
-def _from_folders(assignment: LabellingService, data: Data, answers: Answers | None) -> str:
+def _import_own_labels(service: LabellingService, data: Data, answers: Answers | None) -> str:
     if answers is None:
         raise InputError(
             f"{data.name} carries no labels to start from; expected one folder for each class, or "
             "a table with a target column"
         )
-    known = [p for p in answers.known.nonzero().flatten().tolist() if p not in assignment.closed]
-    rows = [(p, data.classes[answers(p)], FOLDERS) for p in known]
-    assignment.bring_in(rows)
-    return f"{len(rows)} labels taken from the data themselves, as {FOLDERS!r}"
+    known = [p for p in answers.known.nonzero().flatten().tolist() if p not in service.held_out]
+    rows = [(p, data.classes[answers(p)], FOLDER_ANNOTATOR) for p in known]
+    service.add_labels(rows)
+    return f"{len(rows)} labels taken from the data themselves, as {FOLDER_ANNOTATOR!r}"
 
 
-def _counted(imported: dict[str, Any]) -> str:
+def _describe_import(imported: dict[str, Any]) -> str:
     words = {
         "labels": "labels",
         "unknown": "of unknown items",

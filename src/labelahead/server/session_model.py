@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from labelahead.learner.config import parse, read_stored
+from labelahead.learner.config import parse_campaign, read_stored
 from labelahead.learner.export import ExportedModel
-from labelahead.server.fitting import page_model, refuse_large
-from labelahead.server.session import opened
+from labelahead.server.fitting import build_exported_model, reject_large_pool
+from labelahead.server.session import open_session
 
 __all__ = ["session_model"]
 
@@ -15,10 +15,10 @@ def session_model(folder: str | Path, *, trust_code: bool = False) -> ExportedMo
 
     trust_code: see `labelahead.load_model`.
     """
-    campaign = parse(read_stored(Path(folder) / "session.toml", trust_code=trust_code))
-    refuse_large(campaign)
-    with opened(
+    campaign = parse_campaign(read_stored(Path(folder) / "session.toml", trust_code=trust_code))
+    reject_large_pool(campaign)
+    with open_session(
         campaign, folder, test=campaign.data.test_fraction or None, read_only=True
     ) as session:
-        session.schedule.remember()
-        return page_model(session.assignment, session.schedule)
+        session.schedule.restore()
+        return build_exported_model(session.service, session.schedule)

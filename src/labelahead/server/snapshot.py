@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from labelahead.files import replace
+from labelahead.files import replace_file
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import MANY, mixture_kernel
+from labelahead.inference.exact import MAX_SELECTION_LABELS, mixture_kernel
 from labelahead.inference.pool_posterior import PoolPosterior
 
 __all__ = ["Snapshot", "load_snapshot", "save_snapshot"]
@@ -46,8 +46,8 @@ class Snapshot:
     # (n, C) α of the exact learner's labels, at which solving for them begins
     pushes: Tensor | None = None
 
-    def belief(
-        self, labels: Mapping[int, int], classes: int, counts_as: Sequence[int | None] = ()
+    def build_posterior(
+        self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
     ) -> PoolPosterior:
         """What is held of the items in play, given these labels.
 
@@ -55,18 +55,18 @@ class Snapshot:
         """
         kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
         outputs = (
-            _standing(self.outputs, counts_as)
+            _map_outputs(self.outputs, class_mapping)
             if self.units is None
-            else _uniform(self.outputs, counts_as)
+            else _make_uniform(self.outputs, class_mapping)
         )
         start = prior(outputs, kernel, features=self.features, noise=self.noise)
-        start = start.widened(max(classes, start.classes))
+        start = start.with_classes(max(classes, start.classes))
         guess = (
             None
             if self.pushes is None
             else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
         )
-        most = None if self.units is None else MANY
+        most = None if self.units is None else MAX_SELECTION_LABELS
         return PoolPosterior(
             self.points,
             start,
@@ -78,30 +78,30 @@ class Snapshot:
         )
 
 
-def _uniform(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
+def _make_uniform(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor:
     """(n, C) where the exact learner begins.
 
     The same for all classes that are neither merged nor removed.
     """
-    gone = [c for c, now in enumerate(counts_as[: outputs.shape[1]]) if now != c]
+    gone = [c for c, now in enumerate(class_mapping[: outputs.shape[1]]) if now != c]
     start = torch.full_like(outputs, 1 / max(outputs.shape[1] - len(gone), 1))
     start[:, gone] = 0
     return start
 
 
-def _standing(outputs: Tensor, counts_as: Sequence[int | None]) -> Tensor:
+def _map_outputs(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor:
     """(n, C) with nothing for classes that are no more: a merged one's share goes to the other, a
     removed one's to all.
 
     No label speaks for them, so they stay at nothing, and are nobody's guess.
     """
-    gone = [c for c, now in enumerate(counts_as[: outputs.shape[1]]) if now != c]
+    gone = [c for c, now in enumerate(class_mapping[: outputs.shape[1]]) if now != c]
     if not gone:
         return outputs
     kept, total = outputs.clone(), outputs.sum(1, keepdim=True)
     kept[:, gone] = 0
     for c in gone:
-        into = counts_as[c]
+        into = class_mapping[c]
         if into is not None and into < outputs.shape[1]:
             kept[:, into] += outputs[:, c]
     here = kept.sum(1, keepdim=True)
@@ -112,7 +112,7 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
     """In one step."""
     state = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     state |= {"labels": dict(snapshot.labels), "facts": dict(snapshot.facts)}
-    replace(path, lambda file: torch.save(state, file))
+    replace_file(path, lambda file: torch.save(state, file))
 
 
 def load_snapshot(path: Path) -> Snapshot:

@@ -13,55 +13,55 @@ import torch
 from torch import Tensor
 
 from labelahead.data import Answers, Data
-from labelahead.data.dataset import UNKNOWN, Loaded, Unreadable
-from labelahead.data.folder import arranged
-from labelahead.data.loading import load_from
+from labelahead.data.dataset import UNKNOWN, Loaded, UnreadableImagesError
+from labelahead.data.folder import arrange_by_ids
+from labelahead.data.loading import load_source
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactModel
 from labelahead.inference.network import FittedModel
-from labelahead.inference.pool_posterior import drift_note
+from labelahead.inference.pool_posterior import drift_warning
 from labelahead.learner.config import Campaign
-from labelahead.learner.encoding import takes_long
-from labelahead.learner.preparation import Prepared, decide, prepare
-from labelahead.seeds import stream
-from labelahead.server.refresh import Order, refreshed, second_look
+from labelahead.learner.encoding import is_slow_embedding
+from labelahead.learner.preparation import PreparedCampaign, choose_model_and_embedding, prepare_campaign
+from labelahead.seeds import make_generator
+from labelahead.server.refresh import TrainingRequest, refresh_snapshot, leave_one_out_facts
 from labelahead.server.snapshot import Snapshot
-from labelahead.strategies import find
+from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
 
 __all__ = [
-    "FIRST",
-    "IN_PLAY",
+    "FIRST_ITEMS",
+    "MAX_ACTIVE_ITEMS",
     "SnapshotBuilder",
-    "Tell",
-    "in_random_order",
-    "mapped",
-    "page_data",
-    "snapshot",
+    "ProgressCallback",
+    "shuffle_positions",
+    "compute_map",
+    "load_page_data",
+    "build_snapshot",
 ]
 
-FIRST, WIDER = (
+FIRST_ITEMS, GROWTH_FACTOR = (
     256,
     4,
 )  # items that are looked at before anything is asked about; how many times as many come next
-IN_PLAY = 20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
-DENSE = 6000  # items whose kernel is held whole; beyond that its features
-FEATURES = 1024
-EVALUATED = 500  # of such a pool, the part that scores sum over
-MAPPED = 3000  # points of the map
-Tell = Callable[[str, float], None]  # what is under way, how much of it is done
+MAX_ACTIVE_ITEMS = 20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
+MAX_DENSE_ITEMS = 6000  # items whose kernel is held whole; beyond that its features
+SKETCH_FEATURES = 1024
+EVALUATION_ITEMS = 500  # of such a pool, the part that scores sum over
+MAP_POINTS = 3000  # points of the map
+ProgressCallback = Callable[[str, float], None]  # what is under way, how much of it is done
 
 
-def page_data(campaign: Campaign, recorded: Sequence[str] = ()) -> Loaded:
+def load_page_data(campaign: Campaign, recorded: Sequence[str] = ()) -> Loaded:
     """The data of a page, in the order of its record."""
-    return arranged(load_from(campaign.data, campaign.seed), recorded)
+    return arrange_by_ids(load_source(campaign.data, campaign.seed), recorded)
 
 
-def in_random_order(n: int, seed: int) -> Tensor:
+def shuffle_positions(n: int, seed: int) -> Tensor:
     """(n,) positions, as they are asked about before anything is known, and looked at."""
-    return torch.randperm(n, generator=stream(seed, "page"))
+    return torch.randperm(n, generator=make_generator(seed, "page"))
 
 
 class SnapshotBuilder:
@@ -77,61 +77,61 @@ class SnapshotBuilder:
         test: Mapping[int, int],
         unreadable: Mapping[int, str] | None = None,
     ) -> None:
-        self.data, self.answers = _held_out(loaded, test)
-        name, embedding, _ = decide(campaign, self.data)  # of all of it, not of the first few
+        self.data, self.answers = _set_test_items(loaded, test)
+        name, embedding, _ = choose_model_and_embedding(campaign, self.data)  # of all of it, not of the first few
         model = replace(campaign.model, name=name)
         self.campaign = replace(
             campaign, model=model, data=replace(campaign.data, embedding=embedding)
         )
-        self.grows = name == EXACT and takes_long(embedding, self.data)
+        self.encodes_in_steps = name == EXACT and is_slow_embedding(embedding, self.data)
         self.unreadable = dict(unreadable or {})
-        self._last: tuple[Tensor, Prepared] | None = None
+        self._last: tuple[Tensor, PreparedCampaign] | None = None
 
-    def snapshots(self, order: Order, tell: Tell) -> Iterator[tuple[Snapshot, bool]]:
+    def build_snapshots(self, order: TrainingRequest, tell: ProgressCallback) -> Iterator[tuple[Snapshot, bool]]:
         """After these labels, and whether it is the last of them.
 
         Those before are of a part of the pool.
         """
-        every = self._order([p for p, _ in order.labels])
+        every = self._encoding_order([p for p, _ in order.labels])
         sizes = [len(every)]
-        if self.grows:
-            first = FIRST + len(order.labels)
-            sizes = [first * WIDER**k for k in range(20) if first * WIDER**k < len(every)] + sizes
+        if self.encodes_in_steps:
+            first = FIRST_ITEMS + len(order.labels)
+            sizes = [first * GROWTH_FACTOR**k for k in range(20) if first * GROWTH_FACTOR**k < len(every)] + sizes
         for size in sizes:
-            at, ready = self._readable(every[:size], len(every), tell)
+            at, ready = self._prepare_readable(every[:size], len(every), tell)
             last = size == sizes[-1]
             if len(at) or last:
-                made = snapshot(ready, _at(order, at), tell)
+                made = build_snapshot(ready, _to_local(order, at), tell)
                 facts = {"unreadable": dict(self.unreadable), "whole": last}
-                yield _back(replace(made, facts={**made.facts, **facts}), at), last
+                yield _to_global(replace(made, facts={**made.facts, **facts}), at), last
 
-    def _order(self, labelled: Sequence[int]) -> Tensor:
+    def _encoding_order(self, labelled: Sequence[int]) -> Tensor:
         """(m,) positions in the order in which they are looked at.
 
         All of them, but for a part of a very large pool.
         """
         n, known = len(self.data), torch.tensor(labelled, dtype=torch.int64)
-        if not self.grows:
+        if not self.encodes_in_steps:
             return torch.arange(n)
-        shuffled = in_random_order(n, self.campaign.seed)
+        shuffled = shuffle_positions(n, self.campaign.seed)
         test = torch.isin(shuffled, self.data.test)
         # The same part of the pool whatever is labelled: its mean is what a model is centred on.
-        pool = shuffled[~test][:IN_PLAY]
+        pool = shuffled[~test][:MAX_ACTIVE_ITEMS]
         pool = pool[~torch.isin(pool, known)]
-        rest = shuffled[test | torch.isin(shuffled, pool[FIRST:])]
-        return torch.cat([known, pool[:FIRST], rest])
+        rest = shuffled[test | torch.isin(shuffled, pool[FIRST_ITEMS:])]
+        return torch.cat([known, pool[:FIRST_ITEMS], rest])
 
-    def prepared(
-        self, labelled: Iterable[int], tell: Tell | None = None
-    ) -> tuple[Tensor, Prepared]:
+    def prepare_items(
+        self, labelled: Iterable[int], tell: ProgressCallback | None = None
+    ) -> tuple[Tensor, PreparedCampaign]:
         """Which items a model is made from, and all that it needs of them.
 
         Those that are in play on the page.
         """
-        every = self._order(list(labelled))
-        return self._readable(every, len(every), tell or (lambda what, done: None))
+        every = self._encoding_order(list(labelled))
+        return self._prepare_readable(every, len(every), tell or (lambda what, done: None))
 
-    def _readable(self, at: Tensor, total: int, tell: Tell) -> tuple[Tensor, Prepared]:
+    def _prepare_readable(self, at: Tensor, total: int, tell: ProgressCallback) -> tuple[Tensor, PreparedCampaign]:
         """Those of (m,) positions that can be read, and all that a network needs of them."""
         while True:
             broken = torch.tensor(sorted(self.unreadable), dtype=torch.int64)
@@ -145,20 +145,20 @@ class SnapshotBuilder:
                     "pictures"
                 )
             whole = torch.equal(fine, torch.arange(len(self.data)))
-            given = (self.data, self.answers) if whole else _part(self.data, self.answers, fine)
+            given = (self.data, self.answers) if whole else _take_part(self.data, self.answers, fine)
             try:
-                ready = prepare(
+                ready = prepare_campaign(
                     self.campaign, given, lambda what, done, n: tell(what, done / total)
                 )
                 _ = ready.inputs
-            except Unreadable as error:
+            except UnreadableImagesError as error:
                 self.unreadable |= {int(fine[i]): why for i, why in error.failed.items()}
                 continue
             self._last = fine, ready
             return self._last
 
 
-def _part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
+def _take_part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
     some = data.only(at)
     if answers is None:
         return some, None
@@ -168,17 +168,17 @@ def _part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
     return some, Answers(labels, some.ids)
 
 
-def _at(order: Order, at: Tensor) -> Order:
+def _to_local(order: TrainingRequest, at: Tensor) -> TrainingRequest:
     """The same order in places along (m,) positions; what is not there is left out."""
     place = {p: i for i, p in enumerate(at.tolist())}
     labels = tuple((place[p], c) for p, c in order.labels if p in place)
-    trusted, confirmed = (
-        tuple(place[p] for p in some if p in place) for some in (order.trusted, order.confirmed)
+    random_sample, confirmed = (
+        tuple(place[p] for p in some if p in place) for some in (order.random_sample, order.confirmed)
     )
-    return replace(order, labels=labels, trusted=trusted, confirmed=confirmed)
+    return replace(order, labels=labels, random_sample=random_sample, confirmed=confirmed)
 
 
-def _back(made: Snapshot, at: Tensor) -> Snapshot:
+def _to_global(made: Snapshot, at: Tensor) -> Snapshot:
     """A snapshot along (m,) positions, counted in the data set again."""
     shown = made.facts["map"]
     facts = {**made.facts, "map": {**shown, "points": [int(at[i]) for i in shown["points"]]}}
@@ -188,13 +188,13 @@ def _back(made: Snapshot, at: Tensor) -> Snapshot:
     return replace(made, points=at[made.points], labels=labels, facts=facts)
 
 
-def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapshot:
+def build_snapshot(ready: PreparedCampaign, order: TrainingRequest, tell: ProgressCallback | None = None) -> Snapshot:
     """Train a fresh network on the labels and work out its kernel, as a campaign does it."""
     say = tell or (lambda what, done: None)
     campaign, inputs = ready.campaign, ready.inputs
     if campaign.model.name == EXACT:
-        return refreshed(_units(ready, say), order)
-    asking, classes = _asking(campaign.asking, len(inputs)), max(order.classes, 2)
+        return refresh_snapshot(_build_unit_snapshot(ready, say), order)
+    asking, classes = _query_config(campaign.asking, len(inputs)), max(order.classes, 2)
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
@@ -203,33 +203,33 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     if order.round:
         say("training", 0.0)
     learner, trained = (
-        ready.learner(classes),
+        ready.make_learner(classes),
         pool if order.round else Pool(len(inputs), test=ready.data.test),
     )
-    learnt = learner.learn(trained.labelled, trained.labels, seed=seed)
+    learnt = learner.fit(trained.labelled, trained.labels, seed=seed)
     if learnt.trained:
         done = learnt.trained
         facts |= {"train_accuracy": done.accuracy, "steps": done.steps, "notes": list(done.notes)}
-        facts["accuracy"] = _accuracy(ready, learnt)
+        facts["accuracy"] = _measure_accuracy(ready, learnt)
     facts["train_seconds"] = learnt.seconds
     say("kernel", 0.5)
     start = time.perf_counter()
-    now = QueryContext.of(
+    now = QueryContext.from_pool(
         learnt.model, inputs, trained, asking, loss=learnt.loss, seed=campaign.seed
     )
-    tangent = now.tangent
+    tangent = now.kernel_arguments
     outputs = now.start if order.round else torch.zeros_like(now.start)
     if order.round:
         facts["drift"] = now.drift
-        facts["notes"] = [*facts.get("notes", ()), *filter(None, [drift_note(now.drift)])]
+        facts["notes"] = [*facts.get("notes", ()), *filter(None, [drift_warning(now.drift)])]
     facts["kernel_seconds"] = time.perf_counter() - start
     say("map", 0.9)
-    facts["map"] = mapped(now.points, tangent)
+    facts["map"] = compute_map(now.points, tangent)
     if len(pool) > 1:
         others, residual = learner.leave_one_out_predictions(
-            pool.labelled, pool.labels, seed=seed, doubting=True
+            pool.labelled, pool.labels, seed=seed, find_wrong_labels=True
         )
-        facts |= second_look(others, residual, pool.labelled, pool.labels, order.trusted)
+        facts |= leave_one_out_facts(others, residual, pool.labelled, pool.labels, order.random_sample)
     return Snapshot(
         round=order.round,
         points=now.points,
@@ -244,21 +244,21 @@ def snapshot(ready: Prepared, order: Order, tell: Tell | None = None) -> Snapsho
     )
 
 
-def _units(ready: Prepared, say: Tell) -> Snapshot:
+def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snapshot:
     """Of the exact learner, before any label.
 
     All that it will ever need of the data, every item in play.
     """
     campaign, inputs = ready.campaign, ready.rows
-    asking = find(campaign.asking.strategy).settled(campaign.asking)
+    asking = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
     pool = Pool(len(inputs), test=ready.data.test)
-    order = torch.randperm(len(pool.unlabelled), generator=stream(campaign.seed, "candidates", 0))
+    order = torch.randperm(len(pool.unlabelled), generator=make_generator(campaign.seed, "candidates", 0))
     points = pool.unlabelled[order]  # criteria sum over the first ones
     say("kernel", 0.5)
-    model = ready.learner(2).network(0)
+    model = ready.make_learner(2).network(0)
     assert isinstance(model, ExactModel)
     assert isinstance(inputs, Tensor)  # nothing else becomes units
-    units, known = model.unit(inputs[points]).cpu(), _known(ready)
+    units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)
     return Snapshot(
         round=0,
         points=points,
@@ -269,28 +269,28 @@ def _units(ready: Prepared, say: Tell) -> Snapshot:
         noise=asking.noise or model.weights().noise,
         own_noise=asking.noise,
         strategy=str(asking.strategy),
-        evaluation=min(asking.evaluation or EVALUATED, EVALUATED)
-        if len(points) > DENSE
+        evaluation=min(asking.evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
+        if len(points) > MAX_DENSE_ITEMS
         else asking.evaluation,
-        facts={"labels": 0, "map": mapped(points, {"features": units})},
+        facts={"labels": 0, "map": compute_map(points, {"features": units})},
         units=units,
         weights=model.weights().weights,
-        test=(model.unit(inputs[known]).cpu(), ready.answers.take(known))
+        test=(model.normalise_rows(inputs[known]).cpu(), ready.answers.take(known))
         if ready.answers and len(known)
         else None,
     )
 
 
-def _asking(asking: QueryConfig, items: int) -> QueryConfig:
+def _query_config(asking: QueryConfig, items: int) -> QueryConfig:
     """Every item is in play, if need be by features of its kernel."""
-    asking = find(asking.strategy).settled(asking)
-    if asking.sketch is None and items > DENSE and (asking.candidates or items) > DENSE:
-        few = min(asking.evaluation or EVALUATED, EVALUATED)
-        return replace(asking, candidates=None, sketch=FEATURES, evaluation=few)
+    asking = find_strategy(asking.strategy).with_default_noise(asking)
+    if asking.sketch is None and items > MAX_DENSE_ITEMS and (asking.candidates or items) > MAX_DENSE_ITEMS:
+        few = min(asking.evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
+        return replace(asking, candidates=None, sketch=SKETCH_FEATURES, evaluation=few)
     return asking
 
 
-def _held_out(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
+def _set_test_items(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
     """The same with these items to measure on; their class numbers are the page's."""
     data, _ = loaded
     at = torch.tensor(sorted(test), dtype=torch.int64)
@@ -299,21 +299,21 @@ def _held_out(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
     return replace(data, test=at), Answers(labels, data.ids)
 
 
-def _accuracy(ready: Prepared, learnt: FittedModel) -> float | None:
+def _measure_accuracy(ready: PreparedCampaign, learnt: FittedModel) -> float | None:
     """On the test part of the data, where it has labels."""
-    known = _known(ready)
+    known = _find_known_test(ready)
     return None if ready.answers is None else learnt.accuracy(known, ready.answers.take(known))
 
 
-def _known(ready: Prepared) -> Tensor:
+def _find_known_test(ready: PreparedCampaign) -> Tensor:
     """(t,) positions of the test items whose class is known."""
     test = ready.data.test
     return test[:0] if ready.answers is None else test[ready.answers.known[test]]
 
 
-def mapped(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
+def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
     """The two leading components of the centred kernel, for so many points."""
-    n = min(len(points), MAPPED)
+    n = min(len(points), MAP_POINTS)
     if n < 3:
         return {"points": points.tolist(), "x": [0.0] * n, "y": [0.0] * n}
     if "kernel" in tangent:

@@ -17,20 +17,20 @@ from typing import Any
 import torch
 
 from labelahead.errors import LabelaheadError
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.processes import ignore_sigint, run_in_worker
-from labelahead.server.refresh import Order
+from labelahead.server.refresh import TrainingRequest
 from labelahead.server.snapshot import save_snapshot
-from labelahead.server.snapshot_builder import SnapshotBuilder, Tell, page_data
+from labelahead.server.snapshot_builder import SnapshotBuilder, ProgressCallback, load_page_data
 
-__all__ = ["Order", "Worker", "work"]
+__all__ = ["TrainingRequest", "Worker", "run_worker"]
 
-PATIENCE = 5.0  # seconds for a process to end by itself
+STOP_SECONDS = 5.0  # seconds for a process to end by itself
 # answers come first, once there is something to ask by: until then they wait for this process
-COURTESY = 10
+NICENESS = 10
 
 
-def work(
+def run_worker(
     tables: Mapping[str, Any],
     folder: str,
     threads: int,
@@ -39,24 +39,24 @@ def work(
     pipe: Connection,
 ) -> None:
     """The process: one order at a time until the pipe closes."""
-    courtesy = COURTESY
+    niceness = NICENESS
     torch.set_num_threads(threads)
     try:
-        campaign = replace(parse(tables), threads=threads)
-        workshop = SnapshotBuilder(campaign, page_data(campaign, items), test)
+        campaign = replace(parse_campaign(tables), threads=threads)
+        builder = SnapshotBuilder(campaign, load_page_data(campaign, items), test)
         pipe.send(("ready", ""))
         while True:
             order = pipe.recv()
             try:
                 path = Path(folder) / f"snapshot-{order.round:05d}.pt"
-                for made, last in workshop.snapshots(
+                for made, last in builder.build_snapshots(
                     order, lambda what, done: pipe.send((what, done))
                 ):
                     save_snapshot(made, path)
                     pipe.send(("done" if last else "wider", str(path)))
                     with suppress(OSError, AttributeError):
-                        os.nice(courtesy)
-                    courtesy = 0
+                        os.nice(niceness)
+                    niceness = 0
             except LabelaheadError as error:
                 pipe.send(("failed", error))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
@@ -84,27 +84,27 @@ class Worker:
         self._args = dict(tables), str(folder), threads, dict(test or {}), tuple(items)
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         self._closed = False
 
     def _start(self) -> Connection:
-        with self._starting:
+        with self._start_lock:
             if self._closed:
                 raise LabelaheadError("the page is being closed; labels are safe")
-            return self._started()
+            return self._start_process()
 
-    def _started(self) -> Connection:
+    def _start_process(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(
-            target=run_in_worker, args=(__name__, work.__name__, *self._args, other), daemon=True
+            target=run_in_worker, args=(__name__, run_worker.__name__, *self._args, other), daemon=True
         )
         with ignore_sigint():
             self._process.start()
         other.close()
         return self._pipe
 
-    def run(self, order: Order, tell: Tell, wider: Callable[[Path], None] | None = None) -> Path:
+    def run(self, order: TrainingRequest, tell: ProgressCallback, wider: Callable[[Path], None] | None = None) -> Path:
         """Carry out an order and wait for it; raises `LabelaheadError` if it fails.
 
         wider: is handed what there is of a part of the items, each time that more are in play.
@@ -138,7 +138,7 @@ class Worker:
 
         None is started any more, not even by an order that is just being given.
         """
-        with self._starting:
+        with self._start_lock:
             self._closed = True
         self.stop()
 
@@ -148,9 +148,9 @@ class Worker:
         self._process = self._pipe = None  # whoever else stops it has nothing to do
         if process is not None and process.is_alive():
             process.terminate()
-            process.join(PATIENCE)
+            process.join(STOP_SECONDS)
             if process.is_alive():
                 process.kill()
-                process.join(PATIENCE)
+                process.join(STOP_SECONDS)
         if pipe is not None:
             pipe.close()

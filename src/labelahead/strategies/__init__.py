@@ -4,13 +4,13 @@ The examples here begin with
 
     >>> import torch
     >>> import labelahead as la
-    >>> from labelahead.strategies import GIVEN, STRATEGIES
+    >>> from labelahead.strategies import PYTHON_OBJECT_PREFIX, STRATEGIES
     >>> generator = torch.manual_seed(0)
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
     >>> x = torch.randn(30, 4)
     >>> STRATEGIES["random"].when
     'the yardstick, and unbiased: use it for a test set'
-    >>> GIVEN + "mine"  # how a strategy that was handed over in Python is remembered
+    >>> PYTHON_OBJECT_PREFIX + "mine"  # how a strategy that was handed over in Python is remembered
     'given:mine'
 """
 
@@ -18,19 +18,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from labelahead.errors import InputError, did_you_mean
-from labelahead.models.user_code import imported
+from labelahead.models.user_code import import_object
 from labelahead.strategies.bandit import ALBL
 from labelahead.strategies.base import Strategy
-from labelahead.strategies.baselines import RIVALS
+from labelahead.strategies.baselines import BASELINES
 from labelahead.strategies.bayesian import BAYESIAN
 from labelahead.strategies.diversity import COVERAGE, DIVERSITY
 from labelahead.strategies.fisher import BAIT
-from labelahead.strategies.lookahead import LOOK_AHEAD, by_look_ahead
+from labelahead.strategies.lookahead import LOOK_AHEAD, make_lookahead_strategy
 from labelahead.strategies.loss_prediction import LL4AL
 from labelahead.strategies.retraining import NAIVE
 from labelahead.strategies.uncertainty import CONFIDENCE, DYNAMICAL, EGL
 
-__all__ = ["GIVEN", "STRATEGIES", "find"]
+__all__ = ["PYTHON_OBJECT_PREFIX", "STRATEGIES", "find_strategy"]
 
 _ALL = (
     *LOOK_AHEAD,
@@ -43,23 +43,23 @@ _ALL = (
     DYNAMICAL,
     LL4AL,
     ALBL,
-    *RIVALS,
+    *BASELINES,
     NAIVE,
 )
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 
 
-GIVEN = "given:"  # before the name of data or of a strategy that was handed over in Python
+PYTHON_OBJECT_PREFIX = "given:"  # before the name of data or of a strategy that was handed over in Python
 
 
-def find(strategy: str | Strategy) -> Strategy:
+def find_strategy(strategy: str | Strategy) -> Strategy:
     """The strategy itself, that of this name, or a user's own; else an error that suggests one.
 
     "file.py:name" or "module:name" is a `Strategy`, or a criterion: a function (view, rng) that
     scores the candidates, by which look-ahead then asks.
 
-    >>> from labelahead.strategies import find
-    >>> find("flip").modes
+    >>> from labelahead.strategies import find_strategy
+    >>> find_strategy("flip").modes
     ('sequential', 'greedy', 'top')
     """
     if isinstance(strategy, Strategy):
@@ -72,10 +72,10 @@ def find(strategy: str | Strategy) -> Strategy:
         )
     if strategy in STRATEGIES:
         return STRATEGIES[strategy]
-    if strategy.startswith(GIVEN):
+    if strategy.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
             "this campaign asked by a strategy handed over in Python "
-            f"({strategy.removeprefix(GIVEN)}): go on with "
+            f"({strategy.removeprefix(PYTHON_OBJECT_PREFIX)}): go on with "
             "labelahead.resume(folder, strategy=...)"
         )
     if ":" not in strategy:
@@ -87,12 +87,12 @@ def find(strategy: str | Strategy) -> Strategy:
     first, _, mode = strategy.partition(":")
     if first in STRATEGIES:  # as comparisons write it
         raise InputError(f"strategy is {strategy!r}; expected {first!r}, and {mode!r} as `mode`")
-    own = imported(strategy, "strategy")
+    own = import_object(strategy, "strategy")
     if isinstance(own, Strategy):
         return own
     if callable(own) and not isinstance(own, type):
         about = next(iter((own.__doc__ or "").strip().splitlines()), "your own criterion")
-        return by_look_ahead(strategy.rpartition(":")[2], about, "", own)
+        return make_lookahead_strategy(strategy.rpartition(":")[2], about, "", own)
     raise InputError(
         f"{strategy!r} is a {type(own).__name__}; expected a labelahead Strategy, or a function "
         "(view, rng) that "

@@ -21,22 +21,22 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 from labelahead.models.training import predict
-from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.diversity import DIVERSITY
 from labelahead.strategies.uncertainty import CONFIDENCE
 
-__all__ = ["ALBL", "Past", "advice", "chances", "credits", "horizon", "updated"]
+__all__ = ["ALBL", "BanditState", "selection_probabilities", "expert_probabilities", "expert_credits", "bandit_horizon", "update_weights"]
 
 # `random` gives every item a chance: without it 1/Q_i would not make up for items never chosen.
 EXPERTS = ("coreset", "least-confidence", "random")
 _MEMBERS = {member.name: member for member in (*CONFIDENCE, *DIVERSITY)}
 DELTA = 0.1  # the regret bound holds with probability 1 − δ; enters as a logarithm
-SHORTEST = 4  # rounds: with fewer, p_min = √(ln K / (K T)) would exceed 1/K
+MIN_HORIZON_ROUNDS = 4  # rounds: with fewer, p_min = √(ln K / (K T)) would exceed 1/K
 
 
 @dataclass(frozen=True)
-class Past:
+class BanditState:
     """What the bandit wants to be told next time. No label is in it."""
 
     round: int  # how many rounds have asked, the last one included
@@ -48,7 +48,7 @@ class Past:
     counts: list[float]  # of each position: 1/(m Q_i), from the round that asked for it
 
     @classmethod
-    def of(cls, memory: Mapping[str, Any]) -> "Past":
+    def of(cls, memory: Mapping[str, Any]) -> "BanditState":
         """From what `asdict` made of it."""
         try:
             past = cls(**memory)
@@ -64,35 +64,35 @@ class Past:
         return past
 
 
-def horizon(round: int) -> int:
+def bandit_horizon(round: int) -> int:
     """T of EXP4.P. How many rounds will come is not known: the next power of two, at least 4."""
-    return max(SHORTEST, 1 << (round - 1).bit_length())
+    return max(MIN_HORIZON_ROUNDS, 1 << (round - 1).bit_length())
 
 
-def _least(experts: int, round: int) -> float:
+def _min_probability(experts: int, round: int) -> float:
     """p_min = √(ln K / (K T)), no more than 1/K."""
-    return min(1 / experts, math.sqrt(math.log(experts) / (experts * horizon(round))))
+    return min(1 / experts, math.sqrt(math.log(experts) / (experts * bandit_horizon(round))))
 
 
-def chances(weights: Tensor, round: int) -> Tensor:
+def expert_probabilities(weights: Tensor, round: int) -> Tensor:
     """(K,) p_k = (1 − K p_min) w_k / Σ w + p_min."""
-    least = _least(len(weights), round)
+    least = _min_probability(len(weights), round)
     return (1 - len(weights) * least) * weights / weights.sum() + least
 
 
-def updated(weights: Tensor, p: Tensor, credit: Tensor, reward: float, round: int) -> Tensor:
+def update_weights(weights: Tensor, p: Tensor, credit: Tensor, reward: float, round: int) -> Tensor:
     """(K,) EXP4.P: w_k exp(p_min/2 (ŷ_k + v̂_k √(ln(K/δ) / (K T)))), scaled to sum to one.
 
     ŷ_k = reward × credit_k estimates what expert k would have earned, and v̂_k = 1/p_k bounds the
     variance of that: the seldom drawn get the benefit of the doubt.
     """
     K = len(weights)
-    doubt = math.sqrt(math.log(K / DELTA) / (K * horizon(round)))
-    new = weights * torch.exp(_least(K, round) / 2 * (reward * credit + doubt / p))
+    doubt = math.sqrt(math.log(K / DELTA) / (K * bandit_horizon(round)))
+    new = weights * torch.exp(_min_probability(K, round) / 2 * (reward * credit + doubt / p))
     return new / new.sum()
 
 
-def advice(batches: Sequence[Tensor | None], m: int, q: int) -> Tensor:
+def selection_probabilities(batches: Sequence[Tensor | None], m: int, q: int) -> Tensor:
     """(K, m) ψ: with which probability each expert asks for each candidate.
 
     batches: the candidates (q,) that an expert takes, by number; None: q of the m at random.
@@ -106,7 +106,7 @@ def advice(batches: Sequence[Tensor | None], m: int, q: int) -> Tensor:
     return psi
 
 
-def credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
+def expert_credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
     """(K,) mean of ψ_ki/Q_i over the candidates taken: 1 on average, at most 1/p_k.
 
     An expert earns by what it would have asked for too, not only when it was drawn itself.
@@ -114,7 +114,7 @@ def credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
     return (psi[:, taken] / (p @ psi)[taken]).mean(1)
 
 
-def _answered(s: QueryContext, past: Past) -> tuple[list[int], list[float], float | None]:
+def _labelled_reward(context: QueryContext, past: BanditState) -> tuple[list[int], list[float], float | None]:
     """Which items have been answered, what each counts, and the reward of the last round.
 
     Reward: the accuracy of the network of now on all answers, Σ right_i c_i / Σ c_i. The paper
@@ -122,48 +122,48 @@ def _answered(s: QueryContext, past: Past) -> tuple[list[int], list[float], floa
     `random` the sum is about 1/p_k, and nearly 0 in others, so that it would leave [0, 1] and
     reward `random` whatever the network says. None: the last round was not answered.
     """
-    label = dict(zip(s.labelled.tolist(), s.labels.tolist(), strict=True))
+    label = dict(zip(context.labelled.tolist(), context.labels.tolist(), strict=True))
     known = [i for i, p in enumerate(past.positions) if p in label]
     positions = [past.positions[i] for i in known]
     counts = [past.counts[i] for i in known]
     if not known or known[-1] < len(past.positions) - past.last:
         return positions, counts, None
-    with s.timed("outputs"):
-        guess = predict(s.model, s.inputs[torch.tensor(positions)]).argmax(1).cpu()
+    with context.time_stage("outputs"):
+        guess = predict(context.model, context.inputs[torch.tensor(positions)]).argmax(1).cpu()
     right = guess == torch.tensor([label[p] for p in positions])
     each = torch.tensor(counts, dtype=torch.float64)
     return positions, counts, float(each[right].sum() / each.sum())
 
 
-def _albl(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
+def _albl(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
     weights = torch.full((len(EXPERTS),), 1 / len(EXPERTS), dtype=torch.float64)
     number, positions, counts = 1, list[int](), list[float]()
-    if s.memory is not None:
-        past = Past.of(s.memory)
+    if context.memory is not None:
+        past = BanditState.of(context.memory)
         weights = weights.new_tensor(past.weights)
-        positions, counts, reward = _answered(s, past)
+        positions, counts, reward = _labelled_reward(context, past)
         number = past.round
         if reward is not None:
             p, credit = weights.new_tensor(past.chances), weights.new_tensor(past.credits)
-            weights = updated(weights, p, credit, reward, past.round)
+            weights = update_weights(weights, p, credit, reward, past.round)
             number += 1
-    p = chances(weights, number)
+    p = expert_probabilities(weights, number)
     drawn = int(torch.multinomial(p, 1, generator=rng))
-    offers = [_MEMBERS[name].pick(s, q, rng, "top", None) for name in EXPERTS]
-    here = torch.full((len(s.inputs),), -1)
-    here[s.candidates] = torch.arange(len(s.candidates))
+    offers = [_MEMBERS[name].select_batch(context, q, rng, "top", None) for name in EXPERTS]
+    here = torch.full((len(context.inputs),), -1)
+    here[context.candidates] = torch.arange(len(context.candidates))
     batches = [here[picks.positions] for picks in offers]
     fixed = [None if n == "random" else b for n, b in zip(EXPERTS, batches, strict=True)]
-    psi = advice(fixed, len(s.candidates), q)
+    psi = selection_probabilities(fixed, len(context.candidates), q)
     taken = batches[drawn]
-    now = Past(
+    now = BanditState(
         round=number,
         weights=weights.tolist(),
         chances=p.tolist(),
-        credits=credits(psi, p, taken).tolist(),
+        credits=expert_credits(psi, p, taken).tolist(),
         last=q,
         positions=positions + offers[drawn].positions.tolist(),
-        counts=counts + (1 / (len(s.candidates) * (p @ psi)[taken])).tolist(),
+        counts=counts + (1 / (len(context.candidates) * (p @ psi)[taken])).tolist(),
     )
     return QueryBatch(offers[drawn].positions, offers[drawn].scores, asdict(now))
 

@@ -13,23 +13,23 @@ from labelahead.acquisition import Acquisition
 from labelahead.errors import InputError
 from labelahead.models.training.objective import MakeObjective
 
-__all__ = ["Ask", "QueryBatch", "QueryConfig", "Strategy"]
+__all__ = ["Oracle", "QueryBatch", "QueryConfig", "Strategy"]
 
-OPINIONATED = (
+PREDICTION_BASED_ACQUISITIONS = (
     "flip",
     "mlmoc",
     "changes",
     "emoc",
     "eer",
 )  # criteria that ask what the predictions are
-SMALLEST_SKETCH = 32  # below that it is noise
-Ask = Callable[[int], int]  # position in the data set -> class number
+MIN_SKETCH_FEATURES = 32  # below that it is noise
+Oracle = Callable[[int], int]  # position in the data set -> class number
 
 
 class QueryBatch(NamedTuple):
     """What was chosen, best first.
 
-    memory: what the strategy wants to be told next time, by `situation.memory`; goes through JSON.
+    memory: what the strategy wants to be told next time, by `context.memory`; goes through JSON.
     Not all that was chosen need have been labelled by then.
 
     >>> picks = la.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
@@ -46,15 +46,15 @@ class QueryBatch(NamedTuple):
 class Strategy:
     """One way to choose.
 
-    pick(situation, q, rng, mode, ask): `ask` labels one item at once; only mode "sequential" uses
+    pick(situation, q, rng, mode, ask): `oracle` labels one item at once; only mode "sequential" uses
     it. modes: how a batch can be made, the default first. criterion: of look-ahead, what scores the
     candidates of a view. noise: the relative regulariser it works best with, if it has one of its
     own. needs_network: whether it takes gradients of a network, or trains some. objective: makes
-    what is trained together with the campaign's network, for `situation.objective`: (network, two
+    what is trained together with the campaign's network, for `context.objective`: (network, two
     samples, seed) -> an `AuxiliaryObjective`.
 
-    >>> def first(situation, q, rng, mode, ask):
-    ...     return la.QueryBatch(situation.candidates[:q], torch.ones(q))
+    >>> def first(context, q, rng, mode, oracle):
+    ...     return la.QueryBatch(context.candidates[:q], torch.ones(q))
     >>> mine = la.Strategy("first", "a baseline for tests", "nobody", first)
     >>> len(la.propose(model, x, la.Pool(30), 3, mine).positions)  # candidates come in random order
     3
@@ -63,9 +63,9 @@ class Strategy:
     name: str
     when: str
     paper: str
-    pick: Callable[..., QueryBatch]
+    select_batch: Callable[..., QueryBatch]
     modes: tuple[str, ...] = ("top",)
-    criterion: str | Acquisition | None = None
+    acquisition: str | Acquisition | None = None
     noise: float | None = None
     needs_network: bool = False
     objective: MakeObjective | None = None
@@ -80,20 +80,20 @@ class Strategy:
     @property
     def look_ahead(self) -> bool:
         """Whether every answer moves its choice at once, without training."""
-        return self.criterion is not None
+        return self.acquisition is not None
 
-    def criterion_after(self, labels: Iterable[int]) -> str | Acquisition:
+    def choose_acquisition(self, labels: Iterable[int]) -> str | Acquisition:
         """What look-ahead scores by after labels of these classes.
 
         Before there are two of them every prediction is the same, and nothing but coverage can be
         told: `flip` would ask for ever more items like those that are known.
         """
-        assert self.criterion is not None
+        assert self.acquisition is not None
         return (
-            "resolve" if self.criterion in OPINIONATED and len(set(labels)) < 2 else self.criterion
+            "resolve" if self.acquisition in PREDICTION_BASED_ACQUISITIONS and len(set(labels)) < 2 else self.acquisition
         )
 
-    def mode(self, asked: str | None, *, ask: bool) -> str:
+    def mode(self, asked: str | None, *, oracle: bool) -> str:
         """The mode to use; sequential without someone to ask becomes greedy."""
         if asked is not None and asked not in self.modes:
             raise InputError(
@@ -101,7 +101,7 @@ class Strategy:
                 "leave `mode` out or choose one of these"
             )
         mode = asked or self.modes[0]
-        return "greedy" if mode == "sequential" and not ask else mode
+        return "greedy" if mode == "sequential" and not oracle else mode
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class QueryConfig:
     retrainings: int | None = 50
 
     def __post_init__(self) -> None:
-        if self.sketch is not None and self.sketch < SMALLEST_SKETCH:
+        if self.sketch is not None and self.sketch < MIN_SKETCH_FEATURES:
             raise InputError(
-                f"sketch is {self.sketch}; expected {SMALLEST_SKETCH} features or more, commonly "
+                f"sketch is {self.sketch}; expected {MIN_SKETCH_FEATURES} features or more, commonly "
                 "some thousand"
             )
         for name in ("candidates", "evaluation", "retrainings"):

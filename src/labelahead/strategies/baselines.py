@@ -17,20 +17,20 @@ from labelahead.gp.posterior import prior
 from labelahead.models.networks import WideResNet
 from labelahead.models.training import predict
 from labelahead.ntk import infinite_kernel
-from labelahead.strategies.base import Ask, QueryBatch, Strategy
-from labelahead.strategies.context import QueryContext, scored
+from labelahead.strategies.base import Oracle, QueryBatch, Strategy
+from labelahead.strategies.context import QueryContext, make_scoring_strategy
 from labelahead.strategies.lookahead import MODES, PAPER
 
-__all__ = ["DEPTH", "RIVALS", "matching_kernel", "one_step"]
+__all__ = ["HIDDEN_LAYERS", "BASELINES", "matching_infinite_kernel", "one_step"]
 
-CHUNK = 64  # candidates at a time
-DEPTH = 3  # hidden layers of the infinitely wide network
+CANDIDATES_PER_CHUNK = 64  # candidates at a time
+HIDDEN_LAYERS = 3  # hidden layers of the infinitely wide network
 # pixels a side to which images are averaged for a convolutional limit: a pair costs their fourth
 # power
-SIDE = 7
+MAX_IMAGE_SIDE = 7
 
 
-def one_step(s: QueryContext, rng: torch.Generator) -> Tensor:
+def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
     """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x', y' = argmax f(x'): the change by one step on x'
     alone.
 
@@ -38,15 +38,15 @@ def one_step(s: QueryContext, rng: torch.Generator) -> Tensor:
     scores alike. With the full kernel this is the step itself to first order, and exactly where
     the outputs are linear in the weights; a scalar kernel stands in for it as it does in mlmoc.
     """
-    start = prior(s.start, **s.tangent, noise=s.noise)  # no label: its covariance is Θ
-    first = len(s.labelled)
-    here = torch.arange(first, first + len(s.candidates), device=start.outputs.device)
-    there = here if s.asking.evaluation is None else here[: s.asking.evaluation]
+    start = prior(context.start, **context.kernel_arguments, noise=context.noise)  # no label: its covariance is Θ
+    first = len(context.labelled)
+    here = torch.arange(first, first + len(context.candidates), device=start.outputs.device)
+    there = here if context.asking.evaluation is None else here[: context.asking.evaluation]
     guess = F.one_hot(start.outputs[here].argmax(1), start.classes).to(start.outputs)
     residual, b = guess - start.outputs[here], start.width
     scores = []
-    for at, r in zip(torch.split(here, CHUNK), torch.split(residual, CHUNK), strict=True):
-        theta = start.block(there, at).double()
+    for at, r in zip(torch.split(here, CANDIDATES_PER_CHUNK), torch.split(residual, CANDIDATES_PER_CHUNK), strict=True):
+        theta = start.covariance_block(there, at).double()
         size = (
             theta.abs().T * r.norm(dim=1)[:, None]
             if b == 1
@@ -56,7 +56,7 @@ def one_step(s: QueryContext, rng: torch.Generator) -> Tensor:
     return torch.cat(scores)
 
 
-def matching_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None) -> Tensor:
+def matching_infinite_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None) -> Tensor:
     """The kernel of an infinitely wide network like that one, (n, m): convolutional for images,
     else fully connected.
 
@@ -67,57 +67,57 @@ def matching_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None
     assert a is not None
     convolutional = model is not None and any(isinstance(m, nn.Conv2d) for m in model.modules())
     if not convolutional or a.ndim != 4:
-        return infinite_kernel(a, b, depth=DEPTH)
-    small = (min(SIDE, a.shape[2]), min(SIDE, a.shape[3]))
+        return infinite_kernel(a, b, depth=HIDDEN_LAYERS)
+    small = (min(MAX_IMAGE_SIDE, a.shape[2]), min(MAX_IMAGE_SIDE, a.shape[3]))
     b = None if b is None else F.adaptive_avg_pool2d(b, small)
     skips = (2,) if isinstance(model, WideResNet) else ()
     return infinite_kernel(
-        F.adaptive_avg_pool2d(a, small), b, network="conv", depth=DEPTH, skips=skips
+        F.adaptive_avg_pool2d(a, small), b, network="conv", depth=HIDDEN_LAYERS, skips=skips
     )
 
 
-def _nothing(s: QueryContext) -> Tensor:
+def _zero_outputs(context: QueryContext) -> Tensor:
     """(L + m, C) zeros: the network is asked for no more than the number of classes."""
-    one = predict(s.model, s.inputs[s.points[:1]])
-    return one.new_zeros(len(s.points), one.shape[1])
+    one = predict(context.model, context.inputs[context.points[:1]])
+    return one.new_zeros(len(context.points), one.shape[1])
 
 
-def _infinitely_wide(
-    start: Callable[[QueryContext], Tensor], criterion: str | Acquisition
+def _infinite_width_lookahead(
+    start: Callable[[QueryContext], Tensor], acquisition: str | Acquisition
 ) -> Callable[..., QueryBatch]:
     """Look-ahead in any mode by the kernel of an infinitely wide ReLU network like the one at hand.
 
     start: (L + m, C) where it begins. Look-ahead does not depend on the scale of the kernel.
     """
 
-    def pick(
-        s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    def select_batch(
+        context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
     ) -> QueryBatch:
-        x, begun = s.learnt.rows(s.points), start(s)
-        with s.timed("kernel"):
-            s.require_memory(len(s.points), begun.element_size())
-            kernel = matching_kernel(s.model, x)
-        belief = s.believed(begun, {"kernel": kernel})
-        with s.timed("score"):
-            return QueryBatch(*belief.pick(criterion, q, rng, mode, ask))
+        x, prior_mean = context.fitted.rows(context.points), start(context)
+        with context.time_stage("kernel"):
+            context.require_memory(len(context.points), prior_mean.element_size())
+            kernel = matching_infinite_kernel(context.model, x)
+        pool_posterior = context.condition_posterior(prior_mean, {"kernel": kernel})
+        with context.time_stage("score"):
+            return QueryBatch(*pool_posterior.select_batch(acquisition, q, rng, mode, oracle))
 
-    return pick
+    return select_batch
 
 
-RIVALS = (
+BASELINES = (
     Strategy(
         "one-step",
         "studies: one gradient step on the item stands in for training; asks as mlmoc does",
         "Käding, Rodner, Freytag & Denzler 2016, Active and Continuous Exploration with Deep "
         "Neural Networks and Expected Model Output Changes",
-        scored(one_step, lambda s: (s.start, s.tangent)),
+        make_scoring_strategy(one_step, lambda context: (context.start, context.kernel_arguments)),
     ),
     Strategy(
         "infinite-ntk",
         "studies: mlmoc with the kernel of an infinitely wide network, which knows of no training",
         "Borsos, Tagliasacchi & Krause 2021, Semi-supervised Batch Active Learning via Bilevel "
         "Optimization; as used in " + PAPER,
-        _infinitely_wide(lambda s: s.start, "mlmoc"),
+        _infinite_width_lookahead(lambda context: context.start, "mlmoc"),
         MODES,
     ),
     Strategy(
@@ -126,13 +126,13 @@ RIVALS = (
         "Käding, Rodner, Freytag, Mothes, Barz & Denzler 2018, Active Learning for Regression "
         "Tasks with Expected Model Output Changes",
         # f_L and f_L₊ of (LA-13) are both the process's own means
-        _infinitely_wide(_nothing, partial(mlmoc, baseline="linearised")),
+        _infinite_width_lookahead(_zero_outputs, partial(mlmoc, baseline="linearised")),
         MODES,
     ),
     Strategy(
         "ntk-solve",
         "studies: asks what mlmoc asks for in mode top, by one linear system per item: slower",
         PAPER,
-        scored(lambda s, rng: mlmoc(s.view, rng, method="solve"), lambda s: s.view),
+        make_scoring_strategy(lambda context, rng: mlmoc(context.view, rng, method="solve"), lambda context: context.view),
     ),
 )

@@ -15,16 +15,16 @@ from labelahead.batching import Samples
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import learnt_of
+from labelahead.inference.exact import wrap_fitted_model
 from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.models.training import AuxiliaryObjective, Training
-from labelahead.seeds import stream
-from labelahead.strategies.base import Ask, QueryBatch, QueryConfig
+from labelahead.seeds import make_generator
+from labelahead.strategies.base import Oracle, QueryBatch, QueryConfig
 
-__all__ = ["QueryContext", "scored"]
+__all__ = ["QueryContext", "make_scoring_strategy"]
 
-LARGEST_KERNEL = 6 << 30  # bytes of a dense kernel; beyond it a sketch is asked for
+MAX_KERNEL_BYTES = 6 << 30  # bytes of a dense kernel; beyond it a sketch is asked for
 
 
 @dataclass(eq=False)
@@ -32,10 +32,10 @@ class QueryContext:
     """A trained network, the inputs, the labels given so far, and the items that may be asked for.
 
     Positions are those of the full data set. `points` lists those in play, labelled ones first;
-    `belief` is what the linearised network holds of them.
+    `pool_posterior` is what the linearised network holds of them.
     """
 
-    learnt: FittedModel
+    fitted: FittedModel
     labelled: Tensor  # (L,)
     labels: Tensor  # (L,) class numbers
     candidates: Tensor  # (m,) in random order
@@ -48,7 +48,7 @@ class QueryContext:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_pool(
         cls,
         model: nn.Module,
         inputs: Tensor | Samples,
@@ -65,30 +65,30 @@ class QueryContext:
         At least n, whatever the limit says.
         """
         free = pool.unlabelled
-        order = torch.randperm(len(free), generator=stream(seed, "candidates", len(pool)))
+        order = torch.randperm(len(free), generator=make_generator(seed, "candidates", len(pool)))
         limit = len(free) if asking.candidates is None else max(asking.candidates, n)
-        learnt = learnt_of(model, inputs, loss)
-        return cls(learnt, pool.labelled, pool.labels, free[order[:limit]], asking, **more)
+        fitted = wrap_fitted_model(model, inputs, loss)
+        return cls(fitted, pool.labelled, pool.labels, free[order[:limit]], asking, **more)
 
     @property
     def model(self) -> nn.Module:
         """The network as trained last."""
-        return self.learnt.model
+        return self.fitted.model
 
     @property
     def inputs(self) -> Tensor | Samples:
         """(n, ...) of the whole data set."""
-        return self.learnt.inputs
+        return self.fitted.inputs
 
     @property
     def loss(self) -> str:
         """What the network was trained with."""
-        return self.learnt.loss
+        return self.fitted.loss
 
     @property
     def noise(self) -> float:
         """Relative regulariser of the posterior."""
-        return self.asking.noise or self.learnt.noise
+        return self.asking.noise or self.fitted.noise
 
     @cached_property
     def points(self) -> Tensor:
@@ -98,8 +98,8 @@ class QueryContext:
     @cached_property
     def outputs(self) -> Tensor:
         """(L + m, C) what the network says at `points`."""
-        with self.timed("outputs"):
-            out = self.learnt.outputs(self.points)
+        with self.time_stage("outputs"):
+            out = self.fitted.outputs(self.points)
         if len(self.labels) and int(self.labels.max()) >= out.shape[1]:
             raise InputError(
                 f"a label is class {int(self.labels.max())}, but the network has {out.shape[1]} "
@@ -112,13 +112,13 @@ class QueryContext:
         """(m, C) what the network says of the candidates alone."""
         if "outputs" in self.__dict__:
             return self.outputs[len(self.labelled) :]
-        return self.learnt.outputs(self.candidates)
+        return self.fitted.outputs(self.candidates)
 
     @cached_property
     def embedding(self) -> Tensor:
         """(L + m, h) what goes into the network's last linear layer, float64."""
-        with self.timed("outputs"):
-            return self.learnt.embedding(self.points)
+        with self.time_stage("outputs"):
+            return self.fitted.embedding(self.points)
 
     @property
     def candidate_embedding(self) -> Tensor:
@@ -131,29 +131,29 @@ class QueryContext:
 
         Before the first label that is nowhere: an untrained network's opinions are noise.
         """
-        start = self.learnt.start(self.outputs)
+        start = self.fitted.start(self.outputs)
         return start if len(self.labelled) else torch.full_like(start, 1 / start.shape[1])
 
     @cached_property
-    def tangent(self) -> dict[str, Any]:
+    def kernel_arguments(self) -> dict[str, Any]:
         """The kernel at `points`, as "kernel", or its "features" where a sketch was asked for."""
         outputs, kind, sketch = self.outputs, self.asking.kernel, self.asking.sketch
-        with self.timed("kernel"):
-            if sketch is None and self.learnt.forms_kernel:
+        with self.time_stage("kernel"):
+            if sketch is None and self.fitted.forms_kernel:
                 rows = len(outputs) * (outputs.shape[1] if kind == "full" else 1)
                 self.require_memory(rows, outputs.element_size())
-            return self.learnt.tangent(self.points, kind, sketch)
+            return self.fitted.kernel_arguments(self.points, kind, sketch)
 
     @cached_property
-    def belief(self) -> PoolPosterior:
+    def pool_posterior(self) -> PoolPosterior:
         """The linearised network at `points`, given the labels so far."""
-        return self.believed(self.start, self.tangent)
+        return self.condition_posterior(self.start, self.kernel_arguments)
 
-    def believed(self, start: Tensor, tangent: Mapping[str, Any]) -> PoolPosterior:
+    def condition_posterior(self, start: Tensor, tangent: Mapping[str, Any]) -> PoolPosterior:
         """What is held at `points` by whoever began at `start` (L + m, C) with that "kernel" or
         those "features".
         """
-        with self.timed("solve"):
+        with self.time_stage("solve"):
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
             # Candidates come in random order, so the first ones are a random part of them.
             return PoolPosterior(
@@ -161,7 +161,7 @@ class QueryContext:
                 prior(start, **tangent, noise=self.noise),
                 known,
                 evaluation=self.asking.evaluation,
-                baseline=self.learnt.baseline,
+                baseline=self.fitted.baseline,
             )
 
     @cached_property
@@ -170,17 +170,17 @@ class QueryContext:
 
         None before the first label, and for the exact learner, which is its own linearisation.
         """
-        if self.learnt.baseline != "outputs" or not len(self.labelled):
+        if self.fitted.baseline != "outputs" or not len(self.labelled):
             return None
-        return self.belief.drift()
+        return self.pool_posterior.drift()
 
     @property
     def view(self) -> View:
         """What criteria see, along `points`."""
-        return self.belief.view
+        return self.pool_posterior.view
 
     @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
+    def time_stage(self, part: str) -> Iterator[None]:
         """Adds the seconds spent inside to `seconds[part]`."""
         start = time.perf_counter()
         yield
@@ -189,31 +189,31 @@ class QueryContext:
     def require_memory(self, rows: int, entry: int) -> None:
         """Raise if a dense kernel of so many rows, with entries of so many bytes, is too large."""
         size = entry * rows**2
-        if size > LARGEST_KERNEL:
+        if size > MAX_KERNEL_BYTES:
             raise InputError(
                 f"the {self.asking.kernel} kernel of {len(self.points)} items needs "
                 f"{size / 2**30:.0f} "
-                f"GiB; expected at most {LARGEST_KERNEL >> 30}: lower `candidates`, or set `sketch`"
+                f"GiB; expected at most {MAX_KERNEL_BYTES >> 30}: lower `candidates`, or set `sketch`"
                 " to some thousand features"
             )
 
 
-def scored(
+def make_scoring_strategy(
     score: Callable[[QueryContext, torch.Generator], Tensor],
-    ready: Callable[[QueryContext], object] = lambda s: None,
+    ready: Callable[[QueryContext], object] = lambda context: None,
 ) -> Callable[..., QueryBatch]:
     """A strategy that takes the q largest scores; ties go to the first candidate, a random one.
 
     ready: makes what the score rests on, before, so that no second counts twice.
     """
 
-    def pick(
-        s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    def select_batch(
+        context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
     ) -> QueryBatch:
-        ready(s)
-        with s.timed("score"):
-            scores = score(s, rng).double().cpu()
+        ready(context)
+        with context.time_stage("score"):
+            scores = score(context, rng).double().cpu()
         order = torch.sort(scores, descending=True, stable=True).indices[:q]
-        return QueryBatch(s.candidates[order], scores[order])
+        return QueryBatch(context.candidates[order], scores[order])
 
-    return pick
+    return select_batch

@@ -11,32 +11,32 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import import_extra
-from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.uncertainty import class_probabilities
 
 __all__ = [
     "COVERAGE",
     "DIVERSITY",
-    "ball_radius",
-    "central",
-    "cover",
-    "herd",
+    "choose_ball_radius",
+    "select_central",
+    "cover_points",
+    "herd_points",
     "k_centre",
     "k_means_pp",
     "lazy_argmax",
-    "typical",
-    "wavering",
+    "select_typical",
+    "find_unstable",
 ]
 
-BLOCK = 1 << 18  # distances at once, to stay in the cache
-CLUSTERS = 500  # at most, as in the paper's program
-SMALL = 5  # a cluster with fewer items is left out while others are there
-NEIGHBOURS = 20
-FEW = 5000  # points up to which whole k-means is quicker than mini-batches of this size
-PURITY = 0.95
-ROWS = 128  # balls counted at once
-DROPPED, TIMES = (
+DISTANCES_PER_BLOCK = 1 << 18  # distances at once, to stay in the cache
+MAX_CLUSTERS = 500  # at most, as in the paper's program
+MIN_CLUSTER_SIZE = 5  # a cluster with fewer items is left out while others are there
+TYPICALITY_NEIGHBOURS = 20
+MAX_FULL_KMEANS_POINTS = 5000  # points up to which whole k-means is quicker than mini-batches of this size
+BALL_PURITY = 0.95
+BALLS_PER_BATCH = 128  # balls counted at once
+DROPOUT_RATE, DROPOUT_PASSES = (
     0.75,
     3,
 )  # DropQuery: share of the features that are dropped, and how often, as in the paper
@@ -67,19 +67,19 @@ def squared_lengths(points: Tensor) -> Tensor:
     return lengths.square_()
 
 
-def nearest(points: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
+def nearest_squared_distances(points: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
     """(n,) squared distance of each point (n, h) to the nearest centre (k, h); inf without any.
 
     sizes: (n,) squared lengths of the points.
     """
-    nearest = points.new_full((len(points),), torch.inf)
+    nearest_squared_distances = points.new_full((len(points),), torch.inf)
     if len(centres) == 0:
-        return nearest
-    theirs, step = squared_lengths(centres), max(1, BLOCK // len(centres))
+        return nearest_squared_distances
+    theirs, step = squared_lengths(centres), max(1, DISTANCES_PER_BLOCK // len(centres))
     for lo in range(0, len(points), step):
         squares = torch.addmm(theirs, points[lo : lo + step], centres.T, alpha=-2)
-        nearest[lo : lo + step] = squares.amin(1)
-    return nearest.add_(sizes).clamp_min_(0)
+        nearest_squared_distances[lo : lo + step] = squares.amin(1)
+    return nearest_squared_distances.add_(sizes).clamp_min_(0)
 
 
 def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[Tensor, Tensor]:
@@ -88,26 +88,26 @@ def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[T
     Without centres it begins with `first`. A point is taken once, also among copies.
     """
     sizes = squared_lengths(points)
-    away = nearest(points, sizes, centres)
-    picked: list[int] = []
+    away = nearest_squared_distances(points, sizes, centres)
+    selected: list[int] = []
     reach: list[float] = []
     for _ in range(q):
-        at = first if not picked and len(centres) == 0 else int(away.argmax())
-        picked.append(at)
+        at = first if not selected and len(centres) == 0 else int(away.argmax())
+        selected.append(at)
         reach.append(float(away[at].clamp_min(0).sqrt()))
         squares = torch.addmv(sizes, points, points[at], alpha=-2).add_(sizes[at])
         away = torch.minimum(away, squares.clamp_min_(0))
-        away[picked] = -1.0
-    return torch.tensor(picked), torch.tensor(reach, dtype=torch.float64)
+        away[selected] = -1.0
+    return torch.tensor(selected), torch.tensor(reach, dtype=torch.float64)
 
 
 def _coreset(
-    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    points, L = s.embedding, len(s.labelled)
-    with s.timed("score"):
+    points, L = context.embedding, len(context.labelled)
+    with context.time_stage("score"):
         order, reach = k_centre(points[L:], points[:L], q)
-    return QueryBatch(s.candidates[order], reach.nan_to_num(posinf=0.0))
+    return QueryBatch(context.candidates[order], reach.nan_to_num(posinf=0.0))
 
 
 def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -118,31 +118,31 @@ def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tens
     when only copies are left, one of them is drawn at random.
     """
     sizes = squared_lengths(r) * squared_lengths(h)
-    picked = [int(sizes.argmax())]
-    weights = [float(sizes[picked[0]])]
+    selected = [int(sizes.argmax())]
+    weights = [float(sizes[selected[0]])]
     away = torch.full_like(sizes, torch.inf)
-    while len(picked) < q:
-        at = picked[-1]
+    while len(selected) < q:
+        at = selected[-1]
         squares = sizes + sizes[at] - 2 * (r @ r[at]) * (h @ h[at])
         away = torch.minimum(away, squares.clamp_min_(0))
-        away[picked] = 0.0
+        away[selected] = 0.0
         left = away
         if not bool((away > 1e-12 * sizes.max()).any()):
             left = torch.ones_like(away)
-            left[picked] = 0.0
-        picked.append(int(torch.multinomial(left, 1, generator=rng)))
-        weights.append(float(away[picked[-1]]))
-    return torch.tensor(picked), torch.tensor(weights, dtype=torch.float64)
+            left[selected] = 0.0
+        selected.append(int(torch.multinomial(left, 1, generator=rng)))
+        weights.append(float(away[selected[-1]]))
+    return torch.tensor(selected), torch.tensor(weights, dtype=torch.float64)
 
 
-def _badge(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
+def _badge(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
     """The gradient of the last layer's weights for the likeliest label is (p − e) hᵀ."""
-    h = s.candidate_embedding
-    with s.timed("score"):
-        p = class_probabilities(s).cpu()
+    h = context.candidate_embedding
+    with context.time_stage("score"):
+        p = class_probabilities(context).cpu()
         r = p.scatter_add(1, p.argmax(1, keepdim=True), -p.new_ones(len(p), 1))
         order, weights = k_means_pp(r, h, q, rng)
-    return QueryBatch(s.candidates[order], weights)
+    return QueryBatch(context.candidates[order], weights)
 
 
 DIVERSITY = (
@@ -161,62 +161,62 @@ DIVERSITY = (
 )
 
 
-def clusters(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
+def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
     """(n,) cluster numbers by k-means; in mini-batches when there are many points."""
     kind = import_extra("sklearn.cluster", "app", "a strategy that clusters")
     seed = int(torch.randint(2**31, (1,), generator=rng))
     k = min(k, len(points))
-    if len(points) <= FEW:
+    if len(points) <= MAX_FULL_KMEANS_POINTS:
         model = kind.KMeans(n_clusters=k, n_init=1, random_state=seed)
     else:
-        size = {"batch_size": FEW, "init_size": max(FEW, 3 * k)}
+        size = {"batch_size": MAX_FULL_KMEANS_POINTS, "init_size": max(MAX_FULL_KMEANS_POINTS, 3 * k)}
         model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, random_state=seed, **size)
     with warnings.catch_warnings():  # fewer distinct points than clusters: nothing to worry about
         warnings.simplefilter("ignore")
         return torch.as_tensor(model.fit_predict(points.float().numpy()), dtype=torch.int64)
 
 
-def typical(points: Tensor, labelled: int, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def select_typical(points: Tensor, labelled: int, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """q positions among the points after the first `labelled`, and their typicality.
 
     Clusters without labels come first, large ones before small ones; of each the item whose
     nearest neighbours in the cluster are nearest (TPC_RP's rule).
     """
-    group = clusters(points, min(labelled + q, CLUSTERS), rng)
+    group = cluster_points(points, min(labelled + q, MAX_CLUSTERS), rng)
     count = torch.bincount(group)
     known = torch.bincount(group[:labelled], minlength=len(count))
     free = count - known
     order = sorted(
         (c for c in range(len(count)) if free[c] > 0),
-        key=lambda c: (int(count[c]) < SMALL, int(known[c]), -int(count[c])),
+        key=lambda c: (int(count[c]) < MIN_CLUSTER_SIZE, int(known[c]), -int(count[c])),
     )
     queue: dict[int, list[tuple[int, float]]] = {}
-    picked: list[int] = []
+    selected: list[int] = []
     scores: list[float] = []
-    while len(picked) < q:
+    while len(selected) < q:
         for c in order:
-            if len(picked) == q:
+            if len(selected) == q:
                 break
             if c not in queue:
-                queue[c] = _by_typicality(points, group, c, labelled)
+                queue[c] = _rank_by_typicality(points, group, c, labelled)
             if queue[c]:
                 at, value = queue[c].pop(0)
-                picked.append(at)
+                selected.append(at)
                 scores.append(value)
-    return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
+    return torch.tensor(selected), torch.tensor(scores, dtype=torch.float64)
 
 
-def _by_typicality(
+def _rank_by_typicality(
     points: Tensor, group: Tensor, cluster: int, labelled: int
 ) -> list[tuple[int, float]]:
     """Unlabelled members with 1 / mean distance to their neighbours in the cluster, best first."""
     members = (group == cluster).nonzero().squeeze(1)
     own = members[members >= labelled]
-    k = min(NEIGHBOURS, len(members) - 1)
+    k = min(TYPICALITY_NEIGHBOURS, len(members) - 1)
     if k < 1:
         return [(int(at), 0.0) for at in own]
     near = torch.empty(len(own), dtype=torch.float64)
-    for rows in torch.split(torch.arange(len(own)), max(1, BLOCK // len(members))):
+    for rows in torch.split(torch.arange(len(own)), max(1, DISTANCES_PER_BLOCK // len(members))):
         distances = torch.cdist(points[own[rows]], points[members])
         near[rows] = distances.topk(k + 1, largest=False).values[:, 1:].mean(1)  # less itself
     value = 1 / (near + 1e-5)
@@ -225,37 +225,37 @@ def _by_typicality(
 
 
 def _typiclust(
-    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    points = s.embedding
-    with s.timed("score"):
-        at, scores = typical(points, len(s.labelled), q, rng)
-    return QueryBatch(s.points[at], scores)
+    points = context.embedding
+    with context.time_stage("score"):
+        at, scores = select_typical(points, len(context.labelled), q, rng)
+    return QueryBatch(context.points[at], scores)
 
 
-def ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
+def choose_ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
     """The largest radius at which 95 % of balls hold one k-means cluster only.
 
     Looked for on at most 2,000 points, halving an interval.
     """
     some = points[torch.randperm(len(points), generator=rng)[:2000]]
-    group = clusters(some, k, rng)
+    group = cluster_points(some, k, rng)
     # A ball is pure while it ends before the nearest point of another cluster.
     other = torch.cat(
         [
             torch.cdist(some[rows], some)
             .masked_fill_(group[rows, None] == group, torch.inf)
             .amin(1)
-            for rows in torch.split(torch.arange(len(some)), max(1, BLOCK // len(some)))
+            for rows in torch.split(torch.arange(len(some)), max(1, DISTANCES_PER_BLOCK // len(some)))
         ]
     )
     if not bool(torch.isfinite(other).any()):  # one cluster: one ball for all
         return 2 * float((some - some.mean(0)).norm(dim=1).max())
-    pure = torch.sort(other).values[int((1 - PURITY) * len(other))]
+    pure = torch.sort(other).values[int((1 - BALL_PURITY) * len(other))]
     return float(pure) * (1 - 1e-9)
 
 
-def cover(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor, Tensor]:
+def cover_points(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor, Tensor]:
     """q positions after the first `labelled` whose balls cover most that is not covered yet.
 
     Neighbours are counted in blocks and never kept: neither matrix nor lists.
@@ -267,8 +267,8 @@ def cover(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor,
 
     def near(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         here, limit = points[rows], reach - sizes[rows, None]
-        for lo in range(0, len(points), BLOCK // ROWS):
-            part = slice(lo, lo + BLOCK // ROWS)
+        for lo in range(0, len(points), DISTANCES_PER_BLOCK // BALLS_PER_BATCH):
+            part = slice(lo, lo + DISTANCES_PER_BLOCK // BALLS_PER_BATCH)
             yield part, torch.addmm(open_sizes[part], here, points[part].T, alpha=-2) <= limit
 
     def put(rows: Tensor) -> None:
@@ -280,33 +280,33 @@ def cover(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor,
         counts = [hit.view(torch.uint8).sum(1, dtype=torch.int32) for _, hit in near(rows)]
         return torch.stack(counts).sum(0).double()
 
-    for rows in torch.split(torch.arange(labelled), ROWS):
+    for rows in torch.split(torch.arange(labelled), BALLS_PER_BATCH):
         put(rows)
     # What a ball adds only falls as others are put down: an old count is an upper bound.
     bound = torch.full((len(points),), torch.inf, dtype=torch.float64)
     bound[:labelled] = -torch.inf
-    picked: list[int] = []
+    selected: list[int] = []
     scores: list[float] = []
     for _ in range(q):
-        at = lazy_argmax(bound, count, ROWS)
-        picked.append(at)
+        at = lazy_argmax(bound, count, BALLS_PER_BATCH)
+        selected.append(at)
         scores.append(float(bound[at]))
         bound[at] = -torch.inf
         put(torch.tensor([at]))
-    return torch.tensor(picked), torch.tensor(scores, dtype=torch.float64)
+    return torch.tensor(selected), torch.tensor(scores, dtype=torch.float64)
 
 
 def _probcover(
-    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    points, classes = s.embedding, s.candidate_outputs.shape[1]
-    with s.timed("score"):
+    points, classes = context.embedding, context.candidate_outputs.shape[1]
+    with context.time_stage("score"):
         points = torch.nn.functional.normalize(points, dim=1)
-        at, scores = cover(points, len(s.labelled), q, ball_radius(points, classes, rng))
-    return QueryBatch(s.points[at], scores)
+        at, scores = cover_points(points, len(context.labelled), q, choose_ball_radius(points, classes, rng))
+    return QueryBatch(context.points[at], scores)
 
 
-def herd(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
+def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
     """q of the points after the first `labelled`, each adding most to Σₓ w(x) max_{x' chosen}
     k(x,x'), and how much.
 
@@ -316,7 +316,7 @@ def herd(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, 
     units = torch.nn.functional.normalize(points, dim=1)
     mine, known = units[labelled:], units[:labelled]
     best = mine.new_zeros(len(mine))
-    for part in torch.split(known, max(1, BLOCK // len(mine))) if labelled else ():
+    for part in torch.split(known, max(1, DISTANCES_PER_BLOCK // len(mine))) if labelled else ():
         best = torch.maximum(
             best, (2 * (mine @ part.T) - 2).exp().amax(1)
         )  # ‖x − x'‖² = 2 − 2⟨x, x'⟩
@@ -326,8 +326,8 @@ def herd(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, 
     # What a candidate adds only falls as the batch grows, so few have to be counted anew.
     bound = mine.new_full((len(mine),), torch.inf)
     for _ in range(q):
-        gain = partial(_herded, kernel, best, worth)
-        at = lazy_argmax(bound, gain, max(16, BLOCK // len(mine)))
+        gain = partial(_coverage_gain, kernel, best, worth)
+        at = lazy_argmax(bound, gain, max(16, DISTANCES_PER_BLOCK // len(mine)))
         chosen.append(at)
         scores.append(float(bound[at]))
         bound[at] = -torch.inf
@@ -335,31 +335,31 @@ def herd(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, 
     return torch.tensor(chosen), torch.tensor(scores, dtype=torch.float64)
 
 
-def _herded(kernel: Tensor, best: Tensor, worth: Tensor, rows: Tensor) -> Tensor:
+def _coverage_gain(kernel: Tensor, best: Tensor, worth: Tensor, rows: Tensor) -> Tensor:
     """(r,) what each of some candidates adds to the coverage."""
     return (kernel[rows] - best).clamp_min_(0) @ worth
 
 
 def _max_herding(
-    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    points = s.embedding
-    with s.timed("score"):
-        order, scores = herd(points, len(s.labelled), q, points.new_ones(len(s.candidates)))
-    return QueryBatch(s.candidates[order], scores)
+    points = context.embedding
+    with context.time_stage("score"):
+        order, scores = herd_points(points, len(context.labelled), q, points.new_ones(len(context.candidates)))
+    return QueryBatch(context.candidates[order], scores)
 
 
 def _uncertainty_herding(
-    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    points = s.embedding
-    with s.timed("score"):
-        top = class_probabilities(s).topk(2, dim=1).values
-        order, scores = herd(points, len(s.labelled), q, (1 - top[:, 0] + top[:, 1]).to(points))
-    return QueryBatch(s.candidates[order], scores)
+    points = context.embedding
+    with context.time_stage("score"):
+        top = class_probabilities(context).topk(2, dim=1).values
+        order, scores = herd_points(points, len(context.labelled), q, (1 - top[:, 0] + top[:, 1]).to(points))
+    return QueryBatch(context.candidates[order], scores)
 
 
-def wavering(said: Tensor, dropped: Tensor, q: int) -> Tensor:
+def find_unstable(said: Tensor, dropped: Tensor, q: int) -> Tensor:
     """Places of the items (m,) that say something else under dropout (T, m) more than half of the
     time.
 
@@ -370,13 +370,13 @@ def wavering(said: Tensor, dropped: Tensor, q: int) -> Tensor:
     return torch.sort(often, descending=True, stable=True).indices[:count]
 
 
-def central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Of each of q clusters the point (n, h) nearest to its centre, and how many it stands for;
     large ones first.
 
     Where copies leave fewer clusters the first of the other points are added, which stand for none.
     """
-    group = clusters(points, q, rng)
+    group = cluster_points(points, q, rng)
     count = torch.bincount(group)
     centres = points.new_zeros(len(count), points.shape[1]).index_add_(0, group, points) / count[
         :, None
@@ -385,18 +385,18 @@ def central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tenso
     order = [
         c for c in torch.sort(count, descending=True, stable=True).indices.tolist() if count[c]
     ]
-    picked = []
+    selected = []
     for c in order:
         members = (group == c).nonzero().squeeze(1)
-        picked.append(int(members[away[members].argmin()]))
-    rest = torch.ones(len(points), dtype=torch.bool).index_fill_(0, torch.tensor(picked), False)
-    others = rest.nonzero()[: q - len(picked), 0].tolist()
+        selected.append(int(members[away[members].argmin()]))
+    rest = torch.ones(len(points), dtype=torch.bool).index_fill_(0, torch.tensor(selected), False)
+    others = rest.nonzero()[: q - len(selected), 0].tolist()
     sizes = torch.cat([count[order], count.new_zeros(len(others))])
-    return torch.tensor([*picked, *others]), sizes.double()
+    return torch.tensor([*selected, *others]), sizes.double()
 
 
 def _dropquery(
-    s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
     """Dropout on the embedding: of a network what its last linear layer sees, of the exact learner
     its unit features.
@@ -404,17 +404,17 @@ def _dropquery(
     Before the first label nothing can waver, and all candidates are clustered, which is the paper's
     centroid start. As in the authors' program embeddings have length one when they are clustered.
     """
-    said, points = s.candidate_outputs.argmax(1), s.candidate_embedding
-    places = torch.arange(len(s.candidates))
-    if len(s.labelled):
-        with s.timed("outputs"):
+    said, points = context.candidate_outputs.argmax(1), context.candidate_embedding
+    places = torch.arange(len(context.candidates))
+    if len(context.labelled):
+        with context.time_stage("outputs"):
             others = [
-                s.learnt.outputs_dropped(s.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)
+                context.fitted.predict_with_dropout(context.candidates, DROPOUT_RATE, rng).argmax(1) for _ in range(DROPOUT_PASSES)
             ]
-        places = wavering(said, torch.stack(others), q).cpu()
-    with s.timed("score"):
-        order, sizes = central(torch.nn.functional.normalize(points[places], dim=1), q, rng)
-    return QueryBatch(s.candidates[places[order]], sizes)
+        places = find_unstable(said, torch.stack(others), q).cpu()
+    with context.time_stage("score"):
+        order, sizes = select_central(torch.nn.functional.normalize(points[places], dim=1), q, rng)
+    return QueryBatch(context.candidates[places[order]], sizes)
 
 
 COVERAGE = (

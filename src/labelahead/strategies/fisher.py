@@ -16,14 +16,14 @@ one.
 import torch
 from torch import Tensor
 
-from labelahead.strategies.base import Ask, QueryBatch, Strategy
+from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.uncertainty import class_probabilities
 
 __all__ = ["BAIT", "bait"]
 
 RIDGE = 1.0  # λ, as in the paper
-TAKEN = 2  # times as many are taken as are asked for
+OVERSELECTION_FACTOR = 2  # times as many are taken as are asked for
 
 
 def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
@@ -51,7 +51,7 @@ def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
     chosen: list[int] = []
     gains: dict[int, float] = {}
     taken = torch.zeros(len(free), dtype=torch.bool, device=roots.device)
-    most = min(TAKEN * q, len(free))
+    most = min(OVERSELECTION_FACTOR * q, len(free))
     for step in range(most + most - q):
         grows = step < most
         if grows:
@@ -73,17 +73,17 @@ def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(chosen), torch.tensor([gains[at] for at in chosen], dtype=torch.float64)
 
 
-def _bait(s: QueryContext, q: int, rng: torch.Generator, mode: str, ask: Ask | None) -> QueryBatch:
+def _bait(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
     """Before the first label every class is as likely as another, and what is left is coverage."""
-    outputs, h = s.outputs, s.embedding
-    with s.timed("score"):
-        p = class_probabilities(s, outputs).cpu()
-        if not len(s.labelled):
+    outputs, h = context.outputs, context.embedding
+    with context.time_stage("score"):
+        p = class_probabilities(context, outputs).cpu()
+        if not len(context.labelled):
             p = torch.full_like(p, 1 / p.shape[1])
         order, gains = bait(
-            h * (1 - p.square().sum(1)).clamp_min(0).sqrt()[:, None], len(s.labelled), q
+            h * (1 - p.square().sum(1)).clamp_min(0).sqrt()[:, None], len(context.labelled), q
         )
-    return QueryBatch(s.candidates[order], gains)
+    return QueryBatch(context.candidates[order], gains)
 
 
 BAIT = Strategy(

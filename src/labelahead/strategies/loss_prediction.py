@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from labelahead.batching import Inputs, Samples, as_inputs
 from labelahead.errors import InputError, ModelError
-from labelahead.models.training.forward import eval_mode, forward, place, rows_at_once
+from labelahead.models.training.forward import eval_mode, run_forward, get_device_and_dtype, choose_batch_rows
 from labelahead.models.training.objective import AuxiliaryObjective
-from labelahead.seeds import seeded, training_seed
+from labelahead.seeds import temporary_seed, derive_training_seed
 from labelahead.strategies.base import Strategy
-from labelahead.strategies.context import QueryContext, scored
+from labelahead.strategies.context import QueryContext, make_scoring_strategy
 
 __all__ = ["LL4AL", "LossModule", "ranking_loss"]
 
@@ -51,23 +51,23 @@ class LossModule(AuxiliaryObjective):
         super().__init__()
         self._features: dict[str, Tensor] = {}
         some = as_inputs(example)
-        device, dtype = place(model, some)
+        device, dtype = get_device_and_dtype(model, some)
         some = some[:2].to(device=device, dtype=dtype)
-        self.tapped = _tapped_layers(model, some)
-        with self.observe(model), eval_mode(model), torch.no_grad():
-            forward(model, some)
+        self.tapped = _choose_layers(model, some)
+        with self.record_features(model), eval_mode(model), torch.no_grad():
+            run_forward(model, some)
             like = [self._features[name] for name in self.tapped]
             sizes = [feature.shape[1] for feature in like]
-        with seeded(training_seed(seed, 0, "loss module")):
+        with temporary_seed(derive_training_seed(seed, 0, "loss module")):
             self.layers = nn.ModuleList(nn.Linear(size, HIDDEN_UNITS) for size in sizes)
             self.last = nn.Linear(HIDDEN_UNITS * len(sizes), 1)
         self.to(like[0])
 
     @contextmanager
-    def observe(self, model: nn.Module) -> Iterator[None]:
+    def record_features(self, model: nn.Module) -> Iterator[None]:
         """Keep the features of the last forward pass of `model` inside, each (n, channels)."""
         layers = dict(model.named_modules())
-        hooks = [layers[name].register_forward_hook(self._keep(name)) for name in self.tapped]
+        hooks = [layers[name].register_forward_hook(self._make_hook(name)) for name in self.tapped]
         try:
             yield
         finally:
@@ -75,13 +75,13 @@ class LossModule(AuxiliaryObjective):
             for hook in hooks:
                 hook.remove()
 
-    def _keep(self, name: str) -> Callable[[nn.Module, object, Tensor], None]:
+    def _make_hook(self, name: str) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(layer: nn.Module, given: object, out: Tensor) -> None:
-            self._features[name] = _pooled(layer, out)
+            self._features[name] = _average_positions(layer, out)
 
         return hook
 
-    def predicted(self, *, detached: bool) -> Tensor:
+    def predict_recorded(self, *, detached: bool) -> Tensor:
         """Return the predicted loss (n,) for the samples of the last forward pass.
 
         Args:
@@ -102,17 +102,17 @@ class LossModule(AuxiliaryObjective):
         Late in training it no longer shapes the network.
         """
         return OBJECTIVE_WEIGHT * ranking_loss(
-            self.predicted(detached=progress >= JOINT_SHARE), losses
+            self.predict_recorded(detached=progress >= JOINT_SHARE), losses
         )
 
     def predict_losses(self, model: nn.Module, inputs: Tensor | Samples) -> Tensor:
         """Return the predicted loss (n,) of inputs (n, ...), in eval mode and without gradients."""
-        rows = rows_at_once(inputs)
+        rows = choose_batch_rows(inputs)
         parts = []
-        with self.observe(model), eval_mode(model), torch.no_grad():
+        with self.record_features(model), eval_mode(model), torch.no_grad():
             for start in range(0, len(inputs), rows):
-                forward(model, inputs[start : start + rows])
-                parts.append(self.predicted(detached=True))
+                run_forward(model, inputs[start : start + rows])
+                parts.append(self.predict_recorded(detached=True))
         return torch.cat(parts)
 
 
@@ -126,7 +126,7 @@ def ranking_loss(predicted: Tensor, true: Tensor, margin: float = MARGIN) -> Ten
     return F.relu(margin - sign * guess).mean()
 
 
-def _pooled(layer: nn.Module, out: Tensor) -> Tensor:
+def _average_positions(layer: nn.Module, out: Tensor) -> Tensor:
     """(n, channels): a layer's output, averaged over its positions."""
     if out.dim() == 2:
         return out
@@ -135,7 +135,7 @@ def _pooled(layer: nn.Module, out: Tensor) -> Tensor:
     )
 
 
-def _tapped_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
+def _choose_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
     """Names of at most `TAPPED_LAYERS` layers with parameters, spread over the network in the order
     of their calls.
     """
@@ -157,7 +157,7 @@ def _tapped_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
     hooks = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
     try:
         with eval_mode(model), torch.no_grad():
-            forward(model, some)
+            run_forward(model, some)
     finally:
         for hook in hooks:
             hook.remove()
@@ -173,9 +173,9 @@ def _tapped_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
     return [every[round((i + 1) * len(every) / count) - 1] for i in range(count)]
 
 
-def _predicted_losses(s: QueryContext, rng: torch.Generator) -> Tensor:
+def _predicted_losses(context: QueryContext, rng: torch.Generator) -> Tensor:
     """(m,) the predicted loss of each candidate."""
-    module = s.objective
+    module = context.objective
     if not isinstance(module, LossModule):
         raise InputError(
             "ll4al ranks items by a loss module that is trained together with the network, and "
@@ -184,14 +184,14 @@ def _predicted_losses(s: QueryContext, rng: torch.Generator) -> Tensor:
             "campaign, or use a Learner, which "
             "train both"
         )
-    return module.predict_losses(s.model, s.learnt.seen(s.candidates))
+    return module.predict_losses(context.model, context.fitted.load_inputs(context.candidates))
 
 
 LL4AL = Strategy(
     "ll4al",
     "many labels already: a module trained along with the network predicts its loss",
     "Yoo & Kweon 2019, Learning Loss for Active Learning",
-    scored(_predicted_losses),
+    make_scoring_strategy(_predicted_losses),
     needs_network=True,
     objective=LossModule,
 )

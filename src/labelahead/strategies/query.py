@@ -11,12 +11,12 @@ from labelahead.batching import Inputs, Samples, as_inputs
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.inference.exact import ExactModel
-from labelahead.inference.pool_posterior import drift_note
+from labelahead.inference.pool_posterior import drift_warning
 from labelahead.models.training import AuxiliaryObjective, Training
 from labelahead.models.training.forward import eval_mode
-from labelahead.seeds import stream
-from labelahead.strategies import find
-from labelahead.strategies.base import Ask, QueryBatch, QueryConfig, Strategy
+from labelahead.seeds import make_generator
+from labelahead.strategies import find_strategy
+from labelahead.strategies.base import Oracle, QueryBatch, QueryConfig, Strategy
 from labelahead.strategies.context import QueryContext
 
 __all__ = ["Query", "propose"]
@@ -59,7 +59,7 @@ def propose(
     *,
     loss: str = "squared",
     seed: int = 0,
-    ask: Ask | None = None,
+    oracle: Oracle | None = None,
     fresh: Callable[[int], nn.Module] | None = None,
     training: Training | None = None,
     memory: Mapping[str, Any] | None = None,
@@ -84,20 +84,20 @@ def propose(
     (5, 'greedy')
     """
     how = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
-    strategy = find(how.strategy)
-    mode = strategy.mode(how.mode, ask=ask is not None)
-    samples = _required(model, inputs, pool, n)
+    strategy = find_strategy(how.strategy)
+    mode = strategy.mode(how.mode, oracle=oracle is not None)
+    samples = _check_arguments(model, inputs, pool, n)
     _require_network(strategy, model)
     if n == 0:
         nothing = torch.zeros(0, dtype=torch.int64)
         kept = None if memory is None else dict(memory)
         return Query(nothing, nothing.double(), strategy.name, mode, memory=kept)
     with eval_mode(model):
-        now = QueryContext.of(
+        context = QueryContext.from_pool(
             model,
             samples,
             pool,
-            strategy.settled(how),
+            strategy.with_default_noise(how),
             n,
             loss=loss,
             seed=seed,
@@ -107,26 +107,26 @@ def propose(
             objective=objective,
         )
         # Whoever answers is in reach only of the mode that needs answers.
-        asked = ask if mode == "sequential" else None
-        picks = strategy.pick(now, n, stream(seed, "pick", len(pool)), mode, asked)
-        _check(picks, strategy, now, n)
-    return _query_of(picks, strategy, mode, now)
+        asked = oracle if mode == "sequential" else None
+        batch = strategy.select_batch(context, n, make_generator(seed, "pick", len(pool)), mode, asked)
+        _check_batch(batch, strategy, context, n)
+    return _build_query(batch, strategy, mode, context)
 
 
-def _query_of(picks: QueryBatch, strategy: Strategy, mode: str, now: QueryContext) -> Query:
+def _build_query(batch: QueryBatch, strategy: Strategy, mode: str, context: QueryContext) -> Query:
     """Return what was picked, with what is known of it."""
     drift = (
-        now.drift if "belief" in vars(now) else None
+        context.drift if "pool_posterior" in vars(context) else None
     )  # known where the strategy has looked ahead
-    note = drift_note(drift)
+    note = drift_warning(drift)
     return Query(
-        picks.positions,
-        picks.scores,
+        batch.positions,
+        batch.scores,
         strategy.name,
         mode,
-        gain=float(picks.scores[0]) if strategy.look_ahead else None,
-        seconds=now.seconds,
-        memory=picks.memory,
+        gain=float(batch.scores[0]) if strategy.look_ahead else None,
+        seconds=context.seconds,
+        memory=batch.memory,
         drift=drift,
         notes=() if note is None else (note,),
     )
@@ -141,28 +141,28 @@ def _require_network(strategy: Strategy, model: nn.Module) -> None:
         )
 
 
-def _check(picks: Any, strategy: Strategy, now: QueryContext, n: int) -> None:
+def _check_batch(batch: Any, strategy: Strategy, context: QueryContext, n: int) -> None:
     """Raise unless a strategy, which may be the user's own, picked what it was asked for."""
     if (
-        not isinstance(picks, QueryBatch)
-        or not isinstance(picks.positions, Tensor)
-        or not isinstance(picks.scores, Tensor)
+        not isinstance(batch, QueryBatch)
+        or not isinstance(batch.positions, Tensor)
+        or not isinstance(batch.scores, Tensor)
     ):
         raise InputError(
-            f"the strategy {strategy.name} returned {picks!r:.80}; expected Picks of two tensors"
+            f"the strategy {strategy.name} returned {batch!r:.80}; expected Picks of two tensors"
         )
-    chosen = picks.positions.tolist()
+    chosen = batch.positions.tolist()
     if (
         len(set(chosen)) != n
         or len(chosen) != n
-        or not set(now.candidates.tolist()).issuperset(chosen)
+        or not set(context.candidates.tolist()).issuperset(chosen)
     ):
         raise InputError(
             f"the strategy {strategy.name} picked {chosen!r:.80}; expected {n} different ones of "
             "the "
-            f"{len(now.candidates)} candidates, by their positions in the data set"
+            f"{len(context.candidates)} candidates, by their positions in the data set"
         )
-    scores = picks.scores
+    scores = batch.scores
     if (
         scores.shape != (n,)
         or bool(torch.isnan(scores).any())
@@ -173,7 +173,7 @@ def _check(picks: Any, strategy: Strategy, now: QueryContext, n: int) -> None:
         )
 
 
-def _required(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Tensor | Samples:
+def _check_arguments(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Tensor | Samples:
     """The inputs, if all that a query needs is there."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
